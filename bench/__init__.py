@@ -3,7 +3,8 @@
 From Python, `measure`, `compare`, `sweep`, `do_bench` and `profile` take your own functions, and
 `bench.<file>.run(...)` runs the command of a file. They are imported on first use.
 
-A package on PyPI is also called `kernels`. If it comes first on the path, this import fails with one line.
+A package on PyPI is also called `kernels`. If it comes first on the path, this import fails with
+one line.
 """
 
 import importlib
@@ -35,8 +36,8 @@ SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG
 def leave_when_interrupted() -> None:
     """Make Ctrl-C and SIGTERM end the process immediately, with one line and exit code 130.
 
-    Used while a command loads: during an import, a `KeyboardInterrupt` ends in a traceback or is lost, because torch
-    and numpy catch it and continue without a part of themselves.
+    Used while a command loads: during an import, a `KeyboardInterrupt` ends in a traceback or is
+    lost, because torch and numpy catch it and continue without a part of themselves.
     """
     for number, usual in SIGNALS.items():
         if signal.getsignal(number) is usual:
@@ -44,7 +45,9 @@ def leave_when_interrupted() -> None:
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"interrupted before anything was measured\n")  # the signal may have interrupted a print
+    os.write(
+        2, b"interrupted before anything was measured\n"
+    )  # the signal may have interrupted a print
     os._exit(130)
 
 
@@ -92,7 +95,9 @@ LATE = {
 """Modules of the public names, which are imported on first use."""
 
 FAMILIES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py")))
-"""The op files; each has a `run` like its command: `bench.matmul.run(dtype="bf16")`; not those of several processes."""
+"""The op files; each has a `run` like its command: `bench.matmul.run(dtype="bf16")`; not those of
+several processes.
+"""
 
 
 def __getattr__(name: str) -> Any:
@@ -101,7 +106,9 @@ def __getattr__(name: str) -> Any:
     if name in FAMILIES:
         return importlib.import_module(f"bench.{name}")
     if name == "perf_report":
-        raise AttributeError("bench.perf_report was removed: bench.sweep measures functions over shapes and dtypes")
+        raise AttributeError(
+            "bench.perf_report was removed: bench.sweep measures functions over shapes and dtypes"
+        )
     raise AttributeError(f"module 'bench' has no attribute '{name}'")
 
 

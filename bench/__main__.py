@@ -20,7 +20,8 @@ COMMANDS = {
     "list": "list the operations and their commands",
     "suite": "measure all operations at their default sizes",
     "compare": "compare providers in interleaved rounds, with verdicts",
-    "calibrate": "measure the limits of this machine: bandwidth, matmul and FMA throughput, launch time",
+    "calibrate": "measure the limits of this machine: bandwidth, matmul and FMA throughput, "
+    "launch time",
     "fleet-report": "report which device of a fleet is slow, and why",
     "doctor": "check this machine, and report the smallest difference in time that it can detect",
     "profile": "profile every operation of a torch model or function",
@@ -58,11 +59,17 @@ def print_list(found: Catalog, output_format: str) -> int:
     rows = []
     for family, ops in found.families.items():
         names = ", ".join(provider_names(family))
-        rows += [(f"bench.{family}", op.name, "x".join(op.axes), ", ".join(op.dtypes), names, op.formula) for op in ops]
+        rows += [
+            (f"bench.{family}", op.name, "x".join(op.axes), ", ".join(op.dtypes), names, op.formula)
+            for op in ops
+        ]
     rows += [module.LISTED for module in found.commands.values()]
     *cells, formulas = zip(*rows, strict=True)
     turns = {"command": 0, "op": 0, "shape": 0, "dtypes": 2, "providers": 1}
-    columns = [Column(title, texts, goes_below=turns[title]) for title, texts in zip(turns, cells, strict=True)]
+    columns = [
+        Column(title, texts, goes_below=turns[title])
+        for title, texts in zip(turns, cells, strict=True)
+    ]
     table = Table(
         rows=lambda: [dict(zip((*turns, "formula"), row, strict=True)) for row in rows],
         draw=lambda console: print_grid(console, columns, formulas, "formula"),
@@ -88,7 +95,9 @@ def meant(word: str, found: Catalog) -> list[str] | None:
 
 
 def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> int:
-    """Run the command of an op file and return its exit code; `options` replace the first argument."""
+    """Run the command of an op file and return its exit code; `options` replace the first
+    argument.
+    """
     module = module_of(file)
     if argv is None:
         sys.argv[1:2] = options
@@ -96,7 +105,9 @@ def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> i
         argv = [*options, *argv[1:]]
     if hasattr(module, "LISTED"):
         return int(module.main(argv))
-    return op_main(str(module.__file__), module.__doc__, module.EXAMPLES, module.OPS, options_of(file), argv)
+    return op_main(
+        str(module.__file__), module.__doc__, module.EXAMPLES, module.OPS, options_of(file), argv
+    )
 
 
 def op_words(words: Sequence[str]) -> list[str]:
@@ -152,7 +163,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
-    """Add the commands, with the options of the chosen one: to import all of them takes longer than to run one."""
+    """Add the commands, with the options of the chosen one: to import all of them takes longer than
+    to run one.
+    """
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         if name != (words[0] if words else "") or name == "list":
@@ -162,7 +175,11 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
         elif name == "compare":
             from bench.harness.commands.compare import add_parser
 
-            named = [family for family, ops in found.families.items() if {op.name for op in ops} & {*op_words(words)}]
+            named = [
+                family
+                for family, ops in found.families.items()
+                if {op.name for op in ops} & {*op_words(words)}
+            ]
             add_parser(commands, found.families if HELP.isdisjoint(words) else named)
         else:
             import_module(f"bench.harness.commands.{MODULES.get(name, name)}").add_parser(commands)

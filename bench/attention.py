@@ -4,16 +4,19 @@
 
 Shape   bxs: b sequences of s tokens. A token attends to itself and to earlier tokens.
 Heads   Each of the k key heads serves a / k of the a query heads. Defaults: Llama 3 8B.
-FLOPs   2 b a d s (s + 1): two matmuls with 2 d FLOPs for each of the s (s + 1) / 2 unmasked pairs of tokens. Masked
-        pairs and the softmax are not counted.
-Bytes   w b d s (a + 2 k) read and w b a d s written, where w is the bytes per element. Scores can stay on the chip.
-Ridge   (s + 1) / (w (1 + k / a)) FLOP/byte, which is 0.4 s in bf16 with four query heads per key head. An H100 (ridge
-        point 295) is compute-bound from about 740 tokens.
-Torch   scaled_dot_product_attention with is_causal and enable_gqa; torch selects the kernel. No fused fp32 kernel of
-        torch on a GPU supports groups, so keys and values are repeated; the time includes this.
+FLOPs   2 b a d s (s + 1): two matmuls with 2 d FLOPs for each of the s (s + 1) / 2 unmasked pairs
+        of tokens. Masked pairs and the softmax are not counted.
+Bytes   w b d s (a + 2 k) read and w b a d s written, where w is the bytes per element. Scores can
+        stay on the chip.
+Ridge   (s + 1) / (w (1 + k / a)) FLOP/byte, which is 0.4 s in bf16 with four query heads per key
+        head. An H100 (ridge point 295) is compute-bound from about 740 tokens.
+Torch   scaled_dot_product_attention with is_causal and enable_gqa; torch selects the kernel. No
+        fused fp32 kernel of torch on a GPU supports groups, so keys and values are repeated; the
+        time includes this.
 
-Source  Dao, FlashAttention-2 (2023), section 4.1: 4 s^2 d a FLOPs, halved by a causal mask; here the diagonal counts
-        in full. Grouped heads: Ainslie et al., GQA (2023). Heads: Llama 3 8B, config.json.
+Source  Dao, FlashAttention-2 (2023), section 4.1: 4 s^2 d a FLOPs, halved by a causal mask; here
+        the diagonal counts in full. Grouped heads: Ainslie et al., GQA (2023). Heads: Llama 3 8B,
+        config.json.
 """
 
 from __future__ import annotations
@@ -23,7 +26,15 @@ from typing import TYPE_CHECKING
 from bench.harness.api.family import run_of
 from bench.harness.cli.main import main
 from bench.harness.model.layers import attention_magnitude, causal_attention, plain_attention
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_count, sequences_by_length
+from bench.harness.op import (
+    Case,
+    Op,
+    Option,
+    TensorMaker,
+    UnsupportedCaseError,
+    parse_count,
+    sequences_by_length,
+)
 from roofline.work import Work, causal_attention_work
 
 if TYPE_CHECKING:
@@ -36,7 +47,9 @@ EXAMPLES = (
 )
 
 QUERY_GAIN = 4.0
-"""Queries are this much larger than keys. It spreads the scores, so a wrong scale, mask or head changes the result."""
+"""Queries are this much larger than keys. It spreads the scores, so a wrong scale, mask or head
+changes the result.
+"""
 
 
 def parse_option(text: str) -> int:
@@ -80,10 +93,14 @@ def work(case: Case) -> Work:
 OPS = (
     Op(
         name="prefill-attention",
-        formula="out (b, a, s, d) = softmax(causal(q (b, a, s, d) K^T / sqrt(d))) V, K and V (b, k, s, d)",
+        formula="out (b, a, s, d) = softmax(causal(q (b, a, s, d) K^T / sqrt(d))) V, K and V (b, "
+        "k, s, d)",
         axes=("b", "s"),
         extents=sequences_by_length,
-        default_shapes={"cpu": ("1x256", "1x1024"), "cuda": ("1x1024", "1x4096", "8x4096", "1x16384")},
+        default_shapes={
+            "cpu": ("1x256", "1x1024"),
+            "cuda": ("1x1024", "1x4096", "8x4096", "1x16384"),
+        },
         make_inputs=make_inputs,
         output_shape=output_shape,
         reference=plain_attention,

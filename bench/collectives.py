@@ -1,15 +1,20 @@
-"""Collectives between the ranks of torchrun: bandwidth, latency, and which rank or link makes them slow.
+"""Collectives between the ranks of torchrun: bandwidth, latency, and which rank or link makes them
+slow.
 
-Size      S is the whole array of all-gather and reduce-scatter, else the array of one rank. all-gather, reduce-scatter
-          and all-to-all divide it: S is rounded up to equal parts of all ranks.
-Time      Of the slowest rank in each round, because a mean hides it; the median of the rounds, by the host's timer.
+Size      S is the whole array of all-gather and reduce-scatter, else the array of one rank.
+          all-gather, reduce-scatter and all-to-all divide it: S is rounded up to equal parts of all
+          ranks.
+Time      Of the slowest rank in each round, because a mean hides it; the median of the rounds, by
+          the host's timer.
 algbw     S / time.
-busbw     S / time x factor: 2(n - 1)/n for all-reduce; (n - 1)/n for all-gather, reduce-scatter and all-to-all; 1 for
-          broadcast and send-recv. It can be compared with the one-way bandwidth of a link.
+busbw     S / time x factor: 2(n - 1)/n for all-reduce; (n - 1)/n for all-gather, reduce-scatter and
+          all-to-all; 1 for broadcast and send-recv. It can be compared with the one-way bandwidth
+          of a link.
 Fit       time = latency + S x factor / busbw, with 95 % intervals.
-Last      The rank that arrived last most often, its share of the rounds, and how much less it waited than the others.
-Causes    Late after a slow matmul: device. Late after a usual one: host or input. On time, with slow exchanges
-          (`--pairs`, 4 ranks or more): link. Nothing else is claimed.
+Last      The rank that arrived last most often, its share of the rounds, and how much less it
+          waited than the others.
+Causes    Late after a slow matmul: device. Late after a usual one: host or input. On time, with
+          slow exchanges (`--pairs`, 4 ranks or more): link. Nothing else is claimed.
 Send-recv Each rank sends to the next one.
 
 Source  NVIDIA, nccl-tests, doc/PERFORMANCE.md, for sizes and factors.
@@ -52,7 +57,10 @@ DTYPES = ("fp32", "fp16", "bf16")
 SIZES = {"gloo": "1KiB:16MiB:x4", "nccl": "1KiB:1GiB:x4"}
 
 EXAMPLES = (
-    ("--op all-reduce --size 1KiB:1GiB:x4 -o fleet/", "bandwidth by size; a run file of each rank in fleet/"),
+    (
+        "--op all-reduce --size 1KiB:1GiB:x4 -o fleet/",
+        "bandwidth by size; a run file of each rank in fleet/",
+    ),
     ("--op all-reduce --size 64MiB --pairs", "the slow rank or link"),
 )
 
@@ -64,18 +72,38 @@ LISTED = (
 
 
 def build_parser() -> Parser:
-    parser = command_parser("torchrun --nproc-per-node N -m bench.collectives", "[options]", __doc__ or "", EXAMPLES)
+    parser = command_parser(
+        "torchrun --nproc-per-node N -m bench.collectives", "[options]", __doc__ or "", EXAMPLES
+    )
     add(parser, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
-    add(parser, "--size", help=f"bytes, or a range START:STOP:xFACTOR (default: {SIZES['nccl']}; gloo: to 16MiB)")
+    add(
+        parser,
+        "--size",
+        help=f"bytes, or a range START:STOP:xFACTOR (default: {SIZES['nccl']}; gloo: to 16MiB)",
+    )
     what = parser.group("what to measure")
     what.add_argument("--dtype", choices=DTYPES, default="fp32", help="data type (default: fp32)")
-    what.add_argument("--pairs", action="store_true", help="also exchange the largest size between all pairs of ranks")
-    text = "nccl between GPUs, gloo between CPUs (default: nccl if a rank sees a GPU for each rank of its node)"
+    what.add_argument(
+        "--pairs",
+        action="store_true",
+        help="also exchange the largest size between all pairs of ranks",
+    )
+    text = (
+        "nccl between GPUs, gloo between CPUs (default: nccl if a rank sees a GPU for each "
+        "rank of its node)"
+    )
     parser.group("how to measure").add_argument("--backend", choices=tuple(SIZES), help=text)
-    add(parser, "--timeout", default=60.0, help="time after which a rank is reported missing (default: 60)")
+    add(
+        parser,
+        "--timeout",
+        default=60.0,
+        help="time after which a rank is reported missing (default: 60)",
+    )
     add(parser, *(option for option in OUTPUT if option not in ("--plot", "--verbose")))
     add(parser, "--plot", help="save a plot of the bus bandwidth by size: .png, .svg or .pdf")
-    parser.epilog = (parser.epilog or "").partition("\n\n")[2]  # `explain` does not know these columns
+    parser.epilog = (parser.epilog or "").partition("\n\n")[
+        2
+    ]  # `explain` does not know these columns
     parser.set_defaults(device=None, threads=None, gpu=None, budget=None)
     return parser
 
@@ -86,11 +114,15 @@ def sizes_of(words: Sequence[str]) -> list[int]:
     for word in words:
         match = re.fullmatch(r"([^:]+)(?::([^:]+):x([2-9]|[1-9][0-9]{1,3}))?", word)
         try:
-            size_bytes, last = (parse_size(text) for text in (match[1], match[2] or match[1])) if match else (1, 0)
+            size_bytes, last = (
+                (parse_size(text) for text in (match[1], match[2] or match[1])) if match else (1, 0)
+            )
         except ShapeError as error:
             raise UsageError(str(error)) from None
         if not match or size_bytes > last:
-            raise UsageError(f"invalid size '{word}': expected bytes, or START:STOP:xFACTOR such as 1KiB:1GiB:x4")
+            raise UsageError(
+                f"invalid size '{word}': expected bytes, or START:STOP:xFACTOR such as 1KiB:1GiB:x4"
+            )
         while size_bytes <= last:
             sizes.add(size_bytes)
             size_bytes *= int(match[3] or 2)
@@ -105,7 +137,9 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Measure together with the other ranks; rank 0 prints the results."""
     here, ops, sizes = rank_here(), chosen("op", args.op, KINDS, KINDS), sizes_of(args.size or ())
     if (here.world_size or 1) < 2:
-        raise UsageError("expected at least 2 ranks: torchrun --nproc-per-node 2 -m bench.collectives")
+        raise UsageError(
+            "expected at least 2 ranks: torchrun --nproc-per-node 2 -m bench.collectives"
+        )
     args.quiet, args.output = args.quiet or here.rank > 0, args.output and f"{args.output}/"
     check_places(args)
     plot, args.plot = args.plot, None
@@ -118,17 +152,27 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     count = torch.cuda.device_count()
     args.backend = args.backend or ("nccl" if count >= here.local_world_size else "gloo")
     if args.backend == "nccl" and not count:
-        raise NoDeviceError("--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo")
+        raise NoDeviceError(
+            "--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo"
+        )
     args.device = here.gpu(count) if args.backend == "nccl" else "cpu"
     device, store = device_of(args), open_store(here, args.timeout)
     if store is None:
         raise NoDeviceError("the store at MASTER_ADDR and MASTER_PORT does not answer")
-    how = {"provider": args.backend, "dtype": args.dtype, "method": "host", "cache": "warm", "status": "skipped"}
+    how = {
+        "provider": args.backend,
+        "dtype": args.dtype,
+        "method": "host",
+        "cache": "warm",
+        "status": "skipped",
+    }
     how["op_sha256"] = modules_sha256(("bench.collectives", "bench.harness.collectives"))
     rows = []
     for op, size_bytes in itertools.product(ops, sizes or sizes_of([SIZES[args.backend]])):
         options = {"ranks": here.world_size, "backend": args.backend, "requested_bytes": size_bytes}
-        rows.append(Record(op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=options, **how))
+        rows.append(
+            Record(op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=options, **how)
+        )
     settings = {name: getattr(args, name) for name in ("backend", "dtype", "timeout")}
     with Run(args, "bench.collectives", "collectives", device, settings, argv) as run:
         run.start(None, fleet=here.to_dict())
@@ -139,37 +183,57 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         run.raise_if_unsaved()
         return run.exit_code()
     fits, found = fits_of(run.records), summary(run, group)
-    code = run.conclude(lambda environment, records, console: render(run, found, console), lambda *_: found)
+    code = run.conclude(
+        lambda environment, records, console: render(run, found, console), lambda *_: found
+    )
     if plot is not None and code == OK:
         draw(plot, found, fits)
     return code
 
 
 def summary(run: Run, group: Group) -> dict[str, Any]:
-    """Return the object that `--format json` prints: bytes, seconds and bytes/s; null if unknown."""
+    """Return the object that `--format json` prints: bytes, seconds and bytes/s; null if
+    unknown.
+    """
     gpu = load_gpus().get(run.device.slug)
     fits = [asdict(fit) for fit in fits_of(run.records).values()]
     for fit in fits:
-        fit["bytes_per_s_ci95"] = [end if math.isfinite(end) else None for end in fit["bytes_per_s_ci95"]]
+        fit["bytes_per_s_ci95"] = [
+            end if math.isfinite(end) else None for end in fit["bytes_per_s_ci95"]
+        ]
     return {
         "ranks": group.ranks,
         "backend": run.args.backend,
         "dtype": run.args.dtype,
-        "link_bytes_per_s": gpu.link_bytes_per_s / 2 if gpu and gpu.link_bytes_per_s else None,  # one way
+        "link_bytes_per_s": gpu.link_bytes_per_s / 2
+        if gpu and gpu.link_bytes_per_s
+        else None,  # one way
         "rows": list(map(row_of, run.records)),
         "fits": fits,
-        "pairs": [{"ranks": pair, "median_s": median(samples)} for pair, samples in sorted(group.pairs_s.items())],
-        "claims": [asdict(each) | {"nodes": [group.nodes[rank] for rank in each.ranks]} for each in group.claims],
+        "pairs": [
+            {"ranks": pair, "median_s": median(samples)}
+            for pair, samples in sorted(group.pairs_s.items())
+        ],
+        "claims": [
+            asdict(each) | {"nodes": [group.nodes[rank] for rank in each.ranks]}
+            for each in group.claims
+        ],
     }
 
 
 def row_of(record: Record) -> dict[str, Any]:
-    row = {"op": record.op, "bytes": record.shape["bytes"], "requested_bytes": record.options["requested_bytes"]}
+    row = {
+        "op": record.op,
+        "bytes": record.shape["bytes"],
+        "requested_bytes": record.options["requested_bytes"],
+    }
     row |= {"status": record.status, "reason": record.reason}
     if record.status == "ok":
         row["median_s"] = median(slowest_s(record))
         row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
-        row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(record.op, record.options["ranks"])
+        row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(
+            record.op, record.options["ranks"]
+        )
     return {**row, **record.telemetry.get("last", {})}
 
 
@@ -192,8 +256,13 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         column("rounds", "last_share", "{:.0%}".format),
         column("late by", "late_s", duration),
     ]
-    rounded = [f"rounded up from {row['requested_bytes']:,}" * (row["requested_bytes"] < row["bytes"]) for row in rows]
-    print_grid(console, columns, [row["reason"] or note for row, note in zip(rows, rounded, strict=True)])
+    rounded = [
+        f"rounded up from {row['requested_bytes']:,}" * (row["requested_bytes"] < row["bytes"])
+        for row in rows
+    ]
+    print_grid(
+        console, columns, [row["reason"] or note for row, note in zip(rows, rounded, strict=True)]
+    )
     lines = [""]
     for fit in found["fits"]:
         low_s, high_s = map(duration, fit["latency_ci95"])
@@ -201,15 +270,24 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         latency = f"{fit['op']}: latency {duration(fit['latency_s'])} ({low_s} to {high_s})"
         lines.append(f"{latency}, busbw {si(fit['bytes_per_s'], 'B/s')} ({low} to {high})")
     unfitted = {row["op"] for row in rows} - {fit["op"] for fit in found["fits"]}
-    lines += [f"{op}: no fit, because it needs three sizes whose times grow" for op in sorted(unfitted)]
+    lines += [
+        f"{op}: no fit, because it needs three sizes whose times grow" for op in sorted(unfitted)
+    ]
     if found["link_bytes_per_s"]:
         lines.append(f"link, one way, by its datasheet: {si(found['link_bytes_per_s'], 'B/s')}")
     for pair in found["pairs"]:
-        lines.append(f"ranks {pair['ranks'][0]} and {pair['ranks'][1]}: {format_time(pair['median_s'])}")
+        lines.append(
+            f"ranks {pair['ranks'][0]} and {pair['ranks'][1]}: {format_time(pair['median_s'])}"
+        )
     for claim in found["claims"]:
-        who, nodes = " and ".join(map(str, claim["ranks"])), ", ".join(dict.fromkeys(claim["nodes"]))
+        who, nodes = (
+            " and ".join(map(str, claim["ranks"])),
+            ", ".join(dict.fromkeys(claim["nodes"])),
+        )
         lines.append(f"{claim['cause']}: rank {who} ({nodes}): {claim['evidence']}")
-    print_lines(console, *lines, *([] if found["claims"] else ["no rank or link is claimed to be slow"]))
+    print_lines(
+        console, *lines, *([] if found["claims"] else ["no rank or link is claimed to be slow"])
+    )
 
 
 def draw(path: Path, found: Mapping[str, Any], fits: Mapping[str, Fit]) -> None:
@@ -221,15 +299,24 @@ def draw(path: Path, found: Mapping[str, Any], fits: Mapping[str, Fit]) -> None:
     dashed = {}
     for row in found["rows"]:
         if row["status"] == "ok":
-            lines.setdefault(row["op"], []).append((row["requested_bytes"] / 1024, row["busbw_bytes_per_s"] / 1e9))
+            lines.setdefault(row["op"], []).append(
+                (row["requested_bytes"] / 1024, row["busbw_bytes_per_s"] / 1e9)
+            )
     for op, fit in fits.items():
         factor = bus_factor(op, fit.ranks) * 1024 / 1e9
         dashed[op] = [(x, x * factor / fit.seconds(1024 * x)) for x, _ in lines[op]]
     if link := found["link_bytes_per_s"]:
         lines["link, one way"] = [(x, link / 1e9) for x, _ in max(lines.values(), key=len)]
     title = f"Bus bandwidth of {found['ranks']} ranks, {found['backend']}, {found['dtype']}"
-    about = "of the slowest rank in each round; dashed: the fit, latency + size x factor / bandwidth"
-    save_picture(draw_lines(title, "size, KiB", "bus bandwidth, GB/s", lines, {}, subtitle=about, dashed=dashed), path)
+    about = (
+        "of the slowest rank in each round; dashed: the fit, latency + size x factor / bandwidth"
+    )
+    save_picture(
+        draw_lines(
+            title, "size, KiB", "bus bandwidth, GB/s", lines, {}, subtitle=about, dashed=dashed
+        ),
+        path,
+    )
 
 
 if __name__ == "__main__":

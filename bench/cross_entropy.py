@@ -1,16 +1,20 @@
-"""Cross-entropy of rows of logits: loss = log(sum(exp(logits))) - logits[label] for each of m rows of v logits.
+"""Cross-entropy of rows of logits: loss = log(sum(exp(logits))) - logits[label] for each of m rows
+of v logits.
 
-FLOPs   4 m v: per logit one comparison for the maximum, subtraction, exponential and addition. The logarithm and the
-        two subtractions per row are not counted.
-Bytes   w m v read for the logits and 8 m for the labels, 4 m written for the losses, where w is the bytes per logit.
-Ridge   2 FLOP/byte in bf16: memory-bound on any machine. One pass over the logits is enough, with a running maximum
-        and a running sum that is rescaled when the maximum grows.
+FLOPs   4 m v: per logit one comparison for the maximum, subtraction, exponential and addition. The
+        logarithm and the two subtractions per row are not counted.
+Bytes   w m v read for the logits and 8 m for the labels, 4 m written for the losses, where w is the
+        bytes per logit.
+Ridge   2 FLOP/byte in bf16: memory-bound on any machine. One pass over the logits is enough, with a
+        running maximum and a running sum that is rescaled when the maximum grows.
 Shape   mxv, or the vocabulary v for 4096 rows.
 Output  One loss per row (`reduction="none"`), in fp32, or in fp64 for fp64 logits.
-Torch   Eager torch would round the losses to the dtype of the logits, so the logits are converted to fp32 first, as
-        training code does. The time includes this kernel and the log-softmax that torch writes and reads.
+Torch   Eager torch would round the losses to the dtype of the logits, so the logits are converted
+        to fp32 first, as training code does. The time includes this kernel and the log-softmax that
+        torch writes and reads.
 
-Source  Milakov and Gimelshein, arXiv 1805.02867, for the running sum. Default vocabularies: Llama 2 (32,000),
+Source  Milakov and Gimelshein, arXiv 1805.02867, for the running sum. Default vocabularies: Llama 2
+        (32,000),
         Llama 3 (128,256), Gemma 3 (262,144), and the next power of two after the first.
 """
 
@@ -53,7 +57,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, out: Tensor | None = None) -> 
 
 
 def magnitude(truth: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the error scale: the absolute terms of the sum, and the relative error of the sum of exponentials."""
+    """Return the error scale: the absolute terms of the sum, and the relative error of the sum of
+    exponentials.
+    """
     maximum = logits.amax(-1).abs()
     chosen = logits.gather(-1, labels[:, None]).squeeze(-1).abs()
     return truth + maximum + chosen + sum_roundings(logits.shape[-1])
@@ -79,7 +85,9 @@ OPS = (
         reference=reference,
         eager=cross_entropy,
         expression=cross_entropy,
-        work=lambda case: cross_entropy_work(case.shape["m"], case.shape["v"], case.dtype, output_dtype(case.dtype)),
+        work=lambda case: cross_entropy_work(
+            case.shape["m"], case.shape["v"], case.dtype, output_dtype(case.dtype)
+        ),
         magnitude=magnitude,
         terms=lambda case: case.shape["v"],
         units="vector",

@@ -1,30 +1,36 @@
 """Decoding: one new token for each of b sequences, which attends to s positions including itself.
 
-    decode-attention   out = softmax(q K^T / sqrt(d)) V of one layer, with K and V of all s positions in the cache
-    decode-block       one layer: norm, QKV, rotation, attention, projection, norm, (gated) MLP, two residuals
-    decode-step        the first layers of a model (--layers, default: all), its last norm, and the head
+    decode-attention   out = softmax(q K^T / sqrt(d)) V of one layer, with K and V of all s
+                       positions in the cache
+    decode-block       one layer: norm, QKV, rotation, attention, projection, norm, (gated) MLP, two
+                       residuals
+    decode-step        the first layers of a model (--layers, default: all), its last norm, and the
+                       head
 
 Shape   bxs: b sequences of s positions each.
-FLOPs   2 N_mm + 4 L s a d per sequence, where N_mm is the number of weights in matmuls. Only matmuls are counted.
-Bytes   The weights once per batch; keys and values of the s - 1 earlier tokens of each sequence read, those of the new
-        token written; hidden states of a block, embedding rows and logits of a step. decode-attention: q, s keys and
-        values, and the result.
-Ridge   A batch shares the weights, so a block is memory-bound below the critical batch, peak x w / (2 bandwidth): 295
-        on an H100 in bf16, see `python -m roofline estimate infer`. Caches are not shared: attention has a / k
-        FLOP/byte in 16 bits at any batch size, so long contexts stay memory-bound.
-Model   A preset (`python -m roofline estimate params --help`) or the path of a config.json. Families: llama, mistral,
-        phi3, qwen2, qwen3 (RMSNorm, rotary positions, SwiGLU), gpt2 (LayerNorm with biases, learned positions, GELU).
-        Weights are random.
-Output  The result, followed by the new keys and values of each layer; the cache is not written. Gathering the
-        embedding rows (an input) and sampling a token are not measured. Inputs that a model lacks, such as a bias, are
-        empty tensors.
-Torch   decode-attention calls scaled_dot_product_attention with the query heads of a group as queries, so each key is
-        read once. In a block, that call would need a copy of the cache with the new token, so the cache and the new
-        token have separate matmuls.
+FLOPs   2 N_mm + 4 L s a d per sequence, where N_mm is the number of weights in matmuls. Only
+        matmuls are counted.
+Bytes   The weights once per batch; keys and values of the s - 1 earlier tokens of each sequence
+        read, those of the new token written; hidden states of a block, embedding rows and logits of
+        a step. decode-attention: q, s keys and values, and the result.
+Ridge   A batch shares the weights, so a block is memory-bound below the critical batch, peak x w /
+        (2 bandwidth): 295 on an H100 in bf16, see `python -m roofline estimate infer`. Caches are
+        not shared: attention has a / k FLOP/byte in 16 bits at any batch size, so long contexts
+        stay memory-bound.
+Model   A preset (`python -m roofline estimate params --help`) or the path of a config.json.
+        Families: llama, mistral, phi3, qwen2, qwen3 (RMSNorm, rotary positions, SwiGLU), gpt2
+        (LayerNorm with biases, learned positions, GELU). Weights are random.
+Output  The result, followed by the new keys and values of each layer; the cache is not written.
+        Gathering the embedding rows (an input) and sampling a token are not measured. Inputs that a
+        model lacks, such as a bias, are empty tensors.
+Torch   decode-attention calls scaled_dot_product_attention with the query heads of a group as
+        queries, so each key is read once. In a block, that call would need a copy of the cache with
+        the new token, so the cache and the new token have separate matmuls.
 
-Source  Formula 2 N + B s kv: Pope et al., Efficiently Scaling Transformer Inference (2022). Critical batch and
-        intensity of attention: Austin et al., How to Scale Your Model (2025), inference. Rotation: Su et al., RoFormer
-        (2021), with base 10000 and the halves of a head paired as in Hugging Face transformers.
+Source  Formula 2 N + B s kv: Pope et al., Efficiently Scaling Transformer Inference (2022).
+        Critical batch and intensity of attention: Austin et al., How to Scale Your Model (2025),
+        inference. Rotation: Su et al., RoFormer (2021), with base 10000 and the halves of a head
+        paired as in Hugging Face transformers.
 """
 
 from __future__ import annotations
@@ -46,7 +52,15 @@ from bench.harness.model.layers import (
     rotation_table,
     unsupported,
 )
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_count, sequences_by_length
+from bench.harness.op import (
+    Case,
+    Op,
+    Option,
+    TensorMaker,
+    UnsupportedCaseError,
+    parse_count,
+    sequences_by_length,
+)
 from roofline.accounting import inference
 from roofline.accounting.config import ModelConfig
 from roofline.work import Work
@@ -56,16 +70,24 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--plot decode.png", "the default model by batch size and context length, as a roofline plot"),
-    ("--op decode-block --model llama-3-8b --shape 1x1024,32x1024,512x1024", "one layer of a larger model"),
-    ("--op decode-step --model llama-3.2-1b --layers 2 --shape 1x1024", "the first layers of a model, with its head"),
+    (
+        "--op decode-block --model llama-3-8b --shape 1x1024,32x1024,512x1024",
+        "one layer of a larger model",
+    ),
+    (
+        "--op decode-step --model llama-3.2-1b --layers 2 --shape 1x1024",
+        "the first layers of a model, with its head",
+    ),
 )
 
 DEFAULT_MODEL = "qwen2.5-0.5b"
 QUERY_GAIN = 2.0
-"""Queries are this much larger than keys. It spreads the scores, so a wrong scale, rotation or head changes the
-result."""
+"""Queries are this much larger than keys. It spreads the scores, so a wrong scale, rotation or head
+changes the result."""
 LAYER_ROUNDINGS = 8
-"""A layer rounds about 15 times in a row; errors of random sign add up to about 4 roundings, doubled for safety."""
+"""A layer rounds about 15 times in a row; errors of random sign add up to about 4 roundings,
+doubled for safety.
+"""
 MAX_LAYERS = 9999
 
 
@@ -78,11 +100,19 @@ def parse_layers(text: str) -> str:
     try:
         return text if text == "all" else str(parse_count(text, MAX_LAYERS))
     except ValueError:
-        raise ValueError(f"layers '{text}' must be 'all' or a whole number from 1 to {MAX_LAYERS}") from None
+        raise ValueError(
+            f"layers '{text}' must be 'all' or a whole number from 1 to {MAX_LAYERS}"
+        ) from None
 
 
 OPTIONS = (
-    Option("model", "preset or path/to/config.json", parse_model, lambda dtype: DEFAULT_MODEL, label=str),
+    Option(
+        "model",
+        "preset or path/to/config.json",
+        parse_model,
+        lambda dtype: DEFAULT_MODEL,
+        label=str,
+    ),
     Option("layers", "number of layers of decode-step, or all", parse_layers, lambda dtype: "all"),
 )
 
@@ -97,8 +127,16 @@ def check(case: Case, device_type: str) -> None:
     problem = unsupported(config, case.shape["s"])
     if problem is None and config.norm == "layer" and not config.has_norm_bias:
         problem = f"{config.name}: LayerNorm without biases is not supported"
-    if problem is None and case.op == "decode-step" and layers != "all" and int(layers) > config.layers:
-        problem = f"{config.name}: the model has {config.layers} layers; use --layers {config.layers} or fewer"
+    if (
+        problem is None
+        and case.op == "decode-step"
+        and layers != "all"
+        and int(layers) > config.layers
+    ):
+        problem = (
+            f"{config.name}: the model has {config.layers} layers; use --layers "
+            f"{config.layers} or fewer"
+        )
     if problem:
         raise UnsupportedCaseError(problem)
 
@@ -126,29 +164,41 @@ def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def scaled(x: Tensor, rms: float) -> Tensor:
-    """Scale x in place to a root mean square of about `rms`, estimated from its first 4096 elements."""
+    """Scale x in place to a root mean square of about `rms`, estimated from its first 4096
+    elements.
+    """
     current = x.flatten()[:4096].double().square().mean().sqrt()
     return x.mul_(rms / current.clamp(min=1e-3).to(x.dtype))
 
 
 def weight(tensor: TensorMaker, like: Tensor, *shape: int) -> Tensor:
-    """Return elements of size 1, or a random matrix that preserves the size of the vectors it multiplies."""
+    """Return elements of size 1, or a random matrix that preserves the size of the vectors it
+    multiplies.
+    """
     if 0 in shape:
         return like.new_empty(shape)
     return scaled(tensor(*shape), shape[1] ** -0.5 if len(shape) == 2 else 1.0)
 
 
-def layer_inputs(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> list[Tensor]:
-    """Return the weights of a layer and the keys and values of the earlier tokens, in the order of `LAYER`."""
+def layer_inputs(
+    config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor
+) -> list[Tensor]:
+    """Return the weights of a layer and the keys and values of the earlier tokens, in the order of
+    `LAYER`.
+    """
     made = {name: weight(tensor, like, *shape) for name, shape in layer_shapes(config).items()}
-    made["query_norm" if config.has_qk_norm else "qkv"][: config.heads * config.head_dim].mul_(QUERY_GAIN)
+    made["query_norm" if config.has_qk_norm else "qkv"][: config.heads * config.head_dim].mul_(
+        QUERY_GAIN
+    )
     cache = (case.shape["b"], config.kv_heads, case.shape["s"] - 1, config.head_dim)
     made |= {name: weight(tensor, like, *cache) for name in ("keys", "values")}
     return [made[name] for name in LAYER]
 
 
 def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> Tensor:
-    """Return cosines and sines (2, d) of the new token's position, s - 1; empty for learned positions."""
+    """Return cosines and sines (2, d) of the new token's position, s - 1; empty for learned
+    positions.
+    """
     import torch
 
     if config.position_embeddings:
@@ -173,11 +223,16 @@ def block_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return embedding rows (b, h), learned positions, rotation, last norm, head, and the inputs of the layers."""
+    """Return embedding rows (b, h), learned positions, rotation, last norm, head, and the inputs of
+    the layers.
+    """
     config, b = config_of(case), case.shape["b"]
     x = tensor(b, config.width)
     positions = tensor(b, config.width) if config.position_embeddings else x.new_empty(0)
-    norm, bias = weight(tensor, x, config.width), weight(tensor, x, config.width * config.has_norm_bias)
+    norm, bias = (
+        weight(tensor, x, config.width),
+        weight(tensor, x, config.width * config.has_norm_bias),
+    )
     head = weight(tensor, x, config.vocabulary, config.width)
     fixed = (x, positions, rotation(config, case, tensor, x), norm, bias, head)
     layers = [layer_inputs(config, case, tensor, x) for _ in range(config.layers)]
@@ -185,7 +240,10 @@ def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inputs of a user's function
-    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "rotation", *LAYER)]
+    [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for name in ("x", "rotation", *LAYER)
+    ]
 )
 
 
@@ -198,7 +256,9 @@ def attention_errors(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> 
 
 
 def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the attention by torch's function, with the query heads of a group as queries of one key head."""
+    """Return the attention by torch's function, with the query heads of a group as queries of one
+    key head.
+    """
     import torch
 
     grouped = q.unflatten(1, (keys.shape[1], -1))
@@ -211,12 +271,15 @@ def longest_sum(case: Case) -> int:
 
 
 def layers_magnitude(truth: Tensor, *inputs: Tensor) -> Tensor:
-    """Return the error scale: the root mean square of each row, whose elements depend on the same numbers.
+    """Return the error scale: the root mean square of each row, whose elements depend on the same
+    numbers.
 
     Errors have random signs, so sums of K products multiply it by sqrt(K), and L layers by sqrt(L).
     """
     longest = max(x.shape[-1] for x in inputs if x.dim() == 2)
-    return truth.square().mean(-1, keepdim=True).sqrt() * math.sqrt(longest * (len(inputs) // len(LAYER)))
+    return truth.square().mean(-1, keepdim=True).sqrt() * math.sqrt(
+        longest * (len(inputs) // len(LAYER))
+    )
 
 
 WORK = {
@@ -241,7 +304,8 @@ def output_shape(case: Case) -> tuple[int, ...]:
 
 BLOCK = Op(
     name="decode-block",
-    formula="out (b, h + 2 k d) = one layer of x (b, h) over a cache of s - 1 tokens; its key and value",
+    formula="out (b, h + 2 k d) = one layer of x (b, h) over a cache of s - 1 tokens; its key and "
+    "value",
     axes=("b", "s"),
     extents=sequences_by_length,
     default_shapes={
@@ -266,7 +330,10 @@ ATTENTION = replace(
     BLOCK,
     name="decode-attention",
     formula="out (b, a, d) = softmax(q (b, a, d) K^T / sqrt(d)) V, K and V (b, k, s, d)",
-    default_shapes={"cpu": ("1x8192", "32x1024"), "cuda": ("1x8192", "1x131072", "64x1024", "64x8192")},
+    default_shapes={
+        "cpu": ("1x8192", "32x1024"),
+        "cuda": ("1x8192", "1x131072", "64x1024", "64x8192"),
+    },
     make_inputs=attention_inputs,
     reference=attention_reference,
     eager=library_attention,
@@ -279,7 +346,8 @@ ATTENTION = replace(
 STEP = replace(
     BLOCK,
     name="decode-step",
-    formula="out (b, V + 2 L k d) = logits of x (b, h) over caches of s - 1 tokens; keys and values of L layers",
+    formula="out (b, V + 2 L k d) = logits of x (b, h) over caches of s - 1 tokens; keys and "
+    "values of L layers",
     default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
     is_in_suite=False,
     make_inputs=step_inputs,

@@ -1,17 +1,22 @@
 """Elementwise operations: each output element depends only on the input elements at the same index.
 
-Ops     copy, add, mul, triad, relu, gelu (erf), gelu-tanh, silu, swiglu, bias-gelu, residual-add, dropout.
-Bytes   w n for each operand and for the result, where w is the bytes per element; dropout also reads a seed of 8 bytes.
-FLOPs   Per element. An exponential, a division and a negation count 1 each. Both forms of GELU count 20, CS336's figure
-        for the tanh form, so they can be compared. Dropout counts 1: random bits are integer arithmetic.
-Ridge   0 to 5 FLOP/byte: memory-bound on any machine. Fusion saves time: one pass instead of several.
-Random  Dropout zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels draw from `seed`;
-        torch draws from its own generator, and eager torch also writes a mask. Random results differ, so three
-        properties are checked: the values, the number of kept elements, and a different mask for a different seed.
+Ops     copy, add, mul, triad, relu, gelu (erf), gelu-tanh, silu, swiglu, bias-gelu, residual-add,
+        dropout.
+Bytes   w n for each operand and for the result, where w is the bytes per element; dropout also
+        reads a seed of 8 bytes.
+FLOPs   Per element. An exponential, a division and a negation count 1 each. Both forms of GELU
+        count 20, CS336's figure for the tanh form, so they can be compared. Dropout counts 1:
+        random bits are integer arithmetic.
+Ridge   0 to 5 FLOP/byte: memory-bound on any machine. Fusion saves time: one pass instead of
+        several.
+Random  Dropout zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels
+        draw from `seed`; torch draws from its own generator, and eager torch also writes a mask.
+        Random results differ, so three properties are checked: the values, the number of kept
+        elements, and a different mask for a different seed.
 
-Source  CS336 (2025), lecture 2, for ReLU (1) and GELU (20). GELU: Hendrycks and Gimpel, arXiv 1606.08415. SwiGLU:
-        Shazeer, arXiv 2002.05202. Triad: McCalpin, STREAM (1995), with a scalar of 3. Dropout: Srivastava et al., JMLR
-        15 (2014) 1929, scaled during training.
+Source  CS336 (2025), lecture 2, for ReLU (1) and GELU (20). GELU: Hendrycks and Gimpel, arXiv
+        1606.08415. SwiGLU: Shazeer, arXiv 2002.05202. Triad: McCalpin, STREAM (1995), with a scalar
+        of 3. Dropout: Srivastava et al., JMLR 15 (2014) 1929, scaled during training.
 """
 
 from __future__ import annotations
@@ -23,7 +28,12 @@ from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.data.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
+from bench.harness.data.verify import (
+    CHUNK_ELEMENTS,
+    LEAST_SCALE_ERROR,
+    SCALE_ELEMENTS,
+    UNIT_ROUNDOFF,
+)
 from bench.harness.op import Case, Op, TensorMaker, library, rows_of
 from roofline.work import FLOPS_PER_ELEMENT, LABEL_BYTES, elementwise_work
 
@@ -42,7 +52,9 @@ BIAS_COLUMNS = 4096
 """Columns of bias-gelu if the shape is a number of elements: the width of a 7B transformer."""
 
 DROPOUT = 0.1
-"""Probability of zeroing an element. Source: Vaswani et al., arXiv 1706.03762, the base Transformer."""
+"""Probability of zeroing an element. Source: Vaswani et al., arXiv 1706.03762, the base
+Transformer.
+"""
 
 SIGMAS = 5.0
 """Allowed deviation of a count of kept elements; chance exceeds it once in two million."""
@@ -89,7 +101,9 @@ def eager_bias_gelu(x: Tensor, bias: Tensor, out: Tensor) -> None:
 
 
 def dropout(x: Tensor, seed: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return x with elements dropped by torch's generator; with `out`, torch would copy the result."""
+    """Return x with elements dropped by torch's generator; with `out`, torch would copy the
+    result.
+    """
     import torch
 
     return torch.nn.functional.dropout(x, DROPOUT)
@@ -98,8 +112,9 @@ def dropout(x: Tensor, seed: Tensor, out: Tensor | None = None) -> Tensor:
 def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | None:
     """Return the problem of a result of dropout, or None.
 
-    Each element must be 0, or x / 0.9 within two roundings, because torch on a CPU rounds 1 / 0.9 first. Their common
-    scale must be right, and the number of kept elements likely. Another seed must keep other elements.
+    Each element must be 0, or x / 0.9 within two roundings, because torch on a CPU rounds 1 / 0.9
+    first. Their common scale must be right, and the number of kept elements likely. Another seed
+    must keep other elements.
     """
     import torch
 
@@ -113,7 +128,10 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
         if not bool((error.abs() <= 3 * unit * truth.abs() + tiny).all()):
             return f"an element is neither 0 nor x / {1 - DROPOUT:g}"
         drawn, kept = drawn + int((part != 0).sum()), kept + int((found != 0).sum())
-        off, square = off + float((error * truth).sum()), square + float((found.double() * truth).sum())
+        off, square = (
+            off + float((error * truth).sum()),
+            square + float((found.double() * truth).sum()),
+        )
     if drawn < SCALE_ELEMENTS:
         return None
     if abs(off) > max(unit, LEAST_SCALE_ERROR) * square:
@@ -137,12 +155,17 @@ def compare_masks(launch: Launch, earlier: Launch) -> str | None:
     by_chance = DROPOUT**2 + (1 - DROPOUT) ** 2
     if drawn < SCALE_ELEMENTS or not is_unlikely(agreed, drawn, by_chance):
         return None
-    return f"the masks of two seeds agree in {agreed / drawn:.2%} of the elements, {by_chance:.0%} would be chance"
+    return (
+        f"the masks of two seeds agree in {agreed / drawn:.2%} of the elements, "
+        f"{by_chance:.0%} would be chance"
+    )
 
 
 def is_unlikely(count: int, trials: int, probability: float) -> bool:
     """Return whether a binomial count is more than `SIGMAS` standard deviations from its mean."""
-    return abs(count - trials * probability) > SIGMAS * math.sqrt(trials * probability * (1 - probability))
+    return abs(count - trials * probability) > SIGMAS * math.sqrt(
+        trials * probability * (1 - probability)
+    )
 
 
 def make_op(
@@ -201,7 +224,9 @@ BIAS_GELU = Op(
     output_shape=lambda case: (case.shape["m"], case.shape["n"]),
     reference=lambda x, bias: gelu(x + bias),
     eager=eager_bias_gelu,
-    work=lambda case: elementwise_work(case.shape["m"] * case.shape["n"], 21, 1, case.dtype, case.shape["n"]),
+    work=lambda case: elementwise_work(
+        case.shape["m"] * case.shape["n"], 21, 1, case.dtype, case.shape["n"]
+    ),
     intermediate_roundings=1,
     take_rows=rows_of(0),
 )
@@ -236,7 +261,13 @@ OPS = (
     make_op("silu", "out = x / (1 + exp(-x))", silu, EAGER_SILU),
     make_op("swiglu", "out = silu(gate) up", lambda gate, up: silu(gate) * up, eager_swiglu, 1),
     BIAS_GELU,
-    make_op("residual-add", "out = x + residual", lambda x, residual: x + residual, EAGER_ADD, flops_as="add"),
+    make_op(
+        "residual-add",
+        "out = x + residual",
+        lambda x, residual: x + residual,
+        EAGER_ADD,
+        flops_as="add",
+    ),
     DROPOUT_OP,
 )
 

@@ -6,8 +6,8 @@ other ranks of its node, then together with all ranks, when power and heat are s
 
 Files    Each rank saves its own run file in the output directory, one record at a time. A rank that
          crashes, hangs or has a full disk costs its own rows.
-Store    Ranks start together, and rank 0 collects their answers, through torchrun's store or that at
-         MASTER_ADDR and MASTER_PORT. Without one, each rank measures and reports by itself.
+Store    Ranks start together, and rank 0 collects their answers, through torchrun's store or that
+         at MASTER_ADDR and MASTER_PORT. Without one, each rank measures and reports by itself.
 Device   GPU number LOCAL_RANK; without GPUs, the cores are divided among the ranks of a node.
 Names    ROOFMARK_NODE and ROOFMARK_RACK name the node and its rack.
 """
@@ -28,7 +28,7 @@ examples:
   # all GPUs of a node
   torchrun --nproc-per-node 8 -m bench.fleet --quick -o fleet
   # the first GPU
-  python -m bench.fleet --quick -o fleet"""
+  python -m bench.fleet --quick -o fleet"""  # noqa: E501
 
 LISTED = (
     *("bench.fleet", "fleet", "fixed", "fp32, bf16", "torch"),
@@ -41,13 +41,25 @@ LIMIT_S = 600.0
 
 def build_parser() -> Parser:
     prog = "python -m bench.fleet"
-    parser = Parser(prog=prog, usage=f"{prog} [--quick] [--dtype LIST] -o DIR", description=__doc__, epilog=EPILOG)
+    parser = Parser(
+        prog=prog,
+        usage=f"{prog} [--quick] [--dtype LIST] -o DIR",
+        description=__doc__,
+        epilog=EPILOG,
+    )
     measuring = parser.group("how to measure")
-    measuring.add_argument("--quick", action="store_true", help="measure each row for about a quarter of the time")
+    measuring.add_argument(
+        "--quick", action="store_true", help="measure each row for about a quarter of the time"
+    )
     add(parser, "--dtype", help="data types of the matmul (default: bf16; fp32 on a CPU)")
     seconds = number(10, 1e6, "a number of seconds from 10 to 1e6")
-    text = f"time limit for the run; rank 0 then names the ranks without an answer (default: {LIMIT_S:g})"
-    measuring.add_argument("--deadline", metavar="SECONDS", type=seconds, default=LIMIT_S, help=text)
+    text = (
+        f"time limit for the run; rank 0 then names the ranks without an answer (default: "
+        f"{LIMIT_S:g})"
+    )
+    measuring.add_argument(
+        "--deadline", metavar="SECONDS", type=seconds, default=LIMIT_S, help=text
+    )
     text = "directory of the run files, one for each rank"
     add(parser, "--output", action="store", required=True, metavar="DIR", help=text)
     add(parser, "--quiet")

@@ -1,18 +1,21 @@
-"""Grouped matmul of a mixture of experts: each of t tokens is multiplied by the matrix of its expert.
+"""Grouped matmul of a mixture of experts: each of t tokens is multiplied by the matrix of its
+expert.
 
     out[i] (n) = x[i] (k) W[expert of i] (k, n)       x (t, k), W (e, k, n), out (t, n)
 
 Inputs  Tokens are sorted by expert; `ends` (e) in int32 holds the end of each expert's tokens.
-Load    `even`: all experts have as many tokens. `skewed`: in proportion to 1, 1/2, 1/3, ..., like an unbalanced router.
+Load    `even`: all experts have as many tokens. `skewed`: in proportion to 1, 1/2, 1/3, ..., like
+        an unbalanced router.
 FLOPs   2 t n k for any load.
-Bytes   w t k + 4 e read, and w k n for each expert with tokens; w t n written, where w is the bytes per element.
-Ridge   Each matrix is read for the tokens of one expert, so with t / e tokens per expert the intensity is about t / e
-        FLOP/byte in 16 bits. Few tokens or many experts are memory-bound.
-Torch   torch.nn.functional.grouped_mm. It does not support fp64, which uses one matmul per expert. W is stored as
-        (e, n, k) and passed as a view, like the weight of a linear layer.
+Bytes   w t k + 4 e read, and w k n for each expert with tokens; w t n written, where w is the bytes
+        per element.
+Ridge   Each matrix is read for the tokens of one expert, so with t / e tokens per expert the
+        intensity is about t / e FLOP/byte in 16 bits. Few tokens or many experts are memory-bound.
+Torch   torch.nn.functional.grouped_mm. It does not support fp64, which uses one matmul per expert.
+        W is stored as (e, n, k) and passed as a view, like the weight of a linear layer.
 
-Source  Gale et al., MegaBlocks (2022), for the grouped matmul. Default experts and matrix: Mixtral 8x7B, config.json
-        (8 experts, 4096 to 14336); smaller on a CPU.
+Source  Gale et al., MegaBlocks (2022), for the grouped matmul. Default experts and matrix: Mixtral
+        8x7B, config.json (8 experts, 4096 to 14336); smaller on a CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_choice, parse_count
+from bench.harness.op import (
+    Case,
+    Op,
+    Option,
+    TensorMaker,
+    UnsupportedCaseError,
+    parse_choice,
+    parse_count,
+)
 from roofline.work import DTYPE_BITS, Work, grouped_matmul_work
 
 if TYPE_CHECKING:
@@ -40,7 +51,12 @@ ALIGNED_BYTES = 16
 """Alignment of the rows of x and W. Source: torch 2.11, `_grouped_mm_validate_inputs`."""
 
 OPTIONS = (
-    Option("experts", "number of experts", lambda word: parse_count(word, 9999, "experts "), lambda dtype: 8),
+    Option(
+        "experts",
+        "number of experts",
+        lambda word: parse_count(word, 9999, "experts "),
+        lambda dtype: 8,
+    ),
     Option(
         "load",
         "distribution of tokens over experts: even, skewed",
@@ -51,7 +67,9 @@ OPTIONS = (
 
 
 def ends_of(case: Case) -> list[int]:
-    """Return the end of each expert's tokens: cumulative fractions of all tokens, exact and rounded down."""
+    """Return the end of each expert's tokens: cumulative fractions of all tokens, exact and rounded
+    down.
+    """
     tokens, experts = case.shape["t"], case.options["experts"]
     is_even = case.options["load"] == "even"
     shares = [Fraction(1) if is_even else Fraction(1, place + 1) for place in range(experts)]
@@ -77,7 +95,9 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def reference(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """Return the result, one matmul per expert; on the meta device, which has no values, only its shape."""
+    """Return the result, one matmul per expert; on the meta device, which has no values, only its
+    shape.
+    """
     import torch
 
     if x.is_meta:
@@ -105,13 +125,17 @@ def magnitude(truth: Tensor, x: Tensor, weights: Tensor, ends: Tensor) -> Tensor
     return math.sqrt(x.shape[1]) * reference(x.square(), weights.square(), ends).sqrt()
 
 
-def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+def take_rows(
+    inputs: tuple[Tensor, ...], out: Tensor, rows: Any
+) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return rows of x and of the output, and the ends of the experts' tokens among them."""
     import torch
 
     x, weights, ends = inputs
     taken = torch.arange(len(x), device=x.device)[rows].contiguous()
-    return (x[rows], weights, torch.searchsorted(taken, ends.to(taken.dtype)).to(ends.dtype)), out[rows]
+    return (x[rows], weights, torch.searchsorted(taken, ends.to(taken.dtype)).to(ends.dtype)), out[
+        rows
+    ]
 
 
 def check(case: Case, device_type: str) -> None:
@@ -122,7 +146,9 @@ def check(case: Case, device_type: str) -> None:
 
 
 def work(case: Case) -> Work:
-    return grouped_matmul_work(tokens_of(ends_of(case)), case.shape["n"], case.shape["k"], case.dtype)
+    return grouped_matmul_work(
+        tokens_of(ends_of(case)), case.shape["n"], case.shape["k"], case.dtype
+    )
 
 
 OPS = (

@@ -1,10 +1,12 @@
 """Matrix multiplication: C = A B with A (m, k), B (k, n) and C (m, n).
 
 FLOPs   2 m n k: m n k multiplications and as many additions.
-Bytes   w (m k + k n) read and v m n written, where w and v are the bytes per element of the inputs and the output.
-Ridge   A square bf16 matmul has n / 3 FLOP/byte. From n = 886 it is compute-bound on an H100 (ridge point 295).
-Layout  One letter for A, one for B: `n` is stored row-major, `t` is stored transposed and passed as a view. A linear
-        layer, `x @ w.T`, is `nt`. fp8 tensor cores accept only `nt`.
+Bytes   w (m k + k n) read and v m n written, where w and v are the bytes per element of the inputs
+        and the output.
+Ridge   A square bf16 matmul has n / 3 FLOP/byte. From n = 886 it is compute-bound on an H100 (ridge
+        point 295).
+Layout  One letter for A, one for B: `n` is stored row-major, `t` is stored transposed and passed as
+        a view. A linear layer, `x @ w.T`, is `nt`. fp8 tensor cores accept only `nt`.
 Output  Same dtype as the inputs, except int32 for int8 and bf16 for fp8.
 
 Source  CS336 (2025), lecture 2; Austin et al., How to Scale Your Model (2025), chapter 1.
@@ -16,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_choice, parse_count
+from bench.harness.op import (
+    Case,
+    Op,
+    Option,
+    TensorMaker,
+    UnsupportedCaseError,
+    parse_choice,
+    parse_count,
+)
 from roofline.work import Work, matmul_work
 
 if TYPE_CHECKING:
@@ -25,8 +35,14 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("--dtype bf16", "the usual sizes in bf16"),
     ("--dtype bf16,fp32 --shape 1024:4096:1024", "four square sizes in two data types"),
-    ("--shape 1024 --provider torch,einsum,einsum-compile", "a matmul, and an einsum, eager and compiled"),
-    ("--shape 4096x11008x4096 --layout nt --plot roofline.png", "one linear layer, with a roofline plot"),
+    (
+        "--shape 1024 --provider torch,einsum,einsum-compile",
+        "a matmul, and an einsum, eager and compiled",
+    ),
+    (
+        "--shape 4096x11008x4096 --layout nt --plot roofline.png",
+        "one linear layer, with a roofline plot",
+    ),
 )
 
 OPTIONS = (
@@ -34,7 +50,9 @@ OPTIONS = (
         "layout",
         "storage order of A and B: nn, nt, tn",
         lambda word: parse_choice(word, ("nn", "nt", "tn"), "layout"),
-        lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",  # int8: faster in libraries
+        lambda dtype: (
+            "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn"
+        ),  # int8: faster in libraries
         label=lambda layout: "" if layout == "nn" else layout,
         label_order=1,
     ),
@@ -49,7 +67,9 @@ OPTIONS = (
 
 
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return A (m, k) and B (k, n), with a leading batch axis if there is a batch, and for fp8 two scales of 1."""
+    """Return A (m, k) and B (k, n), with a leading batch axis if there is a batch, and for fp8 two
+    scales of 1.
+    """
     m, n, k = case.shape["m"], case.shape["n"], case.shape["k"]
     batch = () if case.options["batch"] == 1 else (case.options["batch"],)
     store_a, store_b = case.options["layout"]
@@ -103,7 +123,9 @@ def work(case: Case) -> Work:
     return matmul_work(m, n, k, case.dtype, output_dtype(case.dtype), case.options["batch"])
 
 
-def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+def take_rows(
+    inputs: tuple[Tensor, ...], out: Tensor, rows: Any
+) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return rows of A and C, and all of B."""
     a, *rest = inputs
     return (a[..., rows, :], *rest), out[..., rows, :]
@@ -115,14 +137,27 @@ def check(case: Case, device_type: str) -> None:
     if narrow and case.options["batch"] > 1:
         raise UnsupportedCaseError(f"{case.dtype} has no batched product in torch; use --batch 1")
     if case.dtype.startswith("fp8") and case.options["layout"] != "nt":
-        raise UnsupportedCaseError(f"{case.dtype} tensor cores take layout nt only; use --layout nt")
+        raise UnsupportedCaseError(
+            f"{case.dtype} tensor cores take layout nt only; use --layout nt"
+        )
     multiple = 16 if case.dtype.startswith("fp8") else 8
-    if narrow and device_type != "cpu" and (case.shape["n"] % multiple or case.shape["k"] % multiple):
+    if (
+        narrow
+        and device_type != "cpu"
+        and (case.shape["n"] % multiple or case.shape["k"] % multiple)
+    ):
         raise UnsupportedCaseError(f"{case.dtype} needs n and k that are multiples of {multiple}")
     if case.dtype == "int8" and device_type != "cpu" and case.shape["m"] <= 16:
         raise UnsupportedCaseError("int8 needs m above 16 in torch")
-    if case.dtype == "int8" and device_type == "cpu" and case.shape["k"] == 1 and case.options["layout"][1] == "t":
-        raise UnsupportedCaseError("int8 with k = 1 needs --layout nn: torch on a CPU misreads a transposed row")
+    if (
+        case.dtype == "int8"
+        and device_type == "cpu"
+        and case.shape["k"] == 1
+        and case.options["layout"][1] == "t"
+    ):
+        raise UnsupportedCaseError(
+            "int8 with k = 1 needs --layout nn: torch on a CPU misreads a transposed row"
+        )
 
 
 OPS = (

@@ -3,15 +3,18 @@
     matvec        A, x and y in the same dtype
     matvec-int8   y = (A x) s, with A in int8 and an fp32 scale per row; x and y in the dtype
 
-FLOPs   2 m n: one multiplication and one addition per element of A. matvec-int8: m more for the scales.
-Bytes   w (m n + n) read and w m written, where w is the bytes per element. matvec-int8: m n + w n + 4 m read.
-Ridge   In bf16 just below 1 FLOP/byte at any size, with int8 weights just below 2: always memory-bound. Decoding one
-        token at batch size 1 consists of these products, so smaller weights make it faster.
-Torch   Eager torch cannot multiply int8 weights with 16-bit activations. It converts A into a copy, multiplies, and
-        scales y; the time includes all three.
+FLOPs   2 m n: one multiplication and one addition per element of A. matvec-int8: m more for the
+        scales.
+Bytes   w (m n + n) read and w m written, where w is the bytes per element. matvec-int8: m n + w n +
+        4 m read.
+Ridge   In bf16 just below 1 FLOP/byte at any size, with int8 weights just below 2: always
+        memory-bound. Decoding one token at batch size 1 consists of these products, so smaller
+        weights make it faster.
+Torch   Eager torch cannot multiply int8 weights with 16-bit activations. It converts A into a copy,
+        multiplies, and scales y; the time includes all three.
 
-Source  Austin et al., How to Scale Your Model (2025), chapter 1: a matmul with one column. Scaling after the product
-        follows gpt-fast (PyTorch, 2023), class WeightOnlyInt8Linear.
+Source  Austin et al., How to Scale Your Model (2025), chapter 1: a matmul with one column. Scaling
+        after the product follows gpt-fast (PyTorch, 2023), class WeightOnlyInt8Linear.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("--dtype bf16", "the usual sizes in bf16"),
     ("--dtype bf16,fp32 --shape 4096,14336x4096", "a square and a tall matrix in two data types"),
-    ("--op matvec,matvec-int8 --shape 8192 --provider torch-compile", "speedup by quantized weights"),
+    (
+        "--op matvec,matvec-int8 --shape 8192 --provider torch-compile",
+        "speedup by quantized weights",
+    ),
 )
 
 SHAPES = {"cpu": ("1024", "4096", "8192"), "cuda": ("1024", "4096", "8192", "16384", "256x65536")}

@@ -1,21 +1,24 @@
 """Normalization of each row of x (m, n) by its own statistics.
 
     rmsnorm            out = x / sqrt(mean(x^2) + 1e-6) weight
-    layernorm          out = (x - mean(x)) / sqrt(var(x) + 1e-5) weight + bias, var over n, not n - 1
+    layernorm          out = (x - mean(x)) / sqrt(var(x) + 1e-5) weight + bias, var over n, not n -
+                       1
     residual-rmsnorm   out[0] = x + residual, rounded to the dtype; out[1] = rmsnorm of out[0]
 
-FLOPs   Per element: rmsnorm 4 (square, addition, two multiplications), layernorm 7 (addition; subtraction, square,
-        addition; two multiplications, addition), residual-rmsnorm 5. The three operations per row, such as the square
-        root, are not counted.
-Bytes   w m n for each of x, residual and the results, w n for weight and bias, where w is the bytes per element.
-Ridge   0.6 to 1.8 FLOP/byte in bf16: memory-bound on any machine if each row is read once, which requires that it fits
-        into registers or shared memory. A wider row is read again, at best from cache.
+FLOPs   Per element: rmsnorm 4 (square, addition, two multiplications), layernorm 7 (addition;
+        subtraction, square, addition; two multiplications, addition), residual-rmsnorm 5. The three
+        operations per row, such as the square root, are not counted.
+Bytes   w m n for each of x, residual and the results, w n for weight and bias, where w is the bytes
+        per element.
+Ridge   0.6 to 1.8 FLOP/byte in bf16: memory-bound on any machine if each row is read once, which
+        requires that it fits into registers or shared memory. A wider row is read again, at best
+        from cache.
 Shape   mxn, or n for 4096 rows of n elements.
-Torch   Eager torch returns new tensors, because it cannot write into a given one without a copy. It adds the residual
-        in a separate kernel.
+Torch   Eager torch returns new tensors, because it cannot write into a given one without a copy. It
+        adds the residual in a separate kernel.
 
-Source  RMSNorm: Zhang and Sennrich, arXiv 1910.07467. LayerNorm: Ba, Kiros and Hinton, arXiv 1607.06450. Epsilons:
-        Llama 2 (1e-6) and torch.nn.LayerNorm (1e-5).
+Source  RMSNorm: Zhang and Sennrich, arXiv 1910.07467. LayerNorm: Ba, Kiros and Hinton, arXiv
+        1607.06450. Epsilons: Llama 2 (1e-6) and torch.nn.LayerNorm (1e-5).
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--op rmsnorm --dtype bf16", "rows of several widths"),
-    ("--op residual-rmsnorm --shape 4096,8192 --provider torch,torch-compile", "4096 rows of two widths"),
+    (
+        "--op residual-rmsnorm --shape 4096,8192 --provider torch,torch-compile",
+        "4096 rows of two widths",
+    ),
     ("--op rmsnorm,layernorm --dtype bf16,fp32 --shape 1024x8192", "two norms in two data types"),
 )
 
@@ -50,7 +56,10 @@ def rmsnorm(x: Tensor, weight: Tensor) -> Tensor:
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return (x - mean(x)) / sqrt(var(x) + epsilon) weight + bias for each row."""
     centered = x - x.mean(-1, keepdim=True)
-    return centered * (centered.square().mean(-1, keepdim=True) + LAYERNORM_EPSILON).rsqrt() * weight + bias
+    return (
+        centered * (centered.square().mean(-1, keepdim=True) + LAYERNORM_EPSILON).rsqrt() * weight
+        + bias
+    )
 
 
 def residual_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
@@ -82,14 +91,18 @@ def torch_residual_rmsnorm(
 
 
 def rmsnorm_magnitude(truth: Tensor, x: Tensor, *others: Tensor) -> Tensor:
-    """Return the error scale: the result, for its three roundings and for half the error of the sum of squares."""
+    """Return the error scale: the result, for its three roundings and for half the error of the sum
+    of squares.
+    """
     return truth.abs() * (0.5 + sum_roundings(x.shape[-1]) / 2)
 
 
 def layernorm_magnitude(truth: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the error scale: the operands of the subtraction, scaled like its result, and the bias.
+    """Return the error scale: the operands of the subtraction, scaled like its result, and the
+    bias.
 
-    `sum_roundings` bounds the error of the sum of squares, and that of the mean relative to the mean of |x|.
+    `sum_roundings` bounds the error of the sum of squares, and that of the mean relative to the
+    mean of |x|.
     """
     mean = x.mean(-1, keepdim=True)
     scale = ((x - mean).square().mean(-1, keepdim=True) + LAYERNORM_EPSILON).rsqrt() * weight.abs()
@@ -97,7 +110,9 @@ def layernorm_magnitude(truth: Tensor, x: Tensor, weight: Tensor, bias: Tensor) 
     return scale * (x.abs() + mean.abs() + sum_roundings(x.shape[-1]) * of_sums) + bias.abs()
 
 
-def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+def take_rows(
+    inputs: tuple[Tensor, ...], out: Tensor, rows: Any
+) -> tuple[tuple[Tensor, ...], Tensor]:
     """Return rows of the matrices and of the results, and all of weight and bias."""
     return tuple(x[rows] if x.dim() == 2 else x for x in inputs), out[..., rows, :]
 
@@ -113,7 +128,9 @@ def make_op(
     magnitude: Callable[..., Tensor],
     outputs: int = 1,
 ) -> Op:
-    """Return an op from `matrices` inputs (m, n) and `vectors` inputs (n) to `outputs` results (m, n)."""
+    """Return an op from `matrices` inputs (m, n) and `vectors` inputs (n) to `outputs` results (m,
+    n).
+    """
 
     def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
         m, n = case.shape["m"], case.shape["n"]
@@ -126,7 +143,11 @@ def make_op(
         extents=rows_by_width,
         default_shapes=ROW_SHAPES,
         make_inputs=make_inputs,
-        output_shape=lambda case: (*((outputs,) if outputs > 1 else ()), case.shape["m"], case.shape["n"]),
+        output_shape=lambda case: (
+            *((outputs,) if outputs > 1 else ()),
+            case.shape["m"],
+            case.shape["n"],
+        ),
         outputs=outputs,
         reference=reference,
         eager=library,

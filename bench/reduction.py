@@ -37,7 +37,9 @@ def reference_dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def eager_dot(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-    """Return the inner product of x (n) and y (n); with `out`, torch would copy it by a second kernel."""
+    """Return the inner product of x (n) and y (n); with `out`, torch would copy it by a second
+    kernel.
+    """
     return x.dot(y)
 
 
@@ -72,7 +74,14 @@ def make_op(
 
 
 OPS = (
-    make_op("sum", "s () = sum of x (n)", 1, FLOPS_PER_ELEMENT["sum"], reference_sum, library("torch", "sum", 0)),
+    make_op(
+        "sum",
+        "s () = sum of x (n)",
+        1,
+        FLOPS_PER_ELEMENT["sum"],
+        reference_sum,
+        library("torch", "sum", 0),
+    ),
     make_op("dot", "s () = x (n) . y (n)", 2, FLOPS_PER_ELEMENT["dot"], reference_dot, eager_dot),
 )
 

@@ -1,12 +1,14 @@
 """Softmax of rows: out = exp(x - max(x)) / sum(exp(x - max(x))) for each of m rows of n elements.
 
-FLOPs   5 m n: per element one comparison for the maximum, subtraction, exponential, addition and division.
+FLOPs   5 m n: per element one comparison for the maximum, subtraction, exponential, addition and
+        division.
 Bytes   w m n read and w m n written, where w is the bytes per element.
-Ridge   1.25 FLOP/byte in bf16: memory-bound on any machine if each row is read once, which requires that it fits into
-        registers or shared memory. A wider row is read again, at best from cache.
+Ridge   1.25 FLOP/byte in bf16: memory-bound on any machine if each row is read once, which requires
+        that it fits into registers or shared memory. A wider row is read again, at best from cache.
 Shape   mxn, or n for 4096 rows of n elements.
 
-Source  Milakov and Gimelshein, arXiv 1805.02867, for the numerically safe form and its memory accesses.
+Source  Milakov and Gimelshein, arXiv 1805.02867, for the numerically safe form and its memory
+        accesses.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def magnitude(truth: Tensor, x: Tensor) -> Tensor:
-    """Return the error scale: the result times the relative errors of its exponent, of the sum and of the rest."""
+    """Return the error scale: the result times the relative errors of its exponent, of the sum and
+    of the rest.
+    """
     exponent = x.amax(-1, keepdim=True) - x
     return truth * (1 + exponent + sum_roundings(x.shape[-1]))
 

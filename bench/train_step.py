@@ -1,18 +1,25 @@
-"""A training step of a transformer, from the forward pass to zero_grad: estimated by roofline.accounting, measured.
+"""A training step of a transformer, from the forward pass to zero_grad: estimated by
+roofline.accounting, measured.
 
-    x = embedding[ids]; L times x = x + attention(norm(x)), x = x + mlp(norm(x)); loss = cross entropy(norm(x) head)
+    x = embedding[ids]; L times x = x + attention(norm(x)), x = x + mlp(norm(x)); loss = cross
+    entropy(norm(x) head)
 
-Blocks  GPT (LayerNorm, GELU) or Llama (RMSNorm, rotary positions, grouped heads, SwiGLU), depending on the model.
-FLOPs   6 N_mm per token + 6 L a d s (s + 1) per sequence, where N_mm is the number of weights in matmuls: only matmuls,
-        and only unmasked pairs of tokens (convention gemm-causal-exact). MFU uses these FLOPs. HFU adds recomputation:
-        checkpointed layers, and the attention scores in the fused backward pass.
-Bytes   Compulsory for the whole step: weights, optimizer state and tokens read once, weights and state written.
-Phases  Forward and backward pass, clipping to a gradient norm of 1, optimizer, zero_grad, which keeps the gradients.
-Memory  At the peak: weights, gradients, optimizer state, inputs, activations, logits and loss, temporaries. It is
-        estimated by roofline.accounting and measured in a separate step.
+Blocks  GPT (LayerNorm, GELU) or Llama (RMSNorm, rotary positions, grouped heads, SwiGLU), depending
+        on the model.
+FLOPs   6 N_mm per token + 6 L a d s (s + 1) per sequence, where N_mm is the number of weights in
+        matmuls: only matmuls, and only unmasked pairs of tokens (convention gemm-causal-exact). MFU
+        uses these FLOPs. HFU adds recomputation: checkpointed layers, and the attention scores in
+        the fused backward pass.
+Bytes   Compulsory for the whole step: weights, optimizer state and tokens read once, weights and
+        state written.
+Phases  Forward and backward pass, clipping to a gradient norm of 1, optimizer, zero_grad, which
+        keeps the gradients.
+Memory  At the peak: weights, gradients, optimizer state, inputs, activations, logits and loss,
+        temporaries. It is estimated by roofline.accounting and measured in a separate step.
 
-Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti et al., Reducing Activation
-        Recomputation (2022), and Chen et al., Training Deep Nets with Sublinear Memory Cost (2016), for memory.
+Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti et al., Reducing
+        Activation Recomputation (2022), and Chen et al., Training Deep Nets with Sublinear Memory
+        Cost (2016), for memory.
 """
 
 from __future__ import annotations
@@ -27,7 +34,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, chosen, command_parser, number
+from bench.harness.cli.arguments import (
+    MACHINE,
+    OUTPUT,
+    UsageError,
+    add,
+    chosen,
+    command_parser,
+    number,
+)
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
@@ -51,13 +66,24 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("--recipe fp32,amp,bf16", "two small models in three precisions"),
     ("--model tiny-llama --layers 16 --checkpoint none,full,every-2,sqrt", "trade memory for time"),
-    ("--model tiny-gpt --shape 8x128 --micro-batches 1,2,4", "smaller micro-batches need less memory"),
-    ("--model tiny-gpt --recipe fp32 --deterministic --save-checkpoint .", "reproducibility, and a checkpoint's cost"),
-    ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
+    (
+        "--model tiny-gpt --shape 8x128 --micro-batches 1,2,4",
+        "smaller micro-batches need less memory",
+    ),
+    (
+        "--model tiny-gpt --recipe fp32 --deterministic --save-checkpoint .",
+        "reproducibility, and a checkpoint's cost",
+    ),
+    (
+        "--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600",
+        "a known model on a GPU",
+    ),
 )
 
 RECIPE_NAMES = ("fp32", "amp", "bf16")
-"""Recipes of `roofline.accounting.state` that torch can run; the others need an optimizer that torch lacks."""
+"""Recipes of `roofline.accounting.state` that torch can run; the others need an optimizer that
+torch lacks.
+"""
 
 OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
 PROVIDERS = ("torch", "torch-compile")
@@ -68,9 +94,16 @@ MAX_BATCH, MAX_LAYERS = 2**20, 10_000
 CONVENTION = "gemm-causal-exact"
 """Convention for the model's FLOPs: all matmuls, with the unmasked pairs of tokens."""
 
-MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
+MEMORY_TITLE = (
+    "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, "
+    "est estimated alone"
+)
 
-MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("_", " "): name for name in COMPONENTS}}
+MEMORY = {
+    "kept by layers": "kept_by_layers",
+    "peak": "total",
+    **{name.replace("_", " "): name for name in COMPONENTS},
+}
 """Keys of `memory_bytes` by title."""
 
 LISTED = (
@@ -90,28 +123,51 @@ def build_parser() -> Parser:
     parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
     count = number(1, MAX_LAYERS, f"an integer from 1 to {MAX_LAYERS}", int)
     defaults = ",".join(DEFAULT_MODELS)
-    text = f"presets of `python -m roofline estimate params --help`, or paths of a config.json (default: {defaults})"
+    text = (
+        f"presets of `python -m roofline estimate params --help`, or paths of a config.json "
+        f"(default: {defaults})"
+    )
     add(parser, "--model", help=text)
-    parser.group("what to measure").add_argument("--layers", type=count, help="number of layers (default: the model's)")
+    parser.group("what to measure").add_argument(
+        "--layers", type=count, help="number of layers (default: the model's)"
+    )
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
-    add(parser, "--shape", help=f"sequences per step x tokens per sequence, BxS (default: {shapes})")
-    add(parser, "--recipe", help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
-    add(parser, "--checkpoint", help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
+    add(
+        parser, "--shape", help=f"sequences per step x tokens per sequence, BxS (default: {shapes})"
+    )
+    add(
+        parser,
+        "--recipe",
+        help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)",
+    )
+    add(
+        parser,
+        "--checkpoint",
+        help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)",
+    )
     text = "number of parts that the sequences of a step are split into (default: 1)"
     add(parser, "--micro-batches", help=text, const=count)
     add(parser, "--optimizer", help=f"optimizers: {', '.join(OPTIMIZER_NAMES)} (default: adamw)")
-    add(parser, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
+    add(
+        parser,
+        "--provider",
+        help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)",
+    )
     text = "also measure with torch.use_deterministic_algorithms, in a row of its own"
     parser.group(ADVANCED).add_argument("--deterministic", action="store_true", help=text)
     text = "write and read a checkpoint in DIR, and verify that training resumes bit by bit"
-    parser.group(ADVANCED).add_argument("--save-checkpoint", metavar="DIR", type=existing, help=text)
+    parser.group(ADVANCED).add_argument(
+        "--save-checkpoint", metavar="DIR", type=existing, help=text
+    )
     add(parser, *MACHINE, *OUTPUT)
     return parser
 
 
 def existing(text: str) -> Path:
     if not os.access(text, os.W_OK) or not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"expected an existing directory that can be written to, got '{text}'")
+        raise argparse.ArgumentTypeError(
+            f"expected an existing directory that can be written to, got '{text}'"
+        )
     return Path(text)
 
 
@@ -130,8 +186,14 @@ def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Meas
     rows: list[tuple[Record, Measure]] = []
     for plan, provider in plans_of(args, device.type):
         blank = blank_record(plan, provider, device)
-        blanks = [blank, replace(blank, options=blank.options | DETERMINISTIC)] if args.deterministic else [blank]
-        rows += [(each, partial(measure_step, plan, directory=args.save_checkpoint)) for each in blanks]
+        blanks = (
+            [blank, replace(blank, options=blank.options | DETERMINISTIC)]
+            if args.deterministic
+            else [blank]
+        )
+        rows += [
+            (each, partial(measure_step, plan, directory=args.save_checkpoint)) for each in blanks
+        ]
     return rows
 
 
@@ -143,16 +205,26 @@ def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan,
         cases = itertools.product(
             configs,
             dict.fromkeys(parse_batch_shape(word, MAX_BATCH) for word in shapes),
-            [RECIPES[name] for name in chosen("recipe", args.recipe, RECIPE_NAMES, ["fp32", "bf16"])],
-            dict.fromkeys(f"every-{k}" if k.isdecimal() else k for k in args.checkpoint or ["none"]),
+            [
+                RECIPES[name]
+                for name in chosen("recipe", args.recipe, RECIPE_NAMES, ["fp32", "bf16"])
+            ],
+            dict.fromkeys(
+                f"every-{k}" if k.isdecimal() else k for k in args.checkpoint or ["none"]
+            ),
             dict.fromkeys(args.micro_batches or [1]),
             chosen("optimizer", args.optimizer, OPTIMIZER_NAMES, ["adamw"]),
             chosen("provider", args.provider, PROVIDERS, ["torch"]),
         )
         plans = []
-        for config, (batch, sequence), recipe, checkpoint, micro_batches, optimizer, provider in cases:
+        for config, (
+            batch,
+            sequence,
+        ), recipe, checkpoint, micro_batches, optimizer, provider in cases:
             kernels = torch_kernels(config, recipe, device_type)
-            plan = StepPlan(config, recipe, optimizer, sequence, batch, micro_batches, checkpoint, kernels)
+            plan = StepPlan(
+                config, recipe, optimizer, sequence, batch, micro_batches, checkpoint, kernels
+            )
             _check(plan)
             plans.append((plan, provider))
     except (ConfigError, ShapeError) as error:
@@ -163,11 +235,14 @@ def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan,
 def _check(plan: StepPlan) -> None:
     if plan.batch % plan.micro_batches:
         raise UsageError(
-            f"{plan.batch} sequences cannot be shared evenly by {plan.micro_batches} micro-batches; "
+            f"{plan.batch} sequences cannot be shared evenly by {plan.micro_batches} "
+            f"micro-batches; "
             f"--micro-batches must divide the first number of --shape"
         )
     if plan.checkpoint == "selective":
-        raise UsageError("--checkpoint selective is estimated, not run: fused attention keeps no scores")
+        raise UsageError(
+            "--checkpoint selective is estimated, not run: fused attention keeps no scores"
+        )
     checkpoint_group(plan.checkpoint, plan.config.layers)
     if problem := unsupported(plan.config, plan.sequence):
         raise UsageError(problem)
@@ -178,28 +253,47 @@ def flops_of(plan: StepPlan) -> FlopCount:
 
 
 def countable_flops(plan: StepPlan) -> int:
-    """Return the FLOPs that torch's counter should report: all pairs of tokens, attention as two matmuls."""
-    count = train_flops(plan.config, plan.sequence, plan.batch, "gemm-full", plan.checkpoint, is_flash=False)
+    """Return the FLOPs that torch's counter should report: all pairs of tokens, attention as two
+    matmuls.
+    """
+    count = train_flops(
+        plan.config, plan.sequence, plan.batch, "gemm-full", plan.checkpoint, is_flash=False
+    )
     return count.hardware_flops
 
 
 def checking_bytes(plan: StepPlan, device_type: str) -> int:
-    """Return an estimate of the memory of the verification: weights, gradients, and the plain step in a wider dtype.
+    """Return an estimate of the memory of the verification: weights, gradients, and the plain step
+    in a wider dtype.
 
-    On a GPU torch has no fused attention in fp64, and saves the scores. For 24 steps of two models on a CPU, the
-    estimates are 0.98 to 1.28 times the measured peak.
+    On a GPU torch has no fused attention in fp64, and saves the scores. For 24 steps of two models
+    on a CPU, the estimates are 0.98 to 1.28 times the measured peak.
     """
     is_gpu, is_fp64 = device_type != "cpu", plan.recipe.compute_dtype == "fp32"
     wide = 8 if is_fp64 else 4
-    recipe = replace(plan.recipe, activation_bytes=wide, weight_bytes=wide, gradient_bytes=wide, cast_bytes=0)
-    kernels = Kernels(wide, is_norm_fused=False, is_flash=not (is_gpu and is_fp64), is_key_expanded=is_gpu)
-    plain = replace(plan, optimizer="sgd", batch=1, micro_batches=1, checkpoint="none", recipe=recipe, kernels=kernels)
+    recipe = replace(
+        plan.recipe, activation_bytes=wide, weight_bytes=wide, gradient_bytes=wide, cast_bytes=0
+    )
+    kernels = Kernels(
+        wide, is_norm_fused=False, is_flash=not (is_gpu and is_fp64), is_key_expanded=is_gpu
+    )
+    plain = replace(
+        plan,
+        optimizer="sgd",
+        batch=1,
+        micro_batches=1,
+        checkpoint="none",
+        recipe=recipe,
+        kernels=kernels,
+    )
     own = step_memory(plan).components()
     return own["parameters"] + own["gradients"] + own["inputs"] + step_memory(plain).total
 
 
 def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
-    """Return a record with the work and the estimates of a step, and a reason if it does not fit in memory."""
+    """Return a record with the work and the estimates of a step, and a reason if it does not fit in
+    memory.
+    """
     memory, flops, free_bytes = step_memory(plan), flops_of(plan), device.free_bytes()
     needed, parts = max(memory.total, checking_bytes(plan, device.type)), memory.components()
     state = parts["parameters"] + parts["optimizer_state"]
@@ -243,13 +337,23 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     measured = [record for record in records if record.status == "ok"]
     if not measured:
         return
-    sizes = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
+    sizes = {
+        title: [_against_estimate(record, key) for record in measured]
+        for title, key in MEMORY.items()
+    }
     for title, phase in IN_PHASES.items():
-        sizes[title] = [_mb(record.memory_bytes["measured"].get("phases", {}).get(phase)) for record in measured]
-    sizes["allocator peak"] = [_mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]
+        sizes[title] = [
+            _mb(record.memory_bytes["measured"].get("phases", {}).get(phase)) for record in measured
+        ]
+    sizes["allocator peak"] = [
+        _mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured
+    ]
     shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
     leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
-    columns = [Column(title, shown[title], "right", turn) for title, turn in zip(shown, leaves, strict=True)]
+    columns = [
+        Column(title, shown[title], "right", turn)
+        for title, turn in zip(shown, leaves, strict=True)
+    ]
     print_lines(console, f"\n{MEMORY_TITLE}")
     print_grid(console, [*_names(measured), *columns])
     files = [_checkpoint(record) for record in measured if record.checkpoint_file]
@@ -257,13 +361,18 @@ def render(environment: Environment, records: Sequence[Record], console: Console
 
 
 def _deterministic_cost(records: Sequence[Record]) -> Iterator[str]:
-    """Compare each row of deterministic algorithms with the row before, which has the same case and options."""
+    """Compare each row of deterministic algorithms with the row before, which has the same case and
+    options.
+    """
     for usual, record in itertools.pairwise(records):
         is_pair = "algorithms" in record.options and record.options.items() > usual.options.items()
         if is_pair and record.median_s and usual.median_s and record.ci95_s and usual.ci95_s:
             is_apart = usual.ci95_s[1] < record.ci95_s[0] or record.ci95_s[1] < usual.ci95_s[0]
             ratio = f"{record.median_s / usual.median_s:.3f} x the time of the usual algorithms"
-            yield f"{_label(record)}: {ratio}{'' if is_apart else '; not a difference, the 95 % CIs overlap'}"
+            yield (
+                f"{_label(record)}: "
+                f"{ratio}{'' if is_apart else '; not a difference, the 95 % CIs overlap'}"
+            )
 
 
 def _label(record: Record) -> str:
@@ -277,18 +386,25 @@ def _checkpoint(record: Record) -> str:
         for word, key in (("written", "write_s"), ("read", "read_s"))
     )
     size = f"{_mb(file['bytes'])} MB, estimated {_mb(file['estimated_bytes'])} MB"
-    return f"{_label(record)}: checkpoint of {size}, {', '.join(times)}; the resumed step is bit-exact"
+    return (
+        f"{_label(record)}: checkpoint of {size}, {', '.join(times)}; the resumed step is bit-exact"
+    )
 
 
 def _against_estimate(record: Record, name: str) -> str:
     """Return the measured size with the error of the estimate, or the estimated size."""
     report = record.memory_bytes
-    estimated, measured, error = (report[key].get(name) for key in ("estimated", "measured", "error_pct"))
+    estimated, measured, error = (
+        report[key].get(name) for key in ("estimated", "measured", "error_pct")
+    )
     if not (measured or estimated):
         return ABSENT
     if measured is None:
         return f"{_mb(estimated)} est"
-    return f"{_mb(measured)} {'=' if estimated == measured else 'new' if error is None else f'{error:+.2g}%'}"
+    return (
+        f"{_mb(measured)} "
+        f"{'=' if estimated == measured else 'new' if error is None else f'{error:+.2g}%'}"
+    )
 
 
 def _names(records: Sequence[Record]) -> list[Column]:

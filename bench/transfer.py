@@ -1,21 +1,26 @@
-"""Copies between host and device, their overlap with compute, and the time that a step waits for its data.
+"""Copies between host and device, their overlap with compute, and the time that a step waits for
+its data.
 
     h2d, d2h   copy of n bytes from host to device, or back
     overlap    copy to the device during matmuls that take equally long
     load       steps on random batches from a memory-mapped file of token ids
 
-Memory     `pageable` is ordinary memory; `pinned` memory cannot be swapped out, so the GPU can read it directly.
-Transfer   `blocking` waits for the copy; `non-blocking` returns immediately if the memory is pinned.
-Bytes      Of the device's memory: h2d writes n, d2h reads n. GB/s is n per median time, one way, as links are rated.
-           On a CPU the same memory is read and written, so both count: 2 n.
-Overlap    (copy + compute - both) / min(copy, compute): 100 % if all of the shorter one overlaps, 0 % if none does.
-Waiting    Time until a step has its batch, as a fraction of the step. With `--prefetch 1` a thread prepares the next
-           batch during the step.
-CPU        Without a GPU, copies are within host memory, `overlap` copies in a thread, and pinned memory and
-           non-blocking copies are not available.
+Memory     `pageable` is ordinary memory; `pinned` memory cannot be swapped out, so the GPU can read
+           it directly.
+Transfer   `blocking` waits for the copy; `non-blocking` returns immediately if the memory is
+           pinned.
+Bytes      Of the device's memory: h2d writes n, d2h reads n. GB/s is n per median time, one way, as
+           links are rated. On a CPU the same memory is read and written, so both count: 2 n.
+Overlap    (copy + compute - both) / min(copy, compute): 100 % if all of the shorter one overlaps, 0
+           % if none does.
+Waiting    Time until a step has its batch, as a fraction of the step. With `--prefetch 1` a thread
+           prepares the next batch during the step.
+CPU        Without a GPU, copies are within host memory, `overlap` copies in a thread, and pinned
+           memory and non-blocking copies are not available.
 Tokens     16-bit token ids suffice for vocabularies up to 65,536.
 
-Source  NVIDIA, CUDA C++ Best Practices Guide, section 10.1 on pinned memory and overlap; PCI-SIG for the link.
+Source  NVIDIA, CUDA C++ Best Practices Guide, section 10.1 on pinned memory and overlap; PCI-SIG
+        for the link.
 """
 
 from __future__ import annotations
@@ -29,7 +34,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, chosen, command_parser, number, path
+from bench.harness.cli.arguments import (
+    MACHINE,
+    OUTPUT,
+    UsageError,
+    add,
+    chosen,
+    command_parser,
+    number,
+    path,
+)
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
 from results.record import Environment, Record
@@ -56,7 +70,9 @@ STEP_S = 20e-3
 TOKEN_BYTES = {"uint16": 2, "uint32": 4}
 
 MIN_OVERLAP_BYTES = 2**20
-"""Default minimum size for `overlap`; for smaller copies, starting the thread takes longer than the copy."""
+"""Default minimum size for `overlap`; for smaller copies, starting the thread takes longer than the
+copy.
+"""
 
 EXAMPLES = (
     ("--op h2d,d2h", "both directions by size"),
@@ -74,7 +90,9 @@ LISTED = (
 )
 """The row of `python -m bench list`."""
 
-BLANK = Record(op="", provider="torch", dtype="fp32", shape={}, case="", status="skipped", fill="uniform")
+BLANK = Record(
+    op="", provider="torch", dtype="fp32", shape={}, case="", status="skipped", fill="uniform"
+)
 
 MODULES = ("bench.harness.transfer",)
 """Modules besides this one that define what is measured."""
@@ -86,12 +104,29 @@ def build_parser() -> Parser:
     add(
         parser,
         "--size",
-        help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])}; on a GPU up to {SIZES['cuda'][-1]})",
+        help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])}; on a GPU up to "
+        f"{SIZES['cuda'][-1]})",
     )
-    add(parser, "--memory", help=f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)")
-    add(parser, "--transfer", help=f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)")
-    add(parser, "--shape", help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
-    add(parser, "--prefetch", help="number of batches that a thread prepares in advance: 0, 1 (default: both)")
+    add(
+        parser,
+        "--memory",
+        help=f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)",
+    )
+    add(
+        parser,
+        "--transfer",
+        help=f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)",
+    )
+    add(
+        parser,
+        "--shape",
+        help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})",
+    )
+    add(
+        parser,
+        "--prefetch",
+        help="number of batches that a thread prepares in advance: 0, 1 (default: both)",
+    )
     parser.group("what to measure").add_argument(
         "--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)"
     )
@@ -127,7 +162,10 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Measure]]:
     from bench.harness.transfer import measure_copy, measure_load
 
-    return [(blank, measure_load if blank.op == "load" else measure_copy) for blank in blank_records(args, device)]
+    return [
+        (blank, measure_load if blank.op == "load" else measure_copy)
+        for blank in blank_records(args, device)
+    ]
 
 
 def check_tokens(args: argparse.Namespace) -> None:
@@ -135,7 +173,9 @@ def check_tokens(args: argparse.Namespace) -> None:
         with Path(args.tokens).open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
         if not size_bytes or size_bytes % TOKEN_BYTES[args.token_dtype]:
-            raise UsageError(f"{args.tokens}: {size_bytes} bytes do not hold {args.token_dtype} token ids")
+            raise UsageError(
+                f"{args.tokens}: {size_bytes} bytes do not hold {args.token_dtype} token ids"
+            )
     except OSError as error:
         raise UsageError(f"cannot read {args.tokens}: {error.strerror}") from None
 
@@ -162,15 +202,21 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
         if op == "load":
             for (b, s), ahead in itertools.product(batches, prefetch):
                 options = {"prefetch": int(ahead), "token_dtype": args.token_dtype}
-                records.append(replace(BLANK, op=op, shape={"b": b, "s": s}, case=f"{b}x{s}", options=options))
+                records.append(
+                    replace(BLANK, op=op, shape={"b": b, "s": s}, case=f"{b}x{s}", options=options)
+                )
             continue
         min_bytes = 0 if args.size or op != "overlap" else MIN_OVERLAP_BYTES
         large = [size for size in sizes if size >= min_bytes]
-        records += [copy_record(op, device, *kinds) for kinds in itertools.product(large, memory, transfer)]
+        records += [
+            copy_record(op, device, *kinds) for kinds in itertools.product(large, memory, transfer)
+        ]
     return records
 
 
-def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, transfer: str) -> Record:
+def copy_record(
+    op: str, device: Device | None, size_bytes: int, memory: str, transfer: str
+) -> Record:
     is_gpu, reason = device is not None and device.is_gpu, None
     if not is_gpu and memory == "pinned":
         reason = "pinned memory needs a GPU that reads it"
@@ -194,7 +240,9 @@ def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, tr
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
     render_table(environment, records, console)
     if any(record.bytes_read and record.bytes_written for record in records):
-        print_lines(console, "no GPU: copies are within host memory, which is both read and written")
+        print_lines(
+            console, "no GPU: copies are within host memory, which is both read and written"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,6 @@
-"""python -m kernels: list the shipped Triton kernels, and audit the machine code of kernels without a GPU."""
+"""python -m kernels: list the shipped Triton kernels, and audit the machine code of kernels without
+a GPU.
+"""
 
 import argparse
 import importlib.util
@@ -6,7 +8,17 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError
-from results.show.terminal import INTERRUPTED, OK, OutputError, Parser, add_format, busy, fail, print_out, say
+from results.show.terminal import (
+    INTERRUPTED,
+    OK,
+    OutputError,
+    Parser,
+    add_format,
+    busy,
+    fail,
+    print_out,
+    say,
+)
 
 EXAMPLES = """examples:
   python -m kernels list                                    # all operations and versions
@@ -18,19 +30,22 @@ EXAMPLES = """examples:
       --constexpr BLOCK=1024 --elements 1024 --bytes 4096
 
 exit codes: 0 done, 2 invalid argument, 130 interrupted
-"""
+"""  # noqa: E501
 
-AUDIT = """Compile kernels ahead of time for GPUs that need not be present, and analyze the machine code. Nothing runs.
-Sizes that Triton may specialize are assumed to be multiples of 16; nothing is assumed about the others.
+AUDIT = """Compile kernels ahead of time for GPUs that need not be present, and analyze the machine
+code. Nothing runs. Sizes that Triton may specialize are assumed to be multiples of 16; nothing is
+assumed about the others.
 
-Without NAME, --dtype and --version, the quick set is compiled: the newest version of each kernel, in bf16 if it has
-bf16, for its first shape class, and on sm_90 also for the last one. Otherwise all selected variants are compiled."""
+Without NAME, --dtype and --version, the quick set is compiled: the newest version of each kernel,
+in bf16 if it has bf16, for its first shape class, and on sm_90 also for the last one. Otherwise all
+selected variants are compiled."""
 
-SIGNATURE = """argument types, in order or by name: '*bf16:16,*bf16:16,i32' or 'x_ptr=*bf16:16,n=i32';
+SIGNATURE = """argument types, in order or by name: '*bf16:16,*bf16:16,i32' or
+'x_ptr=*bf16:16,n=i32';
 ':16' marks a multiple of 16, for a pointer in bytes"""
 
-CONSTEXPR = """constants, such as 'BLOCK=1024,ROUND=True,DTYPE=bf16': numbers, True, False, None, data types, and names
-in the file; anything else and anything in quotes is text"""
+CONSTEXPR = """constants, such as 'BLOCK=1024,ROUND=True,DTYPE=bf16': numbers, True, False, None,
+data types, and names in the file; anything else and anything in quotes is text"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,10 +84,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    show = commands.add_parser("list", help="list the shipped kernels", description="List the shipped kernels.")
+    show = commands.add_parser(
+        "list", help="list the shipped kernels", description="List the shipped kernels."
+    )
     add_format(show)
     show.set_defaults(prog=show.prog, run=_list)
-    audit = commands.add_parser("audit", help="analyze machine code", description=AUDIT, epilog=EXAMPLES)
+    audit = commands.add_parser(
+        "audit", help="analyze machine code", description=AUDIT, epilog=EXAMPLES
+    )
     audit.set_defaults(prog=audit.prog, run=_audit)
     _add_choices(audit)
     _add_own_kernel(audit)
@@ -84,16 +103,23 @@ def _add_choices(audit: Parser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="family or operation, optionally with a version (norm/v2), or file.py:kernel (default: the quick set)",
+        help="family or operation, optionally with a version (norm/v2), or file.py:kernel "
+        "(default: the quick set)",
     )
     for option, help_text in {
         "--arch": "architectures, such as sm_90 (default: sm_80,sm_90,sm_100)",
         "--dtype": "data types, such as bf16 (default: all)",
         "--version": "versions, such as v2 (default: all)",
     }.items():
-        audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
+        audit.add_argument(
+            option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text
+        )
     add_format(audit)
-    audit.add_argument("--all", action="store_true", help="compile all variants of all versions, which takes minutes")
+    audit.add_argument(
+        "--all",
+        action="store_true",
+        help="compile all variants of all versions, which takes minutes",
+    )
     audit.add_argument(
         "--sass",
         action="store_true",
@@ -106,11 +132,18 @@ def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
     own.add_argument("--signature", metavar="TYPES", help=SIGNATURE)
     own.add_argument("--constexpr", metavar="NAME=VALUE,...", help=CONSTEXPR)
     own.add_argument("--num-warps", type=_warps, metavar="N", help="warps per program (default: 4)")
-    own.add_argument("--num-stages", type=_positive, metavar="N", help="pipeline stages (default: 3)")
     own.add_argument(
-        "--elements", type=_positive, metavar="N", help="elements that a program computes in one pass of its main loop"
+        "--num-stages", type=_positive, metavar="N", help="pipeline stages (default: 3)"
     )
-    own.add_argument("--bytes", type=_positive, metavar="N", help="bytes of memory traffic for these elements")
+    own.add_argument(
+        "--elements",
+        type=_positive,
+        metavar="N",
+        help="elements that a program computes in one pass of its main loop",
+    )
+    own.add_argument(
+        "--bytes", type=_positive, metavar="N", help="bytes of memory traffic for these elements"
+    )
 
 
 def _comma_list(text: str) -> list[str]:
@@ -128,7 +161,14 @@ def _positive(text: str) -> int:
 
 def _warps(text: str) -> int:
     warps = _positive(text)
-    if warps not in (1, 2, 4, 8, 16, 32):  # CUDA C++ Programming Guide: at most 1024 threads; Triton: a power of two
+    if warps not in (
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+    ):  # CUDA C++ Programming Guide: at most 1024 threads; Triton: a power of two
         raise argparse.ArgumentTypeError(f"expected 1, 2, 4, 8, 16 or 32 warps, got '{text}'")
     return warps
 

@@ -1,4 +1,5 @@
-"""Version 1 of the bandwidth kernels: whole tiles of 32-bit words, 16 bytes per thread and access, no mask.
+"""Version 1 of the bandwidth kernels: whole tiles of 32-bit words, 16 bytes per thread and access,
+no mask.
 
 Computes, for int32 words with wrap-around, so that every result can be checked exactly:
 
@@ -7,15 +8,16 @@ Computes, for int32 words with wrap-around, so that every result can be checked 
     copy    out = x
     triad   out = x + factor y
 
-Bytes moved, for n words: read 4 n, write 4 n, copy 8 n (half read), triad 12 n (two thirds read). Each program of the
-read also stores one word, which is not counted. Counted as in STREAM, without lines that a store may read first;
-McCalpin, IEEE TCCA Newsletter, Dec. 1995.
+Bytes moved, for n words: read 4 n, write 4 n, copy 8 n (half read), triad 12 n (two thirds read).
+Each program of the read also stores one word, which is not counted. Counted as in STREAM, without
+lines that a store may read first; McCalpin, IEEE TCCA Newsletter, Dec. 1995.
 
-Any bits measure bandwidth equally well, because the arithmetic takes no significant time. The written words differ
-from each other, because a memory controller may compress a run of equal ones.
+Any bits measure bandwidth equally well, because the arithmetic takes no significant time. The
+written words differ from each other, because a memory controller may compress a run of equal ones.
 
-There is no mask: `grid` rounds the number of words down to whole tiles, and the launchers reject any other. Each thread
-has several accesses of 16 bytes in flight (`Config.accesses`). Offsets have 64 bits.
+There is no mask: `grid` rounds the number of words down to whole tiles, and the launchers reject
+any other. Each thread has several accesses of 16 bytes in flight (`Config.accesses`). Offsets have
+64 bits.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +27,13 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, Variant, require_contiguous, require_shape, require_tensors
+from kernels.launch import (
+    ALIGNMENT_BYTES,
+    Variant,
+    require_contiguous,
+    require_shape,
+    require_tensors,
+)
 
 WORD_BYTES = 4
 WORDS_PER_ACCESS = ALIGNMENT_BYTES // WORD_BYTES
@@ -40,7 +48,9 @@ class Config:
     accesses: int
     """Accesses of 16 bytes per thread, operand and step, all in flight together."""
     programs: int | None = None
-    """Number of programs, each of which takes every `programs`-th tile; None: one program per tile."""
+    """Number of programs, each of which takes every `programs`-th tile; None: one program per
+    tile.
+    """
     policy: str = "default"
     """A key of `POLICIES`."""
 
@@ -57,7 +67,9 @@ class Config:
     @property
     def label(self) -> str:
         grid = f"{self.programs} programs" if self.programs else "one program per tile"
-        return f"{self.warps} warps, {self.accesses} x 16 B per thread, {grid}, {self.policy} policy"
+        return (
+            f"{self.warps} warps, {self.accesses} x 16 B per thread, {grid}, {self.policy} policy"
+        )
 
 
 POLICIES = {
@@ -65,8 +77,9 @@ POLICIES = {
     "streaming": ("evict_first", ".cs", ""),
     "evict-first": ("evict_first", "", "evict_first"),
 }
-"""Triton's eviction policy of loads, and cache modifier and eviction policy of stores. A load has no `.cs` in Triton
-3.6; PTX says of `ld.cs` that it allocates lines with the policy evict-first (PTX ISA, Cache Operators)."""
+"""Triton's eviction policy of loads, and cache modifier and eviction policy of stores. A load has
+no `.cs` in Triton 3.6; PTX says of `ld.cs` that it allocates lines with the policy evict-first (PTX
+ISA, Cache Operators)."""
 POLICY_CONSTANTS = ("LOAD_EVICT", "STORE_CACHE", "STORE_EVICT")
 POLICY_OF = {"read": POLICY_CONSTANTS[:1], "write": POLICY_CONSTANTS[1:]}
 """The constants of kernels that do not take all of them."""
@@ -74,21 +87,30 @@ POLICY_OF = {"read": POLICY_CONSTANTS[:1], "write": POLICY_CONSTANTS[1:]}
 
 def configs(sm_count: int) -> tuple[Config, ...]:
     """Return the configurations to try on a GPU with `sm_count` multiprocessors."""
-    tile_grid = [Config(warps, accesses) for warps, accesses in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 4))]
-    fixed_grid = [Config(warps, accesses, per_sm * sm_count) for warps, accesses, per_sm in ((8, 4, 4), (8, 8, 8))]
+    tile_grid = [
+        Config(warps, accesses) for warps, accesses in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 4))
+    ]
+    fixed_grid = [
+        Config(warps, accesses, per_sm * sm_count)
+        for warps, accesses, per_sm in ((8, 4, 4), (8, 8, 8))
+    ]
     streaming = [Config(8, 4, policy="streaming"), Config(8, 8, 8 * sm_count, "streaming")]
     return (*tile_grid, *fixed_grid, *streaming, Config(8, 4, policy="evict-first"))
 
 
 def grid(config: Config, words: int) -> tuple[int, int]:
-    """Return programs and steps per program that cover `words` words, rounded down to the same tiles for each program.
+    """Return programs and steps per program that cover `words` words, rounded down to the same
+    tiles for each program.
 
     Raises:
         ValueError: fewer words than one tile.
     """
     tiles = words // config.block
     if tiles == 0:
-        raise ValueError(f"bandwidth v1: expected at least {config.block} words for '{config.label}', got {words}")
+        raise ValueError(
+            f"bandwidth v1: expected at least {config.block} words for '{config.label}', got "
+            f"{words}"
+        )
     programs = min(tiles, config.programs or tiles)
     return programs, tiles // programs
 
@@ -134,7 +156,9 @@ def write_kernel(
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
         words = (start.to(tl.int32) + lanes) * factor
-        tl.store(out_ptr + start + lanes, words, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
+        tl.store(
+            out_ptr + start + lanes, words, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT
+        )
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
@@ -157,7 +181,9 @@ def stream_kernel(
         x = tl.load(x_ptr + start + lanes, eviction_policy=LOAD_EVICT)
         if y_ptr is not None:
             x += factor * tl.load(y_ptr + start + lanes, eviction_policy=LOAD_EVICT)
-        tl.store(out_ptr + start + lanes, x, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
+        tl.store(
+            out_ptr + start + lanes, x, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT
+        )
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
@@ -172,14 +198,18 @@ KERNELS = {
 @cache
 def variant(name: str, config: Config) -> Variant:
     constants: dict[str, int | str | None] = {"BLOCK": config.block}
-    constants |= {"read": {"WIDTH": config.width}, "copy": {"y_ptr": None, "factor": None}}.get(name, {})
+    constants |= {"read": {"WIDTH": config.width}, "copy": {"y_ptr": None, "factor": None}}.get(
+        name, {}
+    )
     policy = dict(zip(POLICY_CONSTANTS, POLICIES[config.policy], strict=True))
     constants |= {constant: policy[constant] for constant in POLICY_OF.get(name, POLICY_CONSTANTS)}
     return Variant(KERNELS[name], constants, {"num_warps": config.warps, "enable_fp_fusion": True})
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return the variants to audit: the largest tile, which needs the most registers, and one with cache hints."""
+    """Return the variants to audit: the largest tile, which needs the most registers, and one with
+    cache hints.
+    """
     operands = {"read": 1, "write": 1, "copy": 2, "triad": 3}
     largest, hinted = Config(8, 8), Config(8, 4, policy="streaming")
     chosen = [(name, largest) for name in KERNELS] + [(name, hinted) for name in KERNELS]
@@ -197,11 +227,15 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def read(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
-    """Write the sum of the words that each program reads to the first words of `out`; they add up to the sum of `x`."""
+    """Write the sum of the words that each program reads to the first words of `out`; they add up
+    to the sum of `x`.
+    """
     programs, steps = _grid("read", config, x=x)
     _require_words("read v1", out=out)
     if out.numel() < programs:
-        raise ValueError(f"read v1: out has {out.numel()} words; expected at least {programs}, one per program")
+        raise ValueError(
+            f"read v1: out has {out.numel()} words; expected at least {programs}, one per program"
+        )
     variant("read", config).launch(programs, x, out, steps)
 
 
@@ -215,7 +249,9 @@ def copy(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
     variant("copy", config).launch(programs, x, out, steps)
 
 
-def triad(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor, factor: int = FACTOR, config: Config) -> None:
+def triad(
+    x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor, factor: int = FACTOR, config: Config
+) -> None:
     programs, steps = _grid("triad", config, x=x, y=y, out=out)
     variant("triad", config).launch(programs, x, out, steps, y, factor)
 
@@ -229,7 +265,9 @@ def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]
         require_shape(label, operand, tensor, words)
     count = words.numel()
     if covered(config, count) != count:
-        raise ValueError(f"{label}: {count} words; '{config.label}' covers {covered(config, count)}")
+        raise ValueError(
+            f"{label}: {count} words; '{config.label}' covers {covered(config, count)}"
+        )
     return grid(config, count)
 
 

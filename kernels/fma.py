@@ -1,16 +1,19 @@
-"""Version 1 of the FMA kernel: independent chains of x <- a x + b in registers, written once at the end.
+"""Version 1 of the FMA kernel: independent chains of x <- a x + b in registers, written once at the
+end.
 
 FLOPs   2 n UNROLL iterations for n chain elements, one product and one sum per step.
-Bytes   2 n w, each element read once and written once, and two coefficients: negligible compared with the FLOPs.
+Bytes   2 n w, each element read once and written once, and two coefficients: negligible compared
+        with the FLOPs.
 
-Each step is an explicit fused multiply-add, so the instruction count does not depend on the compiler's fusion. In the
-machine code of sm_80 to sm_100 a step of one element is one FFMA (fp32), one DFMA (fp64) or half an HFMA2 (fp16,
-bf16); sm_100 also pairs fp32 into FFMA2. A loop adds three to a dozen other instructions to `UNROLL` steps of all
-chains, about one percent.
+Each step is an explicit fused multiply-add, so the instruction count does not depend on the
+compiler's fusion. In the machine code of sm_80 to sm_100 a step of one element is one FFMA (fp32),
+one DFMA (fp64) or half an HFMA2 (fp16, bf16); sm_100 also pairs fp32 into FFMA2. A loop adds three
+to a dozen other instructions to `UNROLL` steps of all chains, about one percent.
 
-The coefficients come from memory, so the compiler cannot evaluate the loop. `COEFFICIENTS` contract, |a| < 1, so every
-chain stays within a few units. a is so close to -1 that rounding makes a chain alternate between the two sides of the
-fixed point. A chain that settled would draw less power than real work, and the GPU would clock higher.
+The coefficients come from memory, so the compiler cannot evaluate the loop. `COEFFICIENTS`
+contract, |a| < 1, so every chain stays within a few units. a is so close to -1 that rounding makes
+a chain alternate between the two sides of the fixed point. A chain that settled would draw less
+power than real work, and the GPU would clock higher.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +26,9 @@ import triton.language as tl
 from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
 
 UNROLL = 32  # steps of every chain per loop iteration
-NAMES = DTYPES | {torch.float64: "fp64"}  # dtypes with an FMA instruction, and Triton's names of them
+NAMES = DTYPES | {
+    torch.float64: "fp64"
+}  # dtypes with an FMA instruction, and Triton's names of them
 COEFFICIENTS = {
     torch.float64: (-(1 - 2.0**-40), 1.0),
     torch.float32: (-(1 - 2.0**-22), 1.0),
@@ -50,7 +55,10 @@ class Config:
 
     @property
     def label(self) -> str:
-        return f"{self.chains} chains per thread, {self.warps} warps per program, {self.threads_per_sm} threads per SM"
+        return (
+            f"{self.chains} chains per thread, {self.warps} warps per program, "
+            f"{self.threads_per_sm} threads per SM"
+        )
 
     def elements(self, sm_count: int) -> int:
         """Return the chain elements of a launch that fills `sm_count` multiprocessors evenly."""
@@ -62,7 +70,9 @@ CONFIGS = tuple(
     for chains in (16, 32)
     for warps, threads in ((4, 512), (8, 512), (4, 1024), (8, 1024), (8, 2048))
 )
-"""Configurations to try. Packed 16-bit instructions and FFMA2 take two chains, so 16 chains are 8 of them."""
+"""Configurations to try. Packed 16-bit instructions and FFMA2 take two chains, so 16 chains are 8
+of them.
+"""
 
 
 @triton.jit(do_not_specialize=["iterations"])
@@ -120,7 +130,9 @@ def coefficients(dtype: torch.dtype, device: str) -> torch.Tensor:
         ValueError: the dtype has no FMA instruction.
     """
     if dtype not in COEFFICIENTS:
-        raise ValueError(f"fma v1: dtype {dtype}; allowed are {', '.join(str(known) for known in NAMES)}")
+        raise ValueError(
+            f"fma v1: dtype {dtype}; allowed are {', '.join(str(known) for known in NAMES)}"
+        )
     return torch.tensor(COEFFICIENTS[dtype], dtype=dtype, device=device)
 
 
@@ -129,7 +141,9 @@ def flops(elements: int, iterations: int) -> int:
     return 2 * elements * UNROLL * iterations
 
 
-def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Tensor, config: Config) -> None:
+def launch(
+    ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Tensor, config: Config
+) -> None:
     """Run every chain of `x` for `UNROLL` x `iterations` steps and write the results to `out`.
 
     Args:
@@ -146,5 +160,7 @@ def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Ten
     require_shape(label, "ab", ab, (2,))
     require_shape(label, "out", out, x.shape)
     if x.numel() % config.block or not x.numel():
-        raise ValueError(f"{label}: x has {x.numel()} elements; expected a multiple of {config.block}")
+        raise ValueError(
+            f"{label}: x has {x.numel()} elements; expected a multiple of {config.block}"
+        )
     variant(config).launch(x.numel() // config.block, ab, x, out, iterations)

@@ -1,7 +1,8 @@
 """Version 1 of the launch floor: an empty kernel.
 
-FLOPs 0, bytes 0. There is one program of one warp, so the measured time is that of the launch. The kernel takes one
-pointer, which it does not follow, because Triton finds the device by a tensor argument.
+FLOPs 0, bytes 0. There is one program of one warp, so the measured time is that of the launch. The
+kernel takes one pointer, which it does not follow, because Triton finds the device by a tensor
+argument.
 """
 
 import torch

@@ -1,8 +1,9 @@
-"""Building blocks of softmax and cross-entropy: rows cut for wide accesses, and online maximum and sum.
+"""Building blocks of softmax and cross-entropy: rows cut for wide accesses, and online maximum and
+sum.
 
-A row is cut at multiples of `UNIT` elements into a body, which is accessed 16 bytes per thread for any row start, and
-fewer than `UNIT` elements at either end. Source of the running maximum and sum: Milakov and Gimelshein, "Online
-normalizer calculation for softmax" (2018).
+A row is cut at multiples of `UNIT` elements into a body, which is accessed 16 bytes per thread for
+any row start, and fewer than `UNIT` elements at either end. Source of the running maximum and sum:
+Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 """
 
 import triton
@@ -20,7 +21,9 @@ def cuts(
     first,  # offset of the first element of a row, or of a piece of one, int64
     count,  # elements
 ):
-    """Cut a row at multiples of UNIT; return start and length of the body, and offsets and mask of both ends."""
+    """Cut a row at multiples of UNIT; return start and length of the body, and offsets and mask of
+    both ends.
+    """
     last = first + count
     body = (first + UNIT - 1) // UNIT * UNIT
     units = tl.maximum(last // UNIT - body // UNIT, 0)
@@ -54,7 +57,9 @@ def top_and_total(
     LANES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Return the maximum of a piece of a row, and the sum of the exponentials of the differences from it."""
+    """Return the maximum of a piece of a row, and the sum of the exponentials of the differences
+    from it.
+    """
     STEP: tl.constexpr = DEPTH * LANES
     body, length, edges, edge_inside = cuts(first, count)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]

@@ -1,10 +1,10 @@
 """Compile kernels in parallel processes before they are timed.
 
-A launch runs Triton's own code up to the point where it would load the binary, so the same launch on GPU tensors finds
-the binary in Triton's cache.
+A launch runs Triton's own code up to the point where it would load the binary, so the same launch
+on GPU tensors finds the binary in Triton's cache.
 
-The processes terminate with this one in any case. They run no user code except what is compiled, so calls need no
-timeout and Python's own pool suffices.
+The processes terminate with this one in any case. They run no user code except what is compiled, so
+calls need no timeout and Python's own pool suffices.
 """
 
 import ctypes
@@ -34,11 +34,13 @@ from kernels.launch import Gpu
 from results.show.terminal import say
 
 Launch = Callable[[], object]
-"""A call of a launcher with tensors of the device `meta`, which have a shape and no memory. It must be picklable, such
-as a `functools.partial` of `launch_version`."""
+"""A call of a launcher with tensors of the device `meta`, which have a shape and no memory. It must
+be picklable, such as a `functools.partial` of `launch_version`."""
 
 NO_DEVICE = 1_000_000
-"""Device index for compilation only. No real GPU has it: Triton stores compiled kernels by device index."""
+"""Device index for compilation only. No real GPU has it: Triton stores compiled kernels by device
+index.
+"""
 
 PR_SET_PDEATHSIG = 1
 """`prctl` option: the signal sent to a process when its parent terminates. Source: prctl(2)."""
@@ -53,12 +55,14 @@ Result = TypeVar("Result")
 
 
 def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None) -> dict[str, str]:
-    """Compile launches in parallel processes for `gpu`, by default the current CUDA device; progress goes to stderr.
+    """Compile launches in parallel processes for `gpu`, by default the current CUDA device;
+    progress goes to stderr.
 
     Nothing runs on the GPU. All CPU cores are busy, so nothing should be timed during the call.
 
     Returns:
-        The first line of the error for each launch that does not compile. The others are in Triton's cache.
+        The first line of the error for each launch that does not compile. The others are in
+        Triton's cache.
     """
     if not launches:
         return {}
@@ -75,7 +79,9 @@ def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None) -> dict[s
 
 
 def launch_version(module: str, op: str, *inputs: Any, out: Any) -> None:
-    """Call a launcher by the name of its module. Unlike the launcher itself, this call can be pickled."""
+    """Call a launcher by the name of its module. Unlike the launcher itself, this call can be
+    pickled.
+    """
     importlib.import_module(module).KERNELS[op](*inputs, out=out)
 
 
@@ -85,9 +91,13 @@ def _compile(gpu: Gpu, launch: tuple[str, Launch]) -> tuple[str, str]:
     with compile_only(gpu):
         try:
             call()
-        except Exception as error:  # any error of a launcher, Triton or its assembler; other launches continue
+        except (
+            Exception
+        ) as error:  # any error of a launcher, Triton or its assembler; other launches continue
             lines = [line for line in str(error).splitlines() if line.strip()]
-            return name, f"{type(error).__name__}: {lines[0].strip() if lines else 'no message'}"[:300]
+            return name, f"{type(error).__name__}: {lines[0].strip() if lines else 'no message'}"[
+                :300
+            ]
     return name, ""
 
 
@@ -135,7 +145,9 @@ def in_processes(function: Callable[[Item], Result], items: Sequence[Item]) -> I
         BrokenProcessPool: a process was killed.
     """
     count = min(len(os.sched_getaffinity(0)), len(items))
-    start_message = report_if_slow(f"compiling {len(items)} kernels in {count} process{'es' * (count > 1)}")
+    start_message = report_if_slow(
+        f"compiling {len(items)} kernels in {count} process{'es' * (count > 1)}"
+    )
     reported_s = time.monotonic() + PROGRESS_DELAY_S - REPORT_EVERY_S
     with start_message, _pool_of(count) as pool:
         with _starting():  # processes start with the tasks
@@ -161,10 +173,11 @@ def report_if_slow(message: str) -> Iterator[None]:
 
 @contextmanager
 def _pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of spawned processes, because threads of torch and the compiler do not survive a fork.
+    """Yield a pool of spawned processes, because threads of torch and the compiler do not survive a
+    fork.
 
-    They are killed if an error or Ctrl-C leaves the block, and by the operating system if this process terminates.
-    Their temporary files are deleted at the end of the block.
+    They are killed if an error or Ctrl-C leaves the block, and by the operating system if this
+    process terminates. Their temporary files are deleted at the end of the block.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         before = set(active_children())
@@ -181,7 +194,8 @@ def _pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Make processes that start in the block ignore Ctrl-C and not import this process's `__main__`.
+    """Make processes that start in the block ignore Ctrl-C and not import this process's
+    `__main__`.
 
     They need nothing from it, and a user's script without a guard would run again.
     """

@@ -1,7 +1,7 @@
 """The families of kernels and their versions, from file names, without importing them.
 
-A family is a directory of this package, a version a file `vN_<what_changed>.py` in it. A family of `CALIBRATION` is a
-single file, its version 1. Each of these files defines
+A family is a directory of this package, a version a file `vN_<what_changed>.py` in it. A family of
+`CALIBRATION` is a single file, its version 1. Each of these files defines
 
     KERNELS     launchers by operation, `launcher(*inputs, out=...)`
     variants    `variants(arch)`: every `Variant` that it compiles for an architecture, 80 for sm_80
@@ -23,7 +23,10 @@ OPERATIONS = {
     "bandwidth": {"v1": ("read write copy triad", "int32")},
     "cross_entropy": {"v1": ("cross-entropy", FLOATS)},
     "elementwise": {
-        "v1": ("copy add mul triad relu gelu gelu-tanh silu swiglu bias-gelu residual-add dropout", FLOATS),
+        "v1": (
+            "copy add mul triad relu gelu gelu-tanh silu swiglu bias-gelu residual-add dropout",
+            FLOATS,
+        ),
     },
     "fma": {"v1": ("fma", "fp32 fp16 bf16 fp64")},
     "launch_floor": {"v1": ("launch-floor", "fp32")},
@@ -37,12 +40,14 @@ OPERATIONS = {
     "reduction": {"v1": ("sum dot", FLOATS)},
     "softmax": {"v1": ("softmax", FLOATS)},
 }
-"""Operations and dtypes of each family. An entry also holds for later versions, up to the next entry. A test compares
-them with the variants of each version."""
+"""Operations and dtypes of each family. An entry also holds for later versions, up to the next
+entry. A test compares them with the variants of each version."""
 
 
 def families() -> list[str]:
-    folders = [folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and modules(folder.name)]
+    folders = [
+        folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and modules(folder.name)
+    ]
     return sorted([*folders, *CALIBRATION])
 
 
@@ -59,7 +64,9 @@ def modules(family: str) -> dict[str, str]:
 
 
 def by_version() -> list[dict[str, Any]]:
-    """Return a row for each version of each family, oldest first: what the table and Markdown show."""
+    """Return a row for each version of each family, oldest first: what the table and Markdown
+    show.
+    """
     rows = []
     for family in families():
         for version, module in modules(family).items():
@@ -91,10 +98,11 @@ def _change(path: Path) -> str:
 
 
 def source_files(module: str) -> list[Path]:
-    """Return the files of this package that a module consists of: its own, then all that it imports, sorted by path.
+    """Return the files of this package that a module consists of: its own, then all that it
+    imports, sorted by path.
 
-    They are found from import statements, also nested and inside functions, without importing anything. Their packages
-    are included, because importing a module runs them.
+    They are found from import statements, also nested and inside functions, without importing
+    anything. Their packages are included, because importing a module runs them.
     """
     finder = ModuleFinder([str(PACKAGE.parent)])
     finder.import_hook(module)

@@ -2,7 +2,8 @@
 
 Only `results.show` and `results.compare` import another package: the judge, `roofline.model`.
 
-From Python, `results.load` returns saved runs as a pandas frame, and `results.StoreError` is what it raises.
+From Python, `results.load` returns saved runs as a pandas frame, and `results.StoreError` is what
+it raises.
 """
 
 from __future__ import annotations
@@ -30,23 +31,26 @@ def load(
     machine: str | None = None,
     since: str | None = None,
 ) -> pd.DataFrame:
-    """Return saved measurements as a pandas frame: a row for each record, with what it means on its machine.
+    """Return saved measurements as a pandas frame: a row for each record, with what it means on its
+    machine.
 
-    Columns are in SI base units: `median_s`, `ci95_low_s` and `ci95_high_s` are seconds per launch, `samples_s` the
-    list of all samples, `flops` and `bytes_*` counts of one launch, `flops_per_s` and `bytes_per_s` rates; `mfu` and
-    `mbu` are fractions, `roofline_pct` percent. What is not known is missing. Lines of a file that cannot be used are
-    told by a warning.
+    Columns are in SI base units: `median_s`, `ci95_low_s` and `ci95_high_s` are seconds per launch,
+    `samples_s` the list of all samples, `flops` and `bytes_*` counts of one launch, `flops_per_s`
+    and `bytes_per_s` rates; `mfu` and `mbu` are fractions, `roofline_pct` percent. What is not
+    known is missing. Lines of a file that cannot be used are told by a warning.
 
     Args:
-        run: the path of a run file; a folder of them, all of which are read; or `latest`, a run's id or the beginning
-            of one, as `python -m results show` takes it.
+        run: the path of a run file; a folder of them, all of which are read; or `latest`, a run's
+            id or the beginning of one, as `python -m results show` takes it.
         runs: the folder in which runs are found by name; by default where all are kept.
         op: only these ops, a name or several; so are the next three.
         dtype: only these dtypes.
         case: only these cases, as a table names them.
         provider: only these providers.
-        machine: of a folder, or for `latest`: only runs of this machine, as `python -m results list` names it.
-        since: the same, only runs since then: `30m`, `12h`, `2d`, `1w` ago, or a date such as `2026-11-20`.
+        machine: of a folder, or for `latest`: only runs of this machine, as
+            `python -m results list` names it.
+        since: the same, only runs since then: `30m`, `12h`, `2d`, `1w` ago, or a date such as
+            `2026-11-20`.
 
     Raises:
         StoreError: there is no such run, or it cannot be read.
@@ -83,7 +87,9 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
-    """Return `StoreError`, imported when it is first asked for: `import results` takes the standard library alone."""
+    """Return `StoreError`, imported when it is first asked for: `import results` takes the standard
+    library alone.
+    """
     if name == "StoreError":
         from results.store.runfile import StoreError
 

@@ -53,7 +53,9 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 2 invalid value or a file with bad lines, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 2 invalid value or a file with bad lines,
+    130 interrupted.
+    """
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace, Path], int] = options.command
     prog = f"python -m results {options.name}"
@@ -71,9 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
     text = "directory of the runs (default: $ROOFMARK_RUNS, else results/runs)"
-    shared.group(ADVANCED).add_argument("--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text)
+    shared.group(ADVANCED).add_argument(
+        "--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text
+    )
     description = "List, show, export and compare saved runs."
-    parser = Parser(prog="python -m results", description=description, epilog=EXAMPLES, parents=[shared])
+    parser = Parser(
+        prog="python -m results", description=description, epilog=EXAMPLES, parents=[shared]
+    )
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
 
     listing = commands.add_parser("list", parents=[shared], help="list runs, newest first")
@@ -87,11 +93,15 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "write a run as a table, or in the format of a tool that tracks benchmarks"
     export = commands.add_parser("export", parents=[shared], help=text)
-    export.add_argument("run", metavar="RUN", nargs="?", default="latest", help=f"{RUN_HELP} (default: latest)")
+    export.add_argument(
+        "run", metavar="RUN", nargs="?", default="latest", help=f"{RUN_HELP} (default: latest)"
+    )
     text = "run to compare with; with --format junit, SLOWER is a failure and UNSURE is skipped"
     export.add_argument("--baseline", metavar="RUN", help=text)
     output = export.group("output")
-    output.add_argument("--format", choices=FORMATS, help="output format (default: by the suffix of --output)")
+    output.add_argument(
+        "--format", choices=FORMATS, help="output format (default: by the suffix of --output)"
+    )
     text = "file to write; an existing file is replaced (default: stdout)"
     output.add_argument("-o", "--output", metavar="PATH", help=text)
     export.set_defaults(command=_export)
@@ -101,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     add_format(listing)
     add_format(show)
 
-    compare = commands.add_parser("compare", parents=[shared], help="report whether one version is faster than another")
+    compare = commands.add_parser(
+        "compare", parents=[shared], help="report whether one version is faster than another"
+    )
     compare_command.add_options(compare, RUN_HELP)
     compare.set_defaults(command=compare_command.run)
 
@@ -127,7 +139,10 @@ def _list(options: argparse.Namespace, directory: Path) -> int:
         runs = [run for run in runs if run.error is None and chosen.fits(run)]
         if not runs:
             say(f"no run in {directory} matches {NAMED}, --machine and --since")
-    rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
+    rows = [
+        {name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)}
+        for run in runs
+    ]
     draw = (lambda console: render_runs(runs, console)) if runs else None
     print_out(Table(rows=lambda: rows, columns=LIST_COLUMNS, draw=draw).render(options.format))
     return 0
@@ -171,7 +186,9 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     if form == "parquet":
         data = parquet_bytes(run, problems.append)
     elif form in SINKS:
-        baseline = None if options.baseline is None else load_run(chosen.find(options.baseline, directory))
+        baseline = (
+            None if options.baseline is None else load_run(chosen.find(options.baseline, directory))
+        )
         text = _for_sink(form, run, baseline, chosen, problems.append)
         data = text.encode("utf-8")
     else:
@@ -183,7 +200,9 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     return _finish("" if is_file else text, run, problems)
 
 
-def _for_sink(form: str, run: Run, baseline: Run | None, chosen: Selection, report: Callable[[str], None]) -> str:
+def _for_sink(
+    form: str, run: Run, baseline: Run | None, chosen: Selection, report: Callable[[str], None]
+) -> str:
     from results.export.rows import rows_of
 
     render: Callable[..., str] = resolve_name(f"results.export.{form.replace('-', '_')}:render")
@@ -198,11 +217,14 @@ def _for_sink(form: str, run: Run, baseline: Run | None, chosen: Selection, repo
 
 def _finish(text: str, run: Run, problems: Sequence[str]) -> int:
     empty = [] if run.records or run.problems else [f"{run.path} has no record"]
-    run = replace(run, problems=(*run.problems, *(f"{run.path}: {problem}" for problem in problems)))
+    run = replace(
+        run, problems=(*run.problems, *(f"{run.path}: {problem}" for problem in problems))
+    )
     return compare_command.finish(text, [run], [*empty, *run.notes])
 
 
 if __name__ == "__main__":
     prepare_streams()
-    gc.disable()  # a search for cycles among thousands of records takes a tenth of the time, and there are none
+    # A search for cycles among thousands of records takes a tenth of the time, and there are none.
+    gc.disable()
     sys.exit(main())

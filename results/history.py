@@ -1,4 +1,6 @@
-"""python -m results history: one case over all runs by date, each compared with the previous or a chosen run."""
+"""python -m results history: one case over all runs by date, each compared with the previous or a
+chosen run.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ from results.record import Record, RowKey
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
-from results.show.units import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
+from results.show.units import (
+    ABSENT,
+    PREFIXES,
+    TIME_UNITS,
+    format_half_width,
+    format_percent,
+    format_rate,
+    format_time,
+)
 from results.stats.comparison import FASTER, MIN_PAIRS, SLOWER, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
@@ -31,14 +41,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`, which ignores
-comments): the time may have changed because the op did.
+EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`,
+which ignores comments): the time may have changed because the op did.
 
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2
   python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o history.png
-"""
+"""  # noqa: E501
 
 METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
 """Metrics of a history, and the title of each."""
@@ -48,8 +58,10 @@ CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
 """Keys of a point: the comparison with the previous run, and with the run of `--against`."""
 
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than the previous run: the 95 % interval of the ratio of their times "
-    "is beyond the margin; at most 1 % of histories without a difference have a change by chance (Holm's correction)"
+    "a run is a change if it is FASTER or SLOWER than the previous run: the 95 % interval of the "
+    "ratio of their times "
+    "is beyond the margin; at most 1 % of histories without a difference have a change by chance "
+    "(Holm's correction)"
 )
 
 MAX_LISTED = 6
@@ -63,8 +75,12 @@ Series = dict[str, Any]
 def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "show only runs")
-    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="quantity to show (default: time)")
-    parser.add_argument("--against", metavar="RUN", help=f"also compare each run with this one: {run_help}")
+    parser.add_argument(
+        "--metric", choices=tuple(METRICS), default="time", help="quantity to show (default: time)"
+    )
+    parser.add_argument(
+        "--against", metavar="RUN", help=f"also compare each run with this one: {run_help}"
+    )
     add_margin(parser)
     add_format(parser)
     add_picture(parser)
@@ -75,7 +91,11 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
     if options.output is not None:
         check_picture(options.output)
-    runs = [run for run in list_runs(directory, counts_records=False) if run.started_s >= (options.since or 0.0)]
+    runs = [
+        run
+        for run in list_runs(directory, counts_records=False)
+        if run.started_s >= (options.since or 0.0)
+    ]
     if not runs:
         since = "" if options.since is None else " in that time"
         raise StoreError(f"no run in {directory}{since}: python -m bench.matmul makes one")
@@ -110,9 +130,15 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], li
 
 
 def history(
-    runs: Sequence[Run], chosen: Run | None, selection: Selection, metric: str, margin: float, notes: list[str]
+    runs: Sequence[Run],
+    chosen: Run | None,
+    selection: Selection,
+    metric: str,
+    margin: float,
+    notes: list[str],
 ) -> list[Series]:
-    """Return the history of one case, a series for each provider; each run is also compared with `chosen` if given.
+    """Return the history of one case, a series for each provider; each run is also compared with
+    `chosen` if given.
 
     Raises:
         CompareError: no record matches, or the records are of several cases or machines.
@@ -128,36 +154,55 @@ def history(
     all_sides = [*chosen_sides.values(), *(side for sides in by_row.values() for side in sides)]
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in all_sides))
     if len(devices) > 1:
-        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with --machine")
+        raise CompareError(
+            f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
+            f"--machine"
+        )
     by_row = {row: _known(row, sides, metric, notes) for row, sides in by_row.items()}
     saved = SavedRuns([*runs, chosen] if chosen else runs)
 
     def compared(bases: Mapping[Side, tuple[RowKey, Side]]) -> dict[Side, Comparison]:
-        rows = [compare_apart(key, base, side, margin, saved).compared for side, (key, base) in bases.items()]
+        rows = [
+            compare_apart(key, base, side, margin, saved).compared
+            for side, (key, base) in bases.items()
+        ]
         return dict(zip(bases, with_holm(rows), strict=True))
 
-    to_last = compared({side: (key, last) for (key, _), sides in by_row.items() for last, side in pairwise(sides)})
+    to_last = compared(
+        {side: (key, last) for (key, _), sides in by_row.items() for last, side in pairwise(sides)}
+    )
     to_chosen = compared(
         {
             side: (row[0], chosen_sides[row])
             for row, sides in by_row.items()
             for side in sides
-            if chosen and row in chosen_sides and side.environment.run_id != chosen.environment.run_id
+            if chosen
+            and row in chosen_sides
+            and side.environment.run_id != chosen.environment.run_id
         }
     )
     series: list[Series] = []
     for (key, provider), sides in by_row.items():
-        case = {name: getattr(key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
+        case = {
+            name: getattr(key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")
+        }
         case |= {"provider": provider, "device": devices[0], "metric": metric}
-        points = [_point(side, metric, to_last.get(side), is_new) for side, is_new in _redefined(sides)]
+        points = [
+            _point(side, metric, to_last.get(side), is_new) for side, is_new in _redefined(sides)
+        ]
         if chosen:
             case["against"] = chosen.environment.run_id
-            points = [point | _verdict(CHOSEN, to_chosen.get(side)) for point, side in zip(points, sides, strict=True)]
+            points = [
+                point | _verdict(CHOSEN, to_chosen.get(side))
+                for point, side in zip(points, sides, strict=True)
+            ]
         series.append(case | {"points": points})
     return series
 
 
-def _known(row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: list[str]) -> list[Side]:
+def _known(
+    row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: list[str]
+) -> list[Side]:
     (key, provider), unknown = row, [side for side in sides if not _value(side, metric)]
     if len(unknown) == len(sides):
         case = f"{key.op} {key.case} {key.dtype} {provider}"
@@ -178,23 +223,34 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
     if not keys:
         parts = (selection.ops, selection.dtypes, selection.cases, selection.providers)
         shown = " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
-        raise CompareError(f"no run has a successful record of {shown}; list runs with python -m results list")
+        raise CompareError(
+            f"no run has a successful record of {shown}; list runs with python -m results list"
+        )
     for name in ("op", "dtype", "case", "fill", "cache", "options"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
             shown = ", ".join(values[:MAX_LISTED]) + (", ..." if len(values) > MAX_LISTED else "")
             raise CompareError(
-                f"a history shows one case, but {len(values)} values of --{name} match: {shown}; choose one"
+                f"a history shows one case, but {len(values)} values of --{name} match: {shown}; "
+                f"choose one"
             )
     if len(keys) > 1:
-        raise CompareError(f"a history shows one case, but {len(keys)} shapes are named {keys[0].case}")
+        raise CompareError(
+            f"a history shows one case, but {len(keys)} shapes are named {keys[0].case}"
+        )
 
 
 def _value(side: Side, metric: str) -> float | None:
-    return side.time_s if metric == "time" else side.rate("flops_per_s" if metric == "flops" else metric)
+    return (
+        side.time_s
+        if metric == "time"
+        else side.rate("flops_per_s" if metric == "flops" else metric)
+    )
 
 
-def _point(side: Side, metric: str, to_last: Comparison | None, is_redefined: bool) -> dict[str, Any]:
+def _point(
+    side: Side, metric: str, to_last: Comparison | None, is_redefined: bool
+) -> dict[str, Any]:
     value, median_s, ends_s = _value(side, metric), side.time_s, _interval(side.records)
     ends = ends_s
     if metric != "time" and value and ends_s:
@@ -235,7 +291,10 @@ def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
     row = {name: case[name] for name in ("op", "dtype", "case", "provider", "metric")}
     for name, value in point.items():
         if name in ("ci95_s", "ci95", "ratio_ci95", "chosen_ci95"):
-            row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}
+            row |= {
+                f"{name}_low": value[0] if value else None,
+                f"{name}_high": value[1] if value else None,
+            }
         else:
             row[name] = ",".join(value) if name == "flags" else value
     return row
@@ -250,25 +309,40 @@ def _columns(series: Sequence[Series]) -> list[Column]:
         return Column(title, [point[key] or ABSENT for point in points], **layout)
 
     def ratios(title: str, key: str, leaves: int) -> Column:
-        return Column(title, [f"{point[key]:.4f}" if point[key] else ABSENT for point in points], "right", leaves)
+        return Column(
+            title,
+            [f"{point[key]:.4f}" if point[key] else ABSENT for point in points],
+            "right",
+            leaves,
+        )
 
     columns = [
         Column("date", [_short_date(point["started_at"]) for point in points]),
         texts("revision", "revision"),
         texts("provider", "provider", goes_below=4, heads=True),
         Column(METRICS[metric], [_value_text(metric, point["value"]) for point in points], "right"),
-        Column("95% CI", [format_half_width(point["ci95"], point["value"]) for point in points], "right"),
+        Column(
+            "95% CI",
+            [format_half_width(point["ci95"], point["value"]) for point in points],
+            "right",
+        ),
         ratios("time ratio to last", "ratio_to_last", leaves=2),
         texts("verdict", "verdict"),
     ]
     if "against" in series[0]:
-        columns += [ratios("time ratio to chosen", CHOSEN[0], leaves=3), texts("verdict to chosen", CHOSEN[2])]
+        columns += [
+            ratios("time ratio to chosen", CHOSEN[0], leaves=3),
+            texts("verdict to chosen", CHOSEN[2]),
+        ]
     columns += [
         Column("flags", [", ".join(point["flags"]) for point in points]),
         Column("change", changes),
         texts("run", "run_id", leaves=1),
     ]
-    return [replace(column, styles=["bold" if change else "" for change in changes]) for column in columns]
+    return [
+        replace(column, styles=["bold" if change else "" for change in changes])
+        for column in columns
+    ]
 
 
 def _value_text(metric: str, value: float) -> str:
@@ -280,7 +354,9 @@ def _value_text(metric: str, value: float) -> str:
 def _print_table(series: Sequence[Series], console: Console) -> None:
     columns = {column.title: column for column in _columns(series)}
     flags, changes = columns.pop("flags"), columns.pop("change")
-    notes = ["; ".join(filter(None, words)) for words in zip(flags.cells, changes.cells, strict=True)]
+    notes = [
+        "; ".join(filter(None, words)) for words in zip(flags.cells, changes.cells, strict=True)
+    ]
     print_lines(console, f"{_heading(series)}\n")
     print_grid(console, columns.values(), notes, "flags")
 
@@ -292,7 +368,10 @@ def _short_date(text: str) -> str:
 
 def _heading(series: Sequence[Series]) -> str:
     case = series[0]
-    words = [*(case[name] for name in ("op", "case", "dtype", "fill", "cache")), f"on {case['device']}"]
+    words = [
+        *(case[name] for name in ("op", "case", "dtype", "fill", "cache")),
+        f"on {case['device']}",
+    ]
     words += [f"against {case['against']}"] if "against" in case else []
     return printable(" ".join(word for word in words if word))
 
@@ -301,13 +380,17 @@ WIDTH, AXES_HEIGHT = 11.0, 3.6
 FOOT = 1.7
 """Inches below the axes for the names of the runs; a line of the legend takes another 0.2."""
 MIN_REACH = 0.05
-"""Minimum reach of the axis up and down, as a fraction of its middle: noise must not look like a change."""
+"""Minimum reach of the axis up and down, as a fraction of its middle: noise must not look like a
+change.
+"""
 MAX_TICKS = 24
 """Maximum number of labels of the time axis."""
 
 
 def draw(series: Sequence[Series], theme: str = "light") -> Figure:
-    """Return the plot: a line for each provider, runs by date, crosses for runs with interference."""
+    """Return the plot: a line for each provider, runs by date, crosses for runs with
+    interference.
+    """
     from results.show import picture
 
     runs = {point["run_id"]: point for case in series for point in case["points"]}
@@ -316,14 +399,20 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     foot, (scale, unit) = FOOT + 0.2 * len(series), _scale(series)
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
-        title, count = picture.plain(_heading(series), 200), f"{len(order)} run{'s' * (len(order) != 1)}"
+        title, count = (
+            picture.plain(_heading(series), 200),
+            f"{len(order)} run{'s' * (len(order) != 1)}",
+        )
         top = picture.write_head(figure, title, count, foot + AXES_HEIGHT)
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
         for number, case in enumerate(series):
             _draw_line(axes, case, positions, number, scale)
         step = -(-len(order) // MAX_TICKS)
-        dates = [f"{_short_date(runs[run_id]['started_at'])} {runs[run_id]['revision'] or ''}" for run_id in order]
+        dates = [
+            f"{_short_date(runs[run_id]['started_at'])} {runs[run_id]['revision'] or ''}"
+            for run_id in order
+        ]
         axes.set_xticks(range(0, len(order), step), [picture.plain(date) for date in dates[::step]])
         picture.frame(axes, "y")
         axes.tick_params(axis="x", labelsize=picture.CAPTION_PT - 1)
@@ -339,25 +428,43 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
 
 
 def _scale(series: Sequence[Series]) -> tuple[float, str]:
-    metric, largest = series[0]["metric"], max(point["value"] for case in series for point in case["points"])
+    metric, largest = (
+        series[0]["metric"],
+        max(point["value"] for case in series for point in case["points"]),
+    )
     if metric in ("mfu", "mbu"):
         return 0.01, "%"
-    units = [(scale, f"{prefix}FLOP/s") for scale, prefix in PREFIXES] if metric == "flops" else TIME_UNITS
+    units = (
+        [(scale, f"{prefix}FLOP/s") for scale, prefix in PREFIXES]
+        if metric == "flops"
+        else TIME_UNITS
+    )
     return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 
-def _draw_line(axes: Axes, case: Series, positions: dict[str, int], number: int, scale: float) -> None:
+def _draw_line(
+    axes: Axes, case: Series, positions: dict[str, int], number: int, scale: float
+) -> None:
     from results.show.picture import INK, SERIES_MARKERS, end_of, plain, series_color, tone
 
     at = [positions[point["run_id"]] for point in case["points"]]
     values = [point["value"] / scale for point in case["points"]]
-    ends = [[end / scale for end in point["ci95"] or [point["value"]] * 2] for point in case["points"]]
+    ends = [
+        [end / scale for end in point["ci95"] or [point["value"]] * 2] for point in case["points"]
+    ]
     below = [max(0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
     above = [max(0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
-    style: dict[str, Any] = {"marker": SERIES_MARKERS[number % len(SERIES_MARKERS)], "color": series_color(number)}
+    style: dict[str, Any] = {
+        "marker": SERIES_MARKERS[number % len(SERIES_MARKERS)],
+        "color": series_color(number),
+    }
     style |= {"markersize": 5, "label": plain(end_of(case["provider"], 44))}
     axes.errorbar(at, values, yerr=[below, above], capsize=3, linewidth=1.4, **style)
-    crossed = [index for index, point in enumerate(case["points"]) if not DISTURBED.isdisjoint(point["flags"])]
+    crossed = [
+        index
+        for index, point in enumerate(case["points"])
+        if not DISTURBED.isdisjoint(point["flags"])
+    ]
     if crossed:
         style |= {"marker": "x", "markersize": 10, "color": tone(INK), "linestyle": "", "zorder": 3}
         is_in_legend = any(line.get_label() == "disturbed" for line in axes.lines)

@@ -1,7 +1,7 @@
 """Record of a measurement, and the environment of a run.
 
-Both have only counts and times in SI base units, `None` if unknown. MFU, bound and verdict are computed from them, so
-that old runs get new formulas.
+Both have only counts and times in SI base units, `None` if unknown. MFU, bound and verdict are
+computed from them, so that old runs get new formulas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ MAX_COUNT = 2**63 - 1
 """Maximum of counts and extents: as FLOPs, two and a half hours at 1 PFLOP/s."""
 
 MIN_TIME_S, MAX_TIME_S = 1e-15, 1e12
-"""Limits of a time: below any timer resolution, to thirty thousand years. Their sums and rates are finite."""
+"""Limits of a time: below any timer resolution, to thirty thousand years. Their sums and rates are
+finite.
+"""
 
 
 def one_of(names: Iterable[str]) -> Meta:
@@ -64,7 +66,9 @@ OPTIONAL_KEYS = (
 """Keys that only some records have; a line has all keys of a group or none."""
 
 DEFINITION_PREFIX = "2:"
-"""Prefix of the hashes of a definition. Hashes without it are of older versions and not comparable."""
+"""Prefix of the hashes of a definition. Hashes without it are of older versions and not
+comparable.
+"""
 
 
 class RowKey(NamedTuple):
@@ -87,7 +91,9 @@ def text_of(values: Mapping[str, Any]) -> str:
 
 
 class RecordError(ValueError):
-    """A line of a run file lacks a required key, or has a value of the wrong type or out of range."""
+    """A line of a run file lacks a required key, or has a value of the wrong type or out of
+    range.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +104,13 @@ class Line:
     """Unknown keys of the file, written back unchanged."""
 
     def to_dict(self) -> dict[str, Any]:
-        own = Environment if isinstance(self, Environment) else Record  # a subclass may have more fields than the file
+        own = (
+            Environment if isinstance(self, Environment) else Record
+        )  # a subclass may have more fields than the file
         values = {f.name: getattr(self, f.name) for f in fields(own) if f.name != "extra"}
-        values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        values = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+        }
         return {"kind": own.__name__.lower()} | values | self.extra
 
     @classmethod
@@ -108,10 +118,13 @@ class Line:
         """Parse a line; null means absent, and unknown keys become `extra`.
 
         Raises:
-            RecordError: a required key is missing, or a value has the wrong type or is out of range.
+            RecordError: a required key is missing, or a value has the wrong type or is out of
+                range.
         """
         known = _KNOWN_KEYS[cls]
-        values: dict[str, Any] = {key: value for key, value in data.items() if value is not None and key in known}
+        values: dict[str, Any] = {
+            key: value for key, value in data.items() if value is not None and key in known
+        }
         if not data.keys() <= known:
             values["extra"] = {key: value for key, value in data.items() if key not in known}
         try:
@@ -144,18 +157,26 @@ class Environment(Line):
     preflight: Object = field(default_factory=dict)
     """Timer resolution, time of empty events and of an empty launch, seconds."""
     fleet: Object = field(default_factory=dict)
-    """Rank, node and state of the device in a run of `bench.fleet`; else empty, and not in the file."""
+    """Rank, node and state of the device in a run of `bench.fleet`; else empty, and not in the
+    file.
+    """
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
-        return values if self.fleet else {key: value for key, value in values.items() if key != "fleet"}
+        return (
+            values
+            if self.fleet
+            else {key: value for key, value in values.items() if key != "fleet"}
+        )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         schema = data.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
-            raise RecordError(f"schema {schema} is newer than the supported {SCHEMA}; update Roofmark")
+            raise RecordError(
+                f"schema {schema} is newer than the supported {SCHEMA}; update Roofmark"
+            )
         if schema is None:  # the default is for new environments, not for files
             raise RecordError("'schema' is missing")
         environment = super().from_dict(data)
@@ -165,7 +186,9 @@ class Environment(Line):
         try:
             datetime.fromisoformat(environment.started_at)
         except ValueError:
-            raise RecordError(f"'started_at' is not an ISO 8601 time: {environment.started_at!r}") from None
+            raise RecordError(
+                f"'started_at' is not an ISO 8601 time: {environment.started_at!r}"
+            ) from None
         return environment
 
 
@@ -181,7 +204,9 @@ class Record(Line):
     case: str
     """The shape as text, for example `4096x4096x4096`."""
     status: Annotated[str, one_of(STATUSES)]
-    """`ok`; `skipped` (not run), `invalid` (ran, but the result or the time is wrong), `failed` (raised)."""
+    """`ok`; `skipped` (not run), `invalid` (ran, but the result or the time is wrong), `failed`
+    (raised).
+    """
     reason: str | None = None
     """Why the status is not `ok`."""
     options: Object = field(default_factory=dict)
@@ -199,16 +224,16 @@ class Record(Line):
     method: Annotated[str, one_of(METHODS)] | None = None
     """Timer: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
     cache: Annotated[str, one_of(CACHE_STATES)] | None = None
-    """`cold`: the inputs of each launch are not in the last-level cache; `warm`: the same inputs each time;
-    `partly-cold`: some inputs may be in the cache, `warm` in older files."""
+    """`cold`: the inputs of each launch are not in the last-level cache; `warm`: the same inputs
+    each time; `partly-cold`: some inputs may be in the cache, `warm` in older files."""
     copies: Count | None = None
     """Number of copies of the inputs that launches rotate through."""
     fill: str | None = None
     """Distribution of the inputs: `uniform` in [-1, 1], `normal`, `zeros`."""
     median_s: Time | None = None
     visits: tuple[Count, ...] = ()
-    """Number of samples of each visit: a row is visited several times during its run, among other rows. Empty for a
-    single visit, as in older files."""
+    """Number of samples of each visit: a row is visited several times during its run, among other
+    rows. Empty for a single visit, as in older files."""
     ci95_s: tuple[Time, Time] | None = None
     """95 % confidence interval of the median, seconds."""
     converged: bool | None = None
@@ -216,7 +241,9 @@ class Record(Line):
     warm_median_s: Time | None = None
     """Median seconds of the same launches with warm inputs, besides a cold median."""
     outliers: Count | None = None
-    """Number of samples further than 5 median absolute deviations from the median; none is dropped."""
+    """Number of samples further than 5 median absolute deviations from the median; none is
+    dropped.
+    """
     settled: bool | None = None
     """Whether clock, power and time were stable before the warm-up reached its time limit."""
     host_latency_s: Time | None = None
@@ -230,16 +257,23 @@ class Record(Line):
     telemetry: Object = field(default_factory=dict)
     verified: Object = field(default_factory=dict)
     source_sha256: str | None = None
-    """Hash of the source file; for built-in kernels, with the files of this project that it imports."""
+    """Hash of the source file; for built-in kernels, with the files of this project that it
+    imports.
+    """
     op_sha256: str | None = None
-    """Hash of the op's definition (inputs, formula, work), see `bench.harness.op_file`. Hashes without
-    `DEFINITION_PREFIX` are of older versions, which hashed the whole file. None if the op has no source file."""
+    """Hash of the op's definition (inputs, formula, work), see `bench.harness.op_file`. Hashes
+    without `DEFINITION_PREFIX` are of older versions, which hashed the whole file. None if the op
+    has no source file."""
     source_git: Object | None = None
-    """`sha` and `dirty` of the repository of a user's kernel; None without one, and for built-in kernels."""
+    """`sha` and `dirty` of the repository of a user's kernel; None without one, and for built-in
+    kernels.
+    """
     compiled: Object | None = None
     """Only in records of older versions: compiler options of a built-in Triton kernel."""
     units: Annotated[str, one_of(UNITS)] | None = None
-    """Units that the op runs on, by its definition; None in older records, whose op name decides."""
+    """Units that the op runs on, by its definition; None in older records, whose op name
+    decides.
+    """
     passed_over: Object = field(default_factory=dict)
     """Reason of each newer version of the kernel to reject the case."""
     output: str | None = None
@@ -249,10 +283,12 @@ class Record(Line):
     interleaved: Object = field(default_factory=dict)
     """Rounds shared with other records, see `results.compare.turns`."""
     launched_kernels: tuple[Object, ...] = ()
-    """Kernels of one launch by torch's profiler: `name`, `count`, `time_s` of all together, `grid` and `block` by
-    axis, `registers` per thread and `shared_bytes` per block."""
+    """Kernels of one launch by torch's profiler: `name`, `count`, `time_s` of all together, `grid`
+    and `block` by axis, `registers` per thread and `shared_bytes` per block."""
     kernel_s: Time | None = None
-    """Seconds that the kernels of a launch run, by torch's profiler; `median_s` includes the gaps between them."""
+    """Seconds that the kernels of a launch run, by torch's profiler; `median_s` includes the gaps
+    between them.
+    """
     eager_s: Time | None = None
     """Seconds per launch if the host launches each one separately."""
     flops_convention: str | None = None
@@ -271,9 +307,13 @@ class Record(Line):
     phases_s: Object = field(default_factory=dict)
     """Seconds of each phase of a training step or of a decoded token."""
     checkpoint_file: Object = field(default_factory=dict)
-    """File of a training step's state: `bytes`, `estimated_bytes`, `write_s`, `read_s`, `is_bit_exact`."""
+    """File of a training step's state: `bytes`, `estimated_bytes`, `write_s`, `read_s`,
+    `is_bit_exact`.
+    """
     device_s: Time | None = None
-    """Seconds of a training step on a GPU if it was queued in advance; `median_s` is the time on the host's clock."""
+    """Seconds of a training step on a GPU if it was queued in advance; `median_s` is the time on
+    the host's clock.
+    """
     host_launch_s: Time | None = None
     """Seconds that a copy blocks the host."""
     link_bytes_per_s: float | None = None
@@ -292,7 +332,9 @@ class Record(Line):
     @cached_property
     def row(self) -> RowKey:
         names = self.provider, self.fill, self.cache
-        return RowKey(self.op, self.dtype, self.case, text_of(self.shape), text_of(self.options), *names)
+        return RowKey(
+            self.op, self.dtype, self.case, text_of(self.shape), text_of(self.options), *names
+        )
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
@@ -310,7 +352,8 @@ class Record(Line):
 
 
 _KNOWN_KEYS: Mapping[type[Line], frozenset[str]] = {
-    line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"}) for line in (Environment, Record)
+    line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"})
+    for line in (Environment, Record)
 }
 
 

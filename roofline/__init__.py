@@ -1,7 +1,8 @@
-"""MODEL: machines, work, roofline formulas, estimates, plots. Below its commands it imports only `results`, no torch.
+"""MODEL: machines, work, roofline formulas, estimates, plots. Below its commands it imports only
+`results`, no torch.
 
-`roofline.attainable` evaluates a roofline at one intensity, `roofline.draw` plots rooflines, and `roofline.estimate`
-has a function per estimate.
+`roofline.attainable` evaluates a roofline at one intensity, `roofline.draw` plots rooflines, and
+`roofline.estimate` has a function per estimate.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ exit codes: 0 success, 2 invalid argument or unusable file, 130 interrupted
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # print paths that are not UTF-8 byte for byte
+        sys.stdout.reconfigure(
+            errors="surrogateescape"
+        )  # print paths that are not UTF-8 byte for byte
     try:
         words = sys.argv[1:] if argv is None else argv
         args = _parser(words[0] if words else None).parse_args(words)
@@ -54,14 +56,25 @@ def _mistakes() -> tuple[type[Exception], ...]:
     from roofline.machine import CeilingError
     from roofline.picture.scene import PlotError
 
-    return (CeilingError, ConfigError, OutputError, OverflowError, PlotError, StoreError, UnknownGpuError)
+    return (
+        CeilingError,
+        ConfigError,
+        OutputError,
+        OverflowError,
+        PlotError,
+        StoreError,
+        UnknownGpuError,
+    )
 
 
 def _parser(chosen: str | None) -> Parser:
-    """Return the parser with the options of one command; importing all of them takes longer than running one."""
+    """Return the parser with the options of one command; importing all of them takes longer than
+    running one.
+    """
     parser = Parser(
         prog="python -m roofline",
-        description="Hardware limits, roofline plots and cost estimates. Works with or without a GPU.",
+        description="Hardware limits, roofline plots and cost estimates. Works with or without a "
+        "GPU.",
         epilog=EXAMPLES,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

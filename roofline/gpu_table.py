@@ -1,6 +1,7 @@
 """The GPU table: one TOML file per GPU in `roofline/gpus`, with peaks, clocks, memory and sources.
 
-A GPU is selected by its slug or its exact driver name. Substrings are ambiguous: "H200" is in "GH200", "L4" in "L40S".
+A GPU is selected by its slug or its exact driver name. Substrings are ambiguous: "H200" is in
+"GH200", "L4" in "L40S".
 """
 
 from __future__ import annotations
@@ -38,16 +39,22 @@ fp16 accumulation, which is faster on GeForce cards, does not count.
 VECTOR_PEAK_OF_DTYPE = {"fp64": "fp64", "fp32": "fp32", "fp16": "fp16_vector"}
 
 REPORTED_OF_MARKETED = (0.88, 1.02)
-"""Range of reported over marketed memory: 0.919 (A10G, with ECC in GDDR6) to 1.000 in the table. 0.88 allows for
-reserved memory and distinguishes 80 GB from 94 GB (0.85)."""
+"""Range of reported over marketed memory: 0.919 (A10G, with ECC in GDDR6) to 1.000 in the table.
+0.88 allows for reserved memory and distinguishes 80 GB from 94 GB (0.85)."""
 
 INTEGRATED_CAPABILITIES = ("5.3", "6.2", "7.2", "8.7", "11.0")
 """Compute capabilities of Jetson modules, whose device properties misstate the memory bus.
 
-Source: developer.nvidia.com/cuda-gpus. Jetson AGX Orin reports 128 bit at 1.3 GHz (41.6 GB/s) instead of 204.8 GB/s.
+Source: developer.nvidia.com/cuda-gpus. Jetson AGX Orin reports 128 bit at 1.3 GHz (41.6 GB/s)
+instead of 204.8 GB/s.
 """
 
-PCIE_BITS_PER_S = {3: 8e9 * 128 / 130, 4: 16e9 * 128 / 130, 5: 32e9 * 128 / 130, 6: 64e9 * 242 / 256}
+PCIE_BITS_PER_S = {
+    3: 8e9 * 128 / 130,
+    4: 16e9 * 128 / 130,
+    5: 32e9 * 128 / 130,
+    6: 64e9 * 242 / 256,
+}
 """Bits per second and lane of a PCI Express generation, one direction, without packet headers.
 
 Source: PCI-SIG, PCI Express Base Specification, revisions 3.0 to 6.0: 8, 16, 32 and 64 GT/s, with
@@ -74,10 +81,16 @@ def _gpu(slug: str, data: dict[str, Any]) -> Machine:
     keys = [("flops", dtype, peak_key(stated, dtype, data["vendor"])) for dtype in DTYPES]
     keys += [("fma", dtype, key) for dtype, key in VECTOR_PEAK_OF_DTYPE.items()]
     entries = [
-        Ceiling(quantity, dtype, stated[key], "datasheet", file) for quantity, dtype, key in keys if key in stated
+        Ceiling(quantity, dtype, stated[key], "datasheet", file)
+        for quantity, dtype, key in keys
+        if key in stated
     ]
-    entries.append(Ceiling("bandwidth", "memory", data["memory_bandwidth_bytes_per_s"], "datasheet", file))
-    facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    entries.append(
+        Ceiling("bandwidth", "memory", data["memory_bandwidth_bytes_per_s"], "datasheet", file)
+    )
+    facts: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+    }
     return Machine(
         slug=slug,
         entries=tuple(entries),
@@ -90,7 +103,10 @@ def _gpu(slug: str, data: dict[str, Any]) -> Machine:
 @cache
 def load_rates() -> dict[str, dict[str, int]]:
     """Return dense FLOPs per clock per SM (AMD: CU) by rate class and key of a peak."""
-    return {name: entry["flops_per_clock_per_sm"] for name, entry in _read(RATES_FILE)["classes"].items()}
+    return {
+        name: entry["flops_per_clock_per_sm"]
+        for name, entry in _read(RATES_FILE)["classes"].items()
+    }
 
 
 def find_gpu(slug: str) -> Machine:
@@ -99,25 +115,41 @@ def find_gpu(slug: str) -> Machine:
     if slug in gpus:
         return gpus[slug]
     wanted = "-".join(re.findall(r"[a-z0-9]+", slug.lower()[:80]))
-    close = [gpu.slug for gpu in gpus.values() if wanted == gpu.slug or slug in (*gpu.driver_names, gpu.name)]
-    longer = sorted(known for known in gpus if wanted and set(wanted.split("-")) <= set(known.split("-")))
+    close = [
+        gpu.slug
+        for gpu in gpus.values()
+        if wanted == gpu.slug or slug in (*gpu.driver_names, gpu.name)
+    ]
+    longer = sorted(
+        known for known in gpus if wanted and set(wanted.split("-")) <= set(known.split("-"))
+    )
     if not close and len(longer) > 1:
         raise UnknownGpuError(f"{wanted} is ambiguous: {', '.join(longer)}")
-    hint = f"did you mean {' or '.join(close or longer)}?" if close or longer else did_you_mean(wanted, gpus)
+    hint = (
+        f"did you mean {' or '.join(close or longer)}?"
+        if close or longer
+        else did_you_mean(wanted, gpus)
+    )
     hint = hint or "list GPUs with `python -m roofline gpus`"
     raise UnknownGpuError(f"unknown GPU {slug[:80]!r}; {hint}")
 
 
-def gpus_named(driver_name: str, memory_bytes: int | None = None, sm_count: int | None = None) -> list[Machine]:
+def gpus_named(
+    driver_name: str, memory_bytes: int | None = None, sm_count: int | None = None
+) -> list[Machine]:
     """Return the GPUs with exactly this driver name; several if it is ambiguous.
 
-    Reported memory and SMs must match the table, to exclude slices of a GPU (MIG, vGPU) and other modules of the same
-    name (all Jetson Orin are called `Orin`).
+    Reported memory and SMs must match the table, to exclude slices of a GPU (MIG, vGPU) and other
+    modules of the same name (all Jetson Orin are called `Orin`).
     """
     low, high = REPORTED_OF_MARKETED
     matches = []
     for gpu in load_gpus().values():
-        has_memory = memory_bytes is None or not gpu.memory_bytes or low <= memory_bytes / gpu.memory_bytes <= high
+        has_memory = (
+            memory_bytes is None
+            or not gpu.memory_bytes
+            or low <= memory_bytes / gpu.memory_bytes <= high
+        )
         has_sms = sm_count is None or gpu.sm_count in (None, sm_count)
         if driver_name in gpu.driver_names and has_memory and has_sms:
             matches.append(gpu)
@@ -132,10 +164,11 @@ def unknown_gpu(
 ) -> Machine:
     """Return a GPU that is not in the table, with a `derived` bandwidth and no peak.
 
-    The bandwidth is 2 (double data rate) x clock x bits / 8 bytes/s, also for GDDR6 and GDDR7. Integrated GPUs have
-    none, see `INTEGRATED_CAPABILITIES`.
+    The bandwidth is 2 (double data rate) x clock x bits / 8 bytes/s, also for GDDR6 and GDDR7.
+    Integrated GPUs have none, see `INTEGRATED_CAPABILITIES`.
 
-    Source: H100 SXM, 5120 bit x 2619 MHz, published 3.35 TB/s; T4, 256 bit x 5001 MHz, published 320 GB/s.
+    Source: H100 SXM, 5120 bit x 2619 MHz, published 3.35 TB/s; T4, 256 bit x 5001 MHz, published
+    320 GB/s.
     """
     slug = "-".join(["unknown", *re.findall(r"[a-z0-9]+", driver_name.lower())])[:80].rstrip("-")
     if not memory_clock_hz or not bus_width_bits or compute_capability in INTEGRATED_CAPABILITIES:
@@ -164,15 +197,22 @@ def lacks(gpu: Machine, dtype: str) -> bool:
     return is_known and gpu.peak(dtype) is None
 
 
-def clock_limited_flops_per_s(gpu: Machine, dtype: str, clock_hz: float, is_vector: bool = False) -> float | None:
+def clock_limited_flops_per_s(
+    gpu: Machine, dtype: str, clock_hz: float, is_vector: bool = False
+) -> float | None:
     """Return the dense peak at an SM clock: SMs x FLOPs per clock per SM x clock, FLOP/s.
 
-    None if the rate is unknown or capped (fp64 of H800 and H20). It may exceed the datasheet peak, which is for a lower
-    clock on Hopper and Blackwell.
+    None if the rate is unknown or capped (fp64 of H800 and H20). It may exceed the datasheet peak,
+    which is for a lower clock on Hopper and Blackwell.
 
-    Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s of bf16.
+    Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4
+    TFLOP/s of bf16.
     """
-    key = VECTOR_PEAK_OF_DTYPE.get(dtype) if is_vector else peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
+    key = (
+        VECTOR_PEAK_OF_DTYPE.get(dtype)
+        if is_vector
+        else peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
+    )
     if key is None or key in gpu.capped or gpu.rate_class is None or gpu.sm_count is None:
         return None
     rate = load_rates()[gpu.rate_class].get(key)

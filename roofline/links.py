@@ -1,10 +1,11 @@
 """Time of a collective by size: T = a + S x factor / B, with a latency a and a bus bandwidth B.
 
-S is the size in bytes as nccl-tests counts it: of the whole array for all-gather and reduce-scatter, of the array of
-one rank for the others. The bus bandwidth is S / T x factor, and can be compared with the one-way bandwidth of a link.
+S is the size in bytes as nccl-tests counts it: of the whole array for all-gather and
+reduce-scatter, of the array of one rank for the others. The bus bandwidth is S / T x factor, and
+can be compared with the one-way bandwidth of a link.
 
-Source  NVIDIA, nccl-tests, doc/PERFORMANCE.md (factors); Hockney, The communication challenge for MPP: Intel Paragon
-        and Meiko CS-2, Parallel Computing 20 (1994) 389 (latency and bandwidth).
+Source  NVIDIA, nccl-tests, doc/PERFORMANCE.md (factors); Hockney, The communication challenge for
+        MPP: Intel Paragon and Meiko CS-2, Parallel Computing 20 (1994) 389 (latency and bandwidth).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def bus_factor(op: str, ranks: int) -> float:
         ValueError: unknown op, or fewer than 2 ranks.
     """
     if op not in OPS or ranks < 2:
-        raise ValueError(f"expected one of {', '.join(OPS)} and at least 2 ranks, got {op!r} and {ranks}")
+        raise ValueError(
+            f"expected one of {', '.join(OPS)} and at least 2 ranks, got {op!r} and {ranks}"
+        )
     if op in ("broadcast", "send-recv"):
         return 1.0
     return (2 if op == "all-reduce" else 1) * (ranks - 1) / ranks
@@ -55,24 +58,36 @@ class Fit:
     """The upper end is infinite if the times are too noisy to grow with the size for certain."""
 
     def seconds(self, size_bytes: float, ranks: int | None = None) -> float:
-        """Return the time of a size; for another number of ranks with the same latency and bus bandwidth."""
-        return self.latency_s + size_bytes * bus_factor(self.op, ranks or self.ranks) / self.bytes_per_s
+        """Return the time of a size; for another number of ranks with the same latency and bus
+        bandwidth.
+        """
+        return (
+            self.latency_s
+            + size_bytes * bus_factor(self.op, ranks or self.ranks) / self.bytes_per_s
+        )
 
 
 def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Fit:
-    """Fit the times of sizes by least squares of relative errors, so that small sizes count like large ones.
+    """Fit the times of sizes by least squares of relative errors, so that small sizes count like
+    large ones.
 
     Raises:
-        ValueError: fewer than `MIN_SIZES` sizes, a time of 0, or times that do not grow with the size.
+        ValueError: fewer than `MIN_SIZES` sizes, a time of 0, or times that do not grow with the
+            size.
 
-    Source: weights from the fitted times, Carroll and Ruppert, Transformation and Weighting in Regression (1988),
-        chapter 2: measured ones favor times that are too short. Intervals by the covariance of the parameters.
+    Source: weights from the fitted times, Carroll and Ruppert, Transformation and Weighting in
+    Regression (1988),
+        chapter 2: measured ones favor times that are too short. Intervals by the covariance of the
+        parameters.
     """
     if len(set(sizes_bytes)) < MIN_SIZES or min(times_s) <= 0:
         raise ValueError(f"expected positive times of at least {MIN_SIZES} sizes")
     import numpy as np
 
-    moved, times = np.asarray(sizes_bytes, dtype=float) * bus_factor(op, ranks), np.asarray(times_s, dtype=float)
+    moved, times = (
+        np.asarray(sizes_bytes, dtype=float) * bus_factor(op, ranks),
+        np.asarray(times_s, dtype=float),
+    )
     fitted = times
     for _ in range(REWEIGHTINGS):
         weights = fitted**-2
@@ -96,12 +111,16 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
 
 
 def slowest_s(record: Record) -> Sequence[float]:
-    """Return the seconds of each round on its slowest rank, as rank 0 saves them, else on the record's own rank."""
+    """Return the seconds of each round on its slowest rank, as rank 0 saves them, else on the
+    record's own rank.
+    """
     return record.telemetry.get("slowest_s") or record.samples_s
 
 
 def read_fits(directory: Path | str) -> dict[str, Fit]:
-    """Return the fit of each op from the readable files of rank 0 in a directory; the newest run of an op counts."""
+    """Return the fit of each op from the readable files of rank 0 in a directory; the newest run of
+    an op counts.
+    """
     fits: dict[str, Fit] = {}
     for summary in list_runs(Path(directory), counts_records=False)[::-1]:
         if summary.error is None:
@@ -111,12 +130,16 @@ def read_fits(directory: Path | str) -> dict[str, Fit]:
 
 
 def fits_of(records: Sequence[Record]) -> dict[str, Fit]:
-    """Return the fit of each op from the records of rank 0, without ops whose times cannot be fitted."""
+    """Return the fit of each op from the records of rank 0, without ops whose times cannot be
+    fitted.
+    """
     series: dict[tuple[str, int], dict[int, float]] = {}
     for record in records:
         ranks = record.options.get("ranks")
         if record.op in OPS and record.status == "ok" and ranks and slowest_s(record):
-            series.setdefault((record.op, ranks), {})[record.shape["bytes"]] = median(slowest_s(record))
+            series.setdefault((record.op, ranks), {})[record.shape["bytes"]] = median(
+                slowest_s(record)
+            )
     fits = {}
     for (op, ranks), times in series.items():
         with suppress(ValueError):

@@ -13,16 +13,22 @@ from msgspec import Meta, ValidationError, convert
 from results.record import Environment, one_of
 from roofline.work import ordered_dtypes
 
-QUANTITIES = {**dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"), "bandwidth": "B/s", "launch": "s"}
+QUANTITIES = {
+    **dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"),
+    "bandwidth": "B/s",
+    "launch": "s",
+}
 """What a ceiling limits, and the unit of its value.
 
-`flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector units.
-`launch` is the minimum time of a launch. Older runs also have `burst` and `sustained`, the matmul at the start and in
-the later half of a long run, which are not used."""
+`flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of
+the vector units. `launch` is the minimum time of a launch. Older runs also have `burst` and
+`sustained`, the matmul at the start and in the later half of a long run, which are not used."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
-"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited` (older
-runs): sustained at the power limit; `measured`: reached on this machine; `derived`: computed from device properties."""
+"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock;
+`power-limited` (older
+runs): sustained at the power limit; `measured`: reached on this machine; `derived`: computed from
+device properties."""
 
 PUBLISHED_FIRST = ("datasheet", "derived", "measured")
 """Kinds of ceilings for records, best first: MFU is defined by the published dense peak."""
@@ -33,8 +39,8 @@ MEASURED_FIRST = ("given", "measured", "datasheet", "derived")
 MIX_RATIOS = {"read": (1, 0), "triad": (2, 1), "copy": (1, 1), "write": (0, 1)}
 """Bytes read and written by each measured mix, as a ratio.
 
-Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
-December 1995, for copy and triad, in arrays that a kernel reads and writes."""
+Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE
+TCCA Newsletter, December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
 READ_SHARES = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
 
@@ -51,14 +57,16 @@ class Ceiling:
 
     quantity: Annotated[str, one_of(QUANTITIES)]
     name: str
-    """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth; `launch`."""
+    """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth;
+    `launch`.
+    """
     value: Annotated[float, Meta(gt=0, le=sys.float_info.max)]
     kind: Annotated[str, one_of(KINDS)]
     source: str
     """A publication, or the case and date of the measurement."""
     ci95: tuple[Magnitude, Magnitude] | None = None
-    """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the minimum time,
-    as on a CPU, is at its upper end or above."""
+    """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by
+    the minimum time, as on a CPU, is at its upper end or above."""
     p5_p95: tuple[Magnitude, Magnitude] | None = None
     config: str | None = None
     work_per_launch: Annotated[int, Meta(ge=0)] | None = None
@@ -98,7 +106,8 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Machine:
-    """A device with its ceilings in `entries`, and for GPUs of the table the facts of the file, in SI units.
+    """A device with its ceilings in `entries`, and for GPUs of the table the facts of the file, in
+    SI units.
 
     Unknown facts are None or missing. All peaks are dense.
     """
@@ -181,21 +190,28 @@ class Machine:
         return self.fastest("bandwidth", None, kinds)
 
     def bandwidth_for(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
-        """Return the memory bandwidth for the MBU of a record: published, else of the nearest mix."""
+        """Return the memory bandwidth for the MBU of a record: published, else of the nearest
+        mix.
+        """
         ceiling = self.bandwidth()
         if ceiling is None or ceiling.kind != "measured":
             return ceiling
         return self.mix(bytes_read, bytes_written) or ceiling
 
     def mix(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
-        """Return the measured bandwidth of the mix nearest to a record by the fraction of bytes read, or None.
+        """Return the measured bandwidth of the mix nearest to a record by the fraction of bytes
+        read, or None.
 
         A tie gives the faster mix, which does not flatter the record.
         """
         if not bytes_read + bytes_written:
             return None
         share = bytes_read / (bytes_read + bytes_written)
-        return min(self.mixes, key=lambda entry: round(abs(share - READ_SHARES[entry.name]), 9), default=None)
+        return min(
+            self.mixes,
+            key=lambda entry: round(abs(share - READ_SHARES[entry.name]), 9),
+            default=None,
+        )
 
     @cached_property
     def mixes(self) -> list[Ceiling]:
@@ -205,7 +221,9 @@ class Machine:
     def fastest(
         self, quantity: str, names: list[str] | None = None, kinds: Iterable[str] = ("measured",)
     ) -> Ceiling | None:
-        """Return the largest ceiling of a quantity, of the first known kind and optionally one of `names`."""
+        """Return the largest ceiling of a quantity, of the first known kind and optionally one of
+        `names`.
+        """
         for kind in kinds:
             for entry in self._largest_first.get((quantity, kind), ()):
                 if names is None or entry.name in names:
@@ -220,7 +238,9 @@ class Machine:
         return ceilings
 
     def with_entries(self, entries: Iterable[Ceiling]) -> Machine:
-        """Return the machine with `entries` added; they replace those of equal quantity, name and kind."""
+        """Return the machine with `entries` added; they replace those of equal quantity, name and
+        kind.
+        """
         merged = {(e.quantity, e.name, e.kind): e for e in (*self.entries, *entries)}
         return replace(self, entries=tuple(merged.values()))
 
@@ -231,7 +251,9 @@ class Machine:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is invalid."""
+        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is
+        invalid.
+        """
         values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
         if isinstance(entries := values.get("entries"), list | tuple):
             values["entries"] = [entry for entry in entries if _is_known(entry)]
@@ -242,20 +264,28 @@ class Machine:
 
 
 def _is_known(entry: Any) -> bool:
-    """Return False for unknown quantities, and for the wrong FMA rate of a CPU in early versions."""
+    """Return False for unknown quantities, and for the wrong FMA rate of a CPU in early
+    versions.
+    """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("quantity"), str):
         return True
     return entry["quantity"] in QUANTITIES and "torch addcmul" not in str(entry.get("config"))
 
 
-def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = ()) -> dict[str, Machine]:
-    """Return the machines by slug, with the ceilings of the newest run, completed by those of older runs."""
+def machines_of(
+    environments: Iterable[Environment], gpus: Iterable[Machine] = ()
+) -> dict[str, Machine]:
+    """Return the machines by slug, with the ceilings of the newest run, completed by those of older
+    runs.
+    """
     dated = [(environment.started_at, machine_of(environment)) for environment in environments]
     newest_last = [*gpus, *(known for _, known in sorted(dated, key=lambda entry: entry[0]))]
     machines = {}
     for slug in dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus)):
         own = [known for known in newest_last if known.slug == slug]
-        machines[slug] = replace(own[0].with_entries(e for known in own for e in known.entries), note=own[-1].note)
+        machines[slug] = replace(
+            own[0].with_entries(e for known in own for e in known.entries), note=own[-1].note
+        )
     return machines
 
 

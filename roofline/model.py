@@ -1,7 +1,8 @@
-"""The roofline formulas. Records store counts and times; `judge` computes the rest when they are read.
+"""The roofline formulas. Records store counts and times; `judge` computes the rest when they are
+read.
 
-Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for multicore
-architectures, CACM 52(4), 2009. Formulas name what they add to it.
+Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for
+multicore architectures, CACM 52(4), 2009. Formulas name what they add to it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ FAR_BELOW = 0.3
 
 OTHER_CAUSES = "latency, instructions or the library"
 
-SLOWER_THEN = "the machine was slower when the ceiling was measured (remeasure it with python -m bench calibrate)"
+SLOWER_THEN = (
+    "the machine was slower when the ceiling was measured (remeasure it with python -m "
+    "bench calibrate)"
+)
 
 
 def intensity(flops: int, bytes_moved: int) -> float | None:
@@ -40,13 +44,16 @@ def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> fl
     return peak_flops_per_s / bandwidth_bytes_per_s
 
 
-def min_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
+def min_time_s(
+    flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float
+) -> float:
     """Return the minimum time, max(FLOPs / peak, bytes / bandwidth), seconds."""
     return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
 
 
 def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
-    """Return the model FLOPs utilization as a fraction of the dense peak of the dtype; it may be above 1.
+    """Return the model FLOPs utilization as a fraction of the dense peak of the dtype; it may be
+    above 1.
 
     Source: Chowdhery et al., PaLM (2022), appendix B, for a training step.
     """
@@ -61,15 +68,20 @@ def mbu(bytes_per_s: float, bandwidth_bytes_per_s: float) -> float:
     return bytes_per_s / bandwidth_bytes_per_s
 
 
-def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandwidth: float) -> float:
-    """Return the percentage of the roofline, which may exceed 100: minimum over measured time, also without FLOPs."""
+def roofline_pct(
+    time_s: float, flops: int, bytes_moved: int, peak: float, bandwidth: float
+) -> float:
+    """Return the percentage of the roofline, which may exceed 100: minimum over measured time, also
+    without FLOPs.
+    """
     return 100 * min_time_s(flops, bytes_moved, peak, bandwidth) / time_s
 
 
 def measured_pct(
     time_s: float, flops: int, bytes_moved: int, peak: Ceiling | None, bandwidth: Ceiling | None
 ) -> float | None:
-    """Return `roofline_pct` by measured ceilings: the fastest matmul, the bandwidth of the nearest mix.
+    """Return `roofline_pct` by measured ceilings: the fastest matmul, the bandwidth of the nearest
+    mix.
 
     If only one of them was measured, the published other one is used unless it binds; else None.
     """
@@ -83,19 +95,23 @@ def measured_pct(
 
 
 def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
-    """Return the fraction of the shorter of two jobs that overlaps the longer one; negative if they slow each other.
+    """Return the fraction of the shorter of two jobs that overlaps the longer one; negative if they
+    slow each other.
 
     Times in seconds, of each alone and of both together.
 
-    Source: NVIDIA, How to Overlap Data Transfers in CUDA C/C++ (2012): at best max(copy, compute), else their sum.
+    Source: NVIDIA, How to Overlap Data Transfers in CUDA C/C++ (2012): at best max(copy, compute),
+    else their sum.
     """
     return (copy_s + compute_s - both_s) / min(copy_s, compute_s)
 
 
 def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
-    """Return what binds: `compute`, `memory`, `launch`, or `mixed` if the two longest times are within 10 %.
+    """Return what binds: `compute`, `memory`, `launch`, or `mixed` if the two longest times are
+    within 10 %.
 
-    Source: the max() form of the roofline of Williams et al. (2009); the launch as a third limit is ours.
+    Source: the max() form of the roofline of Williams et al. (2009); the launch as a third limit is
+    ours.
     """
     if not compute_s and not memory_s:
         return "launch"  # an empty kernel
@@ -116,15 +132,21 @@ class Judgment:
     mbu: float | None = None
     """Fraction of the memory bandwidth: the published one, else the measured one of `mix`."""
     roofline_pct: float | None = None
-    """Percent of min(peak, intensity x bandwidth), with the peak of `peak_units` and the bandwidth of `mbu`."""
+    """Percent of min(peak, intensity x bandwidth), with the peak of `peak_units` and the bandwidth
+    of `mbu`.
+    """
     peak_units: str | None = None
-    """`matrix` for the peak of matmuls (tensor cores), `vector` for operations without one, see `peak_of`."""
+    """`matrix` for the peak of matmuls (tensor cores), `vector` for operations without one, see
+    `peak_of`.
+    """
     held_back_by: str | None = None
     """`OTHER_CAUSES` if less than `FAR_BELOW` of every ceiling is reached; else None."""
     peak_kind: str | None = None
     bandwidth_kind: str | None = None
     mix: str | None = None
-    """The measured mix of reads and writes that is nearest to the record's: `read`, `write`, `copy`, `triad`."""
+    """The measured mix of reads and writes that is nearest to the record's: `read`, `write`,
+    `copy`, `triad`.
+    """
     mix_pct: float | None = None
     measured_pct: float | None = None
     hfu: float | None = None
@@ -147,7 +169,8 @@ JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | 
 
 
 def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
-    """Return the peak for a record, and its units: `matrix`, or `vector` for operations without a matmul.
+    """Return the peak for a record, and its units: `matrix`, or `vector` for operations without a
+    matmul.
 
     If the vector rate is unknown, the higher matmul peak is used.
     """
@@ -158,10 +181,16 @@ def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
 
 
 def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | None:
-    """Return the minimum seconds of a record by compute, memory and launch (0: not measured); or None."""
+    """Return the minimum seconds of a record by compute, memory and launch (0: not measured); or
+    None.
+    """
     if record.flops is None or record.bytes_read is None:
         return None
-    (peak, _), launch, written = peak_of(record, machine), machine.fastest("launch"), record.bytes_written or 0
+    (peak, _), launch, written = (
+        peak_of(record, machine),
+        machine.fastest("launch"),
+        record.bytes_written or 0,
+    )
     bandwidth = machine.bandwidth_for(record.bytes_read, written)
     if peak is None or bandwidth is None:
         return None
@@ -172,7 +201,12 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
 
 
 def judge(record: Record, machine: Machine) -> Judgment:
-    flops, read, written, time_s = record.flops, record.bytes_read, record.bytes_written or 0, record.median_s
+    flops, read, written, time_s = (
+        record.flops,
+        record.bytes_read,
+        record.bytes_written or 0,
+        record.median_s,
+    )
     values = _transfer(record)
     if flops is not None and read is not None:
         values["intensity"] = intensity(flops, read + written)
@@ -197,10 +231,16 @@ def judge(record: Record, machine: Machine) -> Judgment:
         (peak, units), limits = peak_of(record, machine), limits_s(record, machine)
         if peak and bandwidth and limits:
             values |= {"peak_units": units, "bound": bound(*limits)}
-            values["roofline_pct"] = roofline_pct(time_s, flops, read + written, peak.value, bandwidth.value)
+            values["roofline_pct"] = roofline_pct(
+                time_s, flops, read + written, peak.value, bandwidth.value
+            )
             values["held_back_by"] = OTHER_CAUSES if max(limits) < FAR_BELOW * time_s else None
-        measured = (machine.vector_peak if units == "vector" else machine.peak)(record.dtype, ["measured"])
-        values["measured_pct"] = measured_pct(time_s, flops, read + written, measured or peak, mix or bandwidth)
+        measured = (machine.vector_peak if units == "vector" else machine.peak)(
+            record.dtype, ["measured"]
+        )
+        values["measured_pct"] = measured_pct(
+            time_s, flops, read + written, measured or peak, mix or bandwidth
+        )
     return Judgment(**values, excess=_excess(record, values))
 
 
@@ -212,7 +252,9 @@ def _transfer(record: Record) -> dict[str, Any]:
     if record.link_bytes_per_s and "bytes" in shape:
         values["link_share"] = shape["bytes"] / time_s / record.link_bytes_per_s
     if record.copy_s and record.compute_s:
-        values["hidden_share"] = hidden_share(median(record.copy_s), median(record.compute_s), time_s)
+        values["hidden_share"] = hidden_share(
+            median(record.copy_s), median(record.compute_s), time_s
+        )
     if record.waits_s and record.samples_s:
         values["wait_share"] = sum(record.waits_s) / sum(record.samples_s)
     if record.waits_s and "b" in shape and "s" in shape:
@@ -221,18 +263,30 @@ def _transfer(record: Record) -> dict[str, Any]:
 
 
 def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
-    """Values above a ceiling are not clamped: they indicate a wrong ceiling or byte count, or cache hits."""
+    """Values above a ceiling are not clamped: they indicate a wrong ceiling or byte count, or cache
+    hits.
+    """
     over_bandwidth = (judged.get("mbu") or 0) > 1
-    over_peak = (judged.get("mfu") or 0) > 1 or (not over_bandwidth and (judged.get("roofline_pct") or 0) > 100)
+    over_peak = (judged.get("mfu") or 0) > 1 or (
+        not over_bandwidth and (judged.get("roofline_pct") or 0) > 100
+    )
     over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
     if over_memory and record.cache != "cold":
         return "above the memory ceiling: inputs that are not cold are served by the cache"
     if over_peak and judged.get("peak_kind") != "measured":
-        return "above the datasheet peak: the clock ran above the datasheet's, or the peak is of another dtype"
+        return (
+            "above the datasheet peak: the clock ran above the datasheet's, or the peak is of "
+            "another dtype"
+        )
     if over_bandwidth and judged.get("bandwidth_kind") != "measured":
-        return "above the datasheet bandwidth: part of the data came from the cache, or the bandwidth is another SKU's"
+        return (
+            "above the datasheet bandwidth: part of the data came from the cache, or the "
+            "bandwidth is another SKU's"
+        )
     if over_memory:
-        ceiling = f"{judged['mix']} bandwidth, the nearest mix" if judged.get("mix") else "memory ceiling"
+        ceiling = (
+            f"{judged['mix']} bandwidth, the nearest mix" if judged.get("mix") else "memory ceiling"
+        )
         return f"above the measured {ceiling}: {SLOWER_THEN}"
     if over_peak or (judged.get("measured_pct") or 0) > 100:
         return f"above the measured compute ceiling: {SLOWER_THEN}"
@@ -249,7 +303,9 @@ def judged(
 def judge_of(
     environment: Environment, report: Callable[[str], None] | None = None
 ) -> Callable[[Record], dict[str, Any]]:
-    """Return a function from records to the keys of `Judgment`, all None if the ceilings are invalid."""
+    """Return a function from records to the keys of `Judgment`, all None if the ceilings are
+    invalid.
+    """
     try:
         machine = Machine.from_dict(environment.hardware)
     except CeilingError as error:

@@ -6,10 +6,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DTYPE_BITS = {
-    **{"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8e4m3": 8, "fp8e5m2": 8, "int8": 8, "nvfp4": 4},
-    **{"int32": 32, "int64": 64, "int16": 16, "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64, "bool": 8},
+    **{
+        "fp64": 64,
+        "fp32": 32,
+        "tf32": 32,
+        "fp16": 16,
+        "bf16": 16,
+        "fp8e4m3": 8,
+        "fp8e5m2": 8,
+        "int8": 8,
+        "nvfp4": 4,
+    },
+    **{
+        "int32": 32,
+        "int64": 64,
+        "int16": 16,
+        "uint8": 8,
+        "uint16": 16,
+        "uint32": 32,
+        "uint64": 64,
+        "bool": 8,
+    },
 }
-"""Bits of one element in memory, without the scale factors of block-scaled formats; tf32 is stored as fp32."""
+"""Bits of one element in memory, without the scale factors of block-scaled formats; tf32 is stored
+as fp32.
+"""
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4")
 """Dtypes of operands; outputs of int8 matmuls and profile rows may have others."""
@@ -35,10 +56,18 @@ FLOPS_PER_ELEMENT = {
     **{"add": 1, "mul": 1, "triad": 2, "relu": 1, "gelu": 20, "silu": 4, "swiglu": 5, "softmax": 5},
     **{"rmsnorm": 4, "layernorm": 7, "residual-rmsnorm": 5, "sum": 1, "dot": 2},
 }
-"""Additions, multiplications, divisions, negations, comparisons and exponentials count as 1; GELU, with the error
-function or the hyperbolic tangent, as 20."""
+"""Additions, multiplications, divisions, negations, comparisons and exponentials count as 1; GELU,
+with the error function or the hyperbolic tangent, as 20."""
 
-VECTOR_OPS = {*FLOPS_PER_ELEMENT, "copy", "gelu-tanh", "bias-gelu", "residual-add", "dropout", "cross-entropy"}
+VECTOR_OPS = {
+    *FLOPS_PER_ELEMENT,
+    "copy",
+    "gelu-tanh",
+    "bias-gelu",
+    "residual-add",
+    "dropout",
+    "cross-entropy",
+}
 """Vector ops of older records, which have no `units`."""
 
 
@@ -65,8 +94,8 @@ def bytes_of(elements: int, dtype: str) -> int:
 class Work:
     """FLOPs and compulsory bytes of one launch: integers from 0.
 
-    Compulsory bytes are what every implementation must move: each input read once, each output written once. Broadcast
-    operands count at their stored size.
+    Compulsory bytes are what every implementation must move: each input read once, each output
+    written once. Broadcast operands count at their stored size.
     """
 
     flops: int
@@ -91,7 +120,8 @@ def matmul_work(m: int, n: int, k: int, dtype: str, out_dtype: str, batch: int =
     FLOPs = 2 m n k: one multiplication and one addition for each of the m n k products.
     Bytes = A and B read once, C written once.
 
-    Source: CS336 (2025) lecture 2 for FLOPs; Austin et al., How to Scale Your Model (2025), chapter 1, for bytes.
+    Source: CS336 (2025) lecture 2 for FLOPs; Austin et al., How to Scale Your Model (2025), chapter
+    1, for bytes.
     """
     return Work(
         flops=2 * batch * m * n * k,
@@ -101,10 +131,12 @@ def matmul_work(m: int, n: int, k: int, dtype: str, out_dtype: str, batch: int =
 
 
 def grouped_matmul_work(tokens: Sequence[int], n: int, k: int, dtype: str) -> Work:
-    """Return the work of multiplying the `tokens` of each expert, of width k, by its own matrix (k, n).
+    """Return the work of multiplying the `tokens` of each expert, of width k, by its own matrix (k,
+    n).
 
     FLOPs = 2 t n k for t tokens in all: each passes through one matrix.
-    Bytes = t k of tokens, 4 for the end of each expert's tokens, and k n for every expert that has a token, read once;
+    Bytes = t k of tokens, 4 for the end of each expert's tokens, and k n for every expert that has
+    a token, read once;
         t n written.
 
     Source: `matmul_work`, expert by expert.
@@ -118,16 +150,22 @@ def grouped_matmul_work(tokens: Sequence[int], n: int, k: int, dtype: str) -> Wo
 
 
 def causal_pairs(queries: int, keys: int, window: int) -> int:
-    """Return the sum over queries of min(window, keys up to its own); the last query sees all keys."""
+    """Return the sum over queries of min(window, keys up to its own); the last query sees all
+    keys.
+    """
     first = keys - queries + 1
     growing = max(0, min(queries, window - first))
     return growing * first + growing * (growing - 1) // 2 + (queries - growing) * window
 
 
-def causal_attention_work(batch: int, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> Work:
-    """Return the work of causal attention in `batch` sequences: each token sees itself and earlier ones.
+def causal_attention_work(
+    batch: int, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str
+) -> Work:
+    """Return the work of causal attention in `batch` sequences: each token sees itself and earlier
+    ones.
 
-    FLOPs = 4 d for each of the tokens (tokens + 1) / 2 pairs of each query head: 2 d for its score and 2 d for its
+    FLOPs = 4 d for each of the tokens (tokens + 1) / 2 pairs of each query head: 2 d for its score
+    and 2 d for its
         part of the output. Softmax is not counted.
     Bytes = queries, keys and values read once, the output written once.
 
@@ -147,9 +185,11 @@ def matvec_work(m: int, n: int, dtype: str) -> Work:
 
 
 def int8_matvec_work(m: int, n: int, dtype: str) -> Work:
-    """Return the work of y = (A x) s with A (m, n) in int8, x (n) and y (m) in `dtype`, scales s (m) in fp32.
+    """Return the work of y = (A x) s with A (m, n) in int8, x (n) and y (m) in `dtype`, scales s
+    (m) in fp32.
 
-    FLOPs = 2 m n + m: the matmul, and one multiplication by the scale per row. Conversions are not counted.
+    FLOPs = 2 m n + m: the matmul, and one multiplication by the scale per row. Conversions are not
+    counted.
     Bytes = m n of weights, x and the scales read once, y written once.
     """
     return Work(
@@ -168,7 +208,8 @@ def elementwise_work(
     outputs: int = 1,
     other_bytes: int = 0,
 ) -> Work:
-    """Return the work of an operation that maps `inputs` arrays of `elements` to `outputs` of the same size.
+    """Return the work of an operation that maps `inputs` arrays of `elements` to `outputs` of the
+    same size.
 
     This includes row operations that read each row once. Smaller operands
     (`broadcast_elements`) and those of another dtype (`other_bytes`) are read once.

@@ -1,4 +1,6 @@
-"""Which tests are skipped or run only in the exhaustive tier; separate runs and signal handlers for each test."""
+"""Which tests are skipped or run only in the exhaustive tier; separate runs and signal handlers for
+each test.
+"""
 
 import itertools
 import os
@@ -18,7 +20,9 @@ def runs_of_all_tests(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def runs(runs_of_all_tests, monkeypatch):
     """Save runs of tests, and of the commands they start, in a separate directory."""
-    folder = runs_of_all_tests / str(next(NUMBERS))  # pytest's own numbered folders take longer with each one
+    folder = runs_of_all_tests / str(
+        next(NUMBERS)
+    )  # pytest's own numbered folders take longer with each one
     folder.mkdir()
     monkeypatch.setenv("ROOFMARK_RUNS", str(folder))
     return folder
@@ -28,7 +32,8 @@ def runs(runs_of_all_tests, monkeypatch):
 def signals():
     """Restore the handlers of Ctrl-C and SIGTERM.
 
-    A command run in this process ignores both at its end, and processes of later tests would inherit that.
+    A command run in this process ignores both at its end, and processes of later tests would
+    inherit that.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
@@ -40,15 +45,21 @@ def signals():
 def pytest_cmdline_main(config):
     """Run the whole suite in several processes if pytest-xdist is installed and `-n` is not given.
 
-    On two cores, two processes need two thirds of the time for the default tier; more would make measurements noisy.
-    Many tests of the exhaustive tier wait for commands, so a third process finds a free core. Each process and its
-    commands use one thread: several would mostly wait for each other. GPU tests are not run in parallel.
+    On two cores, two processes need two thirds of the time for the default tier; more would make
+    measurements noisy. Many tests of the exhaustive tier wait for commands, so a third process
+    finds a free core. Each process and its commands use one thread: several would mostly wait for
+    each other. GPU tests are not run in parallel.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:  # the hook also runs in each worker process
         return
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     on_a_gpu = "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
-    if is_whole and not on_a_gpu and not config.option.usepdb and getattr(config.option, "numprocesses", 0) is None:
+    if (
+        is_whole
+        and not on_a_gpu
+        and not config.option.usepdb
+        and getattr(config.option, "numprocesses", 0) is None
+    ):
         is_exhaustive = config.option.markexpr.startswith("exhaustive")
         config.option.numprocesses, config.option.dist = 3 if is_exhaustive else 2, "loadfile"
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # respected by numpy, torch and the commands
@@ -56,7 +67,9 @@ def pytest_cmdline_main(config):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--sample", type=int, help="number of cases to run of each test that is not marked sampled")
+    parser.addoption(
+        "--sample", type=int, help="number of cases to run of each test that is not marked sampled"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`
@@ -74,14 +87,26 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch sees none here"))
 
 
-LONGEST = ("test_readme.py", "test_interpreted.py", "test_audit_shipped.py", "test_simulation.py", "test_compile.py")
+LONGEST = (
+    "test_readme.py",
+    "test_interpreted.py",
+    "test_audit_shipped.py",
+    "test_simulation.py",
+    "test_compile.py",
+)
 """Files that take the longest, in the order in which they start."""
 
 
 def begin_with_the_longest(items):
     count = Counter(item.path for item in items)
     place = {name: index for index, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: (place.get(item.path.name, len(LONGEST)), -count[item.path], str(item.path)))
+    items.sort(
+        key=lambda item: (
+            place.get(item.path.name, len(LONGEST)),
+            -count[item.path],
+            str(item.path),
+        )
+    )
 
 
 def leave_most_for_later(items, sample):

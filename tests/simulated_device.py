@@ -10,7 +10,9 @@ DRAWS = 512
 
 @dataclass
 class SimulatedDevice:
-    """A clock, its load and the sampler that times the load; steady by default, except for noise."""
+    """A clock, its load and the sampler that times the load; steady by default, except for
+    noise.
+    """
 
     seed: int = 0
     launch_s: float = 1e-4
@@ -59,7 +61,9 @@ class SimulatedDevice:
         self.seconds += self.launches_per_sample * launch_s
         if not self.tick_s:
             return self.seconds - before
-        return (math.floor(self.seconds / self.tick_s) - math.floor(before / self.tick_s)) * self.tick_s
+        return (
+            math.floor(self.seconds / self.tick_s) - math.floor(before / self.tick_s)
+        ) * self.tick_s
 
     def load(self, times=1.0):
         """Return a contender; contenders of one device share clock, drift and noise."""
@@ -75,15 +79,27 @@ class SimulatedDevice:
 
     def clock_hz(self):
         """Return the current SM clock, in steps of 15 MHz as on NVIDIA GPUs."""
-        share = 1 - (1 - self.start_clock) * math.exp(-(self.seconds - self.started_s) / self.settle_s)
+        share = 1 - (1 - self.start_clock) * math.exp(
+            -(self.seconds - self.started_s) / self.settle_s
+        )
         if self.throttled_share and self.seconds / 0.02 % 1 < self.throttled_share:
             share /= 2
         return max(round(share * self.max_clock_hz / 15e6), 1) * 15e6
 
     def telemetry(self):
         """Return the telemetry that flags need."""
-        shares = {"sw_power_cap": 0.0, "sw_thermal": self.throttled_share, "hw_thermal": 0.0, "power_brake": 0.0}
-        return {"throttle": shares, "throttle_resolution": 0.005, "clock_events": [], "sm_clock_hz": self.clock_hz()}
+        shares = {
+            "sw_power_cap": 0.0,
+            "sw_thermal": self.throttled_share,
+            "hw_thermal": 0.0,
+            "power_brake": 0.0,
+        }
+        return {
+            "throttle": shares,
+            "throttle_resolution": 0.005,
+            "clock_events": [],
+            "sm_clock_hz": self.clock_hz(),
+        }
 
     def _next_normal(self):
         draw = next(self._normal, None)

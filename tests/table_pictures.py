@@ -2,7 +2,8 @@
 
 A test writes its missing picture and then fails once. To write all of them again:
 
-    rm tests/results/pictures/*.txt; python -m pytest -n 0 tests/results/test_pictures.py tests/test_tables.py
+    rm tests/results/pictures/*.txt; python -m pytest -n 0 tests/results/test_pictures.py
+    tests/test_tables.py
 """
 
 import io
@@ -53,9 +54,15 @@ class Screens:
         assert self.columns
         left_out = " ".join(" ".join(re.findall(r"too narrow for:([^()]*)", text)).split())
         for column in self.columns:
-            titles = () if column.heads else (column.title,)  # above the rows that share them, cells need no title
-            words = [word for cell in (*titles, *column.cells) for word in cell.split() if cell != "-"]
-            assert all(word in text for word in words) or " ".join(column.title.split()) in left_out, column.title
+            titles = (
+                () if column.heads else (column.title,)
+            )  # above the rows that share them, cells need no title
+            words = [
+                word for cell in (*titles, *column.cells) for word in cell.split() if cell != "-"
+            ]
+            assert (
+                all(word in text for word in words) or " ".join(column.title.split()) in left_out
+            ), column.title
         assert max(map(len, re.findall("─+", text))) <= width
         return text
 

@@ -1,4 +1,6 @@
-"""Imports between packages and folders go one way, heavy imports are late, and two packages need no torch."""
+"""Imports between packages and folders go one way, heavy imports are late, and two packages need no
+torch.
+"""
 
 import ast
 import os
@@ -21,10 +23,14 @@ FLOORS = {
 """The other packages that each package may import."""
 
 ROOFLINE_MODEL = "roofline.model"
-"""Three folders of `results` may import it: it needs only the record and statistics of `results`."""
+"""Three folders of `results` may import it: it needs only the record and statistics of
+`results`.
+"""
 
 KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/audit/table.py")
-"""They print through `results/show`; all other files of `kernels` import no package of this project."""
+"""They print through `results/show`; all other files of `kernels` import no package of this
+project.
+"""
 
 FOLDERS = {
     "bench.harness": (
@@ -46,13 +52,35 @@ FOLDERS = {
         "__main__",
     ),
     "roofline.accounting": ("config", ""),
-    "results": ("checked", "record", "store", "stats", "show", "compare", "export", "history", "fleet", "__main__"),
+    "results": (
+        "checked",
+        "record",
+        "store",
+        "stats",
+        "show",
+        "compare",
+        "export",
+        "history",
+        "fleet",
+        "__main__",
+    ),
 }
 """Folders and files in import order: each may import those to its left; "" is every other file.
 Names in one string may import each other."""
 
 WITHOUT_TORCH = ("roofline", "results")
-HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
+HEAVY = {
+    "torch",
+    "triton",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "rich",
+    "pynvml",
+    "plotly",
+    "jinja2",
+}
 """Slow imports, allowed only inside the functions that need them: --help must be fast."""
 
 BUILT_ON_TORCH = {
@@ -65,7 +93,9 @@ BUILT_ON_TORCH = {
     "bench/harness/profile/projection.py",
     "bench/harness/profile/step.py",
 }
-"""Files that need torch throughout; they are imported only inside the functions that need them, or by each other."""
+"""Files that need torch throughout; they are imported only inside the functions that need them, or
+by each other.
+"""
 
 
 SOURCES = [
@@ -88,15 +118,21 @@ def is_type_checking(node):
 
 
 def imported(path, at_import_only=False, tree=None):
-    """Return the full names that a file imports; with `at_import_only`, not those inside functions."""
+    """Return the full names that a file imports; with `at_import_only`, not those inside
+    functions.
+    """
     names = set()
 
     def visit(node):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            package = path.relative_to(ROOT).parent.parts[: len(path.relative_to(ROOT).parts) - node.level]
-            module = ".".join([*(package if node.level else ()), *([node.module] if node.module else [])])
+            package = path.relative_to(ROOT).parent.parts[
+                : len(path.relative_to(ROOT).parts) - node.level
+            ]
+            module = ".".join(
+                [*(package if node.level else ()), *([node.module] if node.module else [])]
+            )
             names.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
         if at_import_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return
@@ -128,7 +164,9 @@ def test_packages_import_only_lower_packages():
     def above(path):
         package = path.relative_to(ROOT).parts[0]
         judging = label(path).startswith(("results/show/", "results/compare/", "results/export/"))
-        names = {name for name in imported(path) if not (judging and name.startswith(ROOFLINE_MODEL))}
+        names = {
+            name for name in imported(path) if not (judging and name.startswith(ROOFLINE_MODEL))
+        }
         return tops(names) & set(FLOORS) - {package} - FLOORS[package]
 
     assert not offenders(above)
@@ -137,7 +175,11 @@ def test_packages_import_only_lower_packages():
 def imports_at_large(path):
     """Return the imports of a file, without those of `if __name__ == "__main__":`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))
+    ]
     return imported(path, tree=tree)
 
 
@@ -151,14 +193,23 @@ def test_folders_import_only_earlier_folders():
     def position(module, parent):
         name = module.removeprefix(parent + ".").partition(".")[0]
         groups = [group.split() for group in FOLDERS[parent]]
-        return next((at for at, group in enumerate(groups) if name in group), groups.index([]) if [] in groups else -1)
+        return next(
+            (at for at, group in enumerate(groups) if name in group),
+            groups.index([]) if [] in groups else -1,
+        )
 
     def to_the_right(path):
         found = set()
         for module in [name for name, own in modules().items() if own == path]:
             for parent in [parent for parent in FOLDERS if module.startswith(parent + ".")]:
-                inside = {name for name in imports_at_large(path) & set(modules()) if name.startswith(parent + ".")}
-                found |= {name for name in inside if position(name, parent) > position(module, parent)}
+                inside = {
+                    name
+                    for name in imports_at_large(path) & set(modules())
+                    if name.startswith(parent + ".")
+                }
+                found |= {
+                    name for name in inside if position(name, parent) > position(module, parent)
+                }
         return found
 
     assert not offenders(to_the_right)
@@ -166,7 +217,9 @@ def test_folders_import_only_earlier_folders():
 
 def test_imports_have_no_cycles():
     known = modules()
-    graph = {name: sorted((imports_at_large(path) & set(known)) - {name}) for name, path in known.items()}
+    graph = {
+        name: sorted((imports_at_large(path) & set(known)) - {name}) for name, path in known.items()
+    }
     done, circles = set(), []
 
     def walk(name, way):
@@ -194,7 +247,9 @@ def test_kernels_import_only_torch_and_triton():
 
 
 def test_roofline_and_results_never_import_torch():
-    assert not offenders(lambda path: tops(imported(path)) & {"torch", "triton"}, below(*WITHOUT_TORCH))
+    assert not offenders(
+        lambda path: tops(imported(path)) & {"torch", "triton"}, below(*WITHOUT_TORCH)
+    )
 
 
 def test_heavy_imports_are_inside_the_functions_that_need_them():
@@ -231,8 +286,16 @@ HEAVY_NOW = f"import sys; print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.
 
 def test_importing_every_family_has_no_effect(tmp_path):
     imports = "; ".join(f"import bench.{family}" for family in FAMILIES)
-    done = run(f"{imports}; import bench.__main__, bench.harness.cli.main; {HEAVY_NOW}", "--bogus", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")  # nothing said, nothing heavy
+    done = run(
+        f"{imports}; import bench.__main__, bench.harness.cli.main; {HEAVY_NOW}",
+        "--bogus",
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "",
+        "\n",
+    )  # nothing said, nothing heavy
     assert list(tmp_path.iterdir()) == []  # nothing written
 
 

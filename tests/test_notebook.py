@@ -17,9 +17,16 @@ CELLS = (
     "import bench, torch\nfrom roofline import estimate\nx = torch.randn(64, 64)",
     "estimate.mfu(params='70e9', tokens_per_s=5000, gpus=8, peak=275e12)",
     "bench.profile(torch.nn.Linear(64, 64), x, on='h100-sxm')",
-    "functions = {'a': torch.relu, 'b': torch.relu, 'wrong': torch.neg}\nbench.compare(functions, x, budget_s=0.1)",
+    (
+        "functions = {'a': torch.relu, 'b': torch.relu, 'wrong': "
+        "torch.neg}\nbench.compare(functions, "
+        "x, budget_s=0.1)"
+    ),
     "record = bench.measure(torch.relu, x, budget_s=0.1)\nrecord",
-    "bench.elementwise.run(op='relu', dtype='fp32', shape=64, device='cpu', budget=1, quiet=True).plot()",
+    (
+        "bench.elementwise.run(op='relu', dtype='fp32', shape=64, device='cpu', budget=1, "
+        "quiet=True).plot()"
+    ),
     "import roofline\nroofline.draw(gpu='h100-sxm', dtype='bf16')",
 )
 
@@ -37,14 +44,18 @@ def shown(tmp_path_factory):
 
 
 def test_a_notebook_shows_tables_and_pictures_and_nothing_else(shown):
-    imports, *results, plot, drawn = ([output for output in outputs if "data" in output] for outputs in shown)
+    imports, *results, plot, drawn = (
+        [output for output in outputs if "data" in output] for outputs in shown
+    )
     assert imports == []
     for (result,) in results:
         assert "<table>" in result["data"]["text/html"]
         assert "\x1b" not in result["data"]["text/html"]
     assert plot[0]["data"]["image/png"]
     assert drawn[0]["data"]["image/png"]
-    assert not [output for outputs in shown for output in outputs if output.get("text", "x").strip() == ""]
+    assert not [
+        output for outputs in shown for output in outputs if output.get("text", "x").strip() == ""
+    ]
 
 
 def test_a_wrong_candidate_is_a_line_of_the_comparison(shown):

@@ -22,10 +22,16 @@ FAMILIES = families()
 MODELS = ("decode", "attention")
 """Families whose defaults are too large for these tests; they have separate tests."""
 SHIPPED = ("matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy")
-"""Families whose ops have values by hand in the tables below; the other tests also cover new families."""
+"""Families whose ops have values by hand in the tables below; the other tests also cover new
+families.
+"""
 EVERY_OP = {op.name: op for family, ops in FAMILIES.items() if family not in MODELS for op in ops}
 OPS = {op.name: op for family in SHIPPED for op in FAMILIES[family]}
-OPTIONS = {op.name: importlib.import_module(f"bench.{family}") for family, ops in FAMILIES.items() for op in ops}
+OPTIONS = {
+    op.name: importlib.import_module(f"bench.{family}")
+    for family, ops in FAMILIES.items()
+    for op in ops
+}
 EVERY_OP_AND_DTYPE = [(name, dtype) for name, op in EVERY_OP.items() for dtype in op.dtypes]
 ON_THIS_CPU = [(name, dtype) for name, dtype in EVERY_OP_AND_DTYPE if dtype in CPU_DTYPES]
 
@@ -59,7 +65,9 @@ def test_every_op_has_a_formula_and_defaults(name):
 
 
 def counted_flops(name, case):
-    """Return torch's count. `_scaled_mm` with an output has no meta kernel, so fp8 uses the expression."""
+    """Return torch's count. `_scaled_mm` with an output has no meta kernel, so fp8 uses the
+    expression.
+    """
     inputs, out = meta_inputs(EVERY_OP[name], case)
     with FlopCounterMode(display=False) as counter:
         if case.dtype.startswith("fp8"):
@@ -78,14 +86,17 @@ COUNTED_BY_TORCH = [
 ]
 
 
-@pytest.mark.parametrize("case", COUNTED_BY_TORCH, ids=lambda case: f"{case.op}-{case.dtype}-{case.name}")
+@pytest.mark.parametrize(
+    "case", COUNTED_BY_TORCH, ids=lambda case: f"{case.op}-{case.dtype}-{case.name}"
+)
 def test_flops_agree_with_torchs_counter(case):
     flops = counted_flops(case.op, case)
     assert flops > 0
     assert OPS[case.op].work(case).flops == flops
 
 
-# op, dtype, extents, options: FLOPs, bytes read, bytes written. Worked out on paper from the docstrings' formulas.
+# op, dtype, extents, options: FLOPs, bytes read, bytes written. Worked out on paper from the
+# docstrings' formulas.
 BY_HAND = [
     ("matmul", "bf16", (3, 5, 7), {}, 210, 112, 30),
     ("matmul", "tf32", (3, 5, 7), {}, 210, 224, 60),  # fp32 in memory
@@ -110,11 +121,27 @@ BY_HAND = [
     ("triad", "bf16", (10,), {}, 20, 40, 20),  # a product and a sum
     ("dropout", "bf16", (10,), {}, 10, 28, 20),  # the seed takes 8 bytes in every dtype
     ("dropout", "fp64", (10,), {}, 10, 88, 80),
-    ("matvec-int8", "bf16", (3, 5), {}, 33, 37, 6),  # 15 weights, 5 of x in 10 bytes, 3 scales in 12
+    (
+        "matvec-int8",
+        "bf16",
+        (3, 5),
+        {},
+        33,
+        37,
+        6,
+    ),  # 15 weights, 5 of x in 10 bytes, 3 scales in 12
     ("matvec-int8", "fp64", (3, 5), {}, 33, 67, 24),
     ("rmsnorm", "bf16", (2, 5), {}, 40, 30, 20),
     ("layernorm", "bf16", (2, 5), {}, 70, 40, 20),  # weight and bias
-    ("residual-rmsnorm", "bf16", (2, 5), {}, 50, 50, 40),  # two matrices and a weight in, two matrices out
+    (
+        "residual-rmsnorm",
+        "bf16",
+        (2, 5),
+        {},
+        50,
+        50,
+        40,
+    ),  # two matrices and a weight in, two matrices out
     ("softmax", "bf16", (2, 5), {}, 50, 20, 20),
     ("cross-entropy", "bf16", (2, 5), {}, 40, 36, 8),  # two labels of 8 bytes; two losses in fp32
     ("cross-entropy", "fp64", (2, 5), {}, 40, 96, 16),  # losses in fp64
@@ -146,7 +173,8 @@ def test_inputs_have_the_declared_shapes_and_bytes(name, dtype, extent):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name, op in OPS.items() if op.take_rows), ("matmul", {"batch": 3})]
+    ("name", "options"),
+    [*((name, {}) for name, op in OPS.items() if op.take_rows), ("matmul", {"batch": 3})],
 )
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(2, 9, 4), slice(8, 9), slice(0, 9)])
 def test_rows_of_the_inputs_give_the_same_rows_of_the_result(name, options, rows):
@@ -168,7 +196,15 @@ def verdict(name, case, data, provider="torch"):
 def sizes(name):
     """Return small extents: one, odd ones, multiples of 16, and very unequal ones."""
     each = {1: [(1,), (7,), (64,), (1000,)], 2: [(1, 1), (3, 5), (64, 48), (1, 333), (333, 1)]}
-    each[3] = [(1, 1, 1), (3, 5, 7), (32, 48, 64), (1, 65, 129), (65, 1, 129), (65, 129, 1), (17, 16, 500)]
+    each[3] = [
+        (1, 1, 1),
+        (3, 5, 7),
+        (32, 48, 64),
+        (1, 65, 129),
+        (65, 1, 129),
+        (65, 129, 1),
+        (17, 16, 500),
+    ]
     count = len(EVERY_OP[name].axes)
     return each.get(count, [(1,) * count, (2,) * count, tuple(range(2, 2 + count)), (16,) * count])
 
@@ -214,10 +250,13 @@ def test_fp8_matmuls_converted_on_a_cpu_pass():
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("name", ["relu", "gelu", "gelu-tanh", "silu", "swiglu", "bias-gelu"])
 def test_activations_are_right_far_from_zero(name, dtype):
-    # For x = -5 GELU is -1.4e-6, the difference of two numbers near 1: libraries return 0 or that, and both are right.
+    # For x = -5 GELU is -1.4e-6, the difference of two numbers near 1: libraries return 0 or that,
+    # and both are right.
     x = torch.linspace(-40, 40, 8001, dtype=torch.float64).to(torch_dtype(dtype))
     case = case_of(name, dtype, *((1, 8001) if name == "bias-gelu" else (8001,)))
-    inputs = {"swiglu": (x, x.flip(0)), "bias-gelu": (x.view(1, -1), x.flip(0) / 16)}.get(name, (x,))
+    inputs = {"swiglu": (x, x.flip(0)), "bias-gelu": (x.view(1, -1), x.flip(0) / 16)}.get(
+        name, (x,)
+    )
     data = InputSet(inputs, torch.zeros(OPS[name].output_shape(case), dtype=x.dtype))
     found = verdict(name, case, data)
     assert found.is_right, found.reason
@@ -225,7 +264,10 @@ def test_activations_are_right_far_from_zero(name, dtype):
 
 # Values by hand or from tables, to detect a wrong reference.
 def test_op_references_agree_with_values_by_hand():
-    x, y = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([3.0, 5.0, 7.0], dtype=torch.float64)
+    x, y = (
+        torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64),
+        torch.tensor([3.0, 5.0, 7.0], dtype=torch.float64),
+    )
     found = {name: OPS[name].reference for name in OPS}
     assert found["copy"](x).tolist() == [-1, 0, 2]
     assert found["copy"](x).data_ptr() != x.data_ptr()
@@ -235,14 +277,25 @@ def test_op_references_agree_with_values_by_hand():
     assert found["sum"](y).item() == 15
     assert found["dot"](x, y).item() == 11
     assert found["matvec"](torch.stack([x, y]), y).tolist() == [11, 83]
-    assert found["matmul"](torch.stack([x, y]), torch.stack([x, y, x])).tolist() == [[-1, 0, 2], [5, 25, 55]]
-    assert found["matvec-int8"](torch.stack([x, y]), y, torch.tensor([2.0, 0.5]).double()).tolist() == [22, 41.5]
+    assert found["matmul"](torch.stack([x, y]), torch.stack([x, y, x])).tolist() == [
+        [-1, 0, 2],
+        [5, 25, 55],
+    ]
+    assert found["matvec-int8"](
+        torch.stack([x, y]), y, torch.tensor([2.0, 0.5]).double()
+    ).tolist() == [22, 41.5]
     assert found["triad"](x, y).tolist() == [8, 15, 23]
-    assert found["dropout"](x, None)[2].item() == pytest.approx(2 / 0.9, rel=1e-12)  # elements that are not dropped
-    normal_below_2 = 0.977249868051820793  # the normal distribution function at 2, Abramowitz and Stegun table 26.1
+    assert found["dropout"](x, None)[2].item() == pytest.approx(
+        2 / 0.9, rel=1e-12
+    )  # elements that are not dropped
+    # The normal distribution function at 2, Abramowitz and Stegun table 26.1.
+    normal_below_2 = 0.977249868051820793
     assert found["gelu"](x)[2].item() == pytest.approx(2 * normal_below_2, rel=1e-12)
     assert found["gelu"](x)[0].item() == pytest.approx(-0.158655253931457051, rel=1e-12)
-    assert found["bias-gelu"](x.view(1, 3), torch.tensor([1.0, 0.0, 0.0]).double())[0, 2] == found["gelu"](x)[2]
+    assert (
+        found["bias-gelu"](x.view(1, 3), torch.tensor([1.0, 0.0, 0.0]).double())[0, 2]
+        == found["gelu"](x)[2]
+    )
     assert found["bias-gelu"](x.view(1, 3), torch.tensor([1.0, 0.0, 0.0]).double())[0, 0] == 0
     logistic_at_2 = 0.880797077977882444
     assert found["silu"](x)[2].item() == pytest.approx(2 * logistic_at_2, rel=1e-12)
@@ -267,20 +320,26 @@ def test_rowwise_references_agree_with_values_by_hand():
     total, of_total = found["residual-rmsnorm"](x - 1, torch.ones_like(x), weight)
     assert torch.equal(total, x)
     assert torch.allclose(of_total, normed, rtol=1e-12)
-    logits = rows([0.0, math.log(3.0)], [1000.0, 1000.0])  # 1 : 3, and values that overflow without the maximum
+    logits = rows(
+        [0.0, math.log(3.0)], [1000.0, 1000.0]
+    )  # 1 : 3, and values that overflow without the maximum
     assert torch.allclose(found["softmax"](logits), rows([0.25, 0.75], [0.5, 0.5]), rtol=1e-12)
     losses = found["cross-entropy"](logits, torch.tensor([1, 0]))
     assert losses.tolist() == pytest.approx([math.log(4 / 3), math.log(2)], rel=1e-12)
 
 
 WIDENS_ON_A_CPU = ("rmsnorm", "residual-rmsnorm", "dropout")
-"""Ops that torch composes of several kernels on a CPU, including a conversion; on a GPU it has one kernel."""
+"""Ops that torch composes of several kernels on a CPU, including a conversion; on a GPU it has one
+kernel.
+"""
 
 WIDENS = ("cross-entropy", "matvec-int8")
 """Ops without a torch kernel for 16-bit logits or int8 weights, as their docstrings say."""
 
 
-@pytest.mark.parametrize("name", [name for name in OPS if name not in ("copy", *WIDENS_ON_A_CPU, *WIDENS)])
+@pytest.mark.parametrize(
+    "name", [name for name in OPS if name not in ("copy", *WIDENS_ON_A_CPU, *WIDENS)]
+)
 def test_eager_torch_copies_nothing(name):
     case = case_of(name, "bf16", *(64 for _ in OPS[name].axes))
     data = inputs_of(OPS[name], case)
@@ -292,11 +351,17 @@ def test_eager_torch_copies_nothing(name):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU"
+)
 @pytest.mark.parametrize(
     ("name", "dtype", "extents"),
     [
-        *(("swiglu", "bf16", (1000,)), ("matmul", "fp32", (33, 17, 65)), ("dropout", "bf16", (5000,))),
+        *(
+            ("swiglu", "bf16", (1000,)),
+            ("matmul", "fp32", (33, 17, 65)),
+            ("dropout", "bf16", (5000,)),
+        ),
         *(
             ("residual-rmsnorm", "bf16", (5, 333)),
             ("cross-entropy", "bf16", (7, 500)),

@@ -16,7 +16,11 @@ from roofline.commands import estimate
 
 
 def commands_of(parser):
-    (choices,) = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    (choices,) = [
+        action.choices
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
     return choices
 
 
@@ -41,18 +45,29 @@ def every_parser():
 
 
 PARSERS = dict(every_parser())
-FAMILIES = [name for name in PARSERS if name.startswith("bench.") and hasattr(module_of(name[6:]), "OPS")]
+FAMILIES = [
+    name for name in PARSERS if name.startswith("bench.") and hasattr(module_of(name[6:]), "OPS")
+]
 
 
 def options(name, *, advanced=True):
     others = () if advanced else PARSERS[name].group(ADVANCED)._group_actions
-    actions = [action for action in PARSERS[name]._actions if action.option_strings and action.dest != "help"]
+    actions = [
+        action
+        for action in PARSERS[name]._actions
+        if action.option_strings and action.dest != "help"
+    ]
     return [action for action in actions if action not in others]
 
 
 def meanings(option):
     """Return the destination and the placeholder of an option in each command that has it."""
-    return {name: action for name in PARSERS for action in options(name) if option in action.option_strings}
+    return {
+        name: action
+        for name in PARSERS
+        for action in options(name)
+        if option in action.option_strings
+    }
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -66,7 +81,9 @@ def test_help_shows_every_option_and_about_ten_first(name):
 
 
 def test_op_commands_and_compare_have_few_options():
-    assert max(len(options(name)) - len(options_of(name[6:])) for name in FAMILIES) <= 23  # two of them sizes in bytes
+    assert (
+        max(len(options(name)) - len(options_of(name[6:])) for name in FAMILIES) <= 23
+    )  # two of them sizes in bytes
     assert len(options("bench compare")) <= 24
 
 

@@ -65,7 +65,9 @@ def test_in_the_repository_our_packages_come_first(foreign):
 
 def build(kind, folder):
     """Return the file that the build backend makes, as pip calls it."""
-    pytest.importorskip("hatchling", reason="the build backend is not installed here: pip install -e '.[test]'")
+    pytest.importorskip(
+        "hatchling", reason="the build backend is not installed here: pip install -e '.[test]'"
+    )
     code = f"import sys, hatchling.build; print(hatchling.build.build_{kind}(sys.argv[1]))"
     done = python("-c", code, str(folder), cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -115,15 +117,28 @@ def test_a_source_distribution_has_no_runs(tmp_path):
     made = build("sdist", tmp_path)
     with tarfile.open(made) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"pyproject.toml", "README.md", "LICENSE", "bench/matmul.py", "roofline/gpus/h100-sxm.toml"}
+    wanted = {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "bench/matmul.py",
+        "roofline/gpus/h100-sxm.toml",
+    }
     wanted |= {"results/show/words.toml"}
-    wanted |= {f"roofline/picture/templates/{name}" for name in ("page.html", "page.css", "page.js")}
+    wanted |= {
+        f"roofline/picture/templates/{name}" for name in ("page.html", "page.css", "page.js")
+    }
     assert names >= wanted | {f"{package}/__init__.py" for package in PACKAGES}
-    assert not [name for name in names if name.startswith(("results/runs", ".git/", ".venv")) or name.endswith(".pyc")]
+    assert not [
+        name
+        for name in names
+        if name.startswith(("results/runs", ".git/", ".venv")) or name.endswith(".pyc")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("system", "left_out"), [("linux", set()), ("win32", {"triton"}), ("darwin", {"triton", "nvidia-ml-py"})]
+    ("system", "left_out"),
+    [("linux", set()), ("win32", {"triton"}), ("darwin", {"triton", "nvidia-ml-py"})],
 )
 def test_dependencies_without_a_wheel_are_not_required(system, left_out):
     needed = [Requirement(text) for text in PROJECT["dependencies"]]

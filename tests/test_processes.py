@@ -20,7 +20,9 @@ ENDINGS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 
 @pytest.fixture
 def started(tmp_path):
-    """Return a function that starts `python WORDS`; remaining processes are killed after the test."""
+    """Return a function that starts `python WORDS`; remaining processes are killed after the
+    test.
+    """
     running = []
 
     def start(*words, **variables):
@@ -80,16 +82,29 @@ def gelu(x):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
     pathlib.Path(os.environ["AT_WORK"]).touch()
     time.sleep(1000)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("command", "how"), [("bench.elementwise", signal.SIGKILL), ("bench compare", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("command", "how"), [("bench.elementwise", signal.SIGKILL), ("bench compare", signal.SIGTERM)]
+)
 def test_processes_of_a_user_function_end_with_the_command(started, runs, tmp_path, command, how):
     commands.keep_ceilings(runs)
     file, at_work = tmp_path / "mine.py", tmp_path / "at work"
     file.write_text(USERS)
-    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--device", "cpu"]
+    words = [
+        "--op",
+        "gelu",
+        "--dtype",
+        "fp32",
+        "--shape",
+        "4096",
+        "--cache",
+        "warm",
+        "--device",
+        "cpu",
+    ]
     words += ["--provider", f"torch,{file}:gelu", "--timeout", "600", "--no-save"]
     process = started("-m", *command.split(), *words, AT_WORK=str(at_work))
     assert ends_with_all(process, how, at_work.exists) == []

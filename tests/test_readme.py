@@ -25,7 +25,9 @@ SHORT_BUDGET_S = 3
 
 
 def commands(page):
-    """Return the commands of a page; the first one of the README measures the ceilings, as a first use does."""
+    """Return the commands of a page; the first one of the README measures the ceilings, as a first
+    use does.
+    """
     return [
         line
         for block in re.findall(r"^```bash\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
@@ -38,7 +40,14 @@ def finished(command, folder):
     line = command.replace("python", f"'{sys.executable}'", 1)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        line,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 
@@ -46,12 +55,18 @@ def run(command, folder):
     """Check exit code and output of a command; one that measures first gets a short budget."""
     short = re.sub(r"--budget \d+", f"--budget {SHORT_BUDGET_S}", command)
     if "--budget" not in command and "--signature" not in command:
-        short = re.sub(r"^python (-m bench(\.\w+| lecture)|\w+\.py)", rf"\g<0> --budget {SHORT_BUDGET_S}", command)
+        short = re.sub(
+            r"^python (-m bench(\.\w+| lecture)|\w+\.py)",
+            rf"\g<0> --budget {SHORT_BUDGET_S}",
+            command,
+        )
     done = finished(short, folder)
     if done.returncode == 2 and short != command:  # too busy a machine for a single row
         done = finished(command, folder)
     writes_a_file = " --output " in command or " > " in command or " --quiet" in command
-    allowed = (0, 1) if " compare " in command else (0,)  # 1: this machine confirms that one is slower
+    allowed = (
+        (0, 1) if " compare " in command else (0,)
+    )  # 1: this machine confirms that one is slower
     assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
     assert done.stdout.strip() or writes_a_file, command
 
@@ -83,7 +98,9 @@ def test_the_first_command_of_a_page_runs(page, tmp_path):
 def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path):
     assert commands(page)
     first, *others = commands("README.md")
-    done = others if page == "bench/README.md" else []  # the pages share commands that need no earlier one
+    done = (
+        others if page == "bench/README.md" else []
+    )  # the pages share commands that need no earlier one
     for command in commands(page):
         if command != first:
             keep_ceilings(runs)

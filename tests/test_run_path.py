@@ -1,4 +1,6 @@
-"""Number of functions and files of this project from `main` to the saved record of one measurement."""
+"""Number of functions and files of this project from `main` to the saved record of one
+measurement.
+"""
 
 import json
 import os
@@ -36,14 +38,16 @@ code = main(matmul.__file__, matmul.__doc__, matmul.EXAMPLES, matmul.OPS, matmul
 sys.setprofile(None)
 assert code == 0 and is_kept
 print("called:", json.dumps(sorted(called)))
-"""
+"""  # noqa: E501
 
 
 def test_the_path_to_a_saved_record_has_few_functions(tmp_path):
     keep_ceilings(tmp_path)
     environment = os.environ | {"ROOFMARK_RUNS": str(tmp_path)}
     command = [sys.executable, "-c", COUNT, str(ROOT)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     called = json.loads(done.stdout.rpartition("called: ")[2])
     files = {}
     for file, name in called:

@@ -1,7 +1,7 @@
 """Collectives timed by each rank, and what their times say of slow ranks and links.
 
-In a round, each rank times a short matmul, and then the collective. The rank that arrives last waits least, so its
-collective is the shortest. Times are gathered after the rounds of a size.
+In a round, each rank times a short matmul, and then the collective. The rank that arrives last
+waits least, so its collective is the shortest. Times are gathered after the rounds of a size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ Times = NDArray[float64]
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-REDUCING, DIVIDING = ("all-reduce", "reduce-scatter"), ("all-gather", "reduce-scatter", "all-to-all")
+REDUCING, DIVIDING = (
+    ("all-reduce", "reduce-scatter"),
+    ("all-gather", "reduce-scatter", "all-to-all"),
+)
 WAITING = ("all-reduce", *DIVIDING)
 """No rank finishes these before all have arrived. The others do not show who arrived last."""
 
@@ -56,11 +59,15 @@ LATE_ROUNDS = 0.8
 LATE_SHARE, SLOWER_SHARE = 0.5, 0.02
 """It is then late by at least these fractions of its collective and of the usual matmul."""
 DEVICE_SHARE, HOST_SHARE = 2 / 3, 1 / 3
-"""Fractions of the delay in the matmul: from the first it is the device, up to the second the host or input."""
+"""Fractions of the delay in the matmul: from the first it is the device, up to the second the host
+or input.
+"""
 
 MIN_LINKED_RANKS = 4
 LINK_DEVIATES, LINK_SHARE = 4.0, 0.1
-"""Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others in every sweep."""
+"""Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others in
+every sweep.
+"""
 
 ANSWER_S = 2.0
 """Time for the other ranks to answer after a timeout."""
@@ -72,16 +79,25 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 class Collective:
-    """One op on arrays of integers; the size is rounded up to equal parts of all ranks if the op divides it."""
+    """One op on arrays of integers; the size is rounded up to equal parts of all ranks if the op
+    divides it.
+    """
 
-    def __init__(self, op: str, size_bytes: int, dtype: torch.dtype, rank: int, ranks: int, device: str) -> None:
+    def __init__(
+        self, op: str, size_bytes: int, dtype: torch.dtype, rank: int, ranks: int, device: str
+    ) -> None:
         unit = dtype.itemsize * (ranks if op in DIVIDING else 1)
         self.op, self.rank, self.ranks = op, rank, ranks
         self.size_bytes = unit * math.ceil(size_bytes / unit)
         total = self.size_bytes // dtype.itemsize
         part = total // ranks
-        self.own, self._length = slice(rank * part, (rank + 1) * part), part if op == "all-gather" else total
-        self.result = torch.empty(part if op == "reduce-scatter" else total, dtype=dtype, device=device)
+        self.own, self._length = (
+            slice(rank * part, (rank + 1) * part),
+            part if op == "all-gather" else total,
+        )
+        self.result = torch.empty(
+            part if op == "reduce-scatter" else total, dtype=dtype, device=device
+        )
         self.source = self.input_of(rank)
 
     def input_of(self, rank: int) -> torch.Tensor:
@@ -95,7 +111,9 @@ class Collective:
             total = reduce(torch.add, inputs)
             return total[self.own] if self.op == "reduce-scatter" else total
         if self.op in DIVIDING:
-            return torch.cat([(each if self.op == "all-gather" else each[self.own]).clone() for each in inputs])
+            return torch.cat(
+                [(each if self.op == "all-gather" else each[self.own]).clone() for each in inputs]
+            )
         return self.input_of(0 if self.op == "broadcast" else (self.rank - 1) % self.ranks)
 
     def prepare(self) -> None:
@@ -111,19 +129,26 @@ class Collective:
             "reduce-scatter": lambda: reduce_scatter(self.result, self.source),
             "all-to-all": lambda: dist.all_to_all_single(self.result, self.source),
             "broadcast": lambda: dist.broadcast(self.result, 0),
-            "send-recv": lambda: self.exchange((self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks),
+            "send-recv": lambda: self.exchange(
+                (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+            ),
         }
         calls[self.op]()
 
     def exchange(self, to: int, source: int) -> None:
-        sent, received = dist.P2POp(dist.isend, self.source, to), dist.P2POp(dist.irecv, self.result, source)
+        sent, received = (
+            dist.P2POp(dist.isend, self.source, to),
+            dist.P2POp(dist.irecv, self.result, source),
+        )
         for request in dist.batch_isend_irecv([sent, received]):
             request.wait()
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A cause of slow collectives: `device`, `host or input`, or `link`, of a rank or of a pair of ranks."""
+    """A cause of slow collectives: `device`, `host or input`, or `link`, of a rank or of a pair of
+    ranks.
+    """
 
     cause: str
     ranks: tuple[int, ...]
@@ -132,12 +157,16 @@ class Claim:
 
 def excess(times_s: Times) -> Times:
     """Return by how much each rank exceeds the median of the others in each round."""
-    others = [np.median(np.delete(times_s, rank, axis=1), axis=1) for rank in range(times_s.shape[1])]
+    others = [
+        np.median(np.delete(times_s, rank, axis=1), axis=1) for rank in range(times_s.shape[1])
+    ]
     return times_s - np.stack(others, axis=1)
 
 
 def late_ranks(durations_s: Times, work_s: Times) -> tuple[set[int], list[Claim]]:
-    """Return the ranks that arrive late in most rounds, and claims on those whose matmul shows the cause."""
+    """Return the ranks that arrive late in most rounds, and claims on those whose matmul shows the
+    cause.
+    """
     late_s, slower_s, late, claims = -excess(durations_s), excess(work_s), set[int](), list[Claim]()
     min_s = SLOWER_SHARE * float(np.median(work_s))
     for rank in range(durations_s.shape[1]):
@@ -172,13 +201,18 @@ def pair_rounds(ranks: int) -> list[list[Pair]]:
 def slow_links(
     pairs_s: Mapping[Pair, Sequence[float]], nodes: Sequence[str], late: Set[int] = frozenset()
 ) -> list[Claim]:
-    """Return claims on pairs that are slower than the others in every sweep, or on a rank if all its pairs are.
+    """Return claims on pairs that are slower than the others in every sweep, or on a rank if all
+    its pairs are.
 
     Pairs within a node and between nodes are compared separately; pairs of late ranks are left out.
     """
     claims = []
     for is_inside in (True, False):
-        pairs = [(a, b) for a, b in pairs_s if (nodes[a] == nodes[b]) is is_inside and late.isdisjoint((a, b))]
+        pairs = [
+            (a, b)
+            for a, b in pairs_s
+            if (nodes[a] == nodes[b]) is is_inside and late.isdisjoint((a, b))
+        ]
         kind = {pair: sorted(pairs_s[pair]) for pair in pairs}
         partners = Counter(rank for pair in kind for rank in pair)
         if len(partners) < MIN_LINKED_RANKS:
@@ -186,15 +220,31 @@ def slow_links(
         # The low median of 6 pairs is that of a usual one, also if the 3 pairs of a rank are slow.
         center = median_low(map(median, kind.values()))
         between_s = median_low(abs(median(samples) - center) for samples in kind.values())
-        within_s = median(median(abs(value - median(samples)) for value in samples) for samples in kind.values())
-        limit_s = center + max(LINK_DEVIATES * 1.4826 * max(between_s, within_s), LINK_SHARE * center)
+        within_s = median(
+            median(abs(value - median(samples)) for value in samples) for samples in kind.values()
+        )
+        limit_s = center + max(
+            LINK_DEVIATES * 1.4826 * max(between_s, within_s), LINK_SHARE * center
+        )
         slow = [pair for pair, samples in kind.items() if samples[0] > limit_s]
         of_slow = Counter(rank for pair in slow for rank in pair)
-        ranks = [rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number]
-        claimed = [*((rank,) for rank in sorted(ranks)), *(pair for pair in slow if not set(ranks) & set(pair))]
+        ranks = [
+            rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number
+        ]
+        claimed = [
+            *((rank,) for rank in sorted(ranks)),
+            *(pair for pair in slow if not set(ranks) & set(pair)),
+        ]
         for who in claimed:
-            ratio = median(median(samples) for pair, samples in kind.items() if set(who) <= set(pair)) / center
-            claims.append(Claim("link", who, f"exchanges take {ratio:.3g} times as long as those of other pairs"))
+            ratio = (
+                median(median(samples) for pair, samples in kind.items() if set(who) <= set(pair))
+                / center
+            )
+            claims.append(
+                Claim(
+                    "link", who, f"exchanges take {ratio:.3g} times as long as those of other pairs"
+                )
+            )
     return claims
 
 
@@ -203,13 +253,15 @@ def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
     """Leave the group at the end; after a failure, name the ranks that do not answer.
 
     Raises:
-        NoDeviceError: a failure, on the first rank that answers; the others exit with the same code.
+        NoDeviceError: a failure, on the first rank that answers; the others exit with the same
+            code.
     """
     ranks, alive = range(here.world_size or 1), {here.rank}
     try:
         yield
     except RuntimeError as error:
-        # After a timeout, all others fail at the same time; after a lost connection, until they reach their timeout.
+        # After a timeout, all others fail at the same time; after a lost connection, until they
+        # reach their timeout.
         is_timeout = "imed out" in str(error) or "monitoredBarrier" in str(error)
         deadline = time.monotonic() + ANSWER_S + (0 if is_timeout else timeout_s)
         try:
@@ -222,25 +274,34 @@ def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
         if here.rank > min(alive):
             raise SystemExit(NO_DEVICE) from None
         missing = ", ".join(str(rank) for rank in ranks if rank not in alive)
-        raise NoDeviceError(f"no answer from rank {missing}" if missing else str(error).splitlines()[0]) from None
+        raise NoDeviceError(
+            f"no answer from rank {missing}" if missing else str(error).splitlines()[0]
+        ) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 class Group:
-    """The ranks of a run, and what is found about them. Checks and gathering use gloo, also between GPUs."""
+    """The ranks of a run, and what is found about them. Checks and gathering use gloo, also between
+    GPUs.
+    """
 
     def __init__(self, here: Rank, store: Store, run: Run) -> None:
         self.rank, self.run, self.ranks = here.rank, run, here.world_size or 1
         timeout = timedelta(seconds=run.args.timeout)
-        dist.init_process_group(run.args.backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout)
+        dist.init_process_group(
+            run.args.backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout
+        )
         self.gloo = dist.new_group(backend="gloo", timeout=timeout)
         self.nodes = self.gathered(here.node)
         # Raises RuntimeError unless all ranks arrive in time.
         self.check = partial(dist.monitored_barrier, self.gloo, timeout, wait_all_ranks=True)
         n = WORK_WIDTHS[run.device.is_gpu]
-        a, out = torch.ones(n, n, device=run.device.torch_name), torch.empty(n, n, device=run.device.torch_name)
+        a, out = (
+            torch.ones(n, n, device=run.device.torch_name),
+            torch.empty(n, n, device=run.device.torch_name),
+        )
         self.work: Call = lambda: torch.mm(a, a, out=out)
         self.claims, self.pairs_s = list[Claim](), dict[Pair, list[float]]()
 
@@ -258,17 +319,23 @@ class Group:
             self.run.progress.say(f"{row.op} {size(row.shape['bytes'])}")
             self.check()
             times = self.measure_row(row)
-            if row.op in WAITING and row.shape == rows[0].shape:  # large arrays hide who arrived late
+            if (
+                row.op in WAITING and row.shape == rows[0].shape
+            ):  # large arrays hide who arrived late
                 arrivals.append(times)
             self.run.progress.advance()
         if arrivals:
-            late, self.claims = late_ranks(*(np.concatenate(parts) for parts in zip(*arrivals, strict=True)))
+            late, self.claims = late_ranks(
+                *(np.concatenate(parts) for parts in zip(*arrivals, strict=True))
+            )
         if has_pairs:
             self.measure_pairs(rows[-1])
             self.claims += slow_links(self.pairs_s, self.nodes, late)
 
     def measure_row(self, row: Record) -> tuple[Times, Times]:
-        """Save the record of this rank, and return the times of the collective and of the matmul before it."""
+        """Save the record of this rank, and return the times of the collective and of the matmul
+        before it.
+        """
         job, device = self.job(row.op, row), self.run.device
 
         def rounds(count: int) -> Iterator[tuple[float, float]]:
@@ -291,30 +358,56 @@ class Group:
                 last = all_s.argmin(axis=1)
                 rank = int(np.bincount(last).argmax())
                 late_s = float(np.median(-excess(all_s)[last == rank, rank]))
-                telemetry["last"] = {"last_rank": rank, "last_share": float(np.mean(last == rank)), "late_s": late_s}
-        row = replace(row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes), telemetry=telemetry)
+                telemetry["last"] = {
+                    "last_rank": rank,
+                    "last_share": float(np.mean(last == rank)),
+                    "late_s": late_s,
+                }
+        row = replace(
+            row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes), telemetry=telemetry
+        )
         if True in wrong:
             row = replace(row, status="invalid", reason=f"wrong result on rank {wrong.index(True)}")
         else:
             row = replace(
-                row, status="ok", samples_s=samples_s, median_s=median(samples_s), ci95_s=median_ci95(samples_s)
+                row,
+                status="ok",
+                samples_s=samples_s,
+                median_s=median(samples_s),
+                ci95_s=median_ci95(samples_s),
             )
         self.run.keep(row)
         return all_s, work_s
 
     def job(self, op: str, row: Record) -> Collective:
-        return Collective(op, row.shape["bytes"], DTYPES[row.dtype], self.rank, self.ranks, self.run.device.torch_name)
+        return Collective(
+            op,
+            row.shape["bytes"],
+            DTYPES[row.dtype],
+            self.rank,
+            self.ranks,
+            self.run.device.torch_name,
+        )
 
     def measure_pairs(self, row: Record) -> None:
-        """Measure exchanges of each pair in several sweeps, because a disturbance may slow a pair in one whole sweep.
+        """Measure exchanges of each pair in several sweeps, because a disturbance may slow a pair
+        in one whole sweep.
 
         The rank that arrived last did not wait, so the shorter time of the two counts.
         """
         job = self.job("send-recv", row)
         for pairs in pair_rounds(self.ranks) * SWEEPS:
-            partner = next((sum(pair) - self.rank for pair in pairs if self.rank in pair), self.rank)
-            exchange = job.prepare if partner == self.rank else partial(job.exchange, partner, partner)
+            partner = next(
+                (sum(pair) - self.rank for pair in pairs if self.rank in pair), self.rank
+            )
+            exchange = (
+                job.prepare if partner == self.rank else partial(job.exchange, partner, partner)
+            )
             self.check()
-            all_s = self.gathered([finished_s(exchange, self.run.device) for _ in range(1 + EXCHANGES)][1:])
+            all_s = self.gathered(
+                [finished_s(exchange, self.run.device) for _ in range(1 + EXCHANGES)][1:]
+            )
             for one, two in pairs:
-                self.pairs_s.setdefault((one, two), []).append(median(map(min, all_s[one], all_s[two])))
+                self.pairs_s.setdefault((one, two), []).append(
+                    median(map(min, all_s[one], all_s[two]))
+                )

@@ -1,7 +1,7 @@
 """The loops over the rows of a run, within the budget; users' functions are measured in workers.
 
-A row of an op is visited three times, in turn with the other rows, so that its samples include slow changes of the
-machine. A row of a scenario, such as a training step or a copy, is measured once.
+A row of an op is visited three times, in turn with the other rows, so that its samples include slow
+changes of the machine. A row of a scenario, such as a training step or a copy, is measured once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,21 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.flags import judged, not_converged, reasons_of
-from bench.harness.measure.isolated import compile_rows, launched_fields, load_problem, measure_isolated
+from bench.harness.measure.isolated import (
+    compile_rows,
+    launched_fields,
+    load_problem,
+    measure_isolated,
+)
 from bench.harness.measure.measure_row import measure_row, release
-from bench.harness.measure.rows import Row, Settings, failed, is_out_of_memory, one_line, out_of_time
+from bench.harness.measure.rows import (
+    Row,
+    Settings,
+    failed,
+    is_out_of_memory,
+    one_line,
+    out_of_time,
+)
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.run import Run, refused_all
@@ -31,16 +43,21 @@ from results.show.table import describe
 from results.stats.samples import half_width, median_ci95, outlier_count
 
 VISITS = 3
-"""With two visits it would be unclear which is unusual; more would cost more preparation than they add."""
+"""With two visits it would be unclear which is unusual; more would cost more preparation than they
+add.
+"""
 
 NOT_CONVERGED = "not-converged"
-"""This flag and those of ceilings are decided again from all samples; a record has the other flags of any visit."""
+"""This flag and those of ceilings are decided again from all samples; a record has the other flags
+of any visit.
+"""
 
 
 def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
     """Start a run and measure its rows, from the import of users' functions to the last visit.
 
-    If `may_reorder`, a case that takes too much of the budget may be measured after a smaller one of its op.
+    If `may_reorder`, a case that takes too much of the budget may be measured after a smaller one
+    of its op.
     """
     if all(row.refused for row in rows):
         raise refused_all(row.refused for row in rows if row.refused)
@@ -86,20 +103,33 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
     for number in range(1, VISITS):
         visit_again(run, measured, budget, number)
     for index, (row, record) in enumerate(measured):
-        if row.settings.kernels and run.device.is_gpu and record.status == "ok" and budget.has_time():
-            as_measured, how = replace(row, provider=record.provider), (run.device, run.args.timeout, run.deadline)
+        if (
+            row.settings.kernels
+            and run.device.is_gpu
+            and record.status == "ok"
+            and budget.has_time()
+        ):
+            as_measured, how = (
+                replace(row, provider=record.provider),
+                (run.device, run.args.timeout, run.deadline),
+            )
             fields = launched_fields(as_measured, record.median_s or 0.0, *how)
             measured[index] = row, run.keep(replace(record, **fields), replaces=record)
     run.rewrite()
     for _, record in measured if run.args.verbose else ():
-        for line in [*describe(record), *(f"  | {line}" for line in (record.output or "").splitlines())]:
+        for line in [
+            *describe(record),
+            *(f"  | {line}" for line in (record.output or "").splitlines()),
+        ]:
             run.progress.note(line)
     if late:
         enough = f"use --budget {budget.enough_s(len(measured))} for about all"
         run.progress.note(f"no time was left for {late} of {len(rows)} rows; {enough}")
 
 
-def first_visits(run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool) -> list[tuple[Row, Record]]:
+def first_visits(
+    run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool
+) -> list[tuple[Row, Record]]:
     """Visit each row once while there is time; return these rows with their records."""
     waiting, measured = deque(rows), list[tuple[Row, Record]]()
     while waiting:
@@ -136,7 +166,9 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
         share = len(indices) - done + (VISITS - 1 - number) * len(indices)
         merged = with_visit(record, visit(run, row, budget, share), LIMITS[run.device.type])
         if merged is not record:
-            merged = judged(merged, run.device, run.ceilings)  # the median of one visit alone may be above a ceiling
+            merged = judged(
+                merged, run.device, run.ceilings
+            )  # the median of one visit alone may be above a ceiling
             measured[index] = row, run.keep(merged, replaces=record)
             run.progress.advance()
 
@@ -144,7 +176,8 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
 def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
     """Measure a row once, within 1 / `share` of the time left.
 
-    A worker measures users' functions, and all rows after an error that makes the GPU unusable in this process.
+    A worker measures users' functions, and all rows after an error that makes the GPU unusable in
+    this process.
     """
     run.progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
     if row.refused:
@@ -176,8 +209,8 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
 def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
     """Return a record with the samples of another visit added; a wrong or failed visit replaces it.
 
-    Other times (host latency, warm time) and telemetry come from the visit with the middle median. `limits` are for the
-    whole row.
+    Other times (host latency, warm time) and telemetry come from the visit with the middle median.
+    `limits` are for the whole row.
     """
     if visit.status != "ok":  # skipped: no time was left for it
         return record if visit.status == "skipped" else visit
@@ -207,7 +240,8 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
 
 
 def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s: float) -> bool:
-    """Swap a row that would take far more than its share of the time with a smaller case of its op in `waiting`.
+    """Swap a row that would take far more than its share of the time with a smaller case of its op
+    in `waiting`.
 
     Return whether it was swapped. So a short budget measures something of every op.
     """
@@ -215,10 +249,16 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
     others = (
         index
         for index, other in enumerate(waiting)
-        if (other.op.name, other.case.dtype, other.provider) == same and total(other.op, other.case) < size
+        if (other.op.name, other.case.dtype, other.provider) == same
+        and total(other.op, other.case) < size
     )
     smaller = next(others, None)
-    if row.refused or smaller is None or not budget.has_time() or not budget.is_too_long(expected_s, done):
+    if (
+        row.refused
+        or smaller is None
+        or not budget.has_time()
+        or not budget.is_too_long(expected_s, done)
+    ):
         return False
     waiting[smaller], next_row = row, waiting[smaller]
     waiting.appendleft(next_row)
@@ -226,7 +266,8 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
 
 
 Measure = Callable[[Record, Run, int], Record]
-"""`measure(blank, run, rows)` returns the record of a row; `rows` share the time left. It can be pickled.
+"""`measure(blank, run, rows)` returns the record of a row; `rows` share the time left. It can be
+pickled.
 
 If it raises, the row is `failed`, or `skipped` if memory ran out.
 """
@@ -248,7 +289,8 @@ def measure_once(
         name: middle of the run file's name: `train-step` for the command `bench.train_step`.
         device: the device under test.
         rows: blank record of each row, with a `reason` if it cannot be measured here.
-        defined_in: modules of this project that define what a row measures, besides the command's own.
+        defined_in: modules of this project that define what a row measures, besides the command's
+            own.
     """
     if all(blank.reason for blank, _ in rows):
         raise refused_all(blank for blank, _ in rows)
@@ -257,14 +299,20 @@ def measure_once(
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, command, name, device, settings.to_dict(), argv) as run:
         run.start(tuple(dict.fromkeys(blank.dtype for blank, _ in rows if not blank.reason)))
-        measure_scenarios(run, [(replace(blank, op_sha256=sha256), measure) for blank, measure in rows], settings)
+        measure_scenarios(
+            run, [(replace(blank, op_sha256=sha256), measure) for blank, measure in rows], settings
+        )
         run.note_time()
         run.judge_again()
     return run
 
 
-def measure_scenarios(run: Run, rows: Sequence[tuple[Record, Measure]], settings: Settings, others: int = 0) -> None:
-    """Measure each row once; `others` is the number of rows of ops that are measured later in the same budget."""
+def measure_scenarios(
+    run: Run, rows: Sequence[tuple[Record, Measure]], settings: Settings, others: int = 0
+) -> None:
+    """Measure each row once; `others` is the number of rows of ops that are measured later in the
+    same budget.
+    """
     budget = Budget(run.device, settings, run.deadline, len(rows) + others)
     run.progress.expect(len(rows), budget.left_s)
     for done, (blank, measure) in enumerate(rows):
@@ -286,9 +334,16 @@ def _measured(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
         return blank
     if release(run.device):
         return _attempt(blank, measure, run, rows)
-    arguments = blank, measure, run, rows  # in a new process: after an illegal access this one cannot use the GPU
+    arguments = (
+        blank,
+        measure,
+        run,
+        rows,
+    )  # in a new process: after an illegal access this one cannot use the GPU
     try:
-        return worker.call(_attempt, *arguments, timeout_s=worker.OWN_TIMEOUT_S, deadline=run.deadline)[0]
+        return worker.call(
+            _attempt, *arguments, timeout_s=worker.OWN_TIMEOUT_S, deadline=run.deadline
+        )[0]
     except worker.WorkerError as error:
         return replace(blank, status="failed", reason=str(error))
 

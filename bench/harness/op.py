@@ -37,10 +37,18 @@ def square(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
 
 ROW_SHAPES = {
     "cpu": ("1024x1024", "1024x8192", "64x131072"),
-    "cuda": ("131072x1024", "32768x4096", "16384x8192", "4096x32768", "2048x65536", "1024x131072", "1024x262144"),
+    "cuda": (
+        "131072x1024",
+        "32768x4096",
+        "16384x8192",
+        "4096x32768",
+        "2048x65536",
+        "1024x131072",
+        "1024x262144",
+    ),
 }
-"""Default shapes of ops on rows of matrices. On a GPU they take 256 MiB in bf16, or twice that if fewer rows would not
-fill it evenly."""
+"""Default shapes of ops on rows of matrices. On a GPU they take 256 MiB in bf16, or twice that if
+fewer rows would not fill it evenly."""
 
 ROWS = 4096
 """Rows of a matrix if only the width is given: the tokens of a typical batch."""
@@ -56,15 +64,25 @@ def rows_by_width(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int,
 
 
 def sequences_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return a number of sequences and their length; a single number is the length of one sequence."""
+    """Return a number of sequences and their length; a single number is the length of one
+    sequence.
+    """
     if len(extents) > 2:
-        raise ValueError(f"write {'x'.join(axes)}, sequences and the length of each, or the length of one sequence")
+        raise ValueError(
+            f"write {'x'.join(axes)}, sequences and the length of each, or the length of one "
+            f"sequence"
+        )
     return (1, *extents) if len(extents) == 1 else extents
 
 
 def parse_count(text: str, maximum: int, name: str = "") -> int:
     """Parse an integer from 1 to `maximum`; the message of the `ValueError` starts with `name`."""
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(maximum)) and 0 < int(text) <= maximum):
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= len(str(maximum))
+        and 0 < int(text) <= maximum
+    ):
         raise ValueError(f"{name}'{text}' must be an integer from 1 to {maximum}")
     return int(text)
 
@@ -77,11 +95,20 @@ def parse_choice(text: str, choices: Sequence[str], name: str) -> str:
 
 
 def library(module: str, name: str, *more: Any, **options: Any) -> Callable[..., Any]:
-    """Return a library's function, imported at its first call; the arguments `more` follow the inputs."""
+    """Return a library's function, imported at its first call; the arguments `more` follow the
+    inputs.
+    """
     return partial(_call, module, name, more, options)
 
 
-def _call(module: str, name: str, more: tuple[Any, ...], options: Mapping[str, Any], *inputs: Any, **out: Any) -> Any:
+def _call(
+    module: str,
+    name: str,
+    more: tuple[Any, ...],
+    options: Mapping[str, Any],
+    *inputs: Any,
+    **out: Any,
+) -> Any:
     return _imported(module, name)(*inputs, *more, **options, **out)
 
 
@@ -113,21 +140,24 @@ class Option:
     name: str
     help: str
     parse: Callable[[str], Any]
-    """Parses a value; raises `ValueError` with the allowed values. `parse(str(value))` must return the value again,
-    because other processes get it as text. Records save it as JSON."""
+    """Parses a value; raises `ValueError` with the allowed values. `parse(str(value))` must return
+    the value again, because other processes get it as text. Records save it as JSON."""
     default: Callable[[str], Any]
     """Default value by dtype."""
     label: Callable[[Any], str] | None = None
-    """Text of a value in a case's name, empty for the usual one. None: `name=value`, except for the default."""
+    """Text of a value in a case's name, empty for the usual one. None: `name=value`, except for the
+    default.
+    """
     label_order: int = 0
     """Position of the label in the name, lowest first; equal ones in the order of the options."""
 
 
 class TensorMaker(Protocol):
-    """Makes one input: `make(extent, ...)` returns a filled tensor of that shape in the case's dtype.
+    """Makes one input: `make(extent, ...)` returns a filled tensor of that shape in the case's
+    dtype.
 
-    `dtype` selects another dtype. `int8` uses its full range, as quantized weights do; `int64` has integers from 0 to
-    2^63 - 2 for labels and seeds, of which an op takes the remainder.
+    `dtype` selects another dtype. `int8` uses its full range, as quantized weights do; `int64` has
+    integers from 0 to 2^63 - 2 for labels and seeds, of which an op takes the remainder.
     """
 
     def __call__(self, *shape: int, dtype: str | None = None) -> Tensor:
@@ -149,7 +179,12 @@ class Case:
 
     @classmethod
     def of(
-        cls, op: str, dtype: str, shape: Mapping[str, int], options: Sequence[Option], values: Mapping[str, Any]
+        cls,
+        op: str,
+        dtype: str,
+        shape: Mapping[str, int],
+        options: Sequence[Option],
+        values: Mapping[str, Any],
     ) -> Case:
         chosen = {option.name: values[option.name] for option in options}
         labels = []
@@ -171,9 +206,9 @@ class Case:
 class Op:
     """An operation: its inputs, reference, work, and computation in torch.
 
-    The functions take and return tensors of the case's dtype on the device under test. `reference` is also called
-    with fp64 inputs, and providers are checked against this result; int64 and int32 inputs, which are labels, seeds and
-    indices, are not converted.
+    The functions take and return tensors of the case's dtype on the device under test. `reference`
+    is also called with fp64 inputs, and providers are checked against this result; int64 and int32
+    inputs, which are labels, seeds and indices, are not converted.
     """
 
     name: str
@@ -186,17 +221,26 @@ class Op:
     make_inputs: Callable[[Case, TensorMaker], tuple[Tensor, ...]]
     output_shape: Callable[[Case], tuple[int, ...]]
     reference: Callable[..., Tensor]
-    """`reference(*inputs)` returns the result; plain torch, differentiable in precision only by its inputs."""
+    """`reference(*inputs)` returns the result; plain torch, differentiable in precision only by its
+    inputs.
+    """
     eager: Callable[..., Any]
-    """`eager(*inputs, out=out)`, as a torch user would call it. It writes into `out`, or returns the result if torch
-    would need a copy to write it there; the output stacks a tuple of tensors."""
+    """`eager(*inputs, out=out)`, as a torch user would call it. It writes into `out`, or returns
+    the result if torch would need a copy to write it there; the output stacks a tuple of
+    tensors."""
     expression: Callable[..., Any] | None = None
-    """`expression(*inputs)` for `torch.compile`, returns a tensor or a tuple of tensors; None: `reference`."""
+    """`expression(*inputs)` for `torch.compile`, returns a tensor or a tuple of tensors; None:
+    `reference`.
+    """
     writes_out_when_compiled: bool = True
-    """Whether a compiled pointwise store may write into `out`; a library call returns a new tensor."""
+    """Whether a compiled pointwise store may write into `out`; a library call returns a new
+    tensor.
+    """
     output_dtype: Callable[[str], str] = lambda dtype: dtype
     outputs: int = 1
-    """Number of equally shaped results that the output stacks along its first axis; the scale of each is checked."""
+    """Number of equally shaped results that the output stacks along its first axis; the scale of
+    each is checked.
+    """
     dtypes: tuple[str, ...] = FLOAT_DTYPES
     extents: Callable[[tuple[int, ...], tuple[str, ...]], tuple[int, ...]] = square
     """Converts the numbers of a shape, `4096` or `4096x1024`, to one extent per axis."""
@@ -207,27 +251,37 @@ class Op:
     is_in_suite: bool = True
     """Whether `bench suite` measures it; a whole model would take the time of all other ops."""
     terms: Callable[[Case], int] = lambda case: 1
-    """Number of products or addends per output element; 1 for elementwise ops. Sets the error bound."""
+    """Number of products or addends per output element; 1 for elementwise ops. Sets the error
+    bound.
+    """
     intermediate_roundings: int = 0
-    """Number of roundings to the case's dtype before the final store, if torch runs several kernels."""
+    """Number of roundings to the case's dtype before the final store, if torch runs several
+    kernels.
+    """
     units: str | None = None
-    """Peak of the op: `matrix` (tensor cores) for matmuls, `vector` for all else. None: `vector` if the op sums nothing
-    (`terms` of 1 and no `magnitude`), else `matrix`, the higher peak."""
+    """Peak of the op: `matrix` (tensor cores) for matmuls, `vector` for all else. None: `vector` if
+    the op sums nothing (`terms` of 1 and no `magnitude`), else `matrix`, the higher peak."""
     tolerance: float = 1.0
     """Factor on the allowed rounding error, set by `--tolerance` and not by op files."""
     magnitude: Callable[..., Tensor] | None = None
-    """`magnitude(truth, *inputs)` in fp64: value to which the fp32 error of each output element is proportional, if
-    that is neither the operands' size nor a sum of products. See `bench.harness.data.verify`."""
+    """`magnitude(truth, *inputs)` in fp64: value to which the fp32 error of each output element is
+    proportional, if that is neither the operands' size nor a sum of products. See
+    `bench.harness.data.verify`."""
     check_result: Callable[[Case, Launch, Launch | None], str | None] | None = None
-    """Check of a random result instead of `reference`: `check_result(case, launch, earlier)` returns the error, or
-    None. `earlier` is a launch on other inputs, or None."""
-    take_rows: Callable[[tuple[Tensor, ...], Tensor, Any], tuple[tuple[Tensor, ...], Tensor]] | None = None
-    """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` of these `rows` (an index of the output's
-    rows), to check a large result in parts. None: it is checked as a whole."""
+    """Check of a random result instead of `reference`: `check_result(case, launch, earlier)`
+    returns the error, or None. `earlier` is a launch on other inputs, or None."""
+    take_rows: (
+        Callable[[tuple[Tensor, ...], Tensor, Any], tuple[tuple[Tensor, ...], Tensor]] | None
+    ) = None
+    """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` of these `rows` (an
+    index of the output's rows), to check a large result in parts. None: it is checked as a
+    whole."""
     rows: Callable[[Case], int] = lambda case: next(iter(case.shape.values()))
     """Number of rows for `take_rows`; by default the extent of the first axis."""
     defined_in: tuple[str, ...] = ()
-    """Full names of modules of this project that define the op, besides the files of its functions."""
+    """Full names of modules of this project that define the op, besides the files of its
+    functions.
+    """
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` if the op does not support the case."""
 
@@ -238,7 +292,16 @@ MAX_CASES = 10_000
 MAX_EXTENT = 10**18 - 1
 """No axis is longer: no machine has an exabyte."""
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
 
 
 class UsageError(ValueError):
@@ -252,8 +315,8 @@ class ShapeError(UsageError):
 def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
     """Return the shapes, axis name to extent, each once, in order.
 
-    `words` are single numbers or `MxNxK`; any number may be a range `start:stop:step`, stop included. `Op.extents`
-    defines the meaning of a single number.
+    `words` are single numbers or `MxNxK`; any number may be a range `start:stop:step`, stop
+    included. `Op.extents` defines the meaning of a single number.
     """
     shapes: dict[tuple[int, ...], None] = {}
     for word in words:
@@ -266,18 +329,24 @@ def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
             except ValueError as error:
                 raise ShapeError(f"shape '{word}' does not fit {op.name}: {error}") from None
             if max(shape) > MAX_EXTENT:
-                raise ShapeError(f"shape '{word}' has more than 10^18 - 1 elements along one axis; use a smaller one")
+                raise ShapeError(
+                    f"shape '{word}' has more than 10^18 - 1 elements along one axis; use a "
+                    f"smaller one"
+                )
             shapes[shape] = None
     return [dict(zip(op.axes, extents, strict=True)) for extents in shapes]
 
 
 def parse_batch_shape(word: str, maximum: int = 10**7) -> tuple[int, int]:
-    """Return sequences and tokens of `BxS`, each from 1 to `maximum`; raise `ShapeError` if it is invalid."""
+    """Return sequences and tokens of `BxS`, each from 1 to `maximum`; raise `ShapeError` if it is
+    invalid.
+    """
     match = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", word)
     extents = (int(match[1]), int(match[2])) if match else (0, 0)
     if not all(1 <= extent <= maximum for extent in extents):
         raise ShapeError(
-            f"invalid shape '{word}': expected sequences x tokens, each from 1 to {maximum}, such as 8x512"
+            f"invalid shape '{word}': expected sequences x tokens, each from 1 to {maximum}, such "
+            f"as 8x512"
         )
     return extents
 
@@ -287,25 +356,39 @@ def _extents(text: str, word: str) -> Sequence[int]:
     fields = text.split(":")
     if match := re.fullmatch(r"([0-9]{1,9})([kKmM])", text):
         count, power = int(match[1]), "km".index(match[2].lower()) + 1
-        raise ShapeError(f"ambiguous shape '{word}': did you mean {count * 1024**power} or {count * 1000**power}?")
-    if not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields) or any(int(field) == 0 for field in fields):
         raise ShapeError(
-            f"invalid shape '{word}': expected integers from 1 to 10^18 - 1, such as 4096, 4096x4096x1024 or "
+            f"ambiguous shape '{word}': did you mean {count * 1024**power} or "
+            f"{count * 1000**power}?"
+        )
+    if not all(re.fullmatch(r"[0-9]{1,18}", field) for field in fields) or any(
+        int(field) == 0 for field in fields
+    ):
+        raise ShapeError(
+            f"invalid shape '{word}': expected integers from 1 to 10^18 - 1, such as 4096, "
+            f"4096x4096x1024 or "
             "1024:4096:1024"
         )
     if len(fields) == 1:
         return [int(fields[0])]
     if len(fields) != 3 or int(fields[0]) > int(fields[1]):
-        raise ShapeError(f"invalid range '{text}': expected start:stop:step, start <= stop, such as 1024:4096:1024")
+        raise ShapeError(
+            f"invalid range '{text}': expected start:stop:step, start <= stop, such as "
+            f"1024:4096:1024"
+        )
     start, stop, step = map(int, fields)
     return range(start, stop + 1, step)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `256MiB`, `1GB` or `4096`; raise `ShapeError` if it is invalid."""
+    """Return the bytes of a size such as `256MiB`, `1GB` or `4096`; raise `ShapeError` if it is
+    invalid.
+    """
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", text)
     if not match or match[2].upper() not in UNITS:
-        raise ShapeError(f"invalid size '{text}': expected a number and B, KB, MB, GB, KiB, MiB or GiB, such as 256MiB")
+        raise ShapeError(
+            f"invalid size '{text}': expected a number and B, KB, MB, GB, KiB, MiB or GiB, such "
+            f"as 256MiB"
+        )
     size_bytes = Fraction(match[1]) * UNITS[match[2].upper()]
     if size_bytes < 1 or size_bytes.denominator != 1:
         raise ShapeError(f"invalid size '{text}': expected an integer of bytes from 1")

@@ -1,9 +1,11 @@
 """Op files, and the hash of an op's definition.
 
-A family is one op file: its name in `bench/`, such as `matmul`, or the absolute path of a user's file.
+A family is one op file: its name in `bench/`, such as `matmul`, or the absolute path of a user's
+file.
 
-The hash in a record covers the functions of the op (inputs, formula, work, torch calls), the names that they use from
-their own file, and the modules in `defined_in`. It excludes comments, docstrings, layout and other ops of the file.
+The hash in a record covers the functions of the op (inputs, formula, work, torch calls), the names
+that they use from their own file, and the modules in `defined_in`. It excludes comments,
+docstrings, layout and other ops of the file.
 """
 
 from __future__ import annotations
@@ -50,13 +52,17 @@ def command_of(family: str) -> str:
 
 
 def own_file(word: str) -> tuple[Path, str | None] | None:
-    """Return path and op of a value of `--op` such as `path/mine_op.py` or `path/mine_op.py:name`, else None."""
+    """Return path and op of a value of `--op` such as `path/mine_op.py` or `path/mine_op.py:name`,
+    else None.
+    """
     path, _, name = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
     return (Path(path).resolve(), name or None) if path.endswith(".py") else None
 
 
 def module_of(family: str) -> ModuleType:
-    return import_file(Path(family)) if is_own(family) else importlib.import_module(f"bench.{family}")
+    return (
+        import_file(Path(family)) if is_own(family) else importlib.import_module(f"bench.{family}")
+    )
 
 
 def options_of(family: str) -> Sequence[Option]:
@@ -65,7 +71,9 @@ def options_of(family: str) -> Sequence[Option]:
 
 
 def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
-    """Return the ops of a family; raise `OpFileError` if it is invalid or conflicts with the `others`."""
+    """Return the ops of a family; raise `OpFileError` if it is invalid or conflicts with the
+    `others`.
+    """
     path = Path(family) if is_own(family) else BENCH / f"{family}.py"
     try:
         module = module_of(family)
@@ -79,7 +87,9 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
     if not all(isinstance(option, Option) for option in options):
         raise OpFileError("its OPTIONS must be a tuple of Option")
     if wrong := next((op for op in ops if op.units not in (None, *PEAKS)), None):
-        raise OpFileError(f"units of '{wrong.name}' must be {' or '.join(PEAKS)}, got {wrong.units!r}")
+        raise OpFileError(
+            f"units of '{wrong.name}' must be {' or '.join(PEAKS)}, got {wrong.units!r}"
+        )
     known = {op.name: other for other, ops in others.items() for op in ops}
     for op in ops:
         if op.name in known:
@@ -88,14 +98,18 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
     return ops
 
 
-def own_families(words: Iterable[str], others: Mapping[str, Sequence[Op]]) -> dict[str, tuple[Op, ...]]:
+def own_families(
+    words: Iterable[str], others: Mapping[str, Sequence[Op]]
+) -> dict[str, tuple[Op, ...]]:
     """Return the ops of the users' files in the values of `--op`, by family."""
     families: dict[str, tuple[Op, ...]] = {}
     for named in filter(None, map(own_file, words)):
         family = str(named[0])
         if family not in families:
             try:
-                families[family] = load_ops(family, {k: v for k, v in {**others, **families}.items() if k != family})
+                families[family] = load_ops(
+                    family, {k: v for k, v in {**others, **families}.items() if k != family}
+                )
             except OpFileError as error:
                 raise OpFileError(f"{named[0].name} cannot be used: {error}") from None
     return families
@@ -107,17 +121,22 @@ class Catalog:
 
     families: Mapping[str, tuple[Op, ...]]
     commands: Mapping[str, ModuleType]
-    """Modules whose rows are not ops, with `LISTED`, `build_parser`, `measure`, `render` and `main`."""
+    """Modules whose rows are not ops, with `LISTED`, `build_parser`, `measure`, `render` and
+    `main`.
+    """
     problems: Sequence[str]
     """A line for each file that cannot be used."""
 
 
-def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_ops: bool = False) -> Catalog:
+def read_catalog(
+    reserved: Collection[str] = (), own: Sequence[str] = (), only_ops: bool = False
+) -> Catalog:
     """Return each public file of `bench` that has `OPS` or `LISTED`.
 
     Args:
         reserved: option names of commands, which a family must not use.
-        own: values of `--op`, whose files are families too; errors in them are reported when their ops are chosen.
+        own: values of `--op`, whose files are families too; errors in them are reported when their
+            ops are chosen.
         only_ops: whether to leave out files with `LISTED`, without importing them.
     """
     families: dict[str, tuple[Op, ...]] = {}
@@ -131,8 +150,13 @@ def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_o
                 commands[path.stem] = module
                 continue
         try:
-            ops, names = load_ops(path.stem, families), [option.name for option in options_of(path.stem)]
-            if taken := next((name for name in names if name in reserved or names.count(name) > 1), None):
+            ops, names = (
+                load_ops(path.stem, families),
+                [option.name for option in options_of(path.stem)],
+            )
+            if taken := next(
+                (name for name in names if name in reserved or names.count(name) > 1), None
+            ):
                 raise OpFileError(f"there is another option --{taken}; rename it")
         except OpFileError as error:
             problems.append(f"bench/{path.name} is left out: {error}")
@@ -186,7 +210,17 @@ def line_in(error: BaseException, file: Path | None) -> str:
 
 
 FUNCTIONS = (
-    *("make_inputs", "output_shape", "output_dtype", "reference", "eager", "expression", "work", "terms", "magnitude"),
+    *(
+        "make_inputs",
+        "output_shape",
+        "output_dtype",
+        "reference",
+        "eager",
+        "expression",
+        "work",
+        "terms",
+        "magnitude",
+    ),
     *("check_result", "take_rows", "rows", "check"),
 )
 """Functions of an op that define it and the check of its result."""
@@ -196,7 +230,9 @@ VALUES = ("axes", "intermediate_roundings", "outputs", "units")
 
 
 def op_sha256(op: Op) -> str | None:
-    """Return the hash of an op's definition; None if a file cannot be read or no function has source code."""
+    """Return the hash of an op's definition; None if a file cannot be read or no function has
+    source code.
+    """
     texts: set[str] = set()
     try:
         for name in FUNCTIONS:
@@ -220,7 +256,9 @@ def modules_sha256(names: Iterable[str], texts: Iterable[str] = ()) -> str | Non
 
 
 def _add_function(function: Any, texts: set[str]) -> None:
-    """Add the source of a function, of the names that it uses from its own file, and the values in its closure."""
+    """Add the source of a function, of the names that it uses from its own file, and the values in
+    its closure.
+    """
     while isinstance(function, partial):
         texts.add(f"{function.args!r} {sorted(function.keywords.items())!r}")
         function = function.func
@@ -232,7 +270,9 @@ def _add_function(function: Any, texts: set[str]) -> None:
     while waiting:
         node = waiting.pop()
         texts.add(ast.unparse(node))
-        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & defined.keys() - done
+        names = {
+            part.id for part in ast.walk(node) if isinstance(part, ast.Name)
+        } & defined.keys() - done
         done |= names
         waiting += [defined[name] for name in names]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -248,11 +288,21 @@ def _node_of(code: CodeType) -> ast.AST:
     lambdas = []
     for node in ast.walk(_parsed(code.co_filename).tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            if min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno:
+            if (
+                min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                == code.co_firstlineno
+            ):
                 return node
-        elif isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno and code.co_name == "<lambda>":
+        elif (
+            isinstance(node, ast.Lambda)
+            and node.lineno == code.co_firstlineno
+            and code.co_name == "<lambda>"
+        ):
             body = node.body  # a line may have several lambdas
-            start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
+            start, end = (
+                (body.lineno, body.col_offset),
+                (body.end_lineno or 0, body.end_col_offset or 0),
+            )
             if all(start <= position < end for position in used):
                 lambdas.append((end, node))
     if not lambdas:
@@ -282,7 +332,10 @@ def _parsed(path: str) -> _Source:
         tree = ast.parse(file.read())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            is_text = [isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in node.body]
+            is_text = [
+                isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+                for part in node.body
+            ]
             body = [part for part, text in zip(node.body, is_text, strict=True) if not text]
             node.body = body or [ast.Pass()]
     defined: dict[str, ast.stmt] = {}
@@ -291,6 +344,11 @@ def _parsed(path: str) -> _Source:
             defined[statement.name] = statement
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            names = [
+                part.id
+                for target in targets
+                for part in ast.walk(target)
+                if isinstance(part, ast.Name)
+            ]
             defined |= dict.fromkeys(names, statement)
     return _Source(tree, defined)

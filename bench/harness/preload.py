@@ -1,7 +1,9 @@
-"""The first module that the fork server loads: kills the workers and their children when the command ends.
+"""The first module that the fork server loads: kills the workers and their children when the
+command ends.
 
-The server must not use a GPU, because a process that has used one cannot fork. It leaves the process group of the
-command, which may get a signal that the command survives: torchrun sends SIGTERM to all groups if one rank fails.
+The server must not use a GPU, because a process that has used one cannot fork. It leaves the
+process group of the command, which may get a signal that the command survives: torchrun sends
+SIGTERM to all groups if one rank fails.
 """
 
 import os

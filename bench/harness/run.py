@@ -1,4 +1,6 @@
-"""One invocation of a command that measures: ceilings, environment, run file, records, and what is shown of them."""
+"""One invocation of a command that measures: ceilings, environment, run file, records, and what is
+shown of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record, name_of
 from results.show.table import render_table, table_of_run
-from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, OutputError, print_out, printable, say
+from results.show.terminal import (
+    INTERRUPTED,
+    OK,
+    USAGE,
+    WRONG_RESULT,
+    OutputError,
+    print_out,
+    printable,
+    say,
+)
 from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
 from roofline.machine import Machine
 from roofline.picture.figure import plot_run
@@ -53,15 +64,23 @@ class Progress:
         self._bar: Any = None
 
     def _redraw(self, **changes: Any) -> None:
-        """Redraw the bar. It is drawn between rows, because a thread that refreshes it would disturb samples."""
+        """Redraw the bar. It is drawn between rows, because a thread that refreshes it would
+        disturb samples.
+        """
         if self._bar is None:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bar
 
-            columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+            )
             console = Console(stderr=True, emoji=False)
-            self._bar = Bar(*columns, TimeElapsedColumn(), console=console, transient=True, auto_refresh=False)
+            self._bar = Bar(
+                *columns, TimeElapsedColumn(), console=console, transient=True, auto_refresh=False
+            )
             self._bar.start()
             self._bar.add_task("starting", total=None)
         self._bar.update(self._bar.task_ids[0], **changes, refresh=True)
@@ -71,7 +90,8 @@ class Progress:
             self._bar.stop()
 
     def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
-        """Set the number of rows; `left_s` returns the seconds left of the budget, None if there is none.
+        """Set the number of rows; `left_s` returns the seconds left of the budget, None if there is
+        none.
 
         Without a budget, the rows so far give an estimate.
         """
@@ -110,19 +130,24 @@ class Run(AbstractContextManager["Run"]):
     """One invocation of a command that measures.
 
         run = Run(args, "bench.matmul", "matmul", device, settings.to_dict(), argv)
-        with run:                               # a progress bar on stderr: run.progress.say, .note, .advance
-            run.start(dtypes)                   # ceilings, environment line, run file; the budget runs from here
+        with run:                               # a progress bar on stderr: run.progress.say, .note,
+                                                .advance
+            run.start(dtypes)                   # ceilings, environment line, run file; the budget
+                                                runs from here
             run.progress.expect(len(rows), run.share_s)
             for row in rows:
                 run.keep(measure(row))          # on disk when it returns
-            run.judge_again()                   # on a CPU: calibrates again the ceilings that records are above
-        return run.conclude(render)             # prints, plots, names the file; returns the exit code
+            run.judge_again()                   # on a CPU: calibrates again the ceilings that
+                                                records are above
+        return run.conclude(render)             # prints, plots, names the file; returns the exit
+        code
 
-    Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and sets `is_interrupted`;
-    `conclude` shows the records so far and returns 130.
+    Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and
+    sets `is_interrupted`; `conclude` shows the records so far and returns 130.
 
-    After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of `time.perf_counter` if
-    there is a budget. `problem` is the error that stopped writing to the run file.
+    After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of
+    `time.perf_counter` if there is a budget. `problem` is the error that stopped writing to the run
+    file.
     """
 
     def __init__(
@@ -148,7 +173,11 @@ class Run(AbstractContextManager["Run"]):
             UsageError: `--gpu` names a GPU other than the device.
         """
         self.args, self.device, self.settings = args, device, settings
-        self.progress, self.records, self.is_interrupted = Progress(args.quiet), list[Record](), False
+        self.progress, self.records, self.is_interrupted = (
+            Progress(args.quiet),
+            list[Record](),
+            False,
+        )
         self.writer: RunWriter | None = None
         self.problem: StoreError | None = None
         self.deadline: float | None = None
@@ -156,7 +185,9 @@ class Run(AbstractContextManager["Run"]):
         self._command, self._name, self._argv = command, name, argv
         self._budget_s: float | None = getattr(args, "budget", None)  # calibrate has none
         self._unsaved = 0
-        self._calibration = MeasuredCeilings(device, runs_directory(), self.progress.note, self.progress.say)
+        self._calibration = MeasuredCeilings(
+            device, runs_directory(), self.progress.note, self.progress.say
+        )
         self.ceilings = ceilings_of(device, args.gpu)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,7 +195,10 @@ class Run(AbstractContextManager["Run"]):
         return {name: getattr(self, name) for name in ("args", "device", "ceilings", "deadline")}
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool:
         if self.writer is not None:
             self.writer.close()
@@ -174,16 +208,25 @@ class Run(AbstractContextManager["Run"]):
         self.progress.close()
         return self.is_interrupted
 
-    def start(self, dtypes: Sequence[str] | None, is_here: bool = True, fleet: Mapping[str, Any] | None = None) -> None:
-        """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file, start the budget.
+    def start(
+        self,
+        dtypes: Sequence[str] | None,
+        is_here: bool = True,
+        fleet: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file,
+        start the budget.
 
-        Unless the device `is_here`, nothing of this machine is measured or stamped. `fleet` is the rank of this run.
+        Unless the device `is_here`, nothing of this machine is measured or stamped. `fleet` is the
+        rank of this run.
         """
         if is_here:
             self.device.use()
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
-        environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv, is_here)
+        environment = stamp(
+            self._command, self.device, self.ceilings, self.settings, self._argv, is_here
+        )
         environment = replace(environment, fleet=dict(fleet or {}))
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
@@ -193,7 +236,9 @@ class Run(AbstractContextManager["Run"]):
 
     def share_s(self, rows: int = 1) -> float | None:
         """Return the seconds left of the budget, divided by `rows`; None if there is no budget."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.perf_counter()) / rows
+        return (
+            None if self.deadline is None else max(0.0, self.deadline - time.perf_counter()) / rows
+        )
 
     def keep(self, record: Record, replaces: Record | None = None) -> Record:
         """Save a record and return it as saved; if the disk is full it is still shown at the end.
@@ -212,7 +257,9 @@ class Run(AbstractContextManager["Run"]):
             self._unsaved += self.problem is not None
             self.records.append(record)
         else:
-            self.records[next(index for index, each in enumerate(self.records) if each is replaces)] = record
+            self.records[
+                next(index for index, each in enumerate(self.records) if each is replaces)
+            ] = record
         return record
 
     def rewrite(self) -> None:
@@ -225,13 +272,16 @@ class Run(AbstractContextManager["Run"]):
 
     def note_time(self) -> None:
         took_s = time.perf_counter() - self._started_s
-        timed_s = sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in self.records)
+        timed_s = sum(
+            sum(record.samples_s) * (record.launches_per_sample or 0) for record in self.records
+        )
         if self.records:
             share = f"{timed_s:.3g} s of it timed ({100 * timed_s / took_s:.0f} %)"
             self.progress.note(f"measuring took {took_s:.3g} s, {share}")
 
     def judge_again(self) -> None:
-        """Measure ceilings again that records exceed, evaluate all records against them, and save both.
+        """Measure ceilings again that records exceed, evaluate all records against them, and save
+        both.
 
         On a GPU nothing is measured again: records are evaluated against its datasheet.
         """
@@ -239,15 +289,26 @@ class Run(AbstractContextManager["Run"]):
             return
         self.progress.expect(0)
         known = Machine.from_dict(self.environment.hardware)
-        low = list(dict.fromkeys(entry for record in self.records for entry in too_low(record, self.device, known)))
+        low = list(
+            dict.fromkeys(
+                entry for record in self.records for entry in too_low(record, self.device, known)
+            )
+        )
         if low:
-            self.ceilings = self._calibration.complete(replace(self.ceilings, note=None), self._dtypes, low)
+            self.ceilings = self._calibration.complete(
+                replace(self.ceilings, note=None), self._dtypes, low
+            )
             self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
-            self.records[:] = [judged(record, self.device, self.ceilings) for record in self.records]
+            self.records[:] = [
+                judged(record, self.device, self.ceilings) for record in self.records
+            ]
             self.rewrite()
 
-    def conclude(self, render: Render | None = None, document: Document | None = None, draws: bool = False) -> int:
-        """Print the records, draw the plot, print the path of the run file, and return the exit code.
+    def conclude(
+        self, render: Render | None = None, document: Document | None = None, draws: bool = False
+    ) -> int:
+        """Print the records, draw the plot, print the path of the run file, and return the exit
+        code.
 
         Args:
             render: prints the table; None: the table of ops.
@@ -259,7 +320,10 @@ class Run(AbstractContextManager["Run"]):
         """
         assert self.environment is not None
         path, args = self.writer.path if self.writer else None, self.args
-        baseline, saved = getattr(args, "baseline", None), f"; the run is saved in {path}" if path else ""
+        baseline, saved = (
+            getattr(args, "baseline", None),
+            f"; the run is saved in {path}" if path else "",
+        )
         try:
             text = run_text(self.environment, self.records, args.format, baseline, render, document)
         except OutputError as error:  # rich writes to a stdout without a buffer while it captures
@@ -267,7 +331,11 @@ class Run(AbstractContextManager["Run"]):
         print_out(text, saved)
         if path is not None:
             print_path("saved", path, args.format)
-        default_plot = path.with_suffix(".png") if draws and path is not None and self.problem is None else None
+        default_plot = (
+            path.with_suffix(".png")
+            if draws and path is not None and self.problem is None
+            else None
+        )
         self._draw(args.plot or default_plot)
         self.raise_if_unsaved()
         return self.exit_code()
@@ -275,9 +343,15 @@ class Run(AbstractContextManager["Run"]):
     def exit_code(self) -> int:
         if self.is_interrupted:
             return INTERRUPTED
-        if self._budget_s is not None and all(record.status == "skipped" for record in self.records):
+        if self._budget_s is not None and all(
+            record.status == "skipped" for record in self.records
+        ):
             return USAGE  # the budget is too short for any row
-        return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in self.records) else OK
+        return (
+            WRONG_RESULT
+            if any(record.status in ("invalid", "failed") for record in self.records)
+            else OK
+        )
 
     def _draw(self, path: Path | None) -> None:
         """Draw the records; if there is no ceiling and no `--plot`, print a note instead."""
@@ -296,12 +370,18 @@ class Run(AbstractContextManager["Run"]):
 
     def raise_if_unsaved(self) -> None:
         if self.problem is not None:
-            raise StoreError(f"{self._unsaved} of {len(self.records)} records were not saved: {self.problem}")
+            raise StoreError(
+                f"{self._unsaved} of {len(self.records)} records were not saved: {self.problem}"
+            )
 
 
 def refused_all(records: Iterable[Record]) -> UsageError:
-    """Return the error of a run in which no row can be measured: the first reason and the number of others."""
-    first, *others = {f"{record.op} {record.dtype} {record.case}: {record.reason}": None for record in records}
+    """Return the error of a run in which no row can be measured: the first reason and the number of
+    others.
+    """
+    first, *others = {
+        f"{record.op} {record.dtype} {record.case}: {record.reason}": None for record in records
+    }
     return UsageError(first + (f" (and {len(others)} more)" if others else ""))
 
 
@@ -336,7 +416,11 @@ def stamp(
         "launch_floor_s": floor.value if floor else None,
     }
     # Runs with different modes cannot be compared; an idle GPU does not report its clock settings.
-    modes = gpu_state.modes(device.uuid) if device.is_gpu else {key: state[key] for key in ("governor", "turbo")}
+    modes = (
+        gpu_state.modes(device.uuid)
+        if device.is_gpu
+        else {key: state[key] for key in ("governor", "turbo")}
+    )
     return replace(
         environment,
         device=asdict(device) | modes,
@@ -376,12 +460,22 @@ def print_path(title: str, path: Path, output_format: str) -> None:
 
 
 def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]:
-    """Return a line for each measured row with the ratio of its time to the baseline's, without a verdict."""
+    """Return a line for each measured row with the ratio of its time to the baseline's, without a
+    verdict.
+    """
 
     def key(record: Record) -> tuple[str, ...]:
         return record.op, record.dtype, record.case, str(record.fill)
 
-    base = {key(record): record.median_s for record in records if record.provider == baseline and record.median_s}
-    others = [record for record in records if record.provider != baseline and record.median_s and key(record) in base]
+    base = {
+        key(record): record.median_s
+        for record in records
+        if record.provider == baseline and record.median_s
+    }
+    others = [
+        record
+        for record in records
+        if record.provider != baseline and record.median_s and key(record) in base
+    ]
     ratios = [(record, (record.median_s or 0.0) / base[key(record)]) for record in others]
     return [f"{name_of(record)}: {ratio:.3g} x the time of {baseline}" for record, ratio in ratios]

@@ -1,4 +1,6 @@
-"""Measures copies between host and device, alone and during work, and steps on random batches of a token file."""
+"""Measures copies between host and device, alone and during work, and steps on random batches of a
+token file.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ class Matmuls:
             if MIN_MATMULS * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
                 break
         self.count = max(1, round(seconds / launch_s))
-        # Without a synchronization after each, they may take less time. They take more only if interrupted.
+        # Without a synchronization after each, they may take less time. They take more only if
+        # interrupted.
         together_s = min(finished_s(self, device) for _ in range(3))
         self.count = max(self.count, round(self.count * seconds / together_s))
         self.flops = 2 * self.width**3 * self.count
@@ -92,17 +95,21 @@ class Matmuls:
 def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
     """Return the finished record of a row.
 
-    On a GPU, memory ceilings and cache checks do not apply: the link or the work of a step limits the row, and a copy
-    over the link takes equally long from cache and from memory.
+    On a GPU, memory ceilings and cache checks do not apply: the link or the work of a step limits
+    the row, and a copy over the link takes equally long from cache and from memory.
     """
     if not run.device.is_gpu:
         return recorded(blank, samples, run.device, run.ceilings if blank.bytes_read else None)
-    record = recorded(blank, replace(samples, warm_median_s=None, host_launch_s=None), run.device, None)
+    record = recorded(
+        blank, replace(samples, warm_median_s=None, host_launch_s=None), run.device, None
+    )
     return replace(record, warm_median_s=samples.warm_median_s)
 
 
 def measure_copy(blank: Record, run: Run, rows: int) -> Record:
-    """Return the record of a copy, verified before and after timing; `rows` rows share the rest of the budget."""
+    """Return the record of a copy, verified before and after timing; `rows` rows share the rest of
+    the budget.
+    """
     device, size_bytes, left_s = run.device, blank.shape["bytes"], run.share_s(rows)
     direction = "h2d" if blank.op == "overlap" else blank.op
     pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, run.args.seed)
@@ -122,14 +129,22 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     device.synchronize()
     if not (is_copied(pairs[0]) and is_copied(pairs[-1])):
         return replace(blank, status="invalid", reason=f"after timing: {UNLIKE}")
-    checked = {"reference": "rule", "elements": size_bytes // 4, "checked_elements": size_bytes // 4}
+    checked = {
+        "reference": "rule",
+        "elements": size_bytes // 4,
+        "checked_elements": size_bytes // 4,
+    }
     return replace(record, copies=len(pairs), verified={"before": checked, "after": checked})
 
 
-def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, seed: int) -> tuple[list[Pair], str]:
+def make_pairs(
+    direction: str, memory: str, size_bytes: int, device: Device, seed: int
+) -> tuple[list[Pair], str]:
     """Return fp32 sources and destinations, enough to keep the caches cold, and the cache state."""
     host = replace(device, type="cpu", torch_name="cpu")
-    rotation = plan_rotation(2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold")
+    rotation = plan_rotation(
+        2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold"
+    )
     fill, pairs = Filler("uniform", "fp32", host, seed), []
     for _ in range(rotation.copies):
         numbers = fill(size_bytes // 4)
@@ -143,7 +158,10 @@ def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, see
 
 
 def copy_calls(pairs: Sequence[Pair], is_blocking: bool) -> list[Call]:
-    return [partial(destination.copy_, source, non_blocking=not is_blocking) for source, destination in pairs]
+    return [
+        partial(destination.copy_, source, non_blocking=not is_blocking)
+        for source, destination in pairs
+    ]
 
 
 def is_copied(pair: Pair) -> bool:
@@ -160,7 +178,9 @@ def link_of(device: Device) -> float | None:
 def measure_overlap(
     blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
 ) -> Record:
-    """Time a copy, matmuls that take equally long, and both together, interleaved; the samples are of both together."""
+    """Time a copy, matmuls that take equally long, and both together, interleaved; the samples are
+    of both together.
+    """
     turns = itertools.cycle(calls)
 
     def copy() -> None:
@@ -181,7 +201,9 @@ def measure_overlap(
     times: dict[Call, list[float]] = {copy: [], matmuls: [], both: []}
     with ThreadPoolExecutor(1) as thread, no_garbage_collection():
         end = time.perf_counter() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
-        while len(times[both]) < MIN_ROUNDS or (len(times[both]) < MAX_ROUNDS and time.perf_counter() < end):
+        while len(times[both]) < MIN_ROUNDS or (
+            len(times[both]) < MAX_ROUNDS and time.perf_counter() < end
+        ):
             for job, taken_s in times.items():
                 taken_s.append(finished_s(job, device))
     copy_s, compute_s, both_s = map(tuple, times.values())
@@ -235,13 +257,17 @@ def random_tokens(path: Path, dtype: str, seed: int) -> Any:
 
 
 def random_batches(ids: Any, batch: int, sequence: int, device: Device, seed: int) -> Batches:
-    """Yield random batches of int64 token ids on the device; on a GPU through pinned memory, non-blocking."""
+    """Yield random batches of int64 token ids on the device; on a GPU through pinned memory,
+    non-blocking.
+    """
     if len(ids) < sequence + 1:
         raise ValueError(f"the file has {len(ids)} tokens; a sequence needs {sequence + 1}")
     generator = np.random.default_rng(seed)
     while True:
         starts = generator.integers(0, len(ids) - sequence, batch)
-        rows = torch.from_numpy(np.stack([ids[at : at + sequence + 1] for at in starts]).astype(np.int64))
+        rows = torch.from_numpy(
+            np.stack([ids[at : at + sequence + 1] for at in starts]).astype(np.int64)
+        )
         if device.is_gpu:
             rows = rows.pin_memory().to(device.torch_name, non_blocking=True)
         yield rows[:, :-1], rows[:, 1:]

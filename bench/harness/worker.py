@@ -1,7 +1,9 @@
-"""Runs a function in a new process, because a user's code may crash, never return, or end its process.
+"""Runs a function in a new process, because a user's code may crash, never return, or end its
+process.
 
-Python's fork server (`multiprocessing`) loads torch, but uses no GPU, and forks each process into a new session. The
-process and its children are killed after its answer, at a timeout, and when the command ends, with SIGKILL too.
+Python's fork server (`multiprocessing`) loads torch, but uses no GPU, and forks each process into a
+new session. The process and its children are killed after its answer, at a timeout, and when the
+command ends, with SIGKILL too.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ PRELOADED = ["bench.harness.preload", "torch", "bench.harness.measure.isolated"]
 """Modules that the fork server loads, so that a process starts within milliseconds."""
 
 OWN_TIMEOUT_S = 600.0
-"""Time limit of the measuring code between two calls: it may fill gigabytes and check them in fp64."""
+"""Time limit of the measuring code between two calls: it may fill gigabytes and check them in
+fp64.
+"""
 
 BUDGET_GRACE_S = 10.0
 """Time to import, compile and check after the end of the budget."""
@@ -55,7 +59,9 @@ LOST_PARENT = 255
 
 
 class WorkerError(RuntimeError):
-    """A process gave no answer; `index` is that of the provider whose code was running, None for the measuring code."""
+    """A process gave no answer; `index` is that of the provider whose code was running, None for
+    the measuring code.
+    """
 
     output = ""
     """End of what the process printed."""
@@ -80,7 +86,8 @@ def call(
     deadline: float | None = None,
     step: str = "a call",
 ) -> tuple[T, str]:
-    """Return `function(*arguments)`, computed in a new process, and the end of the process's output.
+    """Return `function(*arguments)`, computed in a new process, and the end of the process's
+    output.
 
     Args:
         function: top-level function whose result can be pickled.
@@ -94,7 +101,11 @@ def call(
         UsageError, NoDeviceError: raised by the function.
     """
     worker = _Worker(function, arguments)
-    left_s = float("inf") if deadline is None else max(0.0, deadline - time.perf_counter()) + BUDGET_GRACE_S
+    left_s = (
+        float("inf")
+        if deadline is None
+        else max(0.0, deadline - time.perf_counter()) + BUDGET_GRACE_S
+    )
     try:
         answer: T = worker.answer(timeout_s, left_s, step)
     except WorkerError as error:
@@ -111,7 +122,9 @@ def call(
     return answer, worker.end()
 
 
-def stream(function: Callable[..., Iterator[T]], *arguments: Any, limit_s: Callable[[], float]) -> Iterator[T]:
+def stream(
+    function: Callable[..., Iterator[T]], *arguments: Any, limit_s: Callable[[], float]
+) -> Iterator[T]:
     """Yield the items of a generator that runs in a new process, as they come.
 
     `limit_s()` is the time limit of the next item, seconds.
@@ -144,7 +157,9 @@ class _Worker:
             start_server()
             self._process.start()  # with a main module, which the new process would import
         except (OSError, EOFError) as error:
-            raise WorkerError(f"cannot start a worker process: {error or type(error).__name__}") from None
+            raise WorkerError(
+                f"cannot start a worker process: {error or type(error).__name__}"
+            ) from None
         finally:
             sys.modules["__main__"] = main
             answers.close()
@@ -164,7 +179,9 @@ class _Worker:
             if (progress := list(self.progress)) != last:
                 last, since = progress, now
             if now - since > (timeout_s if last[1] else max(timeout_s, OWN_TIMEOUT_S)):
-                raise WorkerError(f"{step} did not end within {timeout_s:.3g} s; increase --timeout")
+                raise WorkerError(
+                    f"{step} did not end within {timeout_s:.3g} s; increase --timeout"
+                )
         raise WorkerError(f"no result after {left_s:.2g} s; increase --budget")
 
     def _received(self) -> Any:
@@ -208,12 +225,18 @@ def _run(
     signal_on_parent_exit(signal.SIGKILL)
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    multiprocessing.set_start_method("fork", force=True)  # its locks have no names, which a killed process leaves
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # its locks have no names, which a killed process leaves
     os.environ.clear()  # the fork server may have started with another environment
     os.environ.update(environment)
     for number, name in enumerate(("stdout", "stderr"), start=1):
         os.dup2(output.fileno(), number)
-        setattr(sys, name, open(number, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False))  # noqa: SIM115
+        setattr(
+            sys,
+            name,
+            open(number, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False),  # noqa: SIM115
+        )
     output.close()
     faulthandler.enable()
     function, arguments = pickle.loads(work)
@@ -254,7 +277,9 @@ def how_it_ended(code: int | None) -> str:
     if code is None or code == LOST_PARENT:
         return "killed its parent process"
     if code >= 0:
-        return f"ended its process with exit code {code} before there was a result, as with os._exit"
+        return (
+            f"ended its process with exit code {code} before there was a result, as with os._exit"
+        )
     if code == -signal.SIGKILL:
         return "killed by SIGKILL, as when memory runs out"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

@@ -74,27 +74,38 @@ def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
 def quick(every: Sequence[Choice]) -> list[Choice]:
     """Return the quick set of choices, which compiles in about a minute.
 
-    It has the newest version of each family: for sm_90 the first and the last shape class, for other architectures the
-    first. bf16 represents fp16 and fp32 if the kernel has bf16.
+    It has the newest version of each family: for sm_90 the first and the last shape class, for
+    other architectures the first. bf16 represents fp16 and fp32 if the kernel has bf16.
     """
     last = {(choice.version.family, choice.arch): choice.version for choice in every}
-    in_bf16 = {(choice.version, choice.kernel) for choice in every if choice.variant.dtype == "bf16"}
+    in_bf16 = {
+        (choice.version, choice.kernel) for choice in every if choice.variant.dtype == "bf16"
+    }
     groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in every:
         variant = choice.variant
         has_bf16 = variant.dtype in ("fp16", "fp32") and (choice.version, choice.kernel) in in_bf16
         if choice.version == last[choice.version.family, choice.arch] and not has_bf16:
-            groups.setdefault((choice.kernel, choice.arch, variant.part, variant.dtype), []).append(choice)
-    chosen = {group[at] for group in groups.values() for at in ((0, -1) if group[0].arch == 90 else (0,))}
+            groups.setdefault((choice.kernel, choice.arch, variant.part, variant.dtype), []).append(
+                choice
+            )
+    chosen = {
+        group[at] for group in groups.values() for at in ((0, -1) if group[0].arch == 90 else (0,))
+    }
     return [choice for choice in every if choice in chosen]
 
 
 def select(
-    names: Sequence[str], arches: Sequence[int], dtypes: Sequence[str] = (), wanted_versions: Sequence[str] = ()
+    names: Sequence[str],
+    arches: Sequence[int],
+    dtypes: Sequence[str] = (),
+    wanted_versions: Sequence[str] = (),
 ) -> list[Choice]:
-    """Return the variants with one of the names, dtypes, versions and architectures; an empty list selects all.
+    """Return the variants with one of the names, dtypes, versions and architectures; an empty list
+    selects all.
 
-    A name is a family, an operation, or `family/operation`, each with or without a version such as `/v2`.
+    A name is a family, an operation, or `family/operation`, each with or without a version such as
+    `/v2`.
 
     Raises:
         AuditError: an unknown value, or no variant matches.
@@ -111,11 +122,15 @@ def select(
                 allowed = ", ".join(name for name in known if "/" not in name)
                 hint = did_you_mean(value, known) or f"choose from {allowed}"
                 raise AuditError(f"unknown {kind} '{value}'; {hint}")
-        selected = [choice for choice in selected if not values or set(names_of(choice)) & set(values)]
+        selected = [
+            choice for choice in selected if not values or set(names_of(choice)) & set(values)
+        ]
     selected = [choice for choice in selected if choice.arch in arches]
     if not selected:
         filters = ", ".join([*names, *dtypes, *wanted_versions, *(f"sm_{arch}" for arch in arches)])
-        raise AuditError(f"no kernel matches all of {filters}; list kernels with `python -m kernels list`")
+        raise AuditError(
+            f"no kernel matches all of {filters}; list kernels with `python -m kernels list`"
+        )
     return selected
 
 

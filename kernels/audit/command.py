@@ -1,4 +1,6 @@
-"""`python -m kernels audit` after its arguments are parsed. Imported late, because importing Triton is slow."""
+"""`python -m kernels audit` after its arguments are parsed. Imported late, because importing Triton
+is slow.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -24,14 +26,19 @@ def audit(args: argparse.Namespace) -> None:
         if getattr(args, name)
     ]
     if own and (invalid or len(args.names) > 1):
-        raise AuditError(f"with your own kernel {own[0]}, remove {', '.join(invalid) or 'other names'}")
+        raise AuditError(
+            f"with your own kernel {own[0]}, remove {', '.join(invalid) or 'other names'}"
+        )
     if invalid:
         raise AuditError(f"{invalid[0]} requires your own kernel, path/to/file.py:kernel")
     audited = _own_kernel(own[0], args) if own else rows.audit_all(_selected(args))
     _print(audited, args)
     for row in audited:
         if row["obstacle"]:
-            say(f"{rows.key_of(row)}: cannot be launched: a program needs too much of: {row['obstacle']}")
+            say(
+                f"{rows.key_of(row)}: cannot be launched: a program needs too much of: "
+                f"{row['obstacle']}"
+            )
 
 
 def _arches(args: argparse.Namespace, allowed: Sequence[int]) -> list[int]:
@@ -50,9 +57,19 @@ def _selected(args: argparse.Namespace) -> list[catalog.Choice]:
 def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
     arches = _arches(args, tuple(limits.MULTIPROCESSORS))
     kernel, module = user_kernel.load(name)
-    options = {"num_warps": args.num_warps or 4, "num_stages": args.num_stages or 3, "enable_fp_fusion": True}
+    options = {
+        "num_warps": args.num_warps or 4,
+        "num_stages": args.num_stages or 3,
+        "enable_fp_fusion": True,
+    }
     variant, source = user_kernel.variant(
-        kernel, module, args.signature or "", args.constexpr or "", options, args.elements or 0, args.bytes
+        kernel,
+        module,
+        args.signature or "",
+        args.constexpr or "",
+        options,
+        args.elements or 0,
+        args.bytes,
     )
     with precompile.report_if_slow(f"compiling {name}"):
         compiled = {arch: rows.compile_ahead(source, arch, options) for arch in arches}
@@ -67,8 +84,13 @@ def _print(audited: Sequence[rows.Row], args: argparse.Namespace) -> None:
             heading = f"{rows.key_of(row)}: {part}, {row['hot_instructions']} instructions"
             print_out("\n".join([heading, *listing]) + "\n\n")
         return
-    environment = {"triton": triton.__version__, "ptxas": {row["arch"]: row["ptxas"] for row in audited}}
+    environment = {
+        "triton": triton.__version__,
+        "ptxas": {row["arch"]: row["ptxas"] for row in audited},
+    }
     print_out(render(audited, args.format, AUDIT_COLUMNS, environment))
     if args.format == "table":
-        versions = ", ".join(f"ptxas {version} for {arch}" for arch, version in environment["ptxas"].items())
+        versions = ", ".join(
+            f"ptxas {version} for {arch}" for arch, version in environment["ptxas"].items()
+        )
         say(f"{len(audited)} rows; Triton {triton.__version__}, {versions}; compiled only, not run")

@@ -1,7 +1,7 @@
 """Rows of the audit: kernels compiled ahead of time for GPUs that need not be present.
 
-Kernels are compiled as for a launch. Pointers are aligned, integers that Triton may specialize are multiples of 16, and
-nothing is known about the other integers.
+Kernels are compiled as for a launch. Pointers are aligned, integers that Triton may specialize are
+multiples of 16, and nothing is known about the other integers.
 """
 
 import contextlib
@@ -37,7 +37,9 @@ PTX_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
 def ast_source(
     kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], divisible: Collection[str]
 ) -> ASTSource:
-    """Return the source for `triton.compile`; `divisible` arguments are multiples of 16, pointers in bytes."""
+    """Return the source for `triton.compile`; `divisible` arguments are multiples of 16, pointers
+    in bytes.
+    """
     names = [parameter.name for parameter in kernel.params]
     signature = {name: types.get(name, "constexpr") for name in names}
     known = [["tt.divisibility", ALIGNMENT_BYTES]]
@@ -58,10 +60,16 @@ def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True)
         name = parameter.name
         if name in variant.constants:
             continue
-        own = f"*{TRITON_TYPES.get(variant.dtype, variant.dtype)}" if name.endswith("_ptr") else integers
+        own = (
+            f"*{TRITON_TYPES.get(variant.dtype, variant.dtype)}"
+            if name.endswith("_ptr")
+            else integers
+        )
         types[name] = variant.types.get(name, own)
         is_integer = re.fullmatch(r"[iu](32|64)", types[name])
-        if types[name].startswith("*") or (is_integer and known_sizes and not parameter.do_not_specialize):
+        if types[name].startswith("*") or (
+            is_integer and known_sizes and not parameter.do_not_specialize
+        ):
             divisible.add(name)
     return ast_source(variant.kernel, types, variant.constants, divisible)
 
@@ -69,12 +77,18 @@ def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True)
 def compile_ahead(source: ASTSource, arch: int, options: Mapping[str, Any]) -> Any:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # the output of `tl.static_print` is not data
-            return triton.compile(source, target=GPUTarget("cuda", arch, limits.WARP_SIZE), options=dict(options))
+            return triton.compile(
+                source, target=GPUTarget("cuda", arch, limits.WARP_SIZE), options=dict(options)
+            )
     except Exception as error:  # Triton's compiler errors have no common class
         message = getattr(error, "error_message", None) or str(error.__cause__ or error)
-        lines = [text.strip() for text in message.splitlines() if text.strip()] or [type(error).__name__]
+        lines = [text.strip() for text in message.splitlines() if text.strip()] or [
+            type(error).__name__
+        ]
         reason = next((text for text in lines if "error" in text.lower()), lines[0])[:300]
-        raise AuditError(f"{source.fn.fn.__name__} does not compile for sm_{arch}: {reason}") from error
+        raise AuditError(
+            f"{source.fn.fn.__name__} does not compile for sm_{arch}: {reason}"
+        ) from error
 
 
 @functools.cache
@@ -90,21 +104,26 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
 
     kernel                      family and operation, `elementwise/gelu`; or `file.py:name`
     registers, stack_bytes      of one thread
-    spill_bytes                 widths of all instructions that save registers to the stack or take them back
+    spill_bytes                 widths of all instructions that save registers to the stack or take
+                                them back
     shared_bytes                of one program, static and dynamic
     occupancy                   resident warps over the most there can be, see `limits.programs_by`
-    obstacle                    resources of which a program needs more than there are, so that it cannot launch
-    load_bits, store_bits       width of the accesses to global memory that move most on the hot path, `tma` for
-                                whole tiles, None without any; `_min` and `_max` are the narrowest and the widest
-    mma                         tensor-core instruction: HMMA, IMMA, HGMMA (wgmma), QGMMA (fp8), UTCHMMA and
-                                UTCQMMA (tcgen05)
+    obstacle                    resources of which a program needs more than there are, so that it
+                                cannot launch
+    load_bits, store_bits       width of the accesses to global memory that move most on the hot
+    path, `tma` for
+                                whole tiles, None without any; `_min` and `_max` are the narrowest
+                                and the widest
+    mma                         tensor-core instruction: HMMA, IMMA, HGMMA (wgmma), QGMMA (fp8),
+                                UTCHMMA and UTCQMMA (tcgen05)
     instructions                of the whole kernel, without padding
     hot_instructions, hot_path  of one pass through the hot path, which is a `loop` or `straight`
     instructions_per_element    of one pass: instructions x threads / elements
     issue_budget_instructions_per_element
                                 instructions that can be issued while memory moves the element
     bound                       see `bound`
-    fp_fusion                   whether the compiler may contract a product and a sum into one rounding
+    fp_fusion                   whether the compiler may contract a product and a sum into one
+                                rounding
     double_precision            instructions in double precision
     gpu                         whose clock and bandwidth the bound is of
     listing                     the instructions of the hot path
@@ -114,7 +133,9 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
     ptx = compiled.asm["ptx"]
     # With warp specialization there are more than 32 `num_warps` threads.
     thread_count = PTX_THREADS.search(ptx)
-    threads = int(thread_count[1]) if thread_count else limits.WARP_SIZE * compiled.metadata.num_warps
+    threads = (
+        int(thread_count[1]) if thread_count else limits.WARP_SIZE * compiled.metadata.num_warps
+    )
     shared_bytes = binary.shared_bytes + compiled.metadata.shared
     columns = getattr(compiled.metadata, "tmem_size", 0) or 0
     fitting = limits.programs_by(arch, binary.registers, shared_bytes, threads, columns)
@@ -139,8 +160,14 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
         "occupancy": round(limits.occupancy(fitting, arch, threads), 4),
         "obstacle": ", ".join(need for need, programs in fitting.items() if not programs) or None,
         **{f"{kind}_bits": sass.main_width(counts) for kind, counts in widths.items()},
-        **{f"{kind}_bits_min": min(counts, key=sass.rank, default=None) for kind, counts in widths.items()},
-        **{f"{kind}_bits_max": max(counts, key=sass.rank, default=None) for kind, counts in widths.items()},
+        **{
+            f"{kind}_bits_min": min(counts, key=sass.rank, default=None)
+            for kind, counts in widths.items()
+        },
+        **{
+            f"{kind}_bits_max": max(counts, key=sass.rank, default=None)
+            for kind, counts in widths.items()
+        },
         "mma": mma,
         "instructions": sass.count(binary.instructions),
         "hot_instructions": path.count,
@@ -161,8 +188,9 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
 def bound(issued: float | None, budget: float | None, mma: str | None) -> str | None:
     """Return the bound of a kernel with `issued` instructions per element and a budget of `budget`.
 
-    It is `compute` with tensor cores, else `memory`, `issue`, or `mixed` if both differ by 10 % or less, or None if one
-    is unknown. Latency is not considered, because the machine code does not show it.
+    It is `compute` with tensor cores, else `memory`, `issue`, or `mixed` if both differ by 10 % or
+    less, or None if one is unknown. Latency is not considered, because the machine code does not
+    show it.
     """
     if mma:
         return "compute"
@@ -184,7 +212,9 @@ def audit(choice: Choice) -> Row:
 
 
 def audit_all(choices: Sequence[Choice]) -> list[Row]:
-    """Compile shipped variants on all cores and return their rows in the order of kernels; progress goes to stderr."""
+    """Compile shipped variants on all cores and return their rows in the order of kernels; progress
+    goes to stderr.
+    """
     if len(choices) <= MAX_SERIAL_KERNELS:
         with precompile.report_if_slow(f"compiling {len(choices)} kernels"):
             return sorted(map(audit, choices), key=_sort_key)
@@ -196,4 +226,11 @@ def audit_all(choices: Sequence[Choice]) -> list[Row]:
 
 def _sort_key(item: Row) -> tuple[Any, ...]:
     number = int(item["version"][1:])
-    return item["kernel"], number, item["dtype"], item["part"], item["shape_class"], int(item["arch"][3:])
+    return (
+        item["kernel"],
+        number,
+        item["dtype"],
+        item["part"],
+        item["shape_class"],
+        int(item["arch"][3:]),
+    )

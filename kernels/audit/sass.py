@@ -1,6 +1,8 @@
-"""Machine code as listed by `cuobjdump` from Triton's wheel, and the properties of each instruction.
+"""Machine code as listed by `cuobjdump` from Triton's wheel, and the properties of each
+instruction.
 
-Instruction names: CUDA Binary Utilities, "Instruction Set Reference", https://docs.nvidia.com/cuda/cuda-binary-utilities/.
+Instruction names: CUDA Binary Utilities, "Instruction Set Reference",
+https://docs.nvidia.com/cuda/cuda-binary-utilities/.
 """
 
 import re
@@ -16,7 +18,9 @@ import triton
 from kernels.audit import AuditError
 
 TMA = "tma"
-"""Replaces the width of an access by the tensor memory accelerator, which moves a tile in one instruction."""
+"""Replaces the width of an access by the tensor memory accelerator, which moves a tile in one
+instruction.
+"""
 
 MMA = frozenset(
     (
@@ -69,15 +73,21 @@ class Instruction:
 
     @property
     def target(self) -> int | None:
-        """Address that a branch goes to; None for other instructions and for addresses in registers."""
+        """Address that a branch goes to; None for other instructions and for addresses in
+        registers.
+        """
         match = TARGET.search(self.operands) if self.base in ("BRA", "JMP") else None
         return int(match[1], 16) if match else None
 
     @property
     def is_conditional(self) -> bool:
         """Whether execution may continue with the next instruction after this branch or exit."""
-        condition = re.search(r"!?\bU?[PR]\d", self.operands) or {"DIV", "CONV"} & set(self.modifiers)
-        return bool(self.predicate and self.predicate not in ("@PT", "@UPT")) or bool(self.target and condition)
+        condition = re.search(r"!?\bU?[PR]\d", self.operands) or {"DIV", "CONV"} & set(
+            self.modifiers
+        )
+        return bool(self.predicate and self.predicate not in ("@PT", "@UPT")) or bool(
+            self.target and condition
+        )
 
     @property
     def access(self) -> tuple[str, Width] | None:
@@ -112,9 +122,16 @@ class Instruction:
 
 
 def parse(listing: str) -> list[Instruction]:
-    """Return the instructions of a listing, without padding and the branch to itself after the last exit."""
+    """Return the instructions of a listing, without padding and the branch to itself after the last
+    exit.
+    """
     listed = [
-        Instruction(int(hit["address"], 16), hit["opcode"], (hit["predicate"] or "").strip(), hit["operands"].strip())
+        Instruction(
+            int(hit["address"], 16),
+            hit["opcode"],
+            (hit["predicate"] or "").strip(),
+            hit["operands"].strip(),
+        )
         for hit in INSTRUCTION.finditer(listing)
     ]
     while len(listed) > 1 and (listed[-1].is_padding or listed[-1].target == listed[-1].address):
@@ -151,7 +168,9 @@ def count(instructions: Iterable[Instruction]) -> int:
 
 
 def widths(instructions: Iterable[Instruction], kind: str) -> Counter[Width]:
-    return Counter(item.access[1] for item in instructions if item.access and item.access[0] == kind)
+    return Counter(
+        item.access[1] for item in instructions if item.access and item.access[0] == kind
+    )
 
 
 def rank(width: Width | None) -> float:

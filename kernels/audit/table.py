@@ -1,4 +1,6 @@
-"""The tables of `python -m kernels`: which columns they have, and what a narrow terminal leaves out."""
+"""The tables of `python -m kernels`: which columns they have, and what a narrow terminal leaves
+out.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,12 +23,36 @@ TITLES = {
 """Short column titles."""
 
 AUDIT_COLUMNS = (
-    *("kernel", "version", "arch", "dtype", "part", "shape_class", "registers", "stack_bytes", "spill_bytes"),
-    *("shared_bytes", "occupancy", "load_bits", "store_bits", "mma", "instructions", "instructions_per_element"),
+    *(
+        "kernel",
+        "version",
+        "arch",
+        "dtype",
+        "part",
+        "shape_class",
+        "registers",
+        "stack_bytes",
+        "spill_bytes",
+    ),
+    *(
+        "shared_bytes",
+        "occupancy",
+        "load_bits",
+        "store_bits",
+        "mma",
+        "instructions",
+        "instructions_per_element",
+    ),
     *("issue_budget_instructions_per_element", "double_precision", "bound"),
 )
 DROPPED_COLUMNS = (
-    *("double_precision", "issue_budget_instructions_per_element", "stack_bytes", "shared_bytes", "instructions"),
+    *(
+        "double_precision",
+        "issue_budget_instructions_per_element",
+        "stack_bytes",
+        "shared_bytes",
+        "instructions",
+    ),
     *("store_bits", "part", "mma", "load_bits", "shape_class"),
 )
 """Columns that a narrow terminal drops, in this order."""
@@ -36,14 +62,30 @@ NOTE = "change"
 """The column that moves below its row if the terminal is too narrow."""
 
 
-def render(rows: Sequence[Mapping[str, Any]], form: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
-    """Return rows in one of `TABLE_FORMATS`. The table and Markdown have only `columns`, CSV and JSON have all keys."""
-    used = [name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)]
+def render(
+    rows: Sequence[Mapping[str, Any]],
+    form: str,
+    columns: Sequence[str],
+    environment: Mapping[str, Any],
+) -> str:
+    """Return rows in one of `TABLE_FORMATS`. The table and Markdown have only `columns`, CSV and
+    JSON have all keys.
+    """
+    used = [
+        name
+        for name in columns
+        if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)
+    ]
     table = Table(
-        rows=lambda: [{key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows],
+        rows=lambda: [
+            {key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()}
+            for row in rows
+        ],
         columns=columns,
         titles=used,
-        shown=lambda: [{TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows],
+        shown=lambda: [
+            {TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows
+        ],
         document=lambda: {"environment": dict(environment), "rows": list(rows)},
         draw=lambda console: _print_table(console, rows, used),
     )

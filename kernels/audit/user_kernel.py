@@ -3,14 +3,14 @@
     *bf16:16, *bf16:16, i32, 1024              in the order of the arguments, constants as numbers
     x_ptr=*bf16:16, out_ptr=*bf16:16, n=i32    by name
 
-`:16` marks a multiple of 16, which Triton detects for each argument of a launch. Without it nothing is known about the
-value, as in a launch with an odd size. `:1` marks the value 1. This is the notation of Triton's own ahead-of-time
-compiler, `triton/tools/compile.py`.
+`:16` marks a multiple of 16, which Triton detects for each argument of a launch. Without it nothing
+is known about the value, as in a launch with an odd size. `:1` marks the value 1. This is the
+notation of Triton's own ahead-of-time compiler, `triton/tools/compile.py`.
 
     BLOCK=1024, ROUND=True, EPS=1e-6, DTYPE=bf16, OP=gelu, MODE='bf16'
 
-are constants: a Python literal, else a name in the file, else a dtype by Roofmark's or Triton's name, with or without
-`tl.`, else text. Anything in quotes is text.
+are constants: a Python literal, else a name in the file, else a dtype by Roofmark's or Triton's
+name, with or without `tl.`, else text. Anything in quotes is text.
 """
 
 import ast
@@ -38,8 +38,12 @@ POINTER = re.compile(r"\*(\w+)|tensordesc<(\w+)\[")
 OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if name != "tf32"}
 DTYPES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype}
 DTYPES |= {str(kind): kind for kind in DTYPES.values()}
-DTYPES |= {name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() if triton_name in DTYPES}
-"""Triton's dtypes by short name, such as `fp8e4nv`, by name in `triton.language`, and by Roofmark's name."""
+DTYPES |= {
+    name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() if triton_name in DTYPES
+}
+"""Triton's dtypes by short name, such as `fp8e4nv`, by name in `triton.language`, and by Roofmark's
+name.
+"""
 
 
 def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
@@ -50,10 +54,14 @@ def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
     module = _imported(Path(path).resolve())
     kernels = {key: kernel for key, value in vars(module).items() if (kernel := _unwrapped(value))}
     if name not in kernels:
-        raise AuditError(f"{path}: no kernel '{name}'; it has {', '.join(kernels) or 'no triton.jit function'}")
+        raise AuditError(
+            f"{path}: no kernel '{name}'; it has {', '.join(kernels) or 'no triton.jit function'}"
+        )
     if hasattr(vars(module)[name], "configs"):
         instead = "set constants with --constexpr and warps with --num-warps"
-        print(f"note: {name} is autotuned; its configurations are ignored, {instead}", file=sys.stderr)
+        print(
+            f"note: {name} is autotuned; its configurations are ignored, {instead}", file=sys.stderr
+        )
     return kernels[name], module
 
 
@@ -87,9 +95,11 @@ def variant(
     elements: int = 0,
     bytes: int | None = None,
 ) -> tuple[Variant, ASTSource]:
-    """Return a kernel with the given types, constants and divisors, and the source that Triton compiles.
+    """Return a kernel with the given types, constants and divisors, and the source that Triton
+    compiles.
 
-    `module` has the functions that constants name; `elements` and `bytes` are those of one pass of the main loop.
+    `module` has the functions that constants name; `elements` and `bytes` are those of one pass of
+    the main loop.
 
     Raises:
         AuditError: invalid arguments.
@@ -97,9 +107,15 @@ def variant(
     parameters = {parameter.name: parameter for parameter in kernel.params}
     constants = {name: constant(text, module) for name, text in _by_name(constexpr, ()).items()}
     types, divisible = {}, set()
-    for name, text in _by_name(signature, [name for name in parameters if name not in constants]).items():
+    for name, text in _by_name(
+        signature, [name for name in parameters if name not in constants]
+    ).items():
         kind, _, divisor = text.partition(":")
-        if divisor == "1" or kind[:1].isdigit() or (name in parameters and parameters[name].is_constexpr):
+        if (
+            divisor == "1"
+            or kind[:1].isdigit()
+            or (name in parameters and parameters[name].is_constexpr)
+        ):
             constants[name] = 1 if divisor == "1" else constant(kind, module)
             continue
         is_type = kind.removeprefix("*") in SCALARS or kind.startswith("tensordesc<")
@@ -114,16 +130,27 @@ def variant(
         if name not in types and name not in constants:
             if not parameter.has_default:
                 option = "--constexpr" if parameter.is_constexpr else "--signature"
-                raise AuditError(f"argument '{name}' of {kernel.fn.__name__} is missing; add it to {option}")
+                raise AuditError(
+                    f"argument '{name}' of {kernel.fn.__name__} is missing; add it to {option}"
+                )
             constants[name] = parameter.default
     pointed = next(filter(None, map(POINTER.match, types.values())), None)
     dtype = pointed[1] or pointed[2] if pointed else ""
-    own = Variant(kernel, constants, options, dtype=OWN_NAMES.get(dtype, dtype), elements=elements, bytes=bytes)
+    own = Variant(
+        kernel,
+        constants,
+        options,
+        dtype=OWN_NAMES.get(dtype, dtype),
+        elements=elements,
+        bytes=bytes,
+    )
     return own, ast_source(kernel, types, constants, divisible)
 
 
 def _by_name(text: str, in_order: list[str] | tuple[()]) -> dict[str, str]:
-    """Parse `NAME=VALUE`, separated by commas outside brackets; values without names have the names `in_order`."""
+    """Parse `NAME=VALUE`, separated by commas outside brackets; values without names have the names
+    `in_order`.
+    """
     parts = [part.strip() for part in re.split(r",(?![^\[<(]*[\]>)])", text) if part.strip()]
     pairs = [re.fullmatch(r"([A-Za-z_]\w*)\s*=\s*(.+)", part) for part in parts]
     if all(pairs):
@@ -131,7 +158,9 @@ def _by_name(text: str, in_order: list[str] | tuple[()]) -> dict[str, str]:
     if any(pairs) or not in_order:
         raise AuditError(f"expected NAME=VALUE, got '{parts[pairs.index(None)]}'")
     if len(parts) > len(in_order):
-        raise AuditError(f"--signature has {len(parts)} types, expected {len(in_order)}: {', '.join(in_order)}")
+        raise AuditError(
+            f"--signature has {len(parts)} types, expected {len(in_order)}: {', '.join(in_order)}"
+        )
     return dict(zip(in_order, parts, strict=False))
 
 

@@ -2,11 +2,19 @@
 
 import torch
 
-from kernels.launch import require_companion, require_contiguous, require_shape, require_tensors, row_stride
+from kernels.launch import (
+    require_companion,
+    require_contiguous,
+    require_shape,
+    require_tensors,
+    row_stride,
+)
 from kernels.online_softmax import MAX_COLUMNS
 
 
-def read(label: str, logits: torch.Tensor, labels: torch.Tensor, out: torch.Tensor) -> tuple[int, int, int]:
+def read(
+    label: str, logits: torch.Tensor, labels: torch.Tensor, out: torch.Tensor
+) -> tuple[int, int, int]:
     """Check the tensors and return rows, columns and row stride of the logits."""
     require_tensors(label, logits=logits)
     stride = row_stride(label, "logits", logits, "(m, v)")

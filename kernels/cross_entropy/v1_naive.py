@@ -1,18 +1,19 @@
 """Version 1 of cross-entropy: reads each row twice, once for its maximum and once for the sum.
 
-Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and int64 labels of shape
-(m,). The loss is fp32 for every dtype of the logits.
+Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and int64
+labels of shape (m,). The loss is fp32 for every dtype of the logits.
 
-The label -100, torch's default `ignore_index`, gives a loss of 0 even if its row has NaN. Any other label outside
-0 .. v-1 gives NaN and reads no logit.
+The label -100, torch's default `ignore_index`, gives a loss of 0 even if its row has NaN. Any other
+label outside 0 .. v-1 gives NaN and reads no logit.
 
-Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. These are the compulsory bytes; this version reads
-the logits twice and moves up to 2 m v e.
+Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. These are the compulsory bytes;
+this version reads the logits twice and moves up to 2 m v e.
 
 Rounding: logits are widened to fp32, all arithmetic is fp32, and the loss is not rounded again.
 
-Special values, as in torch: a row with NaN or +inf, or with only -inf, has the loss NaN; a label whose logit is -inf
-has the loss +inf. `tl.max` drops NaN, but exp(NaN - max) is NaN and makes the sum NaN.
+Special values, as in torch: a row with NaN or +inf, or with only -inf, has the loss NaN; a label
+whose logit is -inf has the loss +inf. `tl.max` drops NaN, but exp(NaN - max) is NaN and makes the
+sum NaN.
 
 This version follows the formula. What is slow:
 - the second read of a row comes from memory again once the active rows exceed L2;
@@ -47,14 +48,20 @@ def cross_entropy_masked(
     lanes = tl.arange(0, BLOCK)
     highest = float("-inf")
     for start in range(0, v, BLOCK):
-        x = tl.load(row_ptr + start + lanes, mask=start + lanes < v, other=float("-inf")).to(tl.float32)
+        x = tl.load(row_ptr + start + lanes, mask=start + lanes < v, other=float("-inf")).to(
+            tl.float32
+        )
         highest = tl.maximum(highest, tl.max(x, axis=0))
     total = 0.0
     for start in range(0, v, BLOCK):
-        x = tl.load(row_ptr + start + lanes, mask=start + lanes < v, other=float("-inf")).to(tl.float32)
+        x = tl.load(row_ptr + start + lanes, mask=start + lanes < v, other=float("-inf")).to(
+            tl.float32
+        )
         total += tl.sum(tl.exp(x - highest), axis=0)
     label = tl.load(labels_ptr + row)
-    picked = tl.load(row_ptr + label, mask=(label >= 0) & (label < v), other=float("nan")).to(tl.float32)
+    picked = tl.load(row_ptr + label, mask=(label >= 0) & (label < v), other=float("nan")).to(
+        tl.float32
+    )
     loss = (highest - picked) + tl.log(total)
     tl.store(out_ptr + row, tl.where(label == IGNORED, 0.0, loss))
 

@@ -1,20 +1,24 @@
-"""Version 2 of cross-entropy: reads the logits once, 16 bytes per access for any row start and length.
+"""Version 2 of cross-entropy: reads the logits once, 16 bytes per access for any row start and
+length.
 
-Computes the same as version 1, in fp32 with the same special values. The logit of the label is read a second time,
-32 bytes per row that are not counted.
+Computes the same as version 1, in fp32 with the same special values. The logit of the label is read
+a second time, 32 bytes per row that are not counted.
 
 Changes from version 1:
-- One pass updates a running maximum and a running sum (Milakov and Gimelshein, "Online normalizer calculation for
-  softmax", 2018), so half the bytes are moved. Each lane has its own pair, so threads exchange nothing until the end.
-- Each row is cut at multiples of 16 elements into a body and fewer than 16 elements at either end. The body is read
-  16 bytes per thread for every v and stride, for example with 50,257 elements per row, where each row starts at
-  another offset. Only the last step of the body is masked.
-- A `tl.range` loop with several stages copies steps to shared memory ahead of their use, from sm_80 on.
+- One pass updates a running maximum and a running sum (Milakov and Gimelshein, "Online normalizer
+  calculation for softmax", 2018), so half the bytes are moved. Each lane has its own pair, so
+  threads exchange nothing until the end.
+- Each row is cut at multiples of 16 elements into a body and fewer than 16 elements at either end.
+  The body is read 16 bytes per thread for every v and stride, for example with 50,257 elements per
+  row, where each row starts at another offset. Only the last step of the body is masked.
+- A `tl.range` loop with several stages copies steps to shared memory ahead of their use, from sm_80
+  on.
 
-Precision: the maximum and the logit of the label are subtracted before the logarithm is added, so an offset common to
-a row costs no digits. e^d is computed as 2^(d log2(e)) from the difference d to the maximum. Folding the maximum into
-one multiply-add would save an instruction, but without fusion it loses three digits for logits near 10^4. The running
-maximum starts at the lowest finite number: in a row that begins with -inf, -inf - -inf would be NaN.
+Precision: the maximum and the logit of the label are subtracted before the logarithm is added, so
+an offset common to a row costs no digits. e^d is computed as 2^(d log2(e)) from the difference d to
+the maximum. Folding the maximum into one multiply-add would save an instruction, but without fusion
+it loses three digits for logits near 10^4. The running maximum starts at the lowest finite number:
+in a row that begins with -inf, -inf - -inf would be NaN.
 
 Not supported: programs that share a row, so with fewer rows than multiprocessors some are idle.
 """
@@ -48,7 +52,9 @@ def cross_entropy_online(
     first = row * x_stride
     # Before the loop, so that its two round trips to memory overlap with the loop.
     label = tl.load(labels_ptr + row)
-    picked = tl.load(x_ptr + first + label, mask=(label >= 0) & (label < v), other=float("nan")).to(tl.float32)
+    picked = tl.load(x_ptr + first + label, mask=(label >= 0) & (label < v), other=float("nan")).to(
+        tl.float32
+    )
 
     top, row_total = top_and_total(x_ptr, first, v, DEPTH, LANES, STAGES)
     loss = (top - picked) + tl.log(row_total)

@@ -2,18 +2,20 @@
 
 Computes the same as version 2, with the same rounding except for the order of the sums.
 
-Changes from version 2: with fewer than 264 rows, two per multiprocessor of an H100, version 2 leaves memory bandwidth
-unused. Here such a row is cut into up to 32 pieces, at most one per loop step. Each program writes the maximum and the
-sum of its piece, and a second, small launch combines them. With 264 rows or more, only the kernel of version 2 runs.
+Changes from version 2: with fewer than 264 rows, two per multiprocessor of an H100, version 2
+leaves memory bandwidth unused. Here such a row is cut into up to 32 pieces, at most one per loop
+step. Each program writes the maximum and the sum of its piece, and a second, small launch combines
+them. With 264 rows or more, only the kernel of version 2 runs.
 
-The order of the sums depends only on the shape, so results are reproducible. They may differ in the last bits from
-those of a row that is not shared, for example the same row in a larger batch.
+The order of the sums depends only on the shape, so results are reproducible. They may differ in the
+last bits from those of a row that is not shared, for example the same row in a larger batch.
 
-Bytes: 8 more are written and read per piece, which are not counted. Two small buffers for the pieces come from torch's
-allocator in every call.
+Bytes: 8 more are written and read per piece, which are not counted. Two small buffers for the
+pieces come from torch's allocator in every call.
 
-Limits: the second launch costs a few microseconds, which is noticeable if the first is as short. Letting the last
-program combine the pieces would avoid it, but needs a counter that has to be zeroed.
+Limits: the second launch costs a few microseconds, which is noticeable if the first is as short.
+Letting the last program combine the pieces would avoid it, but needs a counter that has to be
+zeroed.
 """
 
 from dataclasses import replace
@@ -80,7 +82,12 @@ def _finish(dtype: torch.dtype) -> Variant:
         dtype=DTYPES[dtype],
         part="finish",
         shape_class=f"m < {MIN_PROGRAMS}, v > {STEP[dtype]}",
-        types={"labels_ptr": "*i64", "tops_ptr": "*fp32", "totals_ptr": "*fp32", "out_ptr": "*fp32"},
+        types={
+            "labels_ptr": "*i64",
+            "tops_ptr": "*fp32",
+            "totals_ptr": "*fp32",
+            "out_ptr": "*fp32",
+        },
         elements=MAX_SPLITS,
         bytes=2 * 4 * MAX_SPLITS,  # a maximum and a sum of each piece
     )
@@ -112,7 +119,9 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Ten
     if splits == 1:
         whole.launch(m, logits, labels, out, v, stride)
         return
-    tops, totals = (torch.empty((m, splits), dtype=torch.float32, device=logits.device) for _ in range(2))
+    tops, totals = (
+        torch.empty((m, splits), dtype=torch.float32, device=logits.device) for _ in range(2)
+    )
     partial.launch(m * splits, logits, tops, totals, v, stride, 0, splits, chunk)
     finish.launch(m, logits, labels, tops, totals, out, v, stride, splits)
 

@@ -5,23 +5,36 @@ from typing import Any
 
 import torch
 
-from kernels.launch import DTYPES, Variant, require_companion, require_contiguous, require_shape, require_tensors
+from kernels.launch import (
+    DTYPES,
+    Variant,
+    require_companion,
+    require_contiguous,
+    require_shape,
+    require_tensors,
+)
 
 MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
 MORE_INPUTS = {"bias-gelu": ("bias",), "dropout": ("seed",)}
 
 Ops = Mapping[str, tuple[Any, Any, Sequence[str]]]
-"""By operation: kernel, formula, and the names of the inputs of one shape, to which `MORE_INPUTS` are added."""
+"""By operation: kernel, formula, and the names of the inputs of one shape, to which `MORE_INPUTS`
+are added.
+"""
 Variants = Mapping[tuple[str, torch.dtype], Variant]
 
 
 def named(ending: str) -> Callable[[Any], str]:
-    """Return a function that names a kernel by its formula, `gelu_lean`, because profilers show that name."""
+    """Return a function that names a kernel by its formula, `gelu_lean`, because profilers show
+    that name.
+    """
     return lambda specialization: f"{specialization.constants['FORMULA'].__name__}_{ending}"
 
 
 def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
-    """Return the variants of a version by operation and dtype, each for blocks of `block_bytes` of an operand."""
+    """Return the variants of a version by operation and dtype, each for blocks of `block_bytes` of
+    an operand.
+    """
     return {
         (op, dtype): Variant(
             kernel=kernel,
@@ -43,7 +56,9 @@ def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
 def launchers(
     version: str, ops: Ops, variants: Variants, programs: Callable[[int, int], int]
 ) -> dict[str, Callable[..., None]]:
-    """Return the launchers of a version such as `v3`; `programs(n, block)` returns the grid size for n elements."""
+    """Return the launchers of a version such as `v3`; `programs(n, block)` returns the grid size
+    for n elements.
+    """
 
     def run(op: str, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         sizes = _read(f"{op} {version}", op, ops[op][2], inputs, out)
@@ -73,7 +88,9 @@ def _read(
     bias = operands.pop("bias", None)
     for name, tensor in (operands | {"out": out}).items():
         require_shape(label, name, tensor, x.shape)
-    if op == "dropout":  # the seed is on the device, so that a captured graph can be given another one
+    if (
+        op == "dropout"
+    ):  # the seed is on the device, so that a captured graph can be given another one
         require_companion(label, "seed", seed, torch.int64, ("x", x))
         require_shape(label, "seed", seed, (1,))
     if bias is None:
@@ -84,7 +101,11 @@ def _read(
 
 def _require_bias(label: str, x: torch.Tensor, bias: torch.Tensor) -> None:
     if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; expected two dimensions, (rows, cols)")
+        raise ValueError(
+            f"{label}: x has shape {tuple(x.shape)}; expected two dimensions, (rows, cols)"
+        )
     if x.shape[1] > MAX_COLUMNS:
-        raise ValueError(f"{label}: x has {x.shape[1]} columns; at most {MAX_COLUMNS} are supported")
+        raise ValueError(
+            f"{label}: x has {x.shape[1]} columns; at most {MAX_COLUMNS} are supported"
+        )
     require_shape(label, "bias", bias, x.shape[1:])

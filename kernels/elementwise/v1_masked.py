@@ -1,6 +1,7 @@
 """Version 1 of the elementwise kernels: textbook formulas, with one mask for every access.
 
-Computes, element by element (b is the bias of the element's column, w the random word of its index):
+Computes, element by element (b is the bias of the element's column, w the random word of its
+index):
 
     copy          x                                 add, residual-add   x + y
     relu          max(x, 0)                         mul                 x * y
@@ -11,31 +12,36 @@ Computes, element by element (b is the bias of the element's column, w the rando
 
     s(v) = 1 / (1 + exp(-v)), z = sqrt(2/pi) * (x + 0.044715 x^3)
 
-Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), for both forms of GELU; Shazeer, "GLU Variants
-Improve Transformer" (2020), for SwiGLU; McCalpin's STREAM, `stream.c`, for triad and its scalar 3; Srivastava et al.,
-"Dropout" (2014), with the scaling done in training; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3"
-(2011), for Philox. The tanh form of GELU is x/2 * (1 + tanh z), and 1 + tanh z = 2 s(2z). Written with s, nothing
-cancels, so the negative tail keeps its digits.
+Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), for both forms of GELU; Shazeer,
+"GLU Variants Improve Transformer" (2020), for SwiGLU; McCalpin's STREAM, `stream.c`, for triad and
+its scalar 3; Srivastava et al., "Dropout" (2014), with the scaling done in training; Salmon et al.,
+"Parallel Random Numbers: As Easy as 1, 2, 3" (2011), for Philox. The tanh form of GELU is x/2 * (1
++ tanh z), and 1 + tanh z = 2 s(2z). Written with s, nothing cancels, so the negative tail keeps its
+digits.
 
-Bytes moved, for n elements of e bytes: read n e for one input, 2 n e for two, n e + cols e for bias-gelu, n e + 8 for
-dropout; written n e.
+Bytes moved, for n elements of e bytes: read n e for one input, 2 n e for two, n e + cols e for
+bias-gelu, n e + 8 for dropout; written n e.
 
-Rounding: operands are widened to fp32, the whole formula is fp32, and the result is rounded once, to the nearest even.
-copy moves the bits unchanged. relu of NaN is NaN. relu of -0 is +0, which the maximum instruction returns; torch
-returns -0. The two are equal, and returning -0 would take a comparison and a selection.
+Rounding: operands are widened to fp32, the whole formula is fp32, and the result is rounded once,
+to the nearest even. copy moves the bits unchanged. relu of NaN is NaN. relu of -0 is +0, which the
+maximum instruction returns; torch returns -0. The two are equal, and returning -0 would take a
+comparison and a selection.
 
-dropout takes word 0 of Philox4x32-10 with the element's index as counter and the seed as key, so the mask depends only
-on seed and index. Dropped elements become +0, also if x is NaN or infinite.
+dropout takes word 0 of Philox4x32-10 with the element's index as counter and the seed as key, so
+the mask depends only on seed and index. Dropped elements become +0, also if x is NaN or infinite.
 
 What is slow:
-- The compiler knows nothing about n, which is not specialized so that one binary serves every n. A mask against such
-  an n makes every access one element wide. A specialized n would do so only if it is not a multiple of 16.
-- Instruction issue: a division that is accurate to 2 ulp over the whole range, an error function in two ranges, four
-  random words of which three are discarded, and a 64-bit remainder for each element of bias-gelu.
+- The compiler knows nothing about n, which is not specialized so that one binary serves every n. A
+  mask against such an n makes every access one element wide. A specialized n would do so only if it
+  is not a multiple of 16.
+- Instruction issue: a division that is accurate to 2 ulp over the whole range, an error function in
+  two ranges, four random words of which three are discarded, and a 64-bit remainder for each
+  element of bias-gelu.
 
-Limits of the formulas: 1 + erf cancels in the negative tail. The absolute error of GELU is below |x| 2^-22, but below
-x = -5 few digits of the result are right. GELU of -infinity is NaN. If exp leaves the range of fp32, at 2^-126, silu
-and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
+Limits of the formulas: 1 + erf cancels in the negative tail. The absolute error of GELU is below
+|x| 2^-22, but below x = -5 few digits of the result are right. GELU of -infinity is NaN. If exp
+leaves the range of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inputs,
+but must not overlap one in part.
 """
 
 import triton

@@ -1,17 +1,18 @@
 """Version 2 of the elementwise kernels: full blocks have no mask, so accesses are wide for any n.
 
-Computes the same as version 1, with the same formulas, bytes and rounding. dropout keeps the same elements for the
-same seed.
+Computes the same as version 1, with the same formulas, bytes and rounding. dropout keeps the same
+elements for the same seed.
 
 Changes from version 1:
-- A full block takes a path without a mask, where each thread moves 16 bytes per access for any n. Only the last block
-  is masked and moves single elements. In bf16 on sm_90 a thread of `copy` loads once instead of 8 times.
-- bias-gelu divides once per program instead of once per element. It reads the bias 16 bytes at a time if a block lies
-  within one row and rows are multiples of 16 elements.
+- A full block takes a path without a mask, where each thread moves 16 bytes per access for any n.
+  Only the last block is masked and moves single elements. In bf16 on sm_90 a thread of `copy` loads
+  once instead of 8 times.
+- bias-gelu divides once per program instead of once per element. It reads the bias 16 bytes at a
+  time if a block lies within one row and rows are multiples of 16 elements.
 
 What is slow:
-- Instruction issue: erf-GELU in bf16 compiles to 37 instructions per element on sm_90. An H100 that moves 3 TB/s has
-  issue slots for about 40, and dropout needs more than that.
+- Instruction issue: erf-GELU in bf16 compiles to 37 instructions per element on sm_90. An H100 that
+  moves 3 TB/s has issue slots for about 40, and dropout needs more than that.
 - The narrow accesses of the tail take registers from every block: 26 instead of 14 for `copy`.
 - A bias whose length is not a multiple of 16 is read element by element, from cache.
 
@@ -44,7 +45,8 @@ def map_kernel(
     seed = tl.load(y_ptr) if RANDOM else 0
     if start + BLOCK <= n:
         x = tl.load(x_ptr + offsets)
-        # Drawn in both branches: before the branch they would need an exchange between threads to the layout of x.
+        # Drawn in both branches: before the branch they would need an exchange between threads to
+        # the layout of x.
         if RANDOM:
             result = FORMULA(x, tl.rand(seed, offsets))
         else:
@@ -56,7 +58,9 @@ def map_kernel(
         if RANDOM:
             result = FORMULA(x, tl.rand(seed, offsets))
         else:
-            result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+            result = (
+                FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+            )
         tl.store(out_ptr + offsets, result, mask=inside)
 
 
@@ -73,8 +77,8 @@ def row_bias_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     offsets = start + lanes
-    # start < n, so it fits the integer type of n; a 64-bit division costs several times a 32-bit one. No `%`: Triton
-    # 3.6 loses its divisibility by 16 and reads the bias element by element.
+    # start < n, so it fits the integer type of n; a 64-bit division costs several times a 32-bit
+    # one. No `%`: Triton 3.6 loses its divisibility by 16 and reads the bias element by element.
     first = start.to(n.dtype)
     column = (first - first // cols * cols).to(tl.int32)
     if start + BLOCK <= n:

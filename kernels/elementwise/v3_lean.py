@@ -1,39 +1,46 @@
-"""Version 3 of the elementwise kernels: fewer instructions per element, and a separate program for the tail.
+"""Version 3 of the elementwise kernels: fewer instructions per element, and a separate program for
+the tail.
 
 Computes the operations of version 1, in fp32 with one rounding at the end, in these forms:
 
-    gelu          max(x, 0) - |x| Q(|x|), Q(t) = erfc(t/sqrt 2)/2 = 2^(t G(t) - 1), G a polynomial of degree 11
+    gelu          max(x, 0) - |x| Q(|x|), Q(t) = erfc(t/sqrt 2)/2 = 2^(t G(t) - 1), G a polynomial
+                  of degree 11
     s(v)          r^2 with r = (1 + exp(-v))^(-1/2), in silu, swiglu and gelu-tanh
     dropout       x / (1 - p) if the element's random word w >= p 2^32, else 0; p = 0.1
 
-Sources of the formulas and of Philox: as in version 1. An error function as the exponential of a polynomial: Press et
-al., "Numerical Recipes", 2nd ed., section 6.2; the coefficients of G are our own fit. Bytes: as in version 1.
+Sources of the formulas and of Philox: as in version 1. An error function as the exponential of a
+polynomial: Press et al., "Numerical Recipes", 2nd ed., section 6.2; the coefficients of G are our
+own fit. Bytes: as in version 1.
 
-Changes from version 2, with instructions per element in bf16 on sm_90, compiled by Triton 3.9. They matter on GPUs
-whose issue slots per element are few for their bandwidth, such as an H100 (about 40 at 3 TB/s):
-- One mask against n rounded down to a multiple of 16, which leaves accesses wide. A separate program computes the
-  remaining elements, at most 15. So no block contains a narrow path, which had cost all blocks registers.
-- 32 bytes per thread and operand: two wide accesses in flight for one address computation. copy 3.3 -> 2.9.
-- s as the square of a reciprocal root, which is one instruction; a division by 1 + exp(-v) has to handle denormals.
-  exp becomes exp2, with log2(e) folded into the constants. silu 17.4 -> 10.9, swiglu 20.4 -> 14.1, gelu-tanh
-  22.4 -> 13.0.
-- GELU with one exponential instead of the two ranges of erf: gelu 37.3 -> 21.5, bias-gelu 44 -> 26.6. On an H100 it is
-  no longer bound by instruction issue.
-- dropout uses all four words of Philox: element i takes word i mod 4 of counter i div 4. A word is compared as an
-  integer. 7 rounds are the fewest that pass every test of Salmon et al., whose default of 10 has a margin. 66 -> 20.
-  The mask differs from that of versions 1 and 2.
+Changes from version 2, with instructions per element in bf16 on sm_90, compiled by Triton 3.9. They
+matter on GPUs whose issue slots per element are few for their bandwidth, such as an H100 (about 40
+at 3 TB/s):
+- One mask against n rounded down to a multiple of 16, which leaves accesses wide. A separate
+  program computes the remaining elements, at most 15. So no block contains a narrow path, which had
+  cost all blocks registers.
+- 32 bytes per thread and operand: two wide accesses in flight for one address computation. copy 3.3
+  -> 2.9.
+- s as the square of a reciprocal root, which is one instruction; a division by 1 + exp(-v) has to
+  handle denormals. exp becomes exp2, with log2(e) folded into the constants. silu 17.4 -> 10.9,
+  swiglu 20.4 -> 14.1, gelu-tanh 22.4 -> 13.0.
+- GELU with one exponential instead of the two ranges of erf: gelu 37.3 -> 21.5, bias-gelu 44 ->
+  26.6. On an H100 it is no longer bound by instruction issue.
+- dropout uses all four words of Philox: element i takes word i mod 4 of counter i div 4. A word is
+  compared as an integer. 7 rounds are the fewest that pass every test of Salmon et al., whose
+  default of 10 has a margin. 66 -> 20. The mask differs from that of versions 1 and 2.
 - bias-gelu reads the bias 16 bytes at a time also if a block spans two rows.
 
-Accuracy: exp2 and the reciprocal root are accurate to 2 ulp (CUDA C++ Programming Guide). The absolute error of GELU
-is below |x| 2^-22, as with erf, and its relative error below 2^-11; 1 + erf has no digits left below x = -6. GELU of
--infinity is -0, its limit, because exp2 flushes subnormal results to zero (ex2.approx.ftz). The interpreter does not
-flush and is off by less than 2^-122. relu of -0 is +0 as in version 1: one maximum of two elements costs 3.4
-instructions per element in bf16, returning -0 as torch does 5.4. silu and gelu-tanh are zero if exp(-v) leaves the
-range of fp32. dropout turns what it drops into +0, also NaN and infinity.
+Accuracy: exp2 and the reciprocal root are accurate to 2 ulp (CUDA C++ Programming Guide). The
+absolute error of GELU is below |x| 2^-22, as with erf, and its relative error below 2^-11; 1 + erf
+has no digits left below x = -6. GELU of -infinity is -0, its limit, because exp2 flushes subnormal
+results to zero (ex2.approx.ftz). The interpreter does not flush and is off by less than 2^-122.
+relu of -0 is +0 as in version 1: one maximum of two elements costs 3.4 instructions per element in
+bf16, returning -0 as torch does 5.4. silu and gelu-tanh are zero if exp(-v) leaves the range of
+fp32. dropout turns what it drops into +0, also NaN and infinity.
 
-Limits: a bias whose length is not a multiple of 16 is read element by element, from cache. triad in 16-bit dtypes is
-not computed in pairs, as the compiler does for add and mul. `out` may be one of the inputs, but must not overlap one
-in part.
+Limits: a bias whose length is not a multiple of 16 is read element by element, from cache. triad in
+16-bit dtypes is not computed in pairs, as the compiler does for add and mul. `out` may be one of
+the inputs, but must not overlap one in part.
 """
 
 import triton
@@ -49,17 +56,24 @@ BLOCK_BYTES = ACCESSES * WARPS * 32 * ALIGNMENT_BYTES
 
 WHOLE = tl.constexpr(16)  # a mask against a multiple of this keeps accesses 16 bytes wide
 LOG2_E = tl.constexpr(1.4426950408889634)
-TANH_LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2/pi) log2(e): of 2z, as the argument of exp2
+TANH_LINEAR = tl.constexpr(
+    2.302208198144325
+)  # 2 sqrt(2/pi) log2(e): of 2z, as the argument of exp2
 TANH_CUBIC = tl.constexpr(2.302208198144325 * 0.044715)
 ROUNDS = tl.constexpr(7)
 DROP_BELOW = tl.constexpr(429496730)  # 0.1 * 2^32, rounded
 KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
 
 GELU_LIMIT = tl.constexpr(13.2)  # from here on |x| Q(|x|) is below the normal numbers of fp32
-# G from t^0 to t^11: a minimax fit on [0, 13.2] of (log2 Q(t) + 1) / t. Its error in log2 Q is 2^-24 in the middle and
-# may grow as 2^-25 / Q, but not beyond 2^-14: an absolute bound on GELU first, a relative one in the tail.
-G0_TO_5 = tl.constexpr((-1.1511080, -0.45917946, -0.052586306, 0.0071802773, -1.9805701e-4, -1.8545636e-4))
-G6_TO_11 = tl.constexpr((5.1048824e-5, -7.2835169e-6, 6.4008526e-7, -3.4671231e-8, 1.0629271e-9, -1.4124174e-11))
+# G from t^0 to t^11: a minimax fit on [0, 13.2] of (log2 Q(t) + 1) / t. Its error in log2 Q is
+# 2^-24 in the middle and may grow as 2^-25 / Q, but not beyond 2^-14: an absolute bound on GELU
+# first, a relative one in the tail.
+G0_TO_5 = tl.constexpr(
+    (-1.1511080, -0.45917946, -0.052586306, 0.0071802773, -1.9805701e-4, -1.8545636e-4)
+)
+G6_TO_11 = tl.constexpr(
+    (5.1048824e-5, -7.2835169e-6, 6.4008526e-7, -3.4671231e-8, 1.0629271e-9, -1.4124174e-11)
+)
 
 
 # Formulas of blocks: x, y and bias in their own dtype, the result in fp32.
@@ -150,7 +164,9 @@ def map_kernel(
         if RANDOM:
             result = FORMULA(x, random_words(seed, start, BLOCK))
         else:
-            result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+            result = (
+                FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+            )
         tl.store(out_ptr + offsets, result, mask=inside)
     else:
         rest = whole + tl.arange(0, WHOLE)
@@ -158,7 +174,11 @@ def map_kernel(
         if RANDOM:
             last = FORMULA(last_x, random_words(seed, whole.to(tl.int64), WHOLE))
         else:
-            last = FORMULA(last_x) if y_ptr is None else FORMULA(last_x, tl.load(y_ptr + rest, mask=rest < n))
+            last = (
+                FORMULA(last_x)
+                if y_ptr is None
+                else FORMULA(last_x, tl.load(y_ptr + rest, mask=rest < n))
+            )
         tl.store(out_ptr + rest, last, mask=rest < n)
 
 
@@ -178,8 +198,8 @@ def row_bias_kernel(
         lanes = tl.arange(0, BLOCK)
         inside = start + lanes < whole
         x = tl.load(x_ptr + start + lanes, mask=inside)
-        # start < n, so it fits the integer type of n; a 64-bit division costs several times a 32-bit one. No `%`:
-        # Triton 3.6 loses its divisibility by 16 and reads element by element.
+        # start < n, so it fits the integer type of n; a 64-bit division costs several times a
+        # 32-bit one. No `%`: Triton 3.6 loses its divisibility by 16 and reads element by element.
         first = start.to(n.dtype)
         column = (first - first // cols * cols).to(tl.int32) + lanes
         column = tl.where(column >= cols, column - cols, column) if cols >= BLOCK else column % cols

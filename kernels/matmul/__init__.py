@@ -14,7 +14,11 @@ DTYPES = {
     torch.float8_e4m3fn: "fp8e4m3",
     torch.float8_e5m2: "fp8e5m2",
 }
-OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.bfloat16, torch.float8_e5m2: torch.bfloat16}
+OUTPUTS = {
+    torch.int8: torch.int32,
+    torch.float8_e4m3fn: torch.bfloat16,
+    torch.float8_e5m2: torch.bfloat16,
+}
 SCALES = ("scale_a", "scale_b")
 LAYOUTS = ("nn", "nt", "tn")
 MAX_EXTENT = 2**30  # a row or column number plus one tile still fits 32 bits
@@ -23,7 +27,8 @@ MAX_TILES = 2**31 - 1  # programs of a one-dimensional grid
 
 @dataclass(frozen=True)
 class Operands:
-    """Shapes, strides in elements, dtype and layout of `batch` matmuls, and the GPU that computes them.
+    """Shapes, strides in elements, dtype and layout of `batch` matmuls, and the GPU that computes
+    them.
 
     Attributes:
         dtype: Roofmark's name of the dtype of A and B; `tf32` for fp32 tensors if torch's setting
@@ -65,11 +70,18 @@ def aligned_unit(dtype: str) -> int:
     return launch.ALIGNMENT_BYTES // {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}.get(dtype, 1)
 
 
-def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor) -> Operands:
+def read(
+    label: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scales: tuple[torch.Tensor, ...],
+    out: torch.Tensor,
+) -> Operands:
     """Check the tensors of a matmul and return their description.
 
-    A is (m, k), B (k, n), C (m, n), each with or without a leading batch axis. C is stored row-major, in the dtype of
-    A, but in int32 for int8 and in bf16 for fp8. Scales, for fp8 alone, are the fp32 factors of A and B.
+    A is (m, k), B (k, n), C (m, n), each with or without a leading batch axis. C is stored
+    row-major, in the dtype of A, but in int32 for int8 and in bf16 for fp8. Scales, for fp8 alone,
+    are the fp32 factors of A and B.
 
     Raises:
         ValueError: no version computes such a matmul.
@@ -79,7 +91,8 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
     for name, tensor in {"a": a, "b": b, "out": out}.items():
         if tensor.dim() not in (2, 3):
             raise ValueError(
-                f"{label}: {name} has shape {tuple(tensor.shape)}; expected 2 dimensions, or 3 with a batch"
+                f"{label}: {name} has shape {tuple(tensor.shape)}; expected 2 dimensions, or 3 "
+                f"with a batch"
             )
     _require_scales(label, a, scales)
     (*batch_shape, m, k), n = a.shape, b.shape[-1]
@@ -87,12 +100,15 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
     launch.require_shape(label, "out", out, (*batch_shape, m, n))
     if max(m, n, k) > MAX_EXTENT:
         raise ValueError(
-            f"{label}: {m}x{n}x{k} is too large; at most {MAX_EXTENT} rows, columns and terms are supported"
+            f"{label}: {m}x{n}x{k} is too large; at most {MAX_EXTENT} rows, columns and terms are "
+            f"supported"
         )
     dtype = DTYPES[a.dtype]
     layout = _layout(label, a, b, fp8=dtype.startswith("fp8"))
     if "n" not in _stored(out):
-        raise ValueError(f"{label}: out {_described(out)}; pass a row-major tensor whose rows do not overlap")
+        raise ValueError(
+            f"{label}: out {_described(out)}; pass a row-major tensor whose rows do not overlap"
+        )
     if dtype == "fp32" and torch.backends.cuda.matmul.fp32_precision == "tf32":
         dtype = "tf32"
     stored = (a, layout[0]), (b, layout[1]), (out, "n")
@@ -124,15 +140,21 @@ def unsupported_dtype(label: str, dtype: str, arch: int, allowed: str) -> ValueE
 def _require_scales(label: str, a: torch.Tensor, scales: tuple[torch.Tensor, ...]) -> None:
     needed = 2 if DTYPES[a.dtype].startswith("fp8") else 0
     if len(scales) != needed:
-        raise ValueError(f"{label}: {len(scales)} scales with operands of {a.dtype}; expected {needed}")
+        raise ValueError(
+            f"{label}: {len(scales)} scales with operands of {a.dtype}; expected {needed}"
+        )
     for name, scale in zip(SCALES, scales, strict=False):
         if scale.dtype != torch.float32 or scale.numel() != 1 or scale.device != a.device:
             given = f"{scale.numel()} elements of {scale.dtype} on {scale.device}"
-            raise ValueError(f"{label}: {name} has {given}; expected one element of torch.float32 on {a.device}")
+            raise ValueError(
+                f"{label}: {name} has {given}; expected one element of torch.float32 on {a.device}"
+            )
 
 
 def _stored(tensor: torch.Tensor) -> str:
-    """Return `n` if a matrix is row-major, `t` if it is transposed; a single row or column can be both, `nt`."""
+    """Return `n` if a matrix is row-major, `t` if it is transposed; a single row or column can be
+    both, `nt`.
+    """
     (rows, columns), (down, across) = tensor.shape[-2:], tensor.stride()[-2:]
     row_major = (columns <= 1 or across == 1) and (rows <= 1 or down >= columns)
     transposed = (rows <= 1 or down == 1) and (columns <= 1 or across >= rows)
@@ -141,14 +163,17 @@ def _stored(tensor: torch.Tensor) -> str:
 
 def _layout(label: str, a: torch.Tensor, b: torch.Tensor, fp8: bool) -> str:
     fitting = [
-        layout for layout in (("nt",) if fp8 else LAYOUTS) if layout[0] in _stored(a) and layout[1] in _stored(b)
+        layout
+        for layout in (("nt",) if fp8 else LAYOUTS)
+        if layout[0] in _stored(a) and layout[1] in _stored(b)
     ]
     if fitting:
         # A column of elements is better treated as one stored row than as many rows of one element.
         return min(fitting, key=lambda layout: _is_column(a, layout[0]) + _is_column(b, layout[1]))
     allowed = "only layout nt in fp8" if fp8 else f"layouts {', '.join(LAYOUTS)}"
     raise ValueError(
-        f"{label}: a {_described(a)}, b {_described(b)}; expected {allowed}, with rows that do not overlap"
+        f"{label}: a {_described(a)}, b {_described(b)}; expected {allowed}, with rows that do "
+        f"not overlap"
     )
 
 
@@ -162,7 +187,9 @@ def _described(tensor: torch.Tensor) -> str:
 
 
 def _row_stride(tensor: torch.Tensor, order: str) -> int:
-    """Return the row stride; the length of a single row, because torch gives an axis of one any stride."""
+    """Return the row stride; the length of a single row, because torch gives an axis of one any
+    stride.
+    """
     axis, length = (-2, -1) if order == "n" else (-1, -2)
     return tensor.stride(axis) if tensor.shape[axis] > 1 else tensor.shape[length]
 
@@ -171,5 +198,7 @@ def _batch_stride(label: str, tensor: torch.Tensor) -> int:
     if tensor.dim() == 2 or tensor.shape[0] <= 1:
         return 0
     if tensor.stride(0) <= 0:
-        raise ValueError(f"{label}: a tensor {_described(tensor)}; matrices of a batch must not overlap")
+        raise ValueError(
+            f"{label}: a tensor {_described(tensor)}; matrices of a batch must not overlap"
+        )
     return tensor.stride(0)

@@ -1,10 +1,10 @@
 """Tile sizes of matmul, and the rule that picks one.
 
-Each version lists its tiles by architecture, dtype and size class, so a given shape always runs the same binary, which
-can be audited and reproduced. The entries are taken from published search spaces: the Triton tutorials 03 (tiles of 64
-to 256, warps, stages on sm_80) and 09 (128 x 128 and 128 x 256 on sm_90 and later, 64 or 128 deep, groups of 8), and
-fast.cu (128 x 256 on an H100). If such a tile spills registers or exceeds shared memory when compiled, the next
-smaller one is used.
+Each version lists its tiles by architecture, dtype and size class, so a given shape always runs the
+same binary, which can be audited and reproduced. The entries are taken from published search
+spaces: the Triton tutorials 03 (tiles of 64 to 256, warps, stages on sm_80) and 09 (128 x 128 and
+128 x 256 on sm_90 and later, 64 or 128 deep, groups of 8), and fast.cu (128 x 256 on an H100). If
+such a tile spills registers or exceeds shared memory when compiled, the next smaller one is used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +14,24 @@ import torch
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, MAX_TILES, Operands, output_type, read, triton_type, unsupported_dtype
+from kernels.matmul import (
+    LAYOUTS,
+    MAX_TILES,
+    Operands,
+    output_type,
+    read,
+    triton_type,
+    unsupported_dtype,
+)
 
 GROUP_M = 8  # rows of tiles that are traversed together; source: Triton tutorials 03 and 09
 MIN_BUSY_FRACTION = 0.75  # of the multiprocessors
-LARGE_SHARED_ARCHES = (80, 90, 100, 103)  # 160 KiB of shared memory and more; others get the smallest tiles
+LARGE_SHARED_ARCHES = (
+    80,
+    90,
+    100,
+    103,
+)  # 160 KiB of shared memory and more; others get the smallest tiles
 
 
 class Tile(NamedTuple):
@@ -47,10 +60,11 @@ Table = Mapping[int, Mapping[str, Sizes]]
 
 
 def sizes(table: Table, arch: int, dtype: str) -> Sizes:
-    """Return the tiles for a dtype on an architecture, largest first; empty if the version has no kernel.
+    """Return the tiles for a dtype on an architecture, largest first; empty if the version has no
+    kernel.
 
-    An architecture that is not in the table gets the smallest tile of the nearest older one. It has the same
-    instructions, but may have only 99 KiB of shared memory, as sm_86, sm_89 and sm_120.
+    An architecture that is not in the table gets the smallest tile of the nearest older one. It has
+    the same instructions, but may have only 99 KiB of shared memory, as sm_86, sm_89 and sm_120.
     """
     if arch < min(table):
         return {}
@@ -79,7 +93,9 @@ def constants_of(dtype: str, layout: str) -> dict[str, Any]:
 
 
 def size_class(tiles: Sizes, operands: Operands) -> str:
-    """Return the largest size whose tiles keep `MIN_BUSY_FRACTION` of the multiprocessors busy, else the smallest."""
+    """Return the largest size whose tiles keep `MIN_BUSY_FRACTION` of the multiprocessors busy,
+    else the smallest.
+    """
     for name, tile in tiles.items():
         if operands.tiles(tile.m, tile.n) >= MIN_BUSY_FRACTION * operands.processors:
             return name
@@ -91,9 +107,18 @@ def scale_types(dtype: str) -> dict[str, str]:
 
 
 def variant_of(
-    kernel: Any, dtype: str, layout: str, size: str, tile: Tile, types: Mapping[str, str], part: str = "", **others: Any
+    kernel: Any,
+    dtype: str,
+    layout: str,
+    size: str,
+    tile: Tile,
+    types: Mapping[str, str],
+    part: str = "",
+    **others: Any,
 ) -> Variant:
-    """Return the variant of a kernel for one tile; `others` are compile-time arguments of its version."""
+    """Return the variant of a kernel for one tile; `others` are compile-time arguments of its
+    version.
+    """
     constants = {**constants_of(dtype, layout), **tile.constants, **others}
     return Variant(
         kernel=kernel,
@@ -107,26 +132,39 @@ def variant_of(
     )
 
 
-def pointer_variant(kernel: Any, dtype: str, layout: str, size: str, tile: Tile, **others: Any) -> Variant:
+def pointer_variant(
+    kernel: Any, dtype: str, layout: str, size: str, tile: Tile, **others: Any
+) -> Variant:
     """Return the variant of a kernel that reads and writes through pointers."""
     operand = f"*{triton_type(dtype)}"
-    types = {"a_ptr": operand, "b_ptr": operand, "out_ptr": f"*{output_type(dtype)}", **scale_types(dtype)}
+    types = {
+        "a_ptr": operand,
+        "b_ptr": operand,
+        "out_ptr": f"*{output_type(dtype)}",
+        **scale_types(dtype),
+    }
     return variant_of(kernel, dtype, layout, size, tile, types, **others)
 
 
-def launcher(label: str, table: Table, variant: Callable[[str, str, str, Tile], Variant]) -> Callable[..., None]:
+def launcher(
+    label: str, table: Table, variant: Callable[[str, str, str, Tile], Variant]
+) -> Callable[..., None]:
     """Return the launcher of a version with one program per tile, without scales."""
 
     def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
         operands = read(label, a, b, scales, out)
         tiles = sizes(table, operands.arch, operands.dtype)
         if not tiles:
-            raise unsupported_dtype(label, operands.dtype, operands.arch, f"it has {', '.join(table[min(table)])}")
+            raise unsupported_dtype(
+                label, operands.dtype, operands.arch, f"it has {', '.join(table[min(table)])}"
+            )
         size = size_class(tiles, operands)
         tile = tiles[size]
         programs = operands.tiles(tile.m, tile.n)
         if programs > MAX_TILES:
-            raise ValueError(f"{label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are supported")
+            raise ValueError(
+                f"{label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are supported"
+            )
         if programs:
             shape = (operands.m, operands.n, operands.k)
             chosen = variant(operands.dtype, operands.layout, size, tile)

@@ -1,19 +1,21 @@
 """Version 1 of matmul: one tile of C per program, in row-major order, with a mask on every access.
 
-Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch. FLOPs 2 m n k, compulsory
-bytes (m k + k n + m n) e for elements of e bytes.
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch. FLOPs 2 m
+n k, compulsory bytes (m k + k n + m n) e for elements of e bytes.
 
-Rounding: products of 16-bit numbers are exact, sums are fp32, and C is rounded once, to the nearest even. fp32 is
-multiplied and added in fp32.
+Rounding: products of 16-bit numbers are exact, sums are fp32, and C is rounded once, to the nearest
+even. fp32 is multiplied and added in fp32.
 
 This is the tiled matmul of Triton tutorial 03 without its order of tiles. What is slow:
 - in row-major order, the programs that run together read the same few rows of A, but all of B;
 - rows, columns and terms are masked in every step of the loop, although only the edges need it;
-- the tile is 64 x 64 on every GPU, for every shape and dtype. A step computes 64 x 64 x 32 products from 4096 loaded
-  numbers, or 32 per number, half of what 128 x 128 reaches, so the cache becomes the limit sooner.
+- the tile is 64 x 64 on every GPU, for every shape and dtype. A step computes 64 x 64 x 32 products
+  from 4096 loaded numbers, or 32 per number, half of what 128 x 128 reaches, so the cache becomes
+  the limit sooner.
 
-Not supported: tf32, int8 and fp8; layout tt. If the stride of stored rows is not a multiple of 16 elements, they are
-loaded element by element, because most rows do not start at a multiple of 16 bytes.
+Not supported: tf32, int8 and fp8; layout tt. If the stride of stored rows is not a multiple of 16
+elements, they are loaded element by element, because most rows do not start at a multiple of 16
+bytes.
 """
 
 from functools import cache, partial
@@ -68,7 +70,11 @@ def tile_matmul(
         a = tl.load(a_ptr + a_offsets, mask=(rows < m) & (across < k), other=0.0)
         b = tl.load(b_ptr + b_offsets, mask=(down < k) & (cols < n), other=0.0)
         acc = tl.dot(a, b, acc, input_precision="ieee")
-    tl.store(out_ptr + rows * out_stride + cols, acc.to(out_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
+    tl.store(
+        out_ptr + rows * out_stride + cols,
+        acc.to(out_ptr.dtype.element_ty),
+        mask=(rows < m) & (cols < n),
+    )
 
 
 _variant = cache(partial(pointer_variant, tile_matmul))

@@ -1,21 +1,24 @@
-"""Version 2 of matmul: tiles in groups that share their operands in L2, and masks only at the edges.
+"""Version 2 of matmul: tiles in groups that share their operands in L2, and masks only at the
+edges.
 
 Computes the same as version 1, with the same rounding.
 
 Changes from version 1:
-- order: GROUP_M rows of tiles are traversed column by column. P programs that run together then read about GROUP_M
-  rows and P / GROUP_M columns of tiles instead of one row and P columns, so more reads hit in L2. Source: Triton
-  tutorial 03, "L2 cache optimizations";
-- masks: the loop covers whole steps without a mask on the terms, and a last step takes the rest of k. Along the axis
-  that is not dense in memory, rows and columns beyond the edge repeat the last one, which costs no wide access; their
-  results are not stored;
-- tiles by architecture and dtype, 128 x 128 in 16 bits, for 64 products per loaded number instead of 32;
+- order: GROUP_M rows of tiles are traversed column by column. P programs that run together then
+  read about GROUP_M rows and P / GROUP_M columns of tiles instead of one row and P columns, so more
+  reads hit in L2. Source: Triton tutorial 03, "L2 cache optimizations";
+- masks: the loop covers whole steps without a mask on the terms, and a last step takes the rest of
+  k. Along the axis that is not dense in memory, rows and columns beyond the edge repeat the last
+  one, which costs no wide access; their results are not stored;
+- tiles by architecture and dtype, 128 x 128 in 16 bits, for 64 products per loaded number instead
+  of 32;
 - tf32: fp32 on tensor cores, which use the upper 19 bits of each operand, if torch's setting
   `torch.backends.cuda.matmul.fp32_precision` is `tf32`.
 
-Limits: no int8 and fp8; no layout tt. Tiles of 128 x 128 leave an H100 half idle up to 1024 x 1024. When a program
-ends, its multiprocessor loads nothing until the next program has filled its pipeline; version 3 solves that. If the
-stride of stored rows is not a multiple of 16 elements, they are loaded element by element.
+Limits: no int8 and fp8; no layout tt. Tiles of 128 x 128 leave an H100 half idle up to 1024 x 1024.
+When a program ends, its multiprocessor loads nothing until the next program has filled its
+pipeline; version 3 solves that. If the stride of stored rows is not a multiple of 16 elements, they
+are loaded element by element.
 """
 
 from functools import cache, partial
@@ -86,10 +89,14 @@ def grouped_matmul(
         a_ptrs = a_ptr + batch * a_batch + rows[:, None] + terms[None, :] * a_stride
         a_step = tl.cast(a_stride, tl.int64) * BLOCK_K
     else:
-        a_ptrs = a_ptr + batch * a_batch + tl.minimum(rows, m - 1)[:, None] * a_stride + terms[None, :]
+        a_ptrs = (
+            a_ptr + batch * a_batch + tl.minimum(rows, m - 1)[:, None] * a_stride + terms[None, :]
+        )
         a_step = BLOCK_K
     if B_TRANSPOSED:
-        b_ptrs = b_ptr + batch * b_batch + tl.minimum(cols, n - 1)[None, :] * b_stride + terms[:, None]
+        b_ptrs = (
+            b_ptr + batch * b_batch + tl.minimum(cols, n - 1)[None, :] * b_stride + terms[:, None]
+        )
         b_step = BLOCK_K
     else:
         b_ptrs = b_ptr + batch * b_batch + cols[None, :] + terms[:, None] * b_stride

@@ -1,34 +1,39 @@
-"""Version 3 of matmul: persistent, one program per multiprocessor that computes many tiles; fp8 and int8.
+"""Version 3 of matmul: persistent, one program per multiprocessor that computes many tiles; fp8 and
+int8.
 
-Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C = s_A s_B A B with
-one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m k + k n) + e_out m n for elements of
-e and e_out bytes; int8 gives int32, fp8 gives bf16.
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C =
+s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m
+k + k n) + e_out m n for elements of e and e_out bytes; int8 gives int32, fp8 gives bf16.
 
-Rounding: as in version 1 for 16 and 32 bits. int8 sums are exact in int32 up to k = 2^17. The tensor cores of sm_90
-accumulate fp8 products with about 14 bits, so there each step of BLOCK_K terms starts at zero and is added to a sum in
-fp32. Source: DeepSeek-V3 technical report (2024), section 3.3.2, which does so every 128 terms.
+Rounding: as in version 1 for 16 and 32 bits. int8 sums are exact in int32 up to k = 2^17. The
+tensor cores of sm_90 accumulate fp8 products with about 14 bits, so there each step of BLOCK_K
+terms starts at zero and is added to a sum in fp32. Source: DeepSeek-V3 technical report (2024),
+section 3.3.2, which does so every 128 terms.
 
 Changes from version 2:
-- persistent: there are as many programs as multiprocessors, and each takes every P-th tile, so no multiprocessor waits
-  for a program to end and another to start;
-- one loop body instead of two: every step masks the terms again. If stored rows are multiples of 16 bytes, that costs
-  a comparison and no wide access;
-- the launcher tells the compiler whether stored rows of A and B are multiples of 16 bytes. Triton itself recognizes
-  only multiples of 16 elements, and one odd size makes it treat all of them as unaligned. So loads stay 16 bytes wide
-  if only C has odd rows, for example layout `nt` with an odd n;
-- smaller tiles for unaligned rows. With a pointer, a mask and a register for each element, 128 x 256 tiles spill up to
-  1256 bytes per thread in bf16; 64 x 64 x 32 with 8 warps does not spill. Such loads are not asynchronous, so only
-  other programs hide their latency: the grid then has one program per tile instead of one per multiprocessor;
+- persistent: there are as many programs as multiprocessors, and each takes every P-th tile, so no
+  multiprocessor waits for a program to end and another to start;
+- one loop body instead of two: every step masks the terms again. If stored rows are multiples of 16
+  bytes, that costs a comparison and no wide access;
+- the launcher tells the compiler whether stored rows of A and B are multiples of 16 bytes. Triton
+  itself recognizes only multiples of 16 elements, and one odd size makes it treat all of them as
+  unaligned. So loads stay 16 bytes wide if only C has odd rows, for example layout `nt` with an odd
+  n;
+- smaller tiles for unaligned rows. With a pointer, a mask and a register for each element, 128 x
+  256 tiles spill up to 1256 bytes per thread in bf16; 64 x 64 x 32 with 8 warps does not spill.
+  Such loads are not asynchronous, so only other programs hide their latency: the grid then has one
+  program per tile instead of one per multiprocessor;
 - int8 and fp8.
 
-To avoid spills if C has odd rows, 16-bit tiles on sm_90 and later are 128 x 128: tiles of 128 x 256 in nn need over
-255 registers for the addresses of C.
+To avoid spills if C has odd rows, 16-bit tiles on sm_90 and later are 128 x 128: tiles of 128 x 256
+in nn need over 255 registers for the addresses of C.
 
-Limits: every thread still computes addresses, and every load passes through its registers or `cp.async`; version 4
-avoids that on GPUs with a tensor memory accelerator. This is the newest version for sm_80. k is not split, so few
-tiles with a large k leave multiprocessors idle. No layout tt; no fp8 before sm_90, and fp8 only in layout nt. In tf32
-on sm_90 and later, dense operands must have their terms adjacent in shared memory, so A in tn and B in nn and tn are
-loaded 4 bytes at a time. Rows of A and B that are not multiples of 16 bytes are loaded element by element, and rows of
+Limits: every thread still computes addresses, and every load passes through its registers or
+`cp.async`; version 4 avoids that on GPUs with a tensor memory accelerator. This is the newest
+version for sm_80. k is not split, so few tiles with a large k leave multiprocessors idle. No layout
+tt; no fp8 before sm_90, and fp8 only in layout nt. In tf32 on sm_90 and later, dense operands must
+have their terms adjacent in shared memory, so A in tn and B in nn and tn are loaded 4 bytes at a
+time. Rows of A and B that are not multiples of 16 bytes are loaded element by element, and rows of
 C that are not multiples of 16 elements are stored so.
 """
 
@@ -52,8 +57,24 @@ INT8 = {"any": Tile(128, 128, 64, 8, 4)}
 FP8 = {"any": Tile(128, 128, 64, 8, 4)}
 TILES: Table = {
     80: {"fp32": FP32_80, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80, "int8": INT8},
-    90: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
-    100: {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+    90: {
+        "fp32": FP32,
+        "tf32": TF32,
+        "fp16": HALF,
+        "bf16": HALF,
+        "int8": INT8,
+        "fp8e4m3": FP8,
+        "fp8e5m2": FP8,
+    },
+    100: {
+        "fp32": FP32,
+        "tf32": TF32,
+        "fp16": HALF,
+        "bf16": HALF,
+        "int8": INT8,
+        "fp8e4m3": FP8,
+        "fp8e5m2": FP8,
+    },
 }
 SHIFTED = {"shifted": Tile(64, 64, 32, 8, 3)}
 SHIFTED_FP32 = {"shifted": Tile(64, 64, 16, 8, 3)}
@@ -124,8 +145,14 @@ def persistent_matmul(
         batch, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
         for start in tl.range(0, k, BLOCK_K):
-            rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
-            down, across = (start + lanes_k.to(tl.int64))[:, None], (start + lanes_k.to(tl.int64))[None, :]
+            rows, cols = (
+                (tile_m * BLOCK_M + lanes_m)[:, None],
+                (tile_n * BLOCK_N + lanes_n)[None, :],
+            )
+            down, across = (
+                (start + lanes_k.to(tl.int64))[:, None],
+                (start + lanes_k.to(tl.int64))[None, :],
+            )
             # The dense axis is masked and the other one clamped, which costs no wide access.
             if A_TRANSPOSED:
                 a_ptrs = a_ptr + batch * a_batch + across * a_stride + rows
@@ -162,7 +189,9 @@ def multiply(
 
 
 def tiles_for(arch: int, dtype: str, unit: int) -> Sizes:
-    """Return the tiles for a dtype on an architecture; `unit` is a known divisor of the stored rows."""
+    """Return the tiles for a dtype on an architecture; `unit` is a known divisor of the stored
+    rows.
+    """
     tiles = sizes(TILES, arch, dtype)
     if unit > 1 or not tiles:
         return tiles
@@ -183,7 +212,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def _programs(operands: Operands, block_m: int, block_n: int) -> int:
-    return min(operands.processors if operands.unit > 1 else MAX_TILES, operands.tiles(block_m, block_n))
+    return min(
+        operands.processors if operands.unit > 1 else MAX_TILES, operands.tiles(block_m, block_n)
+    )
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:

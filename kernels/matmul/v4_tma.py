@@ -1,23 +1,26 @@
-"""Version 4 of matmul: the tensor memory accelerator (TMA) loads tiles of A and B and stores tiles of C.
+"""Version 4 of matmul: the tensor memory accelerator (TMA) loads tiles of A and B and stores tiles
+of C.
 
-Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C = s_A s_B A B with
-one factor for each matrix, read from memory. FLOPs, bytes, output dtypes and rounding are those of version 3.
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C =
+s_A s_B A B with one factor for each matrix, read from memory. FLOPs, bytes, output dtypes and
+rounding are those of version 3.
 
 Changes from version 3, for GPUs with a TMA, from sm_90 on:
-- descriptors: one instruction of one thread (UTMALDG) loads a whole tile into shared memory, in the order that tensor
-  cores read, where before every thread computed addresses and masks. Elements beyond an edge are loaded as zero, in m,
-  n and k alike, so the loop has no mask. The host builds the descriptors, so a launch in a CUDA graph needs no memory
-  and no fence for them;
-- flattened: the loops over tiles and terms become one, so the loads of the next tile start during the store of the
-  last one. The loop stays short because it carries no addresses from step to step;
-- epilogue in slices: C is stored by the TMA too (UTMASTG), in one or two slices per tile. So a slice fits in shared
-  memory next to the pipeline, and its store runs during the conversion of the next slice.
+- descriptors: one instruction of one thread (UTMALDG) loads a whole tile into shared memory, in the
+  order that tensor cores read, where before every thread computed addresses and masks. Elements
+  beyond an edge are loaded as zero, in m, n and k alike, so the loop has no mask. The host builds
+  the descriptors, so a launch in a CUDA graph needs no memory and no fence for them;
+- flattened: the loops over tiles and terms become one, so the loads of the next tile start during
+  the store of the last one. The loop stays short because it carries no addresses from step to step;
+- epilogue in slices: C is stored by the TMA too (UTMASTG), in one or two slices per tile. So a
+  slice fits in shared memory next to the pipeline, and its store runs during the conversion of the
+  next slice.
 
-Not supported: GPUs before `MINIMUM_ARCH`; strides of stored rows or of batches that are not multiples of 16 bytes,
-which a descriptor cannot express; k = 0. Version 3 supports these three. Nor are there warp specialization, which the
-compiler documents only for Blackwell, clusters and multicast, a split k, layout tt, or fp8 in layouts other than nt.
-If tensor cores need adjacent terms (tf32 and int8 in nn and tn on sm_90), the compiler transposes each tile in shared
-memory.
+Not supported: GPUs before `MINIMUM_ARCH`; strides of stored rows or of batches that are not
+multiples of 16 bytes, which a descriptor cannot express; k = 0. Version 3 supports these three. Nor
+are there warp specialization, which the compiler documents only for Blackwell, clusters and
+multicast, a split k, layout tt, or fp8 in layouts other than nt. If tensor cores need adjacent
+terms (tf32 and int8 in nn and tn on sm_90), the compiler transposes each tile in shared memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,12 +42,32 @@ EPILOGUE_BYTES = 32768  # of one slice of C in shared memory, next to the pipeli
 FP32 = {"any": Tile(128, 64, 16, 8, 3)}
 TF32_90 = {"large": Tile(128, 128, 32, 8, 3), "small": Tile(64, 64, 32, 4, 3)}
 TF32_100 = {"large": Tile(128, 128, 32, 4, 3), "small": Tile(64, 64, 32, 8, 3)}
-HALF = {"large": Tile(128, 256, 64, 8, 3), "medium": Tile(128, 128, 64, 4, 4), "small": Tile(64, 64, 64, 4, 4)}
+HALF = {
+    "large": Tile(128, 256, 64, 8, 3),
+    "medium": Tile(128, 128, 64, 4, 4),
+    "small": Tile(64, 64, 64, 4, 4),
+}
 INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 3)}
 FP8 = {"large": Tile(128, 128, 128, 8, 4), "small": Tile(64, 64, 128, 4, 4)}
 TILES: Table = {
-    90: {"fp32": FP32, "tf32": TF32_90, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
-    100: {"fp32": FP32, "tf32": TF32_100, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8},
+    90: {
+        "fp32": FP32,
+        "tf32": TF32_90,
+        "fp16": HALF,
+        "bf16": HALF,
+        "int8": INT8,
+        "fp8e4m3": FP8,
+        "fp8e5m2": FP8,
+    },
+    100: {
+        "fp32": FP32,
+        "tf32": TF32_100,
+        "fp16": HALF,
+        "bf16": HALF,
+        "int8": INT8,
+        "fp8e4m3": FP8,
+        "fp8e5m2": FP8,
+    },
 }
 
 
@@ -77,7 +100,11 @@ def descriptor_matmul(
     for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=FLATTEN):
         batch_64, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         # Coordinates count rows and columns, not elements, and descriptors take 32 bits.
-        batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
+        batch, row, col = (
+            batch_64.to(tl.int32),
+            (tile_m * BLOCK_M).to(tl.int32),
+            (tile_n * BLOCK_N).to(tl.int32),
+        )
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
         for start in range(0, k, BLOCK_K):
             if A_TRANSPOSED:
@@ -100,7 +127,9 @@ def descriptor_matmul(
 
 
 def boxes_of(layout: str, tile: Tile, slices: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the shapes of the blocks of A, B and C that a descriptor moves: batches x stored rows x columns."""
+    """Return the shapes of the blocks of A, B and C that a descriptor moves: batches x stored rows
+    x columns.
+    """
     a = (tile.m, tile.k) if layout[0] == "n" else (tile.k, tile.m)
     b = (tile.k, tile.n) if layout[1] == "n" else (tile.n, tile.k)
     return [1, *a], [1, *b], [1, tile.m, tile.n // slices]
@@ -111,8 +140,13 @@ def slices_of(dtype: str, tile: Tile) -> int:
     return 2 if tile.m * tile.n * bytes_each > EPILOGUE_BYTES else 1
 
 
-def descriptor_types(names: Sequence[str], elements: Sequence[str], boxes: Sequence[list[int]]) -> dict[str, str]:
-    return {name: f"tensordesc<{kind}{box}>" for name, kind, box in zip(names, elements, boxes, strict=True)}
+def descriptor_types(
+    names: Sequence[str], elements: Sequence[str], boxes: Sequence[list[int]]
+) -> dict[str, str]:
+    return {
+        name: f"tensordesc<{kind}{box}>"
+        for name, kind, box in zip(names, elements, boxes, strict=True)
+    }
 
 
 @cache
@@ -120,7 +154,9 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
     slices, operand = slices_of(dtype, tile), triton_type(dtype)
     names, elements = ("a_desc", "b_desc", "out_desc"), (operand, operand, output_type(dtype))
     types = descriptor_types(names, elements, boxes_of(layout, tile, slices)) | scale_types(dtype)
-    return variant_of(descriptor_matmul, dtype, layout, size, tile, types, SLICES=slices, FLATTEN=True)
+    return variant_of(
+        descriptor_matmul, dtype, layout, size, tile, types, SLICES=slices, FLATTEN=True
+    )
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
@@ -140,7 +176,9 @@ def describe(
     """
     m, n, k = operands.m, operands.n, operands.k
     if not k:
-        raise ValueError(f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)")
+        raise ValueError(
+            f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)"
+        )
     a_shape = (m, k) if operands.layout[0] == "n" else (k, m)
     b_shape = (k, n) if operands.layout[1] == "n" else (n, k)
     descriptors = []
@@ -154,12 +192,14 @@ def describe(
         strict=True,
     ):
         unit = ALIGNMENT_BYTES // tensor.itemsize
-        # A descriptor needs a stride that is a multiple of 16 bytes also for a single row or matrix.
+        # A descriptor needs a stride that is a multiple of 16 bytes also for a single row or
+        # matrix.
         row_stride = stride if rows > 1 else triton.cdiv(columns, unit) * unit
         for parts, distance in (("rows", row_stride), ("matrices", batch_stride)):
             if distance % unit:
                 raise ValueError(
-                    f"{label}: stored {parts} of {name} are {distance * tensor.itemsize} bytes apart; a tensor "
+                    f"{label}: stored {parts} of {name} are {distance * tensor.itemsize} bytes "
+                    f"apart; a tensor "
                     f"descriptor needs a multiple of {ALIGNMENT_BYTES} (version 3 supports any)"
                 )
         strides = [batch_stride or rows * row_stride, row_stride, 1]
@@ -167,7 +207,12 @@ def describe(
     return descriptors
 
 
-def launch(label: str, operands: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]) -> None:
+def launch(
+    label: str,
+    operands: Operands,
+    tensors: tuple[torch.Tensor, ...],
+    scales: tuple[torch.Tensor, ...],
+) -> None:
     """Launch the kernel with the tile of its size class on the current device."""
     tiles = sizes(TILES, operands.arch, operands.dtype)
     size = size_class(tiles, operands)
@@ -177,16 +222,23 @@ def launch(label: str, operands: Operands, tensors: tuple[torch.Tensor, ...], sc
     shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
     programs = min(operands.processors, operands.tiles(tile.m, tile.n))
     descriptors = describe(label, operands, tensors, boxes)
-    variant.kernel[(programs,)](*descriptors, *scales, **shape, **variant.constants, **variant.options)
+    variant.kernel[(programs,)](
+        *descriptors, *scales, **shape, **variant.constants, **variant.options
+    )
 
 
 def launcher(label: str, start: Callable[..., None]) -> Callable[..., None]:
-    """Return the launcher of a version that launches its kernels with `start(label, operands, tensors, scales)`."""
+    """Return the launcher of a version that launches its kernels with
+    `start(label, operands, tensors, scales)`.
+    """
 
     def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
         operands = read(label, a, b, scales, out)
         if not sizes(TILES, operands.arch, operands.dtype):
-            allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
+            allowed = (
+                f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 "
+                f"(see version 3)"
+            )
             raise unsupported_dtype(label, operands.dtype, operands.arch, allowed)
         if out.numel():
             with torch.cuda.device_of(out):

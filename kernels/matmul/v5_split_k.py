@@ -1,17 +1,19 @@
 """Version 5 of matmul: splits k among programs if there are few tiles, and can autotune its tiles.
 
-Computes the same as version 4, with the same rounding except for the order of the sums if k is split.
+Computes the same as version 4, with the same rounding except for the order of the sums if k is
+split.
 
 Changes from version 4:
-- split k: if the tiles leave over half of the multiprocessors idle, as in decoding or with few rows and a large k,
-  2 or 4 programs compute each tile. Each program writes the sums of its terms in fp32 (int32 for int8), and a second
-  launch adds them in a fixed order, so the same call gives the same bits. These sums, written and read once more, are
-  not counted as bytes;
-- autotune: `AUTOTUNED` times a short list of tiles with `triton.autotune` in the first call of each shape, each with
-  the loops over tiles and terms flattened or not. `KERNELS` uses the tiles of version 4.
+- split k: if the tiles leave over half of the multiprocessors idle, as in decoding or with few rows
+  and a large k, 2 or 4 programs compute each tile. Each program writes the sums of its terms in
+  fp32 (int32 for int8), and a second launch adds them in a fixed order, so the same call gives the
+  same bits. These sums, written and read once more, are not counted as bytes;
+- autotune: `AUTOTUNED` times a short list of tiles with `triton.autotune` in the first call of each
+  shape, each with the loops over tiles and terms flattened or not. `KERNELS` uses the tiles of
+  version 4.
 
-Limits: those of version 4 except for the split. The second launch costs a few microseconds, so with matmuls as short
-as that, two programs per tile may not pay off.
+Limits: those of version 4 except for the split. The second launch costs a few microseconds, so with
+matmuls as short as that, two programs per tile may not pay off.
 """
 
 from functools import cache, partial
@@ -42,11 +44,34 @@ HALF = (
     Tile(64, 256, 64, 4, 4),
     Tile(64, 64, 64, 4, 4),
 )
-INT8 = (Tile(128, 128, 64, 8, 4), Tile(128, 128, 128, 8, 3), Tile(64, 128, 64, 8, 4), Tile(64, 64, 64, 8, 3))
-FP8 = (Tile(128, 256, 128, 8, 3), Tile(128, 128, 128, 8, 4), Tile(64, 128, 128, 4, 4), Tile(64, 64, 128, 4, 4))
-TF32 = (Tile(128, 128, 32, 8, 3), Tile(128, 128, 32, 4, 3), Tile(64, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3))
+INT8 = (
+    Tile(128, 128, 64, 8, 4),
+    Tile(128, 128, 128, 8, 3),
+    Tile(64, 128, 64, 8, 4),
+    Tile(64, 64, 64, 8, 3),
+)
+FP8 = (
+    Tile(128, 256, 128, 8, 3),
+    Tile(128, 128, 128, 8, 4),
+    Tile(64, 128, 128, 4, 4),
+    Tile(64, 64, 128, 4, 4),
+)
+TF32 = (
+    Tile(128, 128, 32, 8, 3),
+    Tile(128, 128, 32, 4, 3),
+    Tile(64, 64, 32, 8, 3),
+    Tile(64, 64, 32, 4, 3),
+)
 FP32 = (Tile(128, 64, 16, 8, 3), Tile(128, 128, 16, 8, 3), Tile(64, 64, 16, 4, 3))
-TUNED = {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8}
+TUNED = {
+    "fp32": FP32,
+    "tf32": TF32,
+    "fp16": HALF,
+    "bf16": HALF,
+    "int8": INT8,
+    "fp8e4m3": FP8,
+    "fp8e5m2": FP8,
+}
 """Tiles that autotune tries, by dtype. Source: fast.cu and Triton tutorial 09."""
 
 
@@ -69,7 +94,9 @@ def split_matmul(
     BLOCK_K: tl.constexpr,  # terms per step
     GROUP_M: tl.constexpr,  # rows of tiles in a group
 ):
-    """Write the sums of one split of a tile. There are at most as many programs as multiprocessors."""
+    """Write the sums of one split of a tile. There are at most as many programs as
+    multiprocessors.
+    """
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     part = tl.program_id(0).to(tl.int64)
@@ -77,7 +104,11 @@ def split_matmul(
     split = (part - tile * splits).to(tl.int32)
     batch_64, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
     # Coordinates count rows and columns, not elements, and descriptors take 32 bits.
-    batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
+    batch, row, col = (
+        batch_64.to(tl.int32),
+        (tile_m * BLOCK_M).to(tl.int32),
+        (tile_n * BLOCK_N).to(tl.int32),
+    )
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
     for step in range(0, k, BLOCK_K):
         start = split * k + step  # beyond the last term descriptors return zeros
@@ -93,7 +124,9 @@ def split_matmul(
     sums_desc.store([split * batches + batch, row, col], acc[None, :, :])
 
 
-@triton.jit(do_not_specialize=["m", "n", "batches", "splits", "sums_stride", "out_stride", "out_batch"])
+@triton.jit(
+    do_not_specialize=["m", "n", "batches", "splits", "sums_stride", "out_stride", "out_batch"]
+)
 def add_splits(
     sums_ptr,  # splits x batches matrices of m rows
     out_ptr,  # C
@@ -130,12 +163,16 @@ def add_splits(
 
 
 def _with_room(tile: Tile, arch: int) -> Tile:
-    """Return the tile with enough warps to store 4-byte sums: on sm_100 4 warps have too few registers."""
+    """Return the tile with enough warps to store 4-byte sums: on sm_100 4 warps have too few
+    registers.
+    """
     return tile._replace(warps=8) if arch >= 100 else tile
 
 
 def chosen(operands: Operands) -> tuple[Tile, int]:
-    """Return the tile, and the number of programs that share its terms: 1 unless there are few tiles."""
+    """Return the tile, and the number of programs that share its terms: 1 unless there are few
+    tiles.
+    """
     table = sizes(TILES, operands.arch, operands.dtype)
     tile = table[size_class(table, operands)]
     tiles, steps = operands.tiles(tile.m, tile.n), triton.cdiv(operands.k, tile.k)
@@ -147,7 +184,10 @@ def chosen(operands: Operands) -> tuple[Tile, int]:
 
 @cache
 def _partial(dtype: str, layout: str, tile: Tile) -> Variant:
-    names, kinds = ("a_desc", "b_desc", "sums_desc"), (triton_type(dtype), triton_type(dtype), _sums_type(dtype))
+    names, kinds = (
+        ("a_desc", "b_desc", "sums_desc"),
+        (triton_type(dtype), triton_type(dtype), _sums_type(dtype)),
+    )
     types = v4_tma.descriptor_types(names, kinds, v4_tma.boxes_of(layout, tile, 1))
     return variant_of(split_matmul, dtype, layout, "split", tile, types, part="partial")
 
@@ -200,7 +240,8 @@ def _fit_boxes(arguments: dict[str, Any]) -> None:
 def tuner(dtype: str) -> triton.runtime.Autotuner:
     """Return the autotuned kernel of a dtype.
 
-    There is one for each dtype, because autotune's own key includes the dtypes of tensors but not of descriptors.
+    There is one for each dtype, because autotune's own key includes the dtypes of tensors but not
+    of descriptors.
     """
     configs = [
         triton.Config(
@@ -233,7 +274,13 @@ def _launch_split(
     descriptors = v4_tma.describe(label, operands, tensors, boxes)
     descriptors[2] = v4_tma.TensorDescriptor.from_tensor(sums, boxes[2])
     terms = triton.cdiv(triton.cdiv(operands.k, splits), tile.k) * tile.k
-    shape = {"m": operands.m, "n": operands.n, "k": terms, "batches": operands.batch, "splits": splits}
+    shape = {
+        "m": operands.m,
+        "n": operands.n,
+        "k": terms,
+        "batches": operands.batch,
+        "splits": splits,
+    }
     programs = splits * operands.tiles(tile.m, tile.n)
     variant.kernel[(programs,)](*descriptors, **shape, **variant.constants, **variant.options)
     blocks = operands.batch * triton.cdiv(operands.m, ROWS) * triton.cdiv(operands.n, COLUMNS)
@@ -246,12 +293,18 @@ def _launch_split(
 
 
 def _launch_tuned(
-    label: str, operands: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...], tile: Tile
+    label: str,
+    operands: Operands,
+    tensors: tuple[torch.Tensor, ...],
+    scales: tuple[torch.Tensor, ...],
+    tile: Tile,
 ) -> None:
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (min(operands.processors, operands.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
-    descriptors = v4_tma.describe(label, operands, tensors, v4_tma.boxes_of(operands.layout, tile, 1))
+    descriptors = v4_tma.describe(
+        label, operands, tensors, v4_tma.boxes_of(operands.layout, tile, 1)
+    )
     shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
     constants = constants_of(operands.dtype, operands.layout)
     tuner(operands.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)

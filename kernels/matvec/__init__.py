@@ -2,7 +2,13 @@
 
 import torch
 
-from kernels.launch import require_companion, require_contiguous, require_shape, require_tensors, row_stride
+from kernels.launch import (
+    require_companion,
+    require_contiguous,
+    require_shape,
+    require_tensors,
+    row_stride,
+)
 
 
 def read(
@@ -15,8 +21,8 @@ def read(
 ) -> int:
     """Check the tensors and return the row stride of A in elements.
 
-    A is (m, n), x (n,), out (m,), all of one dtype; with scales, fp32 and one per row, A is int8. A single row has its
-    length, rounded up to a multiple of `unit`, as stride.
+    A is (m, n), x (n,), out (m,), all of one dtype; with scales, fp32 and one per row, A is int8. A
+    single row has its length, rounded up to a multiple of `unit`, as stride.
 
     Raises:
         ValueError: no version computes such a product.

@@ -1,17 +1,21 @@
 """Version 1 of the matrix-vector product: one row per program, one masked loop over its columns.
 
-Computes y_i = sum_j A_ij x_j for A of shape (m, n) with dense rows of any stride, x of shape (n,), y of shape (m,).
+Computes y_i = sum_j A_ij x_j for A of shape (m, n) with dense rows of any stride, x of shape (n,),
+y of shape (m,).
 
-Bytes moved, for elements of e bytes: read (m n + n) e, written m e. Every program reads x again; all but the first of
-those reads are expected to hit in cache and are not counted.
+Bytes moved, for elements of e bytes: read (m n + n) e, written m e. Every program reads x again;
+all but the first of those reads are expected to hit in cache and are not counted.
 
-Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. Each of BLOCK positions has a
-partial sum in fp32. They are added in a tree at the end, and y is rounded once, to the nearest even.
+Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. Each of BLOCK
+positions has a partial sum in fp32. They are added in a tree at the end, and y is rounded once, to
+the nearest even.
 
 This is the straightforward loop. What is slow, in the machine code for sm_90:
-- the mask `columns < n` covers every step. The compiler knows nothing about n, so it cannot assume that two neighbors
-  are on the same side of it, and loads each element with a separate instruction, 2 bytes in a 16-bit dtype;
-- a loop without `tl.dot` is not pipelined: the loads of a step wait for the sums of the step before;
+- the mask `columns < n` covers every step. The compiler knows nothing about n, so it cannot assume
+  that two neighbors are on the same side of it, and loads each element with a separate instruction,
+  2 bytes in a 16-bit dtype;
+- a loop without `tl.dot` is not pipelined: the loads of a step wait for the sums of the step
+  before;
 - x is read for every row, so there are as many loads of x as of A.
 
 Not supported: int8 weights.

@@ -1,17 +1,21 @@
-"""Version 2 of the matrix-vector product: four rows per program, and a pipelined loop over the columns.
+"""Version 2 of the matrix-vector product: four rows per program, and a pipelined loop over the
+columns.
 
-Computes the same as version 1, with the same bytes moved. Each of ROWS x BLOCK positions has a partial sum in fp32.
+Computes the same as version 1, with the same bytes moved. Each of ROWS x BLOCK positions has a
+partial sum in fp32.
 
 Changes from version 1:
-- only the last, partial block of columns is masked. If the row stride is a multiple of 16 elements, every load of a
-  full block is 16 bytes per thread, for any n;
-- the `tl.range` loop has several stages, which from sm_80 on become asynchronous copies to shared memory three steps
-  ahead of their use. The launch option `num_stages` does not pipeline loads in a loop without `tl.dot`;
+- only the last, partial block of columns is masked. If the row stride is a multiple of 16 elements,
+  every load of a full block is 16 bytes per thread, for any n;
+- the `tl.range` loop has several stages, which from sm_80 on become asynchronous copies to shared
+  memory three steps ahead of their use. The launch option `num_stages` does not pipeline loads in a
+  loop without `tl.dot`;
 - a program computes four rows, so each block of x is loaded once for all four.
 
-Limits: columns are not split among programs. With fewer than about 4 rows per multiprocessor, some multiprocessors
-have no work, so a short and wide A runs far below the memory ceiling. A partial block of columns, and all of a matrix
-whose row stride is not a multiple of 16 elements, is read element by element. No int8 weights.
+Limits: columns are not split among programs. With fewer than about 4 rows per multiprocessor, some
+multiprocessors have no work, so a short and wide A runs far below the memory ceiling. A partial
+block of columns, and all of a matrix whose row stride is not a multiple of 16 elements, is read
+element by element. No int8 weights.
 """
 
 import torch
@@ -52,7 +56,11 @@ def matvec_rows(
     if full < n:
         # Without `full`: the sum may exceed 2^31 even if n does not.
         inside = lanes < n - full
-        a = tl.load(row_ptrs + (full + lanes)[None, :], mask=row_inside[:, None] & inside[None, :], other=0.0)
+        a = tl.load(
+            row_ptrs + (full + lanes)[None, :],
+            mask=row_inside[:, None] & inside[None, :],
+            other=0.0,
+        )
         x = tl.load(x_ptr + full + lanes, mask=inside, other=0.0)
         partial += a.to(tl.float32) * x.to(tl.float32)[None, :]
     tl.store(out_ptr + rows, tl.sum(partial, axis=1), mask=row_inside)
@@ -76,7 +84,9 @@ variants = on_any_arch(VARIANTS)
 def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
     stride = read("matvec v2", a, x, out)
     if out.numel():
-        VARIANTS["matvec", a.dtype].launch(triton.cdiv(a.shape[0], ROWS), a, x, out, *a.shape, stride)
+        VARIANTS["matvec", a.dtype].launch(
+            triton.cdiv(a.shape[0], ROWS), a, x, out, *a.shape, stride
+        )
 
 
 KERNELS = {"matvec": _matvec}

@@ -1,47 +1,57 @@
-"""Version 3 of the matrix-vector product: 16-byte accesses everywhere, columns split if rows are few, int8 weights.
+"""Version 3 of the matrix-vector product: 16-byte accesses everywhere, columns split if rows are
+few, int8 weights.
 
 Computes, for A of shape (m, n) with dense rows of any stride, x of shape (n,), y of shape (m,):
 
     matvec        y_i = sum_j A_ij x_j                A, x and y in one dtype
-    matvec-int8   y_i = s_i sum_j A_ij x_j            A int8, the scales s fp32, x and y in one dtype
+    matvec-int8   y_i = s_i sum_j A_ij x_j            A int8, the scales s fp32, x and y in one
+                  dtype
 
-The second uses weights quantized row by row. They are widened to fp32 in registers and never stored as such.
+The second uses weights quantized row by row. They are widened to fp32 in registers and never stored
+as such.
 
-Bytes moved, for elements of A of w bytes and of x of e: read m n w + n e, written m e; matvec-int8 also reads 4 m of
-scales. Every program reads x again, expected from cache and not counted. If columns are split, one fp32 number for
-each row and split is written and read again. That is below 1 % of A from 1 KiB per row and split on, and not counted.
+Bytes moved, for elements of A of w bytes and of x of e: read m n w + n e, written m e; matvec-int8
+also reads 4 m of scales. Every program reads x again, expected from cache and not counted. If
+columns are split, one fp32 number for each row and split is written and read again. That is below 1
+% of A from 1 KiB per row and split on, and not counted.
 
-Rounding: operands are widened to fp32, so the product of two 16-bit numbers, or of an int8 and a 16-bit number, is
-exact. All sums are fp32, in an order that depends only on the shape, the strides and the number of multiprocessors, so
-the same call gives the same bits. Each term takes part in at most
+Rounding: operands are widened to fp32, so the product of two 16-bit numbers, or of an int8 and a
+16-bit number, is exact. All sums are fp32, in an order that depends only on the shape, the strides
+and the number of multiprocessors, so the same call gives the same bits. Each term takes part in at
+most
 
-    ACCESS + LOADS + steps + log2(LANES) + (splits > 1) (ceil(splits / TILE_SPLITS) + log2(TILE_SPLITS))
+    ACCESS + LOADS + steps + log2(LANES) + (splits > 1) (ceil(splits / TILE_SPLITS) +
+    log2(TILE_SPLITS))
 
-fp32 additions (and one product), each with an error of at most 2^-24 of its result. To first order the error is below
-that count times 2^-24 sum_j |A_ij x_j|. Then the scale is applied and y is rounded once, to the nearest even.
-Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2, for sums in any order.
+fp32 additions (and one product), each with an error of at most 2^-24 of its result. To first order
+the error is below that count times 2^-24 sum_j |A_ij x_j|. Then the scale is applied and y is
+rounded once, to the nearest even.
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2, for
+sums in any order.
 
 Changes from version 2:
 - int8 weights, 16 in one access of a thread;
-- columns are split among programs if the rows alone are too few to give every multiprocessor work. Each program writes
-  its partial sum to scratch memory, and a second launch adds the sums of each row in order. Atomics would add in a
-  different order in every run, and would round 16-bit outputs at every addition;
-- the remainder after the last full step is masked by whole accesses, so it is read 16 bytes at a time too. Only fewer
-  than ACCESS elements at an end of a row are read one by one, once;
-- if the row stride is not a multiple of 16 bytes, rows start at different offsets within an access, but every
-  ACCESS-th row starts at the same one. A program takes such rows, so one shifted block of x serves all of them and A
-  is still read 16 bytes at a time. x is then read by elements, from cache. Version 2 reads all of such an A by
-  elements;
-- the products of one access are added within its thread before they reach the running sum, so a row needs one register
-  per thread instead of ACCESS. With 34 to 40 registers per thread in bf16, a multiprocessor of an H100 holds 12
-  programs, each with two accesses to A in flight per thread: 48 KiB. That hides latency without a pipeline through
-  shared memory and without a barrier in the loop, and the small programs keep the end of the grid short;
+- columns are split among programs if the rows alone are too few to give every multiprocessor work.
+  Each program writes its partial sum to scratch memory, and a second launch adds the sums of each
+  row in order. Atomics would add in a different order in every run, and would round 16-bit outputs
+  at every addition;
+- the remainder after the last full step is masked by whole accesses, so it is read 16 bytes at a
+  time too. Only fewer than ACCESS elements at an end of a row are read one by one, once;
+- if the row stride is not a multiple of 16 bytes, rows start at different offsets within an access,
+  but every ACCESS-th row starts at the same one. A program takes such rows, so one shifted block of
+  x serves all of them and A is still read 16 bytes at a time. x is then read by elements, from
+  cache. Version 2 reads all of such an A by elements;
+- the products of one access are added within its thread before they reach the running sum, so a row
+  needs one register per thread instead of ACCESS. With 34 to 40 registers per thread in bf16, a
+  multiprocessor of an H100 holds 12 programs, each with two accesses to A in flight per thread: 48
+  KiB. That hides latency without a pipeline through shared memory and without a barrier in the
+  loop, and the small programs keep the end of the grid short;
 - A is loaded with `evict_first`, because it is read once while all programs read x;
 - rows past m read row 0 instead of being masked, and are not stored.
 
-Limits: a row of more than 512 bytes but much less than 2048 leaves threads of its program idle. Split columns need a
-second launch. An int8 weight takes about 3.5 instructions, one of them a conversion, which some architectures issue
-at a fraction of the rate of others.
+Limits: a row of more than 512 bytes but much less than 2048 leaves threads of its program idle.
+Split columns need a second launch. An int8 weight takes about 3.5 instructions, one of them a
+conversion, which some architectures issue at a fraction of the rate of others.
 """
 
 from dataclasses import dataclass
@@ -73,9 +83,13 @@ class Config:
 
 
 CONFIGS = {
-    "narrow": Config(rows=16, lanes=32, loads=1),  # one warp per row, for rows of at most 32 accesses, 512 bytes
+    "narrow": Config(
+        rows=16, lanes=32, loads=1
+    ),  # one warp per row, for rows of at most 32 accesses, 512 bytes
     "wide": Config(rows=2, lanes=128, loads=2),
-    "shifted": Config(rows=4, lanes=128, loads=1),  # row stride not a multiple of 16 bytes; x is read by elements
+    "shifted": Config(
+        rows=4, lanes=128, loads=1
+    ),  # row stride not a multiple of 16 bytes; x is read by elements
     "split": Config(rows=1, lanes=128, loads=4),  # few rows
     "split shifted": Config(rows=1, lanes=128, loads=2),
 }
@@ -94,8 +108,8 @@ def _access_sums(
 ):
     """Return the sum of the products of one step, for each row and lane, in fp32."""
     lanes = tl.arange(0, LOADS * LANES * ACCESS)
-    # Two-dimensional for x too: in the layout of A it needs no exchange between threads, and without a mask the
-    # compiler merges the equal loads.
+    # Two-dimensional for x too: in the layout of A it needs no exchange between threads, and
+    # without a mask the compiler merges the equal loads.
     columns = tl.broadcast_to(lanes[None, :], (ROWS, LOADS * LANES * ACCESS))
     if left is None:
         a = tl.load(a_ptr + columns, eviction_policy="evict_first")
@@ -141,7 +155,8 @@ def matvec_split(
         # Elements before the first whole access, the same for all these rows.
         head = tl.minimum((ACCESS - phase * row_stride % ACCESS) % ACCESS, n.to(tl.int64))
         inside = rows < m
-        # Row 0 has no elements before its first access, so skipping some reads nothing past its end.
+        # Row 0 has no elements before its first access, so skipping some reads nothing past its
+        # end.
         first = tl.where(inside, rows, 0) * row_stride
         body = (first + (ACCESS - 1)) // ACCESS * ACCESS
     accesses = (n - head) // ACCESS
@@ -189,7 +204,11 @@ def matvec_finish(
     partial = tl.zeros((ROWS, SPLITS), dtype=tl.float32)
     for start in range(0, splits, SPLITS):
         inside = row_inside[:, None] & (start + lanes < splits)[None, :]
-        partial += tl.load(partial_ptr + (rows * splits)[:, None] + (start + lanes)[None, :], mask=inside, other=0.0)
+        partial += tl.load(
+            partial_ptr + (rows * splits)[:, None] + (start + lanes)[None, :],
+            mask=inside,
+            other=0.0,
+        )
     total = tl.sum(partial, axis=1)
     if scales_ptr is not None:
         total *= tl.load(scales_ptr + rows, mask=row_inside, other=0.0)
@@ -202,7 +221,11 @@ OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
 @cache
 def variant(op: str, dtype: torch.dtype, shape_class: str) -> Variant:
     """Return the kernel that reads A, for the dtype of x and a key of `CONFIGS`."""
-    config, is_int8, is_split = CONFIGS[shape_class], op == "matvec-int8", shape_class.startswith("split")
+    config, is_int8, is_split = (
+        CONFIGS[shape_class],
+        op == "matvec-int8",
+        shape_class.startswith("split"),
+    )
     a_bytes = 1 if is_int8 else dtype.itemsize
     constants: dict[str, int | bool | None] = {
         "ROWS": config.rows,
@@ -238,7 +261,8 @@ def finish_variant(op: str, dtype: torch.dtype) -> Variant:
     is_int8 = op == "matvec-int8"
     return Variant(
         kernel=matvec_finish,
-        constants={"ROWS": TILE_ROWS, "SPLITS": TILE_SPLITS} | ({} if is_int8 else {"scales_ptr": None}),
+        constants={"ROWS": TILE_ROWS, "SPLITS": TILE_SPLITS}
+        | ({} if is_int8 else {"scales_ptr": None}),
         options=OPTIONS,
         op=op,
         dtype=DTYPES[dtype],
@@ -272,10 +296,14 @@ class Plan:
 
 
 def plan(m: int, n: int, element_bytes: int, row_stride: int, sm_count: int) -> Plan:
-    """Choose class, grid and split for A (m, n) of `element_bytes` per element, rows `row_stride` elements apart."""
+    """Choose class, grid and split for A (m, n) of `element_bytes` per element, rows `row_stride`
+    elements apart.
+    """
     access = ALIGNMENT_BYTES // element_bytes
     is_aligned = row_stride % access == 0
-    shape_class = ("narrow" if n <= access * CONFIGS["narrow"].lanes else "wide") if is_aligned else "shifted"
+    shape_class = (
+        ("narrow" if n <= access * CONFIGS["narrow"].lanes else "wide") if is_aligned else "shifted"
+    )
     programs = _row_groups(m, CONFIGS[shape_class], access, is_aligned)
     splits, splittable = 1, "split" if is_aligned else "split shifted"
     config = CONFIGS[splittable]
@@ -293,11 +321,17 @@ def plan(m: int, n: int, element_bytes: int, row_stride: int, sm_count: int) -> 
 
 
 def _row_groups(m: int, config: Config, access: int, is_aligned: bool) -> int:
-    """Return the number of programs that cover m rows; a program takes unaligned rows of equal offset."""
-    return triton.cdiv(m, config.rows) if is_aligned else triton.cdiv(m, config.rows * access) * access
+    """Return the number of programs that cover m rows; a program takes unaligned rows of equal
+    offset.
+    """
+    return (
+        triton.cdiv(m, config.rows) if is_aligned else triton.cdiv(m, config.rows * access) * access
+    )
 
 
-def _launch(op: str, a: torch.Tensor, x: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+def _launch(
+    op: str, a: torch.Tensor, x: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor
+) -> None:
     row_stride = read(f"{op} v3", a, x, out, *scales, unit=ALIGNMENT_BYTES)
     m, n = a.shape
     if m == 0:

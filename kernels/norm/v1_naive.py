@@ -6,22 +6,24 @@ Computes, for each row x of n elements (w weight, b bias, r residual; means are 
     layernorm           y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + 1e-5) * w + b
     residual-rmsnorm    out[0] = x + r, rounded to the dtype; out[1] = rmsnorm of out[0] as stored
 
-Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros and Hinton, "Layer
+Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros and Hinton,
+"Layer
 Normalization" (2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
 
-Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by residual-rmsnorm
-(2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.
+Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by
+residual-rmsnorm (2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.
 
-Rounding: all arithmetic is fp32, including the product with the weight, with one rounding at the end, the order of
-Gemma. Llama rounds before the multiplication by the weight; that is not computed here. The residual sum is rounded
-once and used as rounded, so the result equals a residual-add followed by an rmsnorm. The variance is computed from the
-centered values, so nothing cancels; but the mean itself is rounded to fp32, so a row around 1e4 is off by up to 5e-4
-before it is scaled.
+Rounding: all arithmetic is fp32, including the product with the weight, with one rounding at the
+end, the order of Gemma. Llama rounds before the multiplication by the weight; that is not computed
+here. The residual sum is rounded once and used as rounded, so the result equals a residual-add
+followed by an rmsnorm. The variance is computed from the centered values, so nothing cancels; but
+the mean itself is rounded to fp32, so a row around 1e4 is off by up to 5e-4 before it is scaled.
 
 Each element is read once, and offsets have 64 bits. What is slow:
-- the number of warps is fixed. A thread has 4 elements of a row of 1024 and 256 of a row of 65,536. On sm_90 that
-  takes 20 to 27 registers for 1024 columns and 121 to 240 for 16,384. From 32,768 on some variants spill, and at
-  65,536 all do: 568 bytes of stack per thread for rmsnorm in bf16, 7344 for layernorm in fp32;
+- the number of warps is fixed. A thread has 4 elements of a row of 1024 and 256 of a row of 65,536.
+  On sm_90 that takes 20 to 27 registers for 1024 columns and 121 to 240 for 16,384. From 32,768 on
+  some variants spill, and at 65,536 all do: 568 bytes of stack per thread for rmsnorm in bf16, 7344
+  for layernorm in fp32;
 - if n or a row stride is not a multiple of 16, no access is 16 bytes wide;
 - up to half of a block is idle. Rows beyond 65,536 columns are rejected.
 """
@@ -39,7 +41,15 @@ from kernels.norm import Operands, launchers
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
 WARPS = 8
-BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)  # columns; a row takes the smallest that holds it
+BLOCKS = (
+    1024,
+    2048,
+    4096,
+    8192,
+    16384,
+    32768,
+    65536,
+)  # columns; a row takes the smallest that holds it
 
 
 @triton.jit
@@ -108,7 +118,8 @@ Variants = dict[tuple[str, torch.dtype, int], Variant]
 
 
 def variants_of(warps: Mapping[int, int]) -> Variants:
-    """Return the variants by operation, dtype and columns of the block; `warps` are by columns of the block.
+    """Return the variants by operation, dtype and columns of the block; `warps` are by columns of
+    the block.
 
     residual-rmsnorm counts the elements of one matrix.
     """
@@ -136,7 +147,9 @@ variants = on_any_arch(VARIANTS)
 def launch(variants: Variants, op: str, operands: Operands) -> None:
     """Launch the variant with the smallest block that holds a row."""
     block = min(block for _, _, block in variants if operands.n <= block)
-    variants[op, operands.out.dtype, block].launch(operands.m, *operands.inputs, operands.out, *operands.sizes)
+    variants[op, operands.out.dtype, block].launch(
+        operands.m, *operands.inputs, operands.out, *operands.sizes
+    )
 
 
 KERNELS = launchers("v1", BLOCKS[-1], partial(launch, VARIANTS))

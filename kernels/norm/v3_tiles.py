@@ -1,20 +1,25 @@
 """Version 3 of the row norms: several short rows per program, and two passes over wide rows.
 
-Computes the same as version 1, with the same bytes and rounding, except for the mean of layernorm (below).
+Computes the same as version 1, with the same bytes and rounding, except for the mean of layernorm
+(below).
 
 Changes from version 2:
-- Up to 1024 columns a program reduces several rows together, so its warps do not wait for a single row.
-- A thread has 32 elements instead of 64. Weight and bias are loaded after the sums, so they and the row are not in
-  registers together. So more programs share a multiprocessor, and one loads during the reduction of another.
-- Wider rows are read in two passes, the second one backward, because L1 and then L2 still have what was read last.
-  The registers hold loads in flight, 64 KB per multiprocessor. A `tl.range` pipeline would take its buffers from L1.
-- layernorm sums differences from a number k near the mean of the row. For rows in registers k is the mean itself, in
-  two passes it is the mean of the first columns. So the error depends on the spread of a row and not on its mean.
+- Up to 1024 columns a program reduces several rows together, so its warps do not wait for a single
+  row.
+- A thread has 32 elements instead of 64. Weight and bias are loaded after the sums, so they and the
+  row are not in registers together. So more programs share a multiprocessor, and one loads during
+  the reduction of another.
+- Wider rows are read in two passes, the second one backward, because L1 and then L2 still have what
+  was read last. The registers hold loads in flight, 64 KB per multiprocessor. A `tl.range` pipeline
+  would take its buffers from L1.
+- layernorm sums differences from a number k near the mean of the row. For rows in registers k is
+  the mean itself, in two passes it is the mean of the first columns. So the error depends on the
+  spread of a row and not on its mean.
   Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
 
-Limits: programs do not share a row; if the rows in flight exceed L2, a part is read twice. If n or a row stride is not
-a multiple of 16, no access is 16 bytes wide. If squares overflow, the root counts as infinite, as in torch: rmsnorm
-gives 0, layernorm its bias.
+Limits: programs do not share a row; if the rows in flight exceed L2, a part is read twice. If n or
+a row stride is not a multiple of 16, no access is 16 bytes wide. If squares overflow, the root
+counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
 """
 
 import itertools
@@ -29,7 +34,13 @@ from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.norm import Operands, launchers
 from kernels.norm.v1_naive import LAYER_EPS, RMS_EPS
 
-ROWS_BLOCK_WARPS = ((16, 256, 4), (4, 1024, 4), (1, 4096, 4), (1, 8192, 8), (1, 16384, 16))  # 32 elements per thread
+ROWS_BLOCK_WARPS = (
+    (16, 256, 4),
+    (4, 1024, 4),
+    (1, 4096, 4),
+    (1, 8192, 8),
+    (1, 16384, 16),
+)  # 32 elements per thread
 ACCESSES = 4  # of 16 bytes, in flight for each thread of a wide row
 MAX_COLUMNS = 2**30  # a column number plus one tile still fits 32 bits
 KEEP = tl.constexpr("evict_last")  # for data that is read again
@@ -129,16 +140,24 @@ def rms_tiles(
 ):
     """Write the RMSNorm of a wide row of x, or of the sum of x and the residual."""
     row = tl.program_id(0).to(tl.int64)
-    x_row, r_row, out_row = x_ptr + row * x_stride, r_ptr + row * r_stride, out_ptr + row * out_stride
+    x_row, r_row, out_row = (
+        x_ptr + row * x_stride,
+        r_ptr + row * r_stride,
+        out_ptr + row * out_stride,
+    )
     squares = tl.zeros((WIDTH,), tl.float32)
     steps = tl.cdiv(n, WIDTH * ACCESSES)
     for step in range(steps):
         for access in tl.static_range(ACCESSES):
             columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
             inside = columns < n
-            x = tl.load(x_row + columns, mask=inside, other=0.0, eviction_policy=DROP if RESIDUAL else KEEP)
+            x = tl.load(
+                x_row + columns, mask=inside, other=0.0, eviction_policy=DROP if RESIDUAL else KEEP
+            )
             if RESIDUAL:
-                x = rounded_sum(x, tl.load(r_row + columns, mask=inside, other=0.0, eviction_policy=DROP))
+                x = rounded_sum(
+                    x, tl.load(r_row + columns, mask=inside, other=0.0, eviction_policy=DROP)
+                )
                 tl.store(out_row + columns, x, mask=inside, eviction_policy=KEEP)
             squares += x.to(tl.float32) * x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(squares) / n + EPS)
@@ -176,7 +195,9 @@ def layer_tiles(
     for step in range(steps):
         for access in tl.static_range(ACCESSES):
             columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(tl.float32)
+            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(
+                tl.float32
+            )
             d = tl.where(columns < n, x - near_mean, 0.0)
             total += d
             squares += d * d
@@ -188,7 +209,12 @@ def layer_tiles(
         x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
         w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
-        tl.store(out_row + columns, (x - near_mean - mean) * scale * w + b, mask=inside, eviction_policy=DROP)
+        tl.store(
+            out_row + columns,
+            (x - near_mean - mean) * scale * w + b,
+            mask=inside,
+            eviction_policy=DROP,
+        )
 
 
 _KERNELS = {
@@ -201,10 +227,18 @@ _KERNELS = {
 def _configs(op: str, dtype: torch.dtype) -> list[tuple[int, Any, int, dict[str, int]]]:
     """Return maximum columns, kernel, warps and sizes of each variant, narrow rows first."""
     rows, tiles, _ = _KERNELS[op]
-    # Other rows of 16,384 columns in registers leave no room for a second program, or spill on sm_80.
+    # Other rows of 16,384 columns in registers leave no room for a second program, or spill on
+    # sm_80.
     longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 else 8192
-    configs = [(n, rows, warps, {"ROWS": m, "BLOCK": n}) for m, n, warps in ROWS_BLOCK_WARPS if n <= longest]
-    for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)):  # fewer, larger programs read fewer rows of 256k at a time
+    configs = [
+        (n, rows, warps, {"ROWS": m, "BLOCK": n})
+        for m, n, warps in ROWS_BLOCK_WARPS
+        if n <= longest
+    ]
+    for limit, warps in (
+        (2**17, 16),
+        (MAX_COLUMNS, 32),
+    ):  # fewer, larger programs read fewer rows of 256k at a time
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
         configs.append((limit, tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
     return configs
@@ -236,15 +270,17 @@ VARIANTS: dict[tuple[str, torch.dtype], list[tuple[int, Variant]]] = {
 def variants(arch: int) -> tuple[Variant, ...]:
     """Return the variants, the same for every architecture.
 
-    For wide rows `elements` and `bytes` are those of a step of both loops. residual-rmsnorm counts the elements of one
-    matrix.
+    For wide rows `elements` and `bytes` are those of a step of both loops. residual-rmsnorm counts
+    the elements of one matrix.
     """
     return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
 
 
 def launch(op: str, operands: Operands) -> None:
     """Launch the kernel of an operation for rows that programs do not share."""
-    variant = next(variant for limit, variant in VARIANTS[op, operands.out.dtype] if operands.n <= limit)
+    variant = next(
+        variant for limit, variant in VARIANTS[op, operands.out.dtype] if operands.n <= limit
+    )
     rows = variant.constants.get("ROWS")
     sizes = (*([operands.m] if rows else []), *operands.sizes)
     variant.launch(triton.cdiv(operands.m, rows or 1), *operands.inputs, operands.out, *sizes)

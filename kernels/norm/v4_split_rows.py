@@ -1,20 +1,23 @@
-"""Version 4 of the row norms: as version 3, and several programs share a row if rows are few or too wide for the cache.
+"""Version 4 of the row norms: as version 3, and several programs share a row if rows are few or too
+wide for the cache.
 
 Computes the same as version 3, with the same rounding except for the order of the sums.
 
 Changes from version 3:
-- Few rows: version 3 gives a wide row to one program, so with fewer rows than multiprocessors some are idle. Here such
-  rows are cut into up to 128 pieces. A first launch writes the sums of each piece, and the residual sum; a second one
-  adds the sums of its row and writes its piece.
-- Wide rows: version 3 reads a row of 131,072 columns or more twice. With one such row per multiprocessor of an H100
-  the rows take 35 MB or more in 16 bits, so beyond 190,000 columns the second read comes from memory. Here both
-  launches process only as many rows at a time as fill half of the cache, so the second read hits in cache.
+- Few rows: version 3 gives a wide row to one program, so with fewer rows than multiprocessors some
+  are idle. Here such rows are cut into up to 128 pieces. A first launch writes the sums of each
+  piece, and the residual sum; a second one adds the sums of its row and writes its piece.
+- Wide rows: version 3 reads a row of 131,072 columns or more twice. With one such row per
+  multiprocessor of an H100 the rows take 35 MB or more in 16 bits, so beyond 190,000 columns the
+  second read comes from memory. Here both launches process only as many rows at a time as fill half
+  of the cache, so the second read hits in cache.
 
-Results do not depend on the order in which programs run, so the same call on the same GPU gives the same bits.
+Results do not depend on the order in which programs run, so the same call on the same GPU gives the
+same bits.
 
-Limits: the second launch costs a few microseconds, which is noticeable if the first is as short. Programs of one row
-that wait for each other, as in a thread block cluster, would read the row once, but Triton's interpreter, which runs
-programs one by one, could not test them.
+Limits: the second launch costs a few microseconds, which is noticeable if the first is as short.
+Programs of one row that wait for each other, as in a thread block cluster, would read the row once,
+but Triton's interpreter, which runs programs one by one, could not test them.
 """
 
 import itertools
@@ -25,7 +28,15 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, MAX_PIECES, Variant, gpu_of, pieces_of
 from kernels.norm import Operands, launchers, v3_tiles
-from kernels.norm.v3_tiles import DROP, KEEP, LAYER_EPS, MAX_COLUMNS, RMS_EPS, inverse_deviation, rounded_sum
+from kernels.norm.v3_tiles import (
+    DROP,
+    KEEP,
+    LAYER_EPS,
+    MAX_COLUMNS,
+    RMS_EPS,
+    inverse_deviation,
+    rounded_sum,
+)
 
 WARPS = 4
 ACCESSES = 4  # of 16 bytes, in flight for each thread
@@ -49,7 +60,9 @@ def rms_partial(
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step
 ):
-    """Write the sum of squares of a piece of x, or of the sum of x and the residual, and that sum."""
+    """Write the sum of squares of a piece of x, or of the sum of x and the residual, and that
+    sum.
+    """
     program = tl.program_id(0).to(tl.int64)
     row = program // splits
     first_step = (program - row * splits).to(tl.int32) * steps
@@ -97,7 +110,9 @@ def rms_finish(
     for step in range(first_step, first_step + steps):
         columns = step * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(
+            tl.float32
+        )
         w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         out_ptrs = out_ptr + plane + row * out_stride + columns
         tl.store(out_ptrs, x * scale * w, mask=inside, eviction_policy=DROP)
@@ -115,7 +130,9 @@ def layer_partial(
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step
 ):
-    """Write a number near the mean of the row, and the sums of the differences from it and of their squares."""
+    """Write a number near the mean of the row, and the sums of the differences from it and of their
+    squares.
+    """
     program = tl.program_id(0).to(tl.int64)
     row = program // splits
     first_step = (program - row * splits).to(tl.int32) * steps
@@ -126,7 +143,9 @@ def layer_partial(
     for step in range(first_step, first_step + steps):
         for access in tl.static_range(ACCESSES):
             columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(tl.float32)
+            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(
+                tl.float32
+            )
             d = tl.where(columns < n, x - near_mean, 0.0)
             total += d
             squares += d * d
@@ -159,14 +178,18 @@ def layer_finish(
     pieces = tl.arange(0, MAX_SPLITS)
     sums_of_row = sums_ptr + 3 * row * splits
     near_mean = tl.load(sums_of_row)
-    mean = tl.sum(tl.load(sums_of_row + 3 * pieces + 1, mask=pieces < splits, other=0.0)) / n  # of the differences
+    mean = (
+        tl.sum(tl.load(sums_of_row + 3 * pieces + 1, mask=pieces < splits, other=0.0)) / n
+    )  # of the differences
     squares = tl.sum(tl.load(sums_of_row + 3 * pieces + 2, mask=pieces < splits, other=0.0))
     scale = inverse_deviation(squares / n, mean, EPS)
     row += first_row
     for step in range(first_step, first_step + steps):
         columns = step * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
+        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(
+            tl.float32
+        )
         w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         y = (x - near_mean - mean) * scale * w + b
@@ -203,7 +226,8 @@ def _variant(op: str, dtype: torch.dtype, part: str) -> Variant:
 
 
 SHARED: dict[tuple[str, torch.dtype, str], Variant] = {
-    (op, dtype, part): _variant(op, dtype, part) for (op, part), dtype in itertools.product(KERNELS_OF, DTYPES)
+    (op, dtype, part): _variant(op, dtype, part)
+    for (op, part), dtype in itertools.product(KERNELS_OF, DTYPES)
 }
 
 
@@ -215,7 +239,9 @@ def _launch(op: str, operands: Operands) -> None:
     out = operands.out
     partial, finish = (SHARED[op, out.dtype, part] for part in ("partial", "finish"))
     step = partial.elements
-    pieces = pieces_of(operands.m, operands.n, operands.n * out.element_size(), step, step, gpu_of(out.device))
+    pieces = pieces_of(
+        operands.m, operands.n, operands.n * out.element_size(), step, step, gpu_of(out.device)
+    )
     if pieces is None:
         v3_tiles.launch(op, operands)
         return
@@ -227,9 +253,21 @@ def _launch(op: str, operands: Operands) -> None:
         sizes = (first, pieces.count, pieces.elements // step)
         if op == "layernorm":
             partial.launch(programs, x, sums, operands.n, x_stride, *sizes)
-            finish.launch(programs, x, *operands.inputs[1:], sums, out, operands.n, x_stride, out_stride, *sizes)
+            finish.launch(
+                programs,
+                x,
+                *operands.inputs[1:],
+                sums,
+                out,
+                operands.n,
+                x_stride,
+                out_stride,
+                *sizes,
+            )
             continue
-        partial.launch(programs, x, operands.inputs[1], out, sums, operands.n, *operands.strides, *sizes)
+        partial.launch(
+            programs, x, operands.inputs[1], out, sums, operands.n, *operands.strides, *sizes
+        )
         summed, stride = (out[0], out_stride) if op == "residual-rmsnorm" else (x, x_stride)
         normed = (operands.n, stride, out_stride, operands.plane)
         finish.launch(programs, summed, operands.inputs[-1], sums, out, *normed, *sizes)

@@ -8,9 +8,12 @@ from kernels.launch import require_contiguous, require_shape, require_tensors
 
 
 def launchers(
-    version: str, launch: Callable[[str, torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor], None]
+    version: str,
+    launch: Callable[[str, torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor], None],
 ) -> dict[str, Callable[..., None]]:
-    """Return the launchers of a version such as `v2`; `launch` takes the operation, x, y of `dot`, and out."""
+    """Return the launchers of a version such as `v2`; `launch` takes the operation, x, y of `dot`,
+    and out.
+    """
 
     def run(op: str, out: torch.Tensor, **vectors: torch.Tensor) -> None:
         label = f"{op} {version}"

@@ -1,25 +1,29 @@
-"""Version 1 of the reductions: one masked block per program, then one program that adds all partial sums.
+"""Version 1 of the reductions: one masked block per program, then one program that adds all partial
+sums.
 
 Computes, for vectors of n elements:
 
     sum   s = x_1 + ... + x_n
     dot   s = x_1 y_1 + ... + x_n y_n
 
-Bytes moved, for elements of e bytes: sum reads n e, dot 2 n e; e written. The partial sums, 4 bytes for every BLOCK
-elements of an operand, are written and read again and not counted: 0.2 % of a sum in fp32, 0.4 % in 16 bits.
+Bytes moved, for elements of e bytes: sum reads n e, dot 2 n e; e written. The partial sums, 4 bytes
+for every BLOCK elements of an operand, are written and read again and not counted: 0.2 % of a sum
+in fp32, 0.4 % in 16 bits.
 
-Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. The sum of a block is a tree of
-depth log2 BLOCK, and the partial sums are added in FINISH_BLOCK columns and a tree. So a term takes part in at most
-log2 BLOCK + ceil(programs / FINISH_BLOCK) + log2 FINISH_BLOCK additions in fp32. s is rounded once, to the nearest
-even. The order is fixed, so the same call gives the same bits.
+Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. The sum of a
+block is a tree of depth log2 BLOCK, and the partial sums are added in FINISH_BLOCK columns and a
+tree. So a term takes part in at most log2 BLOCK + ceil(programs / FINISH_BLOCK) + log2 FINISH_BLOCK
+additions in fp32. s is rounded once, to the nearest even. The order is fixed, so the same call
+gives the same bits.
 
-There are two passes instead of one with `tl.atomic_add`. Atomics arrive in a different order in every run, which
-changes the last bits, round a 16-bit result at every addition, and need a result that is zeroed first.
+There are two passes instead of one with `tl.atomic_add`. Atomics arrive in a different order in
+every run, which changes the last bits, round a 16-bit result at every addition, and need a result
+that is zeroed first.
 
-What is slow, in the machine code for sm_90: the mask `offsets < n` covers every block, and the compiler knows nothing
-about n, so it loads elements one by one, 2 bytes per instruction in a 16-bit dtype. The second pass is one program
-that reads 4 bytes per thread and access, so its time grows with n. Each program has the loads of one step in flight
-and nothing to do in the meantime.
+What is slow, in the machine code for sm_90: the mask `offsets < n` covers every block, and the
+compiler knows nothing about n, so it loads elements one by one, 2 bytes per instruction in a 16-bit
+dtype. The second pass is one program that reads 4 bytes per thread and access, so its time grows
+with n. Each program has the loads of one step in flight and nothing to do in the meantime.
 """
 
 import torch
@@ -98,7 +102,9 @@ def _finish_variant(op: str, dtype: torch.dtype) -> Variant:
 
 
 VARIANTS: dict[tuple[str, torch.dtype], tuple[Variant, Variant]] = {
-    (op, dtype): (_variant(op, dtype), _finish_variant(op, dtype)) for op in ("sum", "dot") for dtype in DTYPES
+    (op, dtype): (_variant(op, dtype), _finish_variant(op, dtype))
+    for op in ("sum", "dot")
+    for dtype in DTYPES
 }
 
 

@@ -1,31 +1,38 @@
 """Version 2 of the reductions: a fixed number of programs, 16-byte accesses, and one launch.
 
-Computes the same as version 1. The partial sums, 4 bytes per program, stay in cache and are not counted.
+Computes the same as version 1. The partial sums, 4 bytes per program, stay in cache and are not
+counted.
 
-Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. The order of every sum depends
-only on n and the number of multiprocessors, so the same call gives the same bits. Terms are added pairwise or in short
-runs, except for one running sum over rounds. A term takes part in at most
+Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. The order of
+every sum depends only on n and the number of multiprocessors, so the same call gives the same bits.
+Terms are added pairwise or in short runs, except for one running sum over rounds. A term takes part
+in at most
 
     ACCESS + LOADS + rounds + 2 log2(LANES) + SLOTS / LANES
 
-additions in fp32 (and one product), each with an error of at most 2^-24 of its result. To first order the error is
-below that count times 2^-24 sum_i |x_i y_i|. For a sum of 16-bit elements by 528 programs the count is 36 up to 2^23
-elements and 284 for 2^31, where a sum from left to right has n. s is rounded once, to the nearest even.
-Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), sections 4.2 and 4.3.
+additions in fp32 (and one product), each with an error of at most 2^-24 of its result. To first
+order the error is below that count times 2^-24 sum_i |x_i y_i|. For a sum of 16-bit elements by 528
+programs the count is 36 up to 2^23 elements and 284 for 2^31, where a sum from left to right has n.
+s is rounded once, to the nearest even.
+Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), sections 4.2 and
+4.3.
 
 Changes from version 1:
-- For any n there are PROGRAMS_PER_SM programs per multiprocessor, which read the vector together, round by round: few
-  partial sums, and LOADS accesses of 16 bytes in flight per thread.
-- Rounds are not masked. The remainder is cut into equal pieces, one per program, masked by whole accesses, so it is
-  read 16 bytes at a time too. Only fewer than ACCESS elements at the end are read one by one, once.
-- The program that arrives last adds the partial sums in order, which saves the second launch. An atomic counter shows
-  which program is last. It orders memory (acquire and release), and the last program resets it to 0.
+- For any n there are PROGRAMS_PER_SM programs per multiprocessor, which read the vector together,
+  round by round: few partial sums, and LOADS accesses of 16 bytes in flight per thread.
+- Rounds are not masked. The remainder is cut into equal pieces, one per program, masked by whole
+  accesses, so it is read 16 bytes at a time too. Only fewer than ACCESS elements at the end are
+  read one by one, once.
+- The program that arrives last adds the partial sums in order, which saves the second launch. An
+  atomic counter shows which program is last. It orders memory (acquire and release), and the last
+  program resets it to 0.
 
-Why concurrent launches do not share scratch memory: partial sums come from torch's allocator at every launch, which
-gives memory that is in use by one stream or CUDA graph to no other. The counter must start at 0, and a fill would be
-another launch, so counters are retained: one per stream, whose launches run one after another, and a new one for every
-launch recorded in a CUDA graph, because a graph may be replayed on any stream, concurrently with any other. The latter
-takes 16 bytes until the process ends. If a stream is recorded before any launch has run outside a graph, no counter is
+Why concurrent launches do not share scratch memory: partial sums come from torch's allocator at
+every launch, which gives memory that is in use by one stream or CUDA graph to no other. The counter
+must start at 0, and a fill would be another launch, so counters are retained: one per stream, whose
+launches run one after another, and a new one for every launch recorded in a CUDA graph, because a
+graph may be replayed on any stream, concurrently with any other. The latter takes 16 bytes until
+the process ends. If a stream is recorded before any launch has run outside a graph, no counter is
 ready, and filling one becomes part of the graph.
 
 Limits: an aborted launch does not reset its counter, but then CUDA ends the context.
@@ -59,7 +66,8 @@ def _lane_sums(
 ):
     """Return one sum for each lane, in fp32."""
     offsets = tl.arange(0, LOADS * LANES * ACCESS)
-    # After `reshape` the elements of one access are adjacent, and are added in the thread that has read them.
+    # After `reshape` the elements of one access are adjacent, and are added in the thread that has
+    # read them.
     if left is None:
         terms = tl.load(x_ptr + offsets).to(tl.float32)
         if y_ptr is not None:
@@ -90,8 +98,8 @@ def reduce_vector(
     BLOCK: tl.constexpr = LANES * LOADS * ACCESS
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0)
-    # The remainder comes first, when few registers are in use. It is counted in accesses and multiplied last, so that
-    # the compiler knows that no access is partly masked.
+    # The remainder comes first, when few registers are in use. It is counted in accesses and
+    # multiplied last, so that the compiler knows that no access is partly masked.
     accesses = n // ACCESS
     begin = rounds.to(tl.int64) * programs * (LANES * LOADS) + program * piece
     left = tl.maximum(tl.minimum(accesses - begin, piece), 0) * ACCESS
@@ -115,13 +123,17 @@ def reduce_vector(
     if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") == programs - 1:
         slots = tl.arange(0, SLOTS)
         # From L2: an L1 does not see the writes of other multiprocessors.
-        partials = tl.load(partial_ptr + slots, mask=slots < programs, other=0.0, cache_modifier=".cg")
+        partials = tl.load(
+            partial_ptr + slots, mask=slots < programs, other=0.0, cache_modifier=".cg"
+        )
         tl.store(out_ptr, tl.sum(partials))
         tl.store(arrived_ptr, 0)
 
 
 class Counters:
-    """The arrival counters of one device, each 0 if no launch uses it; see the docstring of this file."""
+    """The arrival counters of one device, each 0 if no launch uses it; see the docstring of this
+    file.
+    """
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -132,7 +144,11 @@ class Counters:
     def take(self) -> torch.Tensor:
         is_gpu = self.device.type == "cuda"
         if is_gpu and torch.cuda.is_current_stream_capturing():
-            return self._fresh.pop() if self._fresh else torch.zeros(1, dtype=torch.int32, device=self.device)
+            return (
+                self._fresh.pop()
+                if self._fresh
+                else torch.zeros(1, dtype=torch.int32, device=self.device)
+            )
         if len(self._fresh) < COUNTERS // 2:
             self._make()
         stream = torch.cuda.current_stream(self.device).cuda_stream if is_gpu else 0
@@ -141,8 +157,8 @@ class Counters:
         return self._of_stream[stream]
 
     def _make(self) -> None:
-        # A copy from the host is complete when the call returns, a fill only on its own stream. 16 bytes each: for
-        # another alignment Triton would compile again during a recording.
+        # A copy from the host is complete when the call returns, a fill only on its own stream. 16
+        # bytes each: for another alignment Triton would compile again during a recording.
         block = torch.zeros((COUNTERS, ALIGNMENT_BYTES // 4), dtype=torch.int32).to(self.device)
         self._blocks.append(block)
         self._fresh.extend(block)
@@ -179,10 +195,14 @@ variants = on_any_arch(VARIANTS)
 
 
 def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:
-    """Return the number of programs, the rounds of each, and the accesses of each to the remainder."""
+    """Return the number of programs, the rounds of each, and the accesses of each to the
+    remainder.
+    """
     lanes, access, loads = (variant.constants[name] for name in ("LANES", "ACCESS", "LOADS"))
     accesses = n // access
-    programs = max(min(max_programs, triton.cdiv(accesses, lanes)), 1)  # one if n is 0: the sum is 0
+    programs = max(
+        min(max_programs, triton.cdiv(accesses, lanes)), 1
+    )  # one if n is 0: the sum is 0
     rounds, left = divmod(accesses, programs * lanes * loads)
     # Multiples of `lanes`, so that neighboring threads read neighboring accesses.
     return programs, rounds, triton.cdiv(triton.cdiv(left, lanes), programs) * lanes

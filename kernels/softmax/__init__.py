@@ -13,7 +13,8 @@ def launcher(
     launch: Callable[[torch.Tensor, torch.Tensor, int, int], None],
     unit: int = 1,
 ) -> Callable[..., None]:
-    """Return the launcher of a version such as `v2`; the row strides of x and out must differ by a multiple of `unit`.
+    """Return the launcher of a version such as `v2`; the row strides of x and out must differ by a
+    multiple of `unit`.
 
     It calls `launch` with x, out and their row strides in elements, unless out is empty.
     """
@@ -26,10 +27,13 @@ def launcher(
         out_stride = row_stride(label, "out", out)
         n = x.shape[1]
         if n > max_columns:
-            raise ValueError(f"{label}: x has {n} columns; at most {max_columns} are supported by this version")
+            raise ValueError(
+                f"{label}: x has {n} columns; at most {max_columns} are supported by this version"
+            )
         if (x_stride - out_stride) % unit:
             raise ValueError(
-                f"{label}: rows of x are {x_stride} elements apart, rows of out {out_stride}; the strides must differ "
+                f"{label}: rows of x are {x_stride} elements apart, rows of out {out_stride}; the "
+                f"strides must differ "
                 f"by a multiple of {unit} (version 1 supports any)"
             )
         if out.numel():

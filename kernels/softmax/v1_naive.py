@@ -1,19 +1,23 @@
 """Version 1 of softmax: holds each row as one power-of-two block, with a mask.
 
-Computes out_ij = exp(x_ij - max_k x_ik) / sum_k exp(x_ik - max_l x_il) for x of shape (m, n), along the last axis.
+Computes out_ij = exp(x_ij - max_k x_ik) / sum_k exp(x_ik - max_l x_il) for x of shape (m, n), along
+the last axis.
 
 Bytes moved, for elements of e bytes: read m n e, written m n e. Row strides may be larger than n.
 
-Rounding: operands are widened to fp32, all arithmetic is fp32, and the result is rounded once, to the nearest even.
+Rounding: operands are widened to fp32, all arithmetic is fp32, and the result is rounded once, to
+the nearest even.
 
-Special values, as in torch: a row with NaN or +inf is NaN, -inf gives 0, and a row of only -inf is NaN. `tl.max` drops
-NaN, but exp(NaN - max) is NaN and makes the sum, and so the whole row, NaN.
+Special values, as in torch: a row with NaN or +inf is NaN, -inf gives 0, and a row of only -inf is
+NaN. `tl.max` drops NaN, but exp(NaN - max) is NaN and makes the sum, and so the whole row, NaN.
 
 This is the kernel of the textbooks. What is slow, on sm_80, sm_90 and sm_100:
-- the mask prevents wide accesses to the whole row, not only to its end, unless n is a multiple of 16;
-- so does a row stride that is not a multiple of 16, because only the first row is known to be aligned;
-- with 65,536 columns the 1024 threads of a program have 64 registers each for 64 elements each. The row spills to
-  local memory, and no model of the bytes includes that traffic.
+- the mask prevents wide accesses to the whole row, not only to its end, unless n is a multiple of
+  16;
+- so does a row stride that is not a multiple of 16, because only the first row is known to be
+  aligned;
+- with 65,536 columns the 1024 threads of a program have 64 registers each for 64 elements each. The
+  row spills to local memory, and no model of the bytes includes that traffic.
 
 Not supported: rows of more than 65,536 elements; several short rows in one program.
 """
@@ -25,7 +29,15 @@ import triton.language as tl
 from kernels.launch import DTYPES, Variant, on_any_arch
 from kernels.softmax import launcher
 
-WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}  # by elements of the block
+WARPS = {
+    1024: 4,
+    2048: 4,
+    4096: 8,
+    8192: 8,
+    16384: 16,
+    32768: 16,
+    65536: 32,
+}  # by elements of the block
 
 
 @triton.jit

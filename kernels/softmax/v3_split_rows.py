@@ -1,21 +1,24 @@
-"""Version 3 of softmax: as version 2, and several programs share a row if rows are few or too wide for the cache.
+"""Version 3 of softmax: as version 2, and several programs share a row if rows are few or too wide
+for the cache.
 
 Computes the same as version 2, with the same rounding except for the order of the sums.
 
 Changes from version 2:
-- Few rows: version 2 gives each row to one program, so with fewer rows than multiprocessors some are idle. Here such
-  rows are cut into up to 128 pieces, at most one per loop step. A first launch computes the maximum and the sum of each
-  piece, a second one combines those of its row and writes its piece.
-- Wide rows: version 2 reads a row of 131,072 columns or more twice. With one such row per multiprocessor of an H100
-  the rows take 35 MB or more in 16 bits, so beyond 190,000 columns the second read comes from memory. Here both
-  launches process only as many rows at a time as fill half of the cache, so the second read hits in cache.
+- Few rows: version 2 gives each row to one program, so with fewer rows than multiprocessors some
+  are idle. Here such rows are cut into up to 128 pieces, at most one per loop step. A first launch
+  computes the maximum and the sum of each piece, a second one combines those of its row and writes
+  its piece.
+- Wide rows: version 2 reads a row of 131,072 columns or more twice. With one such row per
+  multiprocessor of an H100 the rows take 35 MB or more in 16 bits, so beyond 190,000 columns the
+  second read comes from memory. Here both launches process only as many rows at a time as fill half
+  of the cache, so the second read hits in cache.
 
-Results do not depend on the order in which programs run, so the same call on the same GPU gives the same bits. They
-may differ in the last bits from those of a row that is not shared.
+Results do not depend on the order in which programs run, so the same call on the same GPU gives the
+same bits. They may differ in the last bits from those of a row that is not shared.
 
-Limits: the second launch costs a few microseconds, which is noticeable if the first is as short. Programs of one row
-that wait for each other, as in a thread block cluster, would read the row once, but Triton's interpreter, which runs
-programs one by one, could not test them.
+Limits: the second launch costs a few microseconds, which is noticeable if the first is as short.
+Programs of one row that wait for each other, as in a thread block cluster, would read the row once,
+but Triton's interpreter, which runs programs one by one, could not test them.
 """
 
 import torch
@@ -69,7 +72,11 @@ def softmax_finish(
     x_body, out_body = x_ptr + body, out_ptr + (body + shift)
     for start in tl.range(0, full, STEP, num_stages=STAGES):
         x = tl.load(x_body + start + lanes, eviction_policy="evict_first").to(tl.float32)
-        tl.store(out_body + start + lanes, tl.exp2((x - top) * LOG2_E) * scale, eviction_policy="evict_first")
+        tl.store(
+            out_body + start + lanes,
+            tl.exp2((x - top) * LOG2_E) * scale,
+            eviction_policy="evict_first",
+        )
     inside = lanes < length - full
     x_rest = tl.load(x_body + full + lanes, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_body + full + lanes, tl.exp2((x_rest - top) * LOG2_E) * scale, mask=inside)
@@ -111,7 +118,9 @@ def _launch(x: torch.Tensor, out: torch.Tensor, x_stride: int, out_stride: int) 
         v2_aligned.launch(x, out, x_stride, out_stride)
         return
     sizes_of_sums = (pieces.rows, pieces.count)
-    tops, totals = (torch.empty(sizes_of_sums, dtype=torch.float32, device=x.device) for _ in range(2))
+    tops, totals = (
+        torch.empty(sizes_of_sums, dtype=torch.float32, device=x.device) for _ in range(2)
+    )
     for first in range(0, m, pieces.rows):
         programs = min(pieces.rows, m - first) * pieces.count
         sizes = (first, pieces.count, pieces.elements)

@@ -1,4 +1,6 @@
-"""python -m results compare: report whether one version is faster than another, from saved samples."""
+"""python -m results compare: report whether one version is faster than another, from saved
+samples.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,23 @@ from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
 from results.show.picture import add_picture
-from results.show.terminal import ADVANCED, USAGE, Parser, add_format, add_margin, busy, margin, print_out, say
+from results.show.terminal import (
+    ADVANCED,
+    USAGE,
+    Parser,
+    add_format,
+    add_margin,
+    busy,
+    margin,
+    print_out,
+    say,
+)
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError, load_run
 
-EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`, which ignores
-comments): the time may have changed because the op did. --force compares them anyway. Records of
-older versions of Roofmark are compared without this check.
+EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`,
+which ignores comments): the time may have changed because the op did. --force compares them anyway.
+Records of older versions of Roofmark are compared without this check.
 
 examples:
   python -m results compare 20261120T21 latest
@@ -26,9 +38,15 @@ examples:
 
 
 def finish(
-    text: str, runs: Iterable[Run], notes: Iterable[str], exit_code: int = 0, picture: Path | None = None
+    text: str,
+    runs: Iterable[Run],
+    notes: Iterable[str],
+    exit_code: int = 0,
+    picture: Path | None = None,
 ) -> int:
-    """Print a result, then the notes and problems of its runs; return the exit code, 2 if a run has a problem."""
+    """Print a result, then the notes and problems of its runs; return the exit code, 2 if a run has
+    a problem.
+    """
     print_out(text)
     if picture is not None:
         say(f"saved: {picture}")
@@ -49,14 +67,17 @@ def add_options(parser: Parser, run_help: str) -> None:
         nargs="?",
         help="candidate run; without it, providers or versions of A are compared",
     )
-    parser.add_argument("--by", choices=MODES, help="what distinguishes candidate and baseline (default: the run)")
+    parser.add_argument(
+        "--by", choices=MODES, help="what distinguishes candidate and baseline (default: the run)"
+    )
     text = "baseline for --by provider or version (default: torch, else the first)"
     parser.add_argument("--baseline", metavar="PROVIDER", help=text)
     add_selection(parser, "with `latest`: the newest run")
     add_margin(parser)
     parser.set_defaults(margin=None)  # a saved comparison has its own
     advanced = parser.group(ADVANCED)
-    text = """assumed difference between two runs of the same code (default: estimated from the runs of the same code in
+    text = """assumed difference between two runs of the same code (default: estimated from the runs
+    of the same code in
         the same directories); not used for rows that `bench compare` interleaved"""
     advanced.add_argument("--drift", type=margin, metavar="SHARE", help=text)
     text = "exit with 1 for SLOWER only, or for UNSURE too (default: slower)"
@@ -95,7 +116,9 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
 
 def saved_request(run: Run) -> CompareOptions | None:
-    names = next((record.interleaved["with"] for record in run.records if rounds_of(record)), [None])
+    names = next(
+        (record.interleaved["with"] for record in run.records if rounds_of(record)), [None]
+    )
     settings = run.environment.settings
     baseline = settings.get("baseline", names[0])
     if baseline is None:
@@ -104,7 +127,9 @@ def saved_request(run: Run) -> CompareOptions | None:
 
 
 def saved_verdicts(run: Run) -> str:
-    """Return the table of a saved comparison; empty if the run is not one or has no compared rows."""
+    """Return the table of a saved comparison; empty if the run is not one or has no compared
+    rows.
+    """
     from results.compare.comparison import compared_of
     from results.compare.output import as_text
 

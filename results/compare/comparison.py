@@ -55,12 +55,18 @@ class ComparedRow:
     cycles_ratio: float | None
     """Ratio of the times in clock cycles; None if a clock is unknown."""
     spread: Spread | None = None
-    """Spread between separate measurements, included in the interval; None if interleaved or unknown."""
+    """Spread between separate measurements, included in the interval; None if interleaved or
+    unknown.
+    """
 
     @property
     def reason(self) -> str:
         before, after = self.baseline.records[0], self.candidate.records[0]
-        without = [name for name, record in (("baseline", before), ("candidate", after)) if not record.samples_s]
+        without = [
+            name
+            for name, record in (("baseline", before), ("candidate", after))
+            if not record.samples_s
+        ]
         reason = self.compared.reason + self._cycles_words()
         if without:
             reason = f"only a median was saved of the {' and the '.join(without)}, no samples"
@@ -92,7 +98,9 @@ class ComparedRow:
 
     @property
     def cycles_verdict(self) -> str | None:
-        """Verdict on the ratio in clock cycles with the same relative interval; None if either is unknown."""
+        """Verdict on the ratio in clock cycles with the same relative interval; None if either is
+        unknown.
+        """
         if self.cycles_ratio is None or self.ci95 is None:
             return None
         low, high = (end * self.cycles_ratio / self.ratio for end in self.ci95)
@@ -105,7 +113,9 @@ class ComparedRow:
         if in_cycles == verdict:
             return f"; in clock cycles it is also {verdict}"
         change = 100 * (self.cycles_ratio / self.ratio - 1)
-        return f"; in clock cycles it is {in_cycles}: the clock frequency changed by {change:+.2g} %"
+        return (
+            f"; in clock cycles it is {in_cycles}: the clock frequency changed by {change:+.2g} %"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,18 +132,24 @@ class Compared:
 
     @property
     def spread(self) -> Spread | None:
-        """Widest spread that the verdicts allow for; None if all rows were interleaved, or nothing was repeated."""
+        """Widest spread that the verdicts allow for; None if all rows were interleaved, or nothing
+        was repeated.
+        """
         return widest(row.spread for row in self.rows)
 
 
 def compare(
-    first: Run, second: Run | None, request: CompareOptions, drift: float | None = None, earlier: Sequence[Run] = ()
+    first: Run,
+    second: Run | None,
+    request: CompareOptions,
+    drift: float | None = None,
+    earlier: Sequence[Run] = (),
 ) -> Compared:
     """Compare two runs, or two selections of one run.
 
-    `drift` is the assumed difference between two runs of the same code, as a fraction; None estimates it from repeats,
-    also in `earlier` runs of the same machine. If `first` and `second` have only selected records, `earlier` must
-    include the whole runs.
+    `drift` is the assumed difference between two runs of the same code, as a fraction; None
+    estimates it from repeats, also in `earlier` runs of the same machine. If `first` and `second`
+    have only selected records, `earlier` must include the whole runs.
 
     Raises:
         CompareError: the runs do not match the request, or have no row in common.
@@ -145,20 +161,29 @@ def compare(
 
 
 def compared_of(
-    first: Run, second: Run | None, request: CompareOptions, drift: float | None, earlier: Sequence[Run] = ()
+    first: Run,
+    second: Run | None,
+    request: CompareOptions,
+    drift: float | None,
+    earlier: Sequence[Run] = (),
 ) -> Compared:
     is_one_run, other = second is None, second or first
     check_request(first, other, request, is_one_run)
     name, baseline, candidate = sides_of(first, other, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
-    labels, environments = labels_of(first, other, request, name), (first.environment, other.environment)
+    labels, environments = (
+        labels_of(first, other, request, name),
+        (first.environment, other.environment),
+    )
     judges = list(map(judge_of, environments))
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows: list[ComparedRow] = []
     for key, *records in pairs:
         names = labels if key.provider else [side[0].provider for side in records]
-        before, after = (Side(*values) for values in zip(names, records, environments, judges, strict=True))
+        before, after = (
+            Side(*values) for values in zip(names, records, environments, judges, strict=True)
+        )
         # Only records of one run can have been interleaved.
         if is_one_run and (rounds := shared_rounds(*records)):
             rows.append(_compare_interleaved(key, before, after, rounds, request.margin))
@@ -171,10 +196,14 @@ def compared_of(
     return Compared(*labels, environments, request, tuple(rows), unmatched, tuple(notes))
 
 
-def compare_live(environment: Environment, records: Iterable[Record], baseline: str, margin: float) -> Compared:
+def compare_live(
+    environment: Environment, records: Iterable[Record], baseline: str, margin: float
+) -> Compared:
     """Return the comparison of the providers of a run; every wrong or failed result is broken."""
     run = Run(Path(), environment, tuple(records))
-    compared = compared_of(run, None, CompareOptions(by="provider", baseline=baseline, margin=margin), 0.0)
+    compared = compared_of(
+        run, None, CompareOptions(by="provider", baseline=baseline, margin=margin), 0.0
+    )
     unmatched = tuple(
         replace(row, is_broken=row.record.status in WRONG)
         for row in compared.unmatched
@@ -184,18 +213,26 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
 
 
 def compare_apart(
-    key: RowKey, baseline: Side, candidate: Side, margin: float, saved: SavedRuns | None, drift: float | None = None
+    key: RowKey,
+    baseline: Side,
+    candidate: Side,
+    margin: float,
+    saved: SavedRuns | None,
+    drift: float | None = None,
 ) -> ComparedRow:
-    """Compare two sides that were not interleaved; if their code differs, by all saved runs of each side's code.
+    """Compare two sides that were not interleaved; if their code differs, by all saved runs of each
+    side's code.
 
-    If `saved` is None, both sides are from one run, and its visits give the spread. `drift` replaces the spread, as a
-    fraction.
+    If `saved` is None, both sides are from one run, and its visits give the spread. `drift`
+    replaces the spread, as a fraction.
     """
     is_same = is_same_code(baseline, candidate)
     if saved and not is_same:
         baseline, candidate = saved.repeated(baseline), saved.repeated(candidate)
     if drift is None:
-        spread = saved.between(baseline, candidate) if saved else between_visits(baseline, candidate)
+        spread = (
+            saved.between(baseline, candidate) if saved else between_visits(baseline, candidate)
+        )
     else:
         spread = given_spread(drift)
     compared = compare_sides(side_of(baseline.windows), side_of(candidate.windows), margin, spread)
@@ -208,26 +245,38 @@ def compare_apart(
 
 
 def sides_of_run(run: Run) -> dict[tuple[RowKey, str], Side]:
-    """Return the successful records of each case and provider; the path of the run is the label of each side."""
+    """Return the successful records of each case and provider; the path of the run is the label of
+    each side.
+    """
     by_row: dict[tuple[RowKey, str], list[Record]] = {}
     for record in run.records:
         if record.status == "ok":
-            by_row.setdefault((record.row._replace(provider=None), record.provider), []).append(record)
+            by_row.setdefault((record.row._replace(provider=None), record.provider), []).append(
+                record
+            )
     judge = judge_of(run.environment)
-    return {row: Side(str(run.path), records, run.environment, judge) for row, records in by_row.items()}
+    return {
+        row: Side(str(run.path), records, run.environment, judge) for row, records in by_row.items()
+    }
 
 
 def _compare_interleaved(
     key: RowKey, baseline: Side, candidate: Side, rounds: tuple[Rounds, Rounds], margin: float
 ) -> ComparedRow:
     before, after = rounds
-    baseline, candidate = replace(baseline, records=[before.record]), replace(candidate, records=[after.record])
+    baseline, candidate = (
+        replace(baseline, records=[before.record]),
+        replace(candidate, records=[after.record]),
+    )
     compared = compare_rounds(before, after, margin)
     longer = times_longer(compared)
     if longer is not None and after.seconds is not None:
         seconds = longer * after.seconds
         shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
-        compared = replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds may decide"))
+        compared = replace(
+            compared,
+            reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds may decide"),
+        )
     compared = with_flags(compared, baseline, candidate, is_paired=True)
     return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(before, after))
 
@@ -238,37 +287,59 @@ def _source_words(before: Record, after: Record, verdict: str) -> str:
     revision = revision_text(before.source_git)
     is_one_revision = revision == revision_text(after.source_git)
     if before.source_sha256 != after.source_sha256:
-        return f"; its source file changed{f' at revision {revision}' if revision and is_one_revision else ''}"
-    return "; its source file is unchanged" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
+        return (
+            f"; its source file "
+            f"changed{f' at revision {revision}' if revision and is_one_revision else ''}"
+        )
+    return (
+        "; its source file is unchanged"
+        if verdict in (FASTER, SLOWER) or not is_one_revision
+        else ""
+    )
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
     if request.by != "version":
         return []
     others = [record for record in run.records if not VERSION.fullmatch(record.provider)]
-    return [Unmatched("candidate", record, "its provider is not a version of a kernel") for record in others]
+    return [
+        Unmatched("candidate", record, "its provider is not a version of a kernel")
+        for record in others
+    ]
 
 
 def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
-    learned = [spread for spread in spreads if spread and spread.has_runs and spread.source != GIVEN]
+    learned = [
+        spread for spread in spreads if spread and spread.has_runs and spread.source != GIVEN
+    ]
     if not learned:
         return []
     shares = sorted(100 * spread.share for spread in learned)
     shown = "more than a factor of 10 (too few or too noisy)"
     if shares[-1] <= 1000:
-        shown = f"±{shares[0]:.2g} %" if len(shares) == 1 else f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
+        shown = (
+            f"±{shares[0]:.2g} %" if len(shares) == 1 else f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
+        )
     sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
-    return [f"measurements of the same code differ by {shown} on this machine, estimated from {sources}"]
+    return [
+        f"measurements of the same code differ by {shown} on this machine, estimated from {sources}"
+    ]
 
 
 def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
-    counts = [(row.baseline.runs, row.candidate.runs) for row in rows if row.baseline.runs + row.candidate.runs > 2]
+    counts = [
+        (row.baseline.runs, row.candidate.runs)
+        for row in rows
+        if row.baseline.runs + row.candidate.runs > 2
+    ]
     if not counts:
         return []
     before, after = map(max, zip(*counts, strict=True))
     named = f"{len(counts)} row{'s' * (len(counts) != 1)}"
     runs = f"up to {before} of the baseline's and {after} of the candidate's"
-    return [f"{named} compared by the means over all runs of the same code without interference: {runs}"]
+    return [
+        f"{named} compared by the means over all runs of the same code without interference: {runs}"
+    ]
 
 
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:

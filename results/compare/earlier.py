@@ -27,8 +27,8 @@ def machine_of(environment: Environment) -> tuple[object, ...]:
 def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
     """Return facts that are equal for records of identical code.
 
-    The revision of this repository does not matter if the hash of the op's definition is known. That of a user's
-    repository does: the hash of a user's file does not cover its imports.
+    The revision of this repository does not matter if the hash of the op's definition is known.
+    That of a user's repository does: the hash of a user's file does not cover its imports.
     """
     has_hash = (record.op_sha256 or "").startswith(DEFINITION_PREFIX)
     git = record.source_git if is_users(record) else None if has_hash else environment.git
@@ -38,24 +38,35 @@ def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
 
 
 def is_code_known(record: Record, environment: Environment) -> bool:
-    """Return whether a record identifies its code; functions measured from Python and other libraries do not.
+    """Return whether a record identifies its code; functions measured from Python and other
+    libraries do not.
 
     Records of older versions have no hash: torch's are identified by a clean revision.
     """
     git = environment.git
     is_clean = bool(git.get("sha")) and git.get("dirty") is False and record.op != "function"
-    return bool(record.source_sha256 or ((record.op_sha256 or is_clean) and record.provider.startswith("torch")))
+    return bool(
+        record.source_sha256
+        or ((record.op_sha256 or is_clean) and record.provider.startswith("torch"))
+    )
 
 
 def is_same_code(before: Side, after: Side) -> bool:
     firsts = [(side.records[0], side.environment) for side in (before, after)]
-    return code_of(*firsts[0]) == code_of(*firsts[1]) and all(is_code_known(*first) for first in firsts)
+    return code_of(*firsts[0]) == code_of(*firsts[1]) and all(
+        is_code_known(*first) for first in firsts
+    )
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
     known = {run.path.resolve() for run in runs}
     machine = machine_of(runs[0].environment)
-    paths = {path for run in runs for path in run.path.parent.glob("*.jsonl") if path.resolve() not in known}
+    paths = {
+        path
+        for run in runs
+        for path in run.path.parent.glob("*.jsonl")
+        if path.resolve() not in known
+    }
     runs_found = []
     for path in sorted(paths, key=lambda path: path.name, reverse=True):
         with suppress(RunFileError):
@@ -70,14 +81,18 @@ class SavedRuns:
     """Repeats of the same code in runs of one machine, and the spread between them."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Collect successful rows without interference; the same run given twice is not a repeat."""
+        """Collect successful rows without interference; the same run given twice is not a
+        repeat.
+        """
         self._rows: dict[RowKey, dict[tuple[object, ...], dict[str, list[Record]]]] = {}
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
             undisturbed = [record for record in run.records if DISTURBED.isdisjoint(record.flags)]
             for record in undisturbed:
                 if record.status == "ok" and record.median_s and not record.interleaved:
                     codes = self._rows.setdefault(record.row, {})
-                    codes.setdefault(_code(record, run.environment), {}).setdefault(run_id, []).append(record)
+                    codes.setdefault(_code(record, run.environment), {}).setdefault(
+                        run_id, []
+                    ).append(record)
         self._repeats = {
             key: Repeats.of([list(map(_log_time, by_run.values())) for by_run in codes.values()])
             for key, codes in self._rows.items()
@@ -85,24 +100,43 @@ class SavedRuns:
         self._spreads = RowSpreads(self._repeats.values())
 
     def repeated(self, side: Side) -> Side:
-        """Return a side with the collected records of its code in all runs; unchanged if no other run has any."""
+        """Return a side with the collected records of its code in all runs; unchanged if no other
+        run has any.
+        """
         first, own_id = side.records[0], side.environment.run_id
         codes = self._rows.get(first.row, {})
-        by_run = codes.get(_code(first, side.environment), {}) if is_code_known(first, side.environment) else {}
+        by_run = (
+            codes.get(_code(first, side.environment), {})
+            if is_code_known(first, side.environment)
+            else {}
+        )
         if by_run.keys() <= {own_id}:
             return side
         own_first = sorted(by_run, key=lambda run_id: run_id != own_id)
-        return replace(side, records=[record for run_id in own_first for record in by_run[run_id]], runs=len(by_run))
+        return replace(
+            side,
+            records=[record for run_id in own_first for record in by_run[run_id]],
+            runs=len(by_run),
+        )
 
     def between(self, before: Side, after: Side) -> Spread | None:
-        """Return the spread between the means of two rows, at least that between visits; None if nothing was repeated.
+        """Return the spread between the means of two rows, at least that between visits; None if
+        nothing was repeated.
 
         The spread of a mean is proportional to 1 / sqrt(runs).
         """
-        known = [self._repeats[row] for row in {before.records[0].row, after.records[0].row} if row in self._repeats]
-        runs = self._spreads.of(Repeats(sum(row.squares for row in known), sum(row.degrees for row in known)))
+        known = [
+            self._repeats[row]
+            for row in {before.records[0].row, after.records[0].row}
+            if row in self._repeats
+        ]
+        runs = self._spreads.of(
+            Repeats(sum(row.squares for row in known), sum(row.degrees for row in known))
+        )
         if runs is not None:
-            runs = replace(runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2))
+            runs = replace(
+                runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2)
+            )
         spread = widest([runs, between_visits(before, after)])
         return spread and replace(spread, has_runs=runs is not None)
 

@@ -7,15 +7,25 @@ from dataclasses import replace
 from statistics import median
 
 from results.compare.sides import Side
-from results.stats.comparison import FASTER, SAME, SLOWER, Comparison, is_beyond_disturbance, verdict_of
+from results.stats.comparison import (
+    FASTER,
+    SAME,
+    SLOWER,
+    Comparison,
+    is_beyond_disturbance,
+    verdict_of,
+)
 from results.stats.verdict import MORE_RUNS
 
-DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-limited", "interpreted"})
+DISTURBED = frozenset(
+    {"preempted", "throttled", "drifting", "bimodal", "tick-limited", "interpreted"}
+)
 """Flags of interference: the error of the time may exceed its interval."""
 
 MIN_DISTURBED_ROUNDS = 80
-"""Rounds after which interference has affected both sides about equally: a process that takes a core for some
-milliseconds at a time slowed one side down by 16 to 30 % more than the other in 20 rounds."""
+"""Rounds after which interference has affected both sides about equally: a process that takes a
+core for some milliseconds at a time slowed one side down by 16 to 30 % more than the other in 20
+rounds."""
 
 ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
 """On one side only, such a flag may explain a difference: cache and memory, or events and graph."""
@@ -26,27 +36,39 @@ OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """On both sides, these flags do not affect the ratio: they are about the ceiling."""
 
 
-def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired: bool) -> Comparison:
+def with_flags(
+    compared: Comparison, baseline: Side, candidate: Side, is_paired: bool
+) -> Comparison:
     """Return a comparison with the flags in its reason, UNSURE if a flag may explain the verdict.
 
-    With `is_paired`, both sides share all interference, so FASTER and SLOWER hold after enough rounds.
+    With `is_paired`, both sides share all interference, so FASTER and SLOWER hold after enough
+    rounds.
     """
     shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
-    before, after = ([flag for flag in side.flags if flag not in shared] for side in (baseline, candidate))
+    before, after = (
+        [flag for flag in side.flags if flag not in shared] for side in (baseline, candidate)
+    )
     if not before and not after:
         return compared
     listed = _listed(before, after)
     if INTERPRETED in (*before, *after):
-        return compared.unsure(f", but {listed}: the time of an interpreter is not that of the kernel")
+        return compared.unsure(
+            f", but {listed}: the time of an interpreter is not that of the kernel"
+        )
     waited = max(map(_times_the_fastest, (baseline, candidate)))
     if PREEMPTED in before and PREEMPTED in after and _may_hide_a_difference(compared, waited):
         return compared.unsure(
-            f", but {listed}: both times include waiting for the processor, {waited:.3g} times the fastest samples; "
+            f", but {listed}: both times include waiting for the processor, {waited:.3g} times "
+            f"the fastest samples; "
             "use a quiet machine"
         )
     if is_paired:
         is_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
-        is_open = is_disturbed and compared.verdict in (FASTER, SLOWER) and _may_wait(compared, baseline, candidate)
+        is_open = (
+            is_disturbed
+            and compared.verdict in (FASTER, SLOWER)
+            and _may_wait(compared, baseline, candidate)
+        )
         advice = f"{compared.pairs} rounds are too few"
     else:
         is_one_sided = not ONE_SIDED.isdisjoint({*before} ^ {*after})
@@ -69,22 +91,34 @@ def _fastest_s(side: Side) -> float:
 
 
 def _may_hide_a_difference(compared: Comparison, waited: float) -> bool:
-    """Return whether a wait w in both times a and b hides a difference: (b + w) / (a + w) is closer to 1 than b / a."""
+    """Return whether a wait w in both times a and b hides a difference: (b + w) / (a + w) is closer
+    to 1 than b / a.
+    """
     low, high = (1 + (end - 1) * waited for end in compared.ci95)
-    return compared.verdict == SAME and verdict_of(low, high, compared.margin, compared.pairs) != SAME
+    return (
+        compared.verdict == SAME and verdict_of(low, high, compared.margin, compared.pairs) != SAME
+    )
 
 
 def _listed(baseline: Sequence[str], candidate: Sequence[str]) -> str:
     both = [flag for flag in baseline if flag in candidate]
     sides = {"the baseline is": baseline, "the candidate is": candidate}
     own = {side: [flag for flag in flags if flag not in both] for side, flags in sides.items()}
-    return "; ".join(f"{who} flagged {', '.join(flags)}" for who, flags in ({"both are": both} | own).items() if flags)
+    return "; ".join(
+        f"{who} flagged {', '.join(flags)}"
+        for who, flags in ({"both are": both} | own).items()
+        if flags
+    )
 
 
 def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
-    """Return whether waiting explains a difference: in few rounds, unless the fastest samples differ as much."""
+    """Return whether waiting explains a difference: in few rounds, unless the fastest samples
+    differ as much.
+    """
     if compared.pairs >= MIN_DISTURBED_ROUNDS:
         return False
     ratio = _fastest_s(candidate) / _fastest_s(baseline)
     ends = (ratio, ratio) if (ratio > 1) == (compared.ratio > 1) else (1.0, 1.0)
-    return not all(is_beyond_disturbance(interval, compared.margin) for interval in (compared.ci95, ends))
+    return not all(
+        is_beyond_disturbance(interval, compared.margin) for interval in (compared.ci95, ends)
+    )

@@ -14,7 +14,15 @@ from results.record import text_of
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.terminal import printable
 from results.show.units import ABSENT, format_share, format_time, format_uncertainty
-from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, TOO_NOISY, UNSURE, geometric_mean
+from results.stats.comparison import (
+    FASTER,
+    MORE_SAMPLES,
+    SAME,
+    SLOWER,
+    TOO_NOISY,
+    UNSURE,
+    geometric_mean,
+)
 from results.stats.verdict import MORE_RUNS
 
 if TYPE_CHECKING:
@@ -28,7 +36,12 @@ COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 MAY_BE_SILENT = ("MFU baseline", "MFU candidate", "flagged")
 """Columns that are left out if all cells are empty."""
 
-FLAGGED = {(False, False): "", (True, False): "baseline", (False, True): "candidate", (True, True): "both"}
+FLAGGED = {
+    (False, False): "",
+    (True, False): "baseline",
+    (False, True): "candidate",
+    (True, True): "both",
+}
 
 UNMATCHED = "UNMATCHED"
 """Verdict in CSV of a record that was not compared."""
@@ -40,15 +53,21 @@ def counts(compared: Compared) -> dict[str, int]:
 
 
 def foremost(compared: Compared, count: int) -> Sequence[ComparedRow]:
-    """Return all rows in their order if there are at most `count`, else the `count` most important rows."""
+    """Return all rows in their order if there are at most `count`, else the `count` most important
+    rows.
+    """
     if len(compared.rows) <= count:
         return compared.rows
-    ranked = (row for verdict in VERDICTS for row in compared.rows if row.compared.verdict == verdict)
+    ranked = (
+        row for verdict in VERDICTS for row in compared.rows if row.compared.verdict == verdict
+    )
     return list(islice(ranked, count))
 
 
 def exit_code(compared: Compared, fail_on: str) -> int:
-    """Return 1 for a SLOWER row, a wrong or failed candidate, or with `fail_on` "unsure" an UNSURE row; else 0."""
+    """Return 1 for a SLOWER row, a wrong or failed candidate, or with `fail_on` "unsure" an UNSURE
+    row; else 0.
+    """
     verdicts = counts(compared)
     failing = verdicts[SLOWER] + (verdicts[UNSURE] if fail_on == "unsure" else 0)
     return int(bool(failing or any(unmatched.is_broken for unmatched in compared.unmatched)))
@@ -85,7 +104,9 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
             for mean in means
             if candidates[mean["candidate"]] == 1  # its rows are of one op
         },
-        "geomeans": [mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means],
+        "geomeans": [
+            mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means
+        ],
         "unmatched": len(compared.unmatched),
         "broken": sum(row.is_broken for row in compared.unmatched),
         "notes": list(compared.notes),
@@ -102,14 +123,17 @@ def _drift(compared: Compared) -> dict[str, Any] | None:
 
 
 def geomeans(compared: Compared) -> list[dict[str, Any]]:
-    """Return the geometric mean of the ratios of each kind of rows, as JSON has it, in the order of the rows.
+    """Return the geometric mean of the ratios of each kind of rows, as JSON has it, in the order of
+    the rows.
 
-    A kind is one op, one baseline and one candidate: a mean of several kinds tells nothing. `rows` is how many have an
-    interval, no others count; `provider` is None if it is what differs.
+    A kind is one op, one baseline and one candidate: a mean of several kinds tells nothing. `rows`
+    is how many have an interval, no others count; `provider` is None if it is what differs.
     """
     kinds: dict[tuple[str, str, str], list[ComparedRow]] = {}
     for row in compared.rows:
-        kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(row)
+        kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(
+            row
+        )
     means = []
     for rows in kinds.values():
         if mean := geometric_mean([row.compared for row in rows]):
@@ -126,7 +150,10 @@ def geomean_lines(compared: Compared) -> list[str]:
     for mean in means if len(means) > 1 else ():
         kind = " ".join(filter(None, (mean["op"], mean["provider"])))
         rows = f"{mean['rows']:,} row{'s' * (mean['rows'] != 1)}"
-        lines.append(f"{kind}, {mean['baseline']} -> {mean['candidate']}: geometric mean {_mean_words(mean)}, {rows}")
+        lines.append(
+            f"{kind}, {mean['baseline']} -> {mean['candidate']}: geometric mean "
+            f"{_mean_words(mean)}, {rows}"
+        )
     return list(map(printable, lines))
 
 
@@ -137,9 +164,16 @@ def _mean_words(mean: Mapping[str, Any]) -> str:
 
 
 def json_row(row: ComparedRow) -> dict[str, Any]:
-    ends, sides = list(row.ci95) if row.ci95 else None, {"baseline": row.baseline, "candidate": row.candidate}
+    ends, sides = (
+        list(row.ci95) if row.ci95 else None,
+        {"baseline": row.baseline, "candidate": row.candidate},
+    )
     return {
-        **{name: value for name, value in row.key._asdict().items() if name not in ("shape", "provider")},
+        **{
+            name: value
+            for name, value in row.key._asdict().items()
+            if name not in ("shape", "provider")
+        },
         "baseline": row.baseline.label,
         "candidate": row.candidate.label,
         "provider_baseline": row.baseline.provider,
@@ -157,7 +191,11 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
         "drift": math.expm1(row.compared.drift),
         "baseline_s": row.baseline.time_s,
         "candidate_s": row.candidate.time_s,
-        **{f"{key}_{name}": side.rate(key) for key in ("mfu", "bytes_per_s") for name, side in sides.items()},
+        **{
+            f"{key}_{name}": side.rate(key)
+            for key in ("mfu", "bytes_per_s")
+            for name, side in sides.items()
+        },
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
         "windows_baseline": len(row.baseline.records),
@@ -167,12 +205,16 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
 
 def json_unmatched(row: Unmatched) -> dict[str, Any]:
     names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
-    known = {name: getattr(row.record, name) for name in names} | {"options": text_of(row.record.options)}
+    known = {name: getattr(row.record, name) for name in names} | {
+        "options": text_of(row.record.options)
+    }
     return {"side": row.side} | known | {"reason": row.reason, "broken": row.is_broken}
 
 
 def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> str:
-    """Return the comparison in one of `TABLE_FORMATS`; `of_summary` replaces values of the summary in JSON."""
+    """Return the comparison in one of `TABLE_FORMATS`; `of_summary` replaces values of the summary
+    in JSON.
+    """
     table = Table(
         draw=lambda console: print_table(compared, console),
         rows=lambda: flat_rows(compared),
@@ -189,18 +231,28 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
 
 
 def flat_rows(compared: Compared) -> list[dict[str, Any]]:
-    """Return a row for each comparison, and a row with the verdict `UNMATCHED` for each record without one."""
+    """Return a row for each comparison, and a row with the verdict `UNMATCHED` for each record
+    without one.
+    """
     rows = []
     for row in map(json_row, compared.rows):
         low, high = row.pop("ci95") or (None, None)
         metric_low, metric_high = row.pop("metric_ci95") or (None, None)
         row |= {name: ",".join(row[name]) for name in ("flags_baseline", "flags_candidate")}
-        ends = {"ci95_low": low, "ci95_high": high, "metric_ci95_low": metric_low, "metric_ci95_high": metric_high}
+        ends = {
+            "ci95_low": low,
+            "ci95_high": high,
+            "metric_ci95_low": metric_low,
+            "metric_ci95_high": metric_high,
+        }
         rows.append(row | ends)
     for unmatched in compared.unmatched:
         known = json_unmatched(unmatched)
         known |= {f"provider_{unmatched.side}": unmatched.record.provider, "verdict": UNMATCHED}
-        rows.append({name: known.get(name) for name in rows[0]} | {"reason": f"{unmatched.side}: {unmatched.reason}"})
+        rows.append(
+            {name: known.get(name) for name in rows[0]}
+            | {"reason": f"{unmatched.side}: {unmatched.reason}"}
+        )
     return rows
 
 
@@ -209,14 +261,19 @@ def _below(compared: Compared) -> str:
     if compared.unmatched:
         listed = [f"- {printable(describe(row))}" for row in compared.unmatched]
         inside = "\n".join(line.replace("<", "&lt;") for line in listed)
-        text += f"\n<details><summary>{len(compared.unmatched)} not compared</summary>\n\n{inside}\n\n</details>\n"
+        text += (
+            f"\n<details><summary>{len(compared.unmatched)} not "
+            f"compared</summary>\n\n{inside}\n\n</details>\n"
+        )
     means = "".join(f"- {line}\n".replace("<", "&lt;") for line in geomean_lines(compared))
     text += "".join(f"\n{printable(note)}\n" for note in compared.notes)
     return text + (means and f"\nGeometric means:\n\n{means}")
 
 
 def headline(compared: Compared) -> str:
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts(compared).items() if count)
+    verdicts = ", ".join(
+        f"{count} {verdict}" for verdict, count in counts(compared).items() if count
+    )
     rows = len(compared.rows)
     said = f"{verdicts} of {rows:,} row{'s' * (rows != 1)}" if rows else "nothing compared"
     text = f"{compared.baseline} -> {compared.candidate}: {said}"
@@ -242,7 +299,11 @@ def _columns(compared: Compared) -> list[Column]:
         return words(title, cell, side="right", **layout)
 
     columns = [
-        words("verdict", lambda row: row.compared.verdict, styles=[COLORS[row.compared.verdict] for row in rows]),
+        words(
+            "verdict",
+            lambda row: row.compared.verdict,
+            styles=[COLORS[row.compared.verdict] for row in rows],
+        ),
         numbers("time ratio", lambda row: f"{row.ratio:.3f}x"),
         numbers("95% CI", _half_width),
         words("op", lambda row: row.key.op, heads=True),
@@ -258,7 +319,11 @@ def _columns(compared: Compared) -> list[Column]:
         words("flagged", lambda row: FLAGGED[bool(row.baseline.flags), bool(row.candidate.flags)]),
         words("reason", lambda row: row.reason),
     ]
-    silent = {column.title for column in columns if column.title in MAY_BE_SILENT and {*column.cells} <= {"", ABSENT}}
+    silent = {
+        column.title
+        for column in columns
+        if column.title in MAY_BE_SILENT and {*column.cells} <= {"", ABSENT}
+    }
     silent |= {"options"} if len({row.key.options for row in rows}) == 1 else set()
     return [column for column in columns if column.title not in silent]
 
@@ -300,8 +365,17 @@ def _run_lines(compared: Compared) -> list[str]:
     for (side, name), environment in zip(names.items(), compared.environments, strict=True):
         code = revision_text(environment.git)
         measured_with = f"measured with code at {code}" if code and code != name else None
-        facts = (environment.device["name"], environment.run_id, environment.started_at, measured_with)
-        lines.append(printable(f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})"))
+        facts = (
+            environment.device["name"],
+            environment.run_id,
+            environment.started_at,
+            measured_with,
+        )
+        lines.append(
+            printable(
+                f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})"
+            )
+        )
     return lines
 
 

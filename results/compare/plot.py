@@ -1,4 +1,6 @@
-"""Plot of a comparison: ratios with their intervals on the left, rates or utilization of both sides on the right."""
+"""Plot of a comparison: ratios with their intervals on the left, rates or utilization of both sides
+on the right.
+"""
 
 from __future__ import annotations
 
@@ -56,27 +58,42 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
         rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, the most important"
     with own_style(theme):
         figure = new_figure(WIDTH, 1.0)
-        top = write_head(figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4))
+        top = write_head(
+            figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4)
+        )
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
         names = [plain(end_of(_name(row), MAX_LABEL_LETTERS), 100) for row in rows]
         _draw_ratios(left, rows, compared)
         left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=tone(INK))
         _draw_reached(right, rows, compared)
         letters = max(map(len, names)) * POINT_PT / 72 * 0.6 + 0.45
-        figure.subplots_adjust(letters / WIDTH, FOOT / figure.get_figheight(), 0.985, top, wspace=0.05)
+        figure.subplots_adjust(
+            letters / WIDTH, FOOT / figure.get_figheight(), 0.985, top, wspace=0.05
+        )
     return figure
 
 
 def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
     margin = compared.request.margin
-    axes.axvspan(1 / (1 + margin), 1 + margin, color=tone(BAND), zorder=0, label=f"margin {100 * margin:g} %")
+    axes.axvspan(
+        1 / (1 + margin), 1 + margin, color=tone(BAND), zorder=0, label=f"margin {100 * margin:g} %"
+    )
     axes.axvline(1, color=tone(MUTED), linewidth=0.9, zorder=1)
     labeled = set()
     for index, row in enumerate(rows):
         ratio, verdict = row.ratio, row.compared.verdict
-        spread = [[max(0, ratio - row.ci95[0])], [max(0, row.ci95[1] - ratio)]] if row.ci95 else None
-        style: dict[str, Any] = {"fmt": MARKS[verdict], "color": tone(COLORS[verdict]), "capsize": 3, "zorder": 2}
-        axes.errorbar([ratio], [index], xerr=spread, label=None if verdict in labeled else verdict, **style)
+        spread = (
+            [[max(0, ratio - row.ci95[0])], [max(0, row.ci95[1] - ratio)]] if row.ci95 else None
+        )
+        style: dict[str, Any] = {
+            "fmt": MARKS[verdict],
+            "color": tone(COLORS[verdict]),
+            "capsize": 3,
+            "zorder": 2,
+        }
+        axes.errorbar(
+            [ratio], [index], xerr=spread, label=None if verdict in labeled else verdict, **style
+        )
         labeled.add(verdict)
     low, high = axes.get_xlim()
     if high > MAX_LINEAR_RATIO or 0 < low < 1 / MAX_LINEAR_RATIO:
@@ -95,7 +112,11 @@ def _use_log_axis(axes: Axes) -> None:
 
 
 def _name(row: ComparedRow) -> str:
-    provider = row.candidate.provider if row.key.provider or row.candidate.provider != row.baseline.provider else ""
+    provider = (
+        row.candidate.provider
+        if row.key.provider or row.candidate.provider != row.baseline.provider
+        else ""
+    )
     return " ".join(part for part in (row.key.op, row.key.case, row.key.dtype, provider) if part)
 
 
@@ -105,10 +126,15 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
     if has_shares:
         pairs = [(100 * before[0], 100 * after[0]) for before, after in shares if before and after]
     else:
-        rates = [[side.rate("bytes_per_s") or 0 for side in (row.baseline, row.candidate)] for row in rows]
+        rates = [
+            [side.rate("bytes_per_s") or 0 for side in (row.baseline, row.candidate)]
+            for row in rows
+        ]
         pairs = [(before / 1e9, after / 1e9) for before, after in rates]
     are_several = len({row.candidate.label for row in rows}) > 1
-    for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
+    for side, name in enumerate(
+        (compared.baseline, "candidate" if are_several else compared.candidate)
+    ):
         at = [index + (side - 0.5) * 0.36 for index in range(len(rows))]
         axes.barh(
             at,
@@ -117,7 +143,9 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
             color=tone(SIDE_COLORS[side]),
             label=plain(end_of(name, 30)),
         )
-    _finish(axes, "% of the limiting ceiling" if has_shares else "GB/s of compulsory bytes", columns=1)
+    _finish(
+        axes, "% of the limiting ceiling" if has_shares else "GB/s of compulsory bytes", columns=1
+    )
     axes.tick_params(axis="y", labelleft=False)
 
 

@@ -15,7 +15,12 @@ from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 NAMED = "--op, --dtype, --case and --provider"
-NAMES = {"op": "ops", "dtype": "dtypes", "case": "cases, such as 1024x1024x1024", "provider": "providers"}
+NAMES = {
+    "op": "ops",
+    "dtype": "dtypes",
+    "case": "cases, such as 1024x1024x1024",
+    "provider": "providers",
+}
 """Options that select records by a name."""
 LATEST = ("op", "provider")
 """Such options of the commands that plot: their --dtype selects what is plotted."""
@@ -68,11 +73,17 @@ class Selection:
         if any(note.endswith(MEASURING) for note in run.notes):
             return f"{text}: {MEASURING}"
         count = len(run.problems)
-        lines = f": {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}" if count else ""
+        lines = (
+            f": {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}"
+            if count
+            else ""
+        )
         return text + lines
 
     def fits(self, run: RunSummary) -> bool:
-        if self.machine not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
+        if self.machine not in (None, run.device_slug) or (
+            self.since_s is not None and run.started_s < self.since_s
+        ):
             return False
         try:
             return not self.has_names or bool(self.records_of(load_run(run.path)).records)
@@ -88,23 +99,30 @@ def names(text: str) -> frozenset[str]:
 
 
 def since(text: str) -> float:
-    """Parse a time ago such as `2d`, or an ISO 8601 date or time in UTC such as `2026-11-20`, into Unix time."""
+    """Parse a time ago such as `2d`, or an ISO 8601 date or time in UTC such as `2026-11-20`, into
+    Unix time.
+    """
     if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip()):
         return time.time() - float(ago[1]) * SECONDS[ago[2]]
     try:
         return unix_time(text.strip())
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"expected a time ago such as 30m, 12h, 2d or 1w, or a date such as 2026-11-20, got '{text}'"
+            f"expected a time ago such as 30m, 12h, 2d or 1w, or a date such as 2026-11-20, got "
+            f"'{text}'"
         ) from None
 
 
 def add_selection(parser: Parser, which: str, only: Iterable[str] = NAMES) -> None:
-    """Add the options of a selection: those of records in `only`, and those of runs, whose help starts with `which`."""
+    """Add the options of a selection: those of records in `only`, and those of runs, whose help
+    starts with `which`.
+    """
     for name in only:
         options = ("--case", "--shape") if name == "case" else (f"--{name}",)
         text = f"only these {NAMES[name]}"
-        parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
+        parser.add_argument(
+            *options, type=names, action="append", default=[], metavar="NAMES", help=text
+        )
     text = f"{which} of this machine; `results list` shows the names"
     parser.group(ADVANCED).add_argument("--machine", metavar="SLUG", help=text)
     text = f"{which} since 30m, 12h, 2d or 1w ago, or since a date such as 2026-11-20"

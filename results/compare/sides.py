@@ -1,7 +1,7 @@
 """The two sides of a comparison, and the matching of their records.
 
-Records match if op, dtype, case, shape, options, fill and cache state are equal, and the provider unless it is
-compared. Each record is in a pair or, with the reason, in `unmatched`.
+Records match if op, dtype, case, shape, options, fill and cache state are equal, and the provider
+unless it is compared. Each record is in a pair or, with the reason, in `unmatched`.
 """
 
 from __future__ import annotations
@@ -67,14 +67,18 @@ def revision_text(git: Mapping[str, Any] | None) -> str | None:
 
 
 def revision_of(record: Record, environment: Environment) -> str | None:
-    """Return the git revision of the measured kernel; a user's kernel has another one than the measuring code."""
+    """Return the git revision of the measured kernel; a user's kernel has another one than the
+    measuring code.
+    """
     return revision_text(record.source_git if is_users(record) else environment.git)
 
 
 def definitions(records: Iterable[Record]) -> list[str]:
     """Return the distinct hashes of the op's definition, without those of older versions."""
     known = (record.op_sha256 for record in records)
-    return list(dict.fromkeys(sha for sha in known if sha is not None and sha.startswith(DEFINITION_PREFIX)))
+    return list(
+        dict.fromkeys(sha for sha in known if sha is not None and sha.startswith(DEFINITION_PREFIX))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +100,11 @@ class Side:
     @cached_property
     def time_s(self) -> float:
         medians_s = [record.median_s for record in self.records if record.median_s]
-        return medians_s[0] if len(medians_s) == 1 else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
+        return (
+            medians_s[0]
+            if len(medians_s) == 1
+            else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
+        )
 
     @cached_property
     def windows(self) -> list[list[float]]:
@@ -152,19 +160,28 @@ def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: 
                 "omit --by to compare the runs"
             )
         if before == after and not request.force:
-            raise CompareError(f"--by git: both runs are of revision {before}; omit --by to compare them")
+            raise CompareError(
+                f"--by git: both runs are of revision {before}; omit --by to compare them"
+            )
 
 
 def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
     """Return the revisions that distinguish two runs, None if unknown.
 
-    They are those of the users' kernels, or of the measuring code if the users' are equal or unknown.
+    They are those of the users' kernels, or of the measuring code if the users' are equal or
+    unknown.
     """
     users = [
-        dict.fromkeys(revision_text(record.source_git) for record in run.records if is_users(record))
+        dict.fromkeys(
+            revision_text(record.source_git) for record in run.records if is_users(record)
+        )
         for run in (first, second)
     ]
-    pairs = [tuple(None if None in names else " + ".join(map(str, names)) for names in users)] if all(users) else []
+    pairs = (
+        [tuple(None if None in names else " + ".join(map(str, names)) for names in users)]
+        if all(users)
+        else []
+    )
     if all(any(not is_users(record) for record in run.records) for run in (first, second)):
         pairs.append((revision_text(first.environment.git), revision_text(second.environment.git)))
     known = [pair for pair in pairs if None not in pair]
@@ -178,15 +195,27 @@ def _providers(run: Run, request: CompareOptions) -> list[str]:
     return [name for name in names if VERSION.fullmatch(name)] if request.by == "version" else names
 
 
-def sides_of(run: Run, other: Run, request: CompareOptions) -> tuple[str | None, list[Record], list[Record]]:
-    """Return the provider of the baseline, None if the run is the baseline, and the records of both sides."""
+def sides_of(
+    run: Run, other: Run, request: CompareOptions
+) -> tuple[str | None, list[Record], list[Record]]:
+    """Return the provider of the baseline, None if the run is the baseline, and the records of both
+    sides.
+    """
     if not request.by_provider:
         return None, list(run.records), list(other.records)
     names = _providers(run, request)
     if request.by == "version":
-        names.sort(key=lambda name: (int(version[1]) if (version := re.search(r"-v(\d+)", name)) else 0, name))
+        names.sort(
+            key=lambda name: (
+                int(version[1]) if (version := re.search(r"-v(\d+)", name)) else 0,
+                name,
+            )
+        )
     if not names:
-        raise CompareError(f"{run.path}: no provider is a version of a kernel, such as triton-v1 or file.py:function")
+        raise CompareError(
+            f"{run.path}: no provider is a version of a kernel, such as triton-v1 or "
+            f"file.py:function"
+        )
     chosen = request.baseline or (USUAL_BASELINE if USUAL_BASELINE in names else names[0])
     if chosen not in names:
         raise CompareError(f"unknown baseline {chosen} (choose from {', '.join(names)})")
@@ -198,7 +227,9 @@ def sides_of(run: Run, other: Run, request: CompareOptions) -> tuple[str | None,
     return chosen, baseline, [record for record in other.records if record.provider in others]
 
 
-def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
+def labels_of(
+    first: Run, second: Run, request: CompareOptions, baseline: str | None
+) -> tuple[str, str]:
     if baseline is not None:
         others = [name for name in _providers(second, request) if name != baseline]
         return baseline, others[0] if len(others) == 1 else f"{len(others)} providers"
@@ -209,9 +240,15 @@ def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | 
 
 
 def differences(first: Environment, second: Environment, force: bool) -> list[str]:
-    """Return notes on differences between two runs; CompareError if the machine differs, unless `force`."""
+    """Return notes on differences between two runs; CompareError if the machine differs, unless
+    `force`.
+    """
     facts = [
-        ("GPU" if first.device["type"] != "cpu" else "device", first.device["name"], second.device["name"]),
+        (
+            "GPU" if first.device["type"] != "cpu" else "device",
+            first.device["name"],
+            second.device["name"],
+        ),
         ("device type", first.device["type"], second.device["type"]),
         ("threads", first.device.get("threads"), second.device.get("threads")),
         *((key, _fact(first, key), _fact(second, key)) for key in SAME_MACHINE),
@@ -222,7 +259,9 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
         if before is not None and after is not None and before != after
     ]
     if refused and not force:
-        raise CompareError(f"not the same machine: {'; '.join(refused)}; --force compares them anyway")
+        raise CompareError(
+            f"not the same machine: {'; '.join(refused)}; --force compares them anyway"
+        )
     changed = [
         f"{name} {first.versions.get(name)} to {second.versions.get(name)}"
         for name in dict.fromkeys((*first.versions, *second.versions))
@@ -258,9 +297,14 @@ class Unmatched:
 
 
 def match(
-    baseline: Sequence[Record], candidate: Sequence[Record], with_provider: bool, force: bool = False
+    baseline: Sequence[Record],
+    candidate: Sequence[Record],
+    with_provider: bool,
+    force: bool = False,
 ) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
-    """Return pairs, unmatched records and notes; `force` matches even if fill or cache of the sides differ."""
+    """Return pairs, unmatched records and notes; `force` matches even if fill or cache of the sides
+    differ.
+    """
     ignored, notes = _measured_differently(baseline, candidate, force)
     anyone: dict[str, Any] = {} if with_provider else {"provider": None}
     keyed = {
@@ -269,7 +313,9 @@ def match(
     }
     # Keys without the cache state, their last field: a record that failed before timing has none.
     wrong = {
-        side: {(key[:-1], record.provider): record for key, record in records if record.status in WRONG}
+        side: {
+            (key[:-1], record.provider): record for key, record in records if record.status in WRONG
+        }
         for side, records in keyed.items()
     }
     right = {key[:-1] for key, record in keyed["baseline"] if record.status == "ok"}
@@ -282,7 +328,9 @@ def match(
                 is_broken = record.status in WRONG and side == "candidate" and key[:-1] in right
                 unmatched.append(Unmatched(side, record, _status(record), is_broken))
             elif failed is not None:  # one wrong result is enough
-                unmatched.append(Unmatched(side, record, f"another measurement was {_status(failed)}"))
+                unmatched.append(
+                    Unmatched(side, record, f"another measurement was {_status(failed)}")
+                )
             else:
                 finished[side].setdefault((key, record.provider), []).append(record)
     by_key = {key: records for (key, _), records in finished["baseline"].items()}
@@ -294,7 +342,11 @@ def match(
             used.add(key)
             continue
         failed = wrong_by_key.get(key[:-1])
-        reason = f"the baseline {failed.provider} is {_status(failed)}" if failed else "not in the baseline"
+        reason = (
+            f"the baseline {failed.provider} is {_status(failed)}"
+            if failed
+            else "not in the baseline"
+        )
         unmatched += [Unmatched("candidate", record, reason) for record in matching]
     lonely = [record for key, matching in by_key.items() if key not in used for record in matching]
     unmatched += [Unmatched("baseline", record, "not in the candidate") for record in lonely]
@@ -312,22 +364,29 @@ def _measured_differently(
     names, differences = [], []
     for name in ("fill", "cache"):
         before, after = (
-            {getattr(record, name) for record in side if record.status == "ok"} for side in (baseline, candidate)
+            {getattr(record, name) for record in side if record.status == "ok"}
+            for side in (baseline, candidate)
         )
         if len(before) == len(after) == 1 and before != after:
             names.append(name)
-            differences.append(f"{name} {before.pop() or 'unknown'} against {after.pop() or 'unknown'}")
+            differences.append(
+                f"{name} {before.pop() or 'unknown'} against {after.pop() or 'unknown'}"
+            )
     if not differences:
         return {}, []
     text = " and ".join(differences)
     if not force:
-        raise CompareError(f"the two sides were measured differently: {text}; --force compares them anyway")
+        raise CompareError(
+            f"the two sides were measured differently: {text}; --force compares them anyway"
+        )
     return dict.fromkeys(names), [f"compared by force: {text}"]
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
     rows_found = [
-        (pair.key, known) for pair in pairs if len(known := definitions((*pair.baseline, *pair.candidate))) > 1
+        (pair.key, known)
+        for pair in pairs
+        if len(known := definitions((*pair.baseline, *pair.candidate))) > 1
     ]
     if not rows_found:
         return []
@@ -335,18 +394,29 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
     ops = ", ".join(dict.fromkeys(key.op for key, _ in rows_found))
     hashes = " against ".join(sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in known)
     rows = f"{len(rows_found)} row{'s' * (len(rows_found) != 1)}"
-    text = f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} {key.dtype} ({hashes})"
+    text = (
+        f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} "
+        f"{key.dtype} ({hashes})"
+    )
     if not force:
         raise CompareError(
-            f"{text}: the time may have changed because the op did; choose other ops with --op, or use --force"
+            f"{text}: the time may have changed because the op did; choose other ops with --op, "
+            f"or use --force"
         )
     return [f"compared by force: {text}"]
 
 
 def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
     work_of = attrgetter("flops", "bytes_read", "bytes_written")
-    rows_found = [pair.key for pair in pairs if len({*map(work_of, (*pair.baseline, *pair.candidate))}) > 1]
+    rows_found = [
+        pair.key for pair in pairs if len({*map(work_of, (*pair.baseline, *pair.candidate))}) > 1
+    ]
     if not rows_found:
         return []
     rows, key = f"{len(rows_found)} row{'s' * (len(rows_found) != 1)}", rows_found[0]
-    return [f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} {key.dtype}"]
+    return [
+        (
+            f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} "
+            f"{key.dtype}"
+        )
+    ]

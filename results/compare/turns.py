@@ -1,4 +1,6 @@
-"""Rounds that records share in `python -m bench compare`; interference during a round is in the times of both."""
+"""Rounds that records share in `python -m bench compare`; interference during a round is in the
+times of both.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,16 @@ def rounds_of(record: Record) -> Rounds | None:
     return Rounds(record, times_s, is_fixed, identity, clocks, seconds)
 
 
-def shared_rounds(baseline: Sequence[Record], candidate: Sequence[Record]) -> tuple[Rounds, Rounds] | None:
+def shared_rounds(
+    baseline: Sequence[Record], candidate: Sequence[Record]
+) -> tuple[Rounds, Rounds] | None:
     """Return the rounds that two records share; None unless there is exactly one pair."""
     before = {rounds.identity: rounds for record in baseline if (rounds := rounds_of(record))}
-    after = [rounds for record in candidate if (rounds := rounds_of(record)) and rounds.identity in before]
+    after = [
+        rounds
+        for record in candidate
+        if (rounds := rounds_of(record)) and rounds.identity in before
+    ]
     return (before[after[0].identity], after[0]) if len(after) == 1 else None
 
 

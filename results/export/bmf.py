@@ -1,7 +1,7 @@
 """Bencher Metric Format, version 0, for `bencher run --adapter json --file FILE`.
 
-Source: Bencher, Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format; units of the built-in
-measures: https://bencher.dev/docs/how-to/track-custom-benchmarks.
+Source: Bencher, Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format;
+units of the built-in measures: https://bencher.dev/docs/how-to/track-custom-benchmarks.
 """
 
 import json
@@ -16,7 +16,9 @@ def render(run: Run, rows: Sequence[Row]) -> str:
 
 
 def _measures(row: Row) -> dict[str, dict[str, float]]:
-    """Return `latency` in ns, `throughput` in launches/s and `mfu` as a fraction, each with its 95 % interval."""
+    """Return `latency` in ns, `throughput` in launches/s and `mfu` as a fraction, each with its 95
+    % interval.
+    """
     times_s = {"value": row.median_s}
     if row.record.ci95_s:
         times_s |= dict(zip(("lower_value", "upper_value"), row.record.ci95_s, strict=True))

@@ -2,7 +2,8 @@
 
 The action reads the number after `±` in `range`, and shows `extra` as the tooltip of a point.
 
-Source: https://github.com/benchmark-action/github-action-benchmark, README and src/extract.ts, src/extractRangeInfo.ts.
+Source: https://github.com/benchmark-action/github-action-benchmark, README and src/extract.ts,
+src/extractRangeInfo.ts.
 """
 
 import json

@@ -1,7 +1,8 @@
 """JUnit XML: a confirmed SLOWER is a failure, UNSURE is skipped, a wrong or failed row is an error.
 
-Source: https://github.com/windyroad/JUnit-Schema, JUnit.xsd, the schema of Apache Ant's reports. Its times are decimals
-without an exponent, its timestamps have no time zone, and both outputs of a suite are required.
+Source: https://github.com/windyroad/JUnit-Schema, JUnit.xsd, the schema of Apache Ant's reports.
+Its times are decimals without an exponent, its timestamps have no time zone, and both outputs of a
+suite are required.
 """
 
 import shlex
@@ -22,7 +23,9 @@ from results.store.runfile import Run, load_run
 from results.store.runs import unix_time
 
 
-def render(run: Run, rows: Sequence[Row], baseline: Run | None = None, chosen: Selection = EVERYTHING) -> str:
+def render(
+    run: Run, rows: Sequence[Row], baseline: Run | None = None, chosen: Selection = EVERYTHING
+) -> str:
     """Return one test case for each row; without a baseline, each measured row passes."""
     environment, verdicts = run.environment, None
     if baseline:
@@ -31,12 +34,16 @@ def render(run: Run, rows: Sequence[Row], baseline: Run | None = None, chosen: S
         compared = compared_of(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
         verdicts = {row.key: row for row in compared.rows}
     suites = Element("testsuites")
-    suite = SubElement(suites, "testsuite", name="roofmark", package="roofmark", id="0", tests=str(len(rows)))
+    suite = SubElement(
+        suites, "testsuite", name="roofmark", package="roofmark", id="0", tests=str(len(rows))
+    )
     properties = SubElement(suite, "properties")
     for name, text in (("run", environment.run_id), ("command", shlex.join(environment.argv))):
         SubElement(properties, "property", name=name, value=printable(text))
     for row in rows:
-        case = SubElement(suite, "testcase", classname="roofmark", name=row.name, time=f"{row.median_s:.12f}")
+        case = SubElement(
+            suite, "testcase", classname="roofmark", name=row.name, time=f"{row.median_s:.12f}"
+        )
         kind, type_, message = _outcome(row, verdicts)
         if kind:
             SubElement(case, kind, type=type_, message=printable(message))
@@ -56,7 +63,11 @@ def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[s
     """Return element, type and message of a row; the element is empty if it passed."""
     record = row.record
     if record.status != "ok":
-        return "error" if record.status in WRONG else "skipped", record.status, record.reason or "unknown reason"
+        return (
+            "error" if record.status in WRONG else "skipped",
+            record.status,
+            record.reason or "unknown reason",
+        )
     if verdicts is None:
         return "", "", ""
     compared = verdicts.get(record.row)
@@ -64,5 +75,7 @@ def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[s
         return "skipped", "unmatched", "not compared: no matching row in the baseline"
     verdict = compared.compared.verdict
     interval = " (95% CI {:.4f} to {:.4f})".format(*compared.ci95) if compared.ci95 else ""
-    message = f"{verdict}: {compared.ratio:.4f}x the time of the baseline{interval}; {compared.reason}"
+    message = (
+        f"{verdict}: {compared.ratio:.4f}x the time of the baseline{interval}; {compared.reason}"
+    )
     return {SLOWER: "failure", UNSURE: "skipped"}.get(verdict, ""), verdict, message

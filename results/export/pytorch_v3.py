@@ -1,9 +1,11 @@
 """Records of the PyTorch benchmark database, schema v3, for the HUD of PyTorch.
 
-The HUD shows the metric `latency` in seconds. The upload adds repository, commit and job. `extra_info` has only texts.
+The HUD shows the metric `latency` in seconds. The upload adds repository, commit and job.
+`extra_info` has only texts.
 
-Source: https://github.com/pytorch/test-infra, clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql and
-torchci/lib/benchmark/llms/common.ts; https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra.
+Source: https://github.com/pytorch/test-infra, clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql
+and torchci/lib/benchmark/llms/common.ts;
+https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra.
 """
 
 import json

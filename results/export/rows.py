@@ -12,7 +12,9 @@ from results.store.runfile import Run
 from roofline.model import judge_of
 
 USUAL = {"layout": "nn", "batch": 1, "fill": "uniform", "cache": "cold"}
-"""Settings that a name leaves out. All others are part of the name, so a name never mixes two series."""
+"""Settings that a name leaves out. All others are part of the name, so a name never mixes two
+series.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Row:
     """A record with its name and its limits."""
 
     name: str
-    """`op/case/dtype/provider@device`, then settings that are not `USUAL`, such as `[layout=nt]`. A repeated row of
-    the run has a number, such as `[#2]`. Only printable characters."""
+    """`op/case/dtype/provider@device`, then settings that are not `USUAL`, such as `[layout=nt]`. A
+    repeated row of the run has a number, such as `[#2]`. Only printable characters."""
     labels: Mapping[str, str]
     """The parts of the name; `options` is empty if all settings are usual."""
     record: Record
@@ -33,17 +35,29 @@ class Row:
 
 
 def rows_of(run: Run, report: Callable[[str], None]) -> list[Row]:
-    """Return a row for each record; `report` is called with the reason if the limits are invalid."""
+    """Return a row for each record; `report` is called with the reason if the limits are
+    invalid.
+    """
     judge, counts, rows = judge_of(run.environment, report), Counter[str](), []
     device = run.environment.device["slug"]
     for record in run.records:
-        settings = record.options | {"fill": record.fill, "cache": run.environment.settings.get("cache")}
-        options = text_of({key: value for key, value in settings.items() if value not in (None, USUAL.get(key))})
+        settings = record.options | {
+            "fill": record.fill,
+            "cache": run.environment.settings.get("cache"),
+        }
+        options = text_of(
+            {key: value for key, value in settings.items() if value not in (None, USUAL.get(key))}
+        )
         name = f"{record.op}/{record.case}/{record.dtype}/{record.provider}@{device}"
         counts[name + options] += 1
         if (count := counts[name + options]) > 1:
             options = f"{options} #{count}".strip()
-        labels = {"op": record.op, "case": record.case, "dtype": record.dtype, "provider": record.provider}
+        labels = {
+            "op": record.op,
+            "case": record.case,
+            "dtype": record.dtype,
+            "provider": record.provider,
+        }
         labels |= {"device": device, "options": options}
         median_s, score = record.median_s or 0.0, judge(record)
         roof_s = None if score["roofline_pct"] is None else median_s * score["roofline_pct"] / 100

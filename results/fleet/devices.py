@@ -1,6 +1,7 @@
 """Devices of a fleet: one for each rank's run file.
 
-Only the keys that the report needs are decoded. A file or line that is not usable becomes a note; the others count.
+Only the keys that the report needs are decoded. A file or line that is not usable becomes a note;
+the others count.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ class Device:
     def slot(self) -> tuple[Any, ...]:
         """Place in the run; without a launcher every device is rank 0 of 1."""
         rank = self.fleet
-        return (rank.node, rank.rank, rank.world_size) if (rank.world_size or 1) > 1 else self.identity
+        return (
+            (rank.node, rank.rank, rank.world_size) if (rank.world_size or 1) > 1 else self.identity
+        )
 
     def observe(self, name: str, value: object) -> None:
         """Keep the largest value of a fact."""
@@ -133,21 +136,28 @@ Earlier = dict[tuple[Any, ...], list[Device]]
 """Earlier measurements of each device by its identity, oldest first."""
 
 
-def read_fleet(directories: Iterable[Path], history: Iterable[Path] = ()) -> tuple[list[Device], Earlier, list[str]]:
+def read_fleet(
+    directories: Iterable[Path], history: Iterable[Path] = ()
+) -> tuple[list[Device], Earlier, list[str]]:
     """Return the devices of all ranks, their history, and a note for each file with a problem.
 
-    Older files of a device, and those of `history`, are its history. A rank without a file is a device without
-    readings.
+    Older files of a device, and those of `history`, are its history. A rank without a file is a
+    device without readings.
 
     Raises:
         StoreError: a directory cannot be read.
     """
     notes: list[str] = []
     read, old = _read(directories, notes), _read(history, notes)
-    last = sorted({device.identity: device for device in read}.values(), key=lambda device: device.started_s)
+    last = sorted(
+        {device.identity: device for device in read}.values(), key=lambda device: device.started_s
+    )
     newest = list({device.slot: device for device in last}.values())
     if len(newest) < len(read):
-        notes.append(f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank is judged")
+        notes.append(
+            f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank is "
+            f"judged"
+        )
     earlier: Earlier = defaultdict(list)
     run_ids = {device.run_id for device in newest}
     for device in sorted([*read, *old], key=lambda device: device.started_s):
@@ -163,7 +173,11 @@ def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
     devices: list[Device] = []
     for path in paths:
         try:
-            files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix == SUFFIX)
+            files = (
+                [path]
+                if path.is_file()
+                else sorted(file for file in path.iterdir() if file.suffix == SUFFIX)
+            )
         except OSError as error:
             raise StoreError(f"cannot read {path}: {reason_of(error)}") from None
         found = [device for file in files if (device := read_device(file, notes))]
@@ -217,16 +231,28 @@ def _device(environment: _Environment) -> Device:
     started = datetime.fromisoformat(environment.started_at)
     started_s = (started if started.tzinfo else started.replace(tzinfo=UTC)).timestamp()
     health = rank.health = rank.health or {}
-    limit_w, default_w = number(health.get("power_limit_w")), number(health.get("power_limit_default_w"))
+    limit_w, default_w = (
+        number(health.get("power_limit_w")),
+        number(health.get("power_limit_default_w")),
+    )
     group = (
         str(about.get("name")),
-        2 * round((number(about.get("memory_bytes")) or 0) / 2**31),  # reserved pages differ by megabytes
-        # A limit below the default is evidence: a capped node is compared with the others, not with itself.
+        2
+        * round(
+            (number(about.get("memory_bytes")) or 0) / 2**31
+        ),  # reserved pages differ by megabytes
+        # A limit below the default is evidence: a capped node is compared with the others, not with
+        # itself.
         default_w or limit_w,
         bool(health.get("mig_mode")),
-        *(value if isinstance(value := health.get(key), str) else None for key in ("driver", "vbios")),
+        *(
+            value if isinstance(value := health.get(key), str) else None
+            for key in ("driver", "vbios")
+        ),
     )
-    device = Device(environment.run_id, started_s, rank, about.get("uuid") and str(about["uuid"]), group)
+    device = Device(
+        environment.run_id, started_s, rank, about.get("uuid") and str(about["uuid"]), group
+    )
     if limit_w and default_w:
         device.observe("power_limit_lost", 1 - limit_w / default_w)
     for fact, (key, *inner) in DATA["health"].items():
@@ -236,13 +262,20 @@ def _device(environment: _Environment) -> Device:
 
 
 def _add(device: Device, row: _Record) -> None:
-    """Add a row to the readings, facts and failures; of several visits, the last row has all samples."""
+    """Add a row to the readings, facts and failures; of several visits, the last row has all
+    samples.
+    """
     phase = str(row.options.get("phase"))
     if row.status == "invalid":
         device.observe("wrong_results", device.facts.get("wrong_results", 0.0) + 1)
     if row.status in ("failed", "invalid"):
         device.failures.append(f"{row.op} {phase} {row.status}: {row.reason}")
-    if row.status != "ok" or phase not in PHASES or not row.median_s or not 0 < row.median_s < math.inf:
+    if (
+        row.status != "ok"
+        or phase not in PHASES
+        or not row.median_s
+        or not 0 < row.median_s < math.inf
+    ):
         return
     ceiling, clock_key = OPS[row.op]
     low_s, high_s = row.ci95_s or (0.0, math.inf)
@@ -251,22 +284,36 @@ def _add(device: Device, row: _Record) -> None:
         below, above = math.log(high_s / row.median_s), math.log(row.median_s / low_s)
     clock_hz = number(row.telemetry.get(clock_key))
     metric = Metric(ceiling, row.op, row.provider, row.dtype, row.case, row.op_sha256)
-    reading = Reading(-math.log(row.median_s), below, above, math.log(clock_hz) if clock_hz else None)
+    reading = Reading(
+        -math.log(row.median_s), below, above, math.log(clock_hz) if clock_hz else None
+    )
     device.readings[metric, phase] = reading
     _observe(device, row.telemetry)
 
 
 def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
-    shares = [known for key in ("throttle", "host_throttle") if isinstance(known := telemetry.get(key), dict)]
+    shares = [
+        known
+        for key in ("throttle", "host_throttle")
+        if isinstance(known := telemetry.get(key), dict)
+    ]
     events = telemetry.get("clock_events")
     for fact, names in DATA["throttle"].items():
-        known = [value for each in shares for name in names if (value := number(each.get(name))) is not None]
+        known = [
+            value
+            for each in shares
+            for name in names
+            if (value := number(each.get(name))) is not None
+        ]
         if known:
             device.observe(fact, max(known))
         elif isinstance(events, list):
             device.observe(fact, any(name in events for name in names))
     for name in ("generation", "width"):
-        value, full = number(telemetry.get(f"link_{name}")), number((device.fleet.health or {}).get(f"link_{name}_max"))
+        value, full = (
+            number(telemetry.get(f"link_{name}")),
+            number((device.fleet.health or {}).get(f"link_{name}_max")),
+        )
         if value and full:
             device.observe(f"link_{name}_lost", 1 - value / full)
     device.observe("pcie_replays", telemetry.get("pcie_replays"))
@@ -274,17 +321,27 @@ def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
 
 def _clear_stale(devices: Sequence[Device], earlier: Earlier) -> None:
     """Clear a device that was not measured again when most others were."""
-    starts = [(earlier[d.identity][-1].started_s, d.started_s) for d in devices if earlier.get(d.identity)]
-    between_s = sum(map(median, zip(*starts, strict=True))) / 2 if 2 * len(starts) > len(devices) else -math.inf
+    starts = [
+        (earlier[d.identity][-1].started_s, d.started_s) for d in devices if earlier.get(d.identity)
+    ]
+    between_s = (
+        sum(map(median, zip(*starts, strict=True))) / 2
+        if 2 * len(starts) > len(devices)
+        else -math.inf
+    )
     for device in devices:
         if device.started_s < between_s:
-            device.failures = [f"no file of this rank since {datetime.fromtimestamp(device.started_s, UTC):%F %T}"]
+            device.failures = [
+                f"no file of this rank since {datetime.fromtimestamp(device.started_s, UTC):%F %T}"
+            ]
             device.readings, device.facts = {}, {}
 
 
 def _missing(devices: Sequence[Device]) -> Iterator[Device]:
     """Yield a device without readings for each rank of a run that has no file."""
-    spanning = {rank.world_size for device in devices if (rank := device.fleet).rank != rank.local_rank}
+    spanning = {
+        rank.world_size for device in devices if (rank := device.fleet).rank != rank.local_rank
+    }
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in devices:
         rank, size = device.fleet, device.fleet.world_size or 1

@@ -12,14 +12,20 @@ from typing import Any, NamedTuple
 from results.fleet.causes import DATA, Rule, evidence, explain, medians, severity
 from results.fleet.devices import PHASES, Device, Earlier, Metric, Reading
 
-OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED = VERDICTS = ("ok", "slow", "suspect", "unstable", "unmeasured")
+OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED = VERDICTS = (
+    "ok",
+    "slow",
+    "suspect",
+    "unstable",
+    "unmeasured",
+)
 GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig", "driver", "vbios")
 KINDS = ("deviation", "per_clock")
 LIMITS = DATA["limits"]
 FLOOR = math.log1p(-LIMITS["floor"])
 MAD_EFFICIENCY = 0.37
-"""Efficiency of the median absolute deviation for normal values. Source: Rousseeuw and Croux, Alternatives to the
-median absolute deviation, JASA 88 (1993) 1273."""
+"""Efficiency of the median absolute deviation for normal values. Source: Rousseeuw and Croux,
+Alternatives to the median absolute deviation, JASA 88 (1993) 1273."""
 
 
 @dataclass
@@ -74,15 +80,23 @@ class Finding:
     evidence: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Add how far the clocks, and the memory's rate per clock, of the slowest rows are below the peers."""
+        """Add how far the clocks, and the memory's rate per clock, of the slowest rows are below
+        the peers.
+        """
         self.rows.sort(key=lambda row: row.deviation)
         for row in reversed(self.rows):
             if row.clock is not None and row.per_clock is not None:
                 lost = -math.expm1(row.clock)
                 if row.metric.ceiling == "memory":
-                    self.facts |= {"memory_clock_lost": lost, "memory_per_clock_lost": -math.expm1(row.per_clock)}
+                    self.facts |= {
+                        "memory_clock_lost": lost,
+                        "memory_per_clock_lost": -math.expm1(row.per_clock),
+                    }
                 else:
-                    self.facts |= {"sm_clock_lost": lost, "sm_clock_share": row.clock / min(row.deviation, -1e-9)}
+                    self.facts |= {
+                        "sm_clock_lost": lost,
+                        "sm_clock_share": row.clock / min(row.deviation, -1e-9),
+                    }
 
     def conclude(self, verdict: str, metrics: Collection[Metric]) -> None:
         self.verdict = verdict
@@ -90,7 +104,11 @@ class Finding:
         fallen = [row for row in self.rows if row.metric in metrics]
         self.fell = list(dict.fromkeys(row.metric.ceiling for row in fallen))
         for ceiling in self.fell:
-            worst = {row.phase: row.deviation for row in reversed(fallen) if row.metric.ceiling == ceiling}
+            worst = {
+                row.phase: row.deviation
+                for row in reversed(fallen)
+                if row.metric.ceiling == ceiling
+            }
             texts = [f"{percent(worst[phase])} {phase}" for phase in PHASES if phase in worst]
             self.evidence.append(f"{ceiling} {', '.join(texts)}")
         self.rule = explain(self.facts, self.fell)
@@ -117,7 +135,9 @@ def grouped(devices: Sequence[Device]) -> list[Group]:
     groups: dict[tuple[Any, ...], Group] = {}
     for index, own in keys.items():
         key = next((key for key in own if len(members[key]) >= LIMITS["min_peers"]), own[-1])
-        group = groups.setdefault(key, Group(key, members[key], {*members[key]}, GROUP_PARTS[len(key) :]))
+        group = groups.setdefault(
+            key, Group(key, members[key], {*members[key]}, GROUP_PARTS[len(key) :])
+        )
         group.only_peers.remove(index)
     return list(groups.values())
 
@@ -131,17 +151,23 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Collection[float]) -> Spread:
-        """Return the median and the scaled median absolute deviation, moderated by a prior for few values.
+        """Return the median and the scaled median absolute deviation, moderated by a prior for few
+        values.
 
-        Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two highly robust
-            estimators of scale (1992); moderated variances, Smyth, Statistical Applications in Genetics and Molecular
-            Biology 3 (2004) article 3.
+        Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two
+        highly robust
+            estimators of scale (1992); moderated variances, Smyth, Statistical Applications in
+            Genetics and Molecular Biology 3 (2004) article 3.
         """
         center, count = median(values), len(values)
         mad = 1.4826 * median(abs(value - center) for value in values) * count / (count - 0.8)
         prior, assumed = LIMITS["prior_degrees"], LIMITS["prior_spread"]
-        own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0  # two deviate alike, whatever the spread
-        return cls(center, math.sqrt((prior * assumed**2 + own * mad**2) / (prior + own)), prior + own)
+        own = (
+            MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
+        )  # two deviate alike, whatever the spread
+        return cls(
+            center, math.sqrt((prior * assumed**2 + own * mad**2) / (prior + own)), prior + own
+        )
 
     def tail(self, value: float, raw: float) -> float:
         """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
@@ -153,7 +179,9 @@ class Spread(NamedTuple):
 
 
 def _tables(group: Group, devices: Sequence[Device]) -> list[dict[int, Row]]:
-    """Return the rows of each metric and phase by index of the device; a single one has no peers."""
+    """Return the rows of each metric and phase by index of the device; a single one has no
+    peers.
+    """
     readings: dict[tuple[Metric, str], dict[int, Reading]] = defaultdict(dict)
     for index in group.members:
         for key, reading in devices[index].readings.items():
@@ -166,7 +194,9 @@ def _tables(group: Group, devices: Sequence[Device]) -> list[dict[int, Row]]:
             deviation = reading.rate - rate
             own = None if reading.clock is None else reading.clock - clock
             per_clock = None if own is None else deviation - own
-            table[index] = Row(metric, phase, deviation, reading.below, reading.above, per_clock, own)
+            table[index] = Row(
+                metric, phase, deviation, reading.below, reading.above, per_clock, own
+            )
         tables += [table] if len(table) > 1 else []
     return tables
 
@@ -176,20 +206,32 @@ def _median(values: Iterable[float | None]) -> Any:
     return median(known) if known else None
 
 
-def _units(table: Mapping[int, Row], level: str, devices: Sequence[Device]) -> dict[Any, dict[int, Row]]:
-    """Return the rows of each rack or node that has enough devices; a rack of one node is that node."""
+def _units(
+    table: Mapping[int, Row], level: str, devices: Sequence[Device]
+) -> dict[Any, dict[int, Row]]:
+    """Return the rows of each rack or node that has enough devices; a rack of one node is that
+    node.
+    """
     units: dict[Any, dict[int, Row]] = defaultdict(dict)
     for index, row in table.items():
         units[getattr(devices[index].fleet, level)][index] = row
     units.pop(None, None)
     least = {"rack": 2, "node": 1}[level]
     nodes = {name: {devices[index].fleet.node for index in part} for name, part in units.items()}
-    return {name: part for name, part in units.items() if len(part) >= LIMITS["min_unit"] and len(nodes[name]) >= least}
+    return {
+        name: part
+        for name, part in units.items()
+        if len(part) >= LIMITS["min_unit"] and len(nodes[name]) >= least
+    }
 
 
 def _median_row(rows: Sequence[Row]) -> Row:
     names = ("deviation", "below", "above", "per_clock", "clock")
-    return Row(rows[0].metric, rows[0].phase, *(_median(getattr(row, name) for row in rows) for name in names))
+    return Row(
+        rows[0].metric,
+        rows[0].phase,
+        *(_median(getattr(row, name) for row in rows) for name in names),
+    )
 
 
 Found = dict[Any, set[Metric]]  # by index of a device, or name of a node or rack
@@ -199,17 +241,23 @@ Facts = dict[int, dict[str, float]]  # by index of a device
 def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Found]:
     """Return the units that are slow in all measured phases, and those that are in at least one.
 
-    For the first, the upper end of the own interval counts, for the second the deviation. Each is tested as measured
-    and per clock; false discoveries are controlled over all tests.
+    For the first, the upper end of the own interval counts, for the second the deviation. Each is
+    tested as measured and per clock; false discoveries are controlled over all tests.
     """
     tails: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
     for group, table in tables:
         for kind in KINDS:
-            own = {name: value for name, row in table.items() if (value := getattr(row, kind)) is not None}
+            own = {
+                name: value
+                for name, row in table.items()
+                if (value := getattr(row, kind)) is not None
+            }
             spread = Spread.of(own.values()) if own else Spread(0, 1, 1)
             for name in own.keys() - group.only_peers if len(own) > 1 else ():
                 row, value = table[name], own[name]
-                slow, suspect = (spread.tail(value + end, row.deviation + end) for end in (row.above, 0.0))
+                slow, suspect = (
+                    spread.tail(value + end, row.deviation + end) for end in (row.above, 0.0)
+                )
                 is_pair = len(own) == 2  # either may be the exception
                 tails[id(group), row.metric, kind, name].append((1.0 if is_pair else slow, suspect))
     in_all = {key: max(p for p, _ in pairs) for key, pairs in tails.items()}
@@ -218,7 +266,9 @@ def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Fo
 
 
 def _discoveries(p_values: Mapping[tuple[Any, ...], float]) -> Found:
-    """Source: Benjamini and Hochberg, Controlling the false discovery rate, J. R. Stat. Soc. B 57 (1995) 289."""
+    """Source: Benjamini and Hochberg, Controlling the false discovery rate, J. R. Stat. Soc. B 57
+    (1995) 289.
+    """
     found: Found = defaultdict(set)
     small = sorted(p for p in p_values.values() if p < LIMITS["false_discovery_rate"])
     share = LIMITS["false_discovery_rate"] / max(1, len(p_values))
@@ -230,10 +280,16 @@ def _discoveries(p_values: Mapping[tuple[Any, ...], float]) -> Found:
 
 
 def _set_smallest_changes(tables: Sequence[tuple[Group, Mapping[int, Row]]]) -> None:
-    """Set the slowdowns that 95 % of devices would be found with, by the better of raw and per clock."""
+    """Set the slowdowns that 95 % of devices would be found with, by the better of raw and per
+    clock.
+    """
     from scipy.special import stdtrit
 
-    share = LIMITS["false_discovery_rate"] * len(PHASES) / max(1, sum(len(KINDS) * len(table) for _, table in tables))
+    share = (
+        LIMITS["false_discovery_rate"]
+        * len(PHASES)
+        / max(1, sum(len(KINDS) * len(table) for _, table in tables))
+    )
     for group, table in tables:
         half, changes = median(row.above for row in table.values()), []
         for kind in KINDS:
@@ -244,7 +300,9 @@ def _set_smallest_changes(tables: Sequence[tuple[Group, Mapping[int, Row]]]) -> 
                 changes.append(-math.expm1(-limit - half - 1.645 * spread.scale))
         ceiling = next(iter(table.values())).metric.ceiling
         if changes:
-            group.smallest_change[ceiling] = max(min(changes), group.smallest_change.get(ceiling, 0.0))
+            group.smallest_change[ceiling] = max(
+                min(changes), group.smallest_change.get(ceiling, 0.0)
+            )
 
 
 def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], list[Group]]:
@@ -257,16 +315,28 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], l
     _set_smallest_changes(tables)
     facts: Facts = defaultdict(dict)
     for group in groups:
-        peers = medians([devices[index].facts for index in group.members], DATA["facts"]["relative"])
+        peers = medians(
+            [devices[index].facts for index in group.members], DATA["facts"]["relative"]
+        )
         for index in set(group.members) - group.only_peers:
-            facts[index] = {name: value - peers.get(name, 0.0) for name, value in devices[index].facts.items()}
+            facts[index] = {
+                name: value - peers.get(name, 0.0) for name, value in devices[index].facts.items()
+            }
     findings: list[Finding] = []
     for level in ("rack", "node"):
         parts = [_units(table, level, devices) for _, table in tables]
-        medians_of = [{name: _median_row([*part.values()]) for name, part in units.items()} for units in parts]
-        found, _ = _found([(group, rows) for (group, _), rows in zip(tables, medians_of, strict=True)])
+        medians_of = [
+            {name: _median_row([*part.values()]) for name, part in units.items()} for units in parts
+        ]
+        found, _ = _found(
+            [(group, rows) for (group, _), rows in zip(tables, medians_of, strict=True)]
+        )
         for name, metrics in sorted(found.items()):
-            pairs = [(rows[name], units[name]) for rows, units in zip(medians_of, parts, strict=True) if name in rows]
+            pairs = [
+                (rows[name], units[name])
+                for rows, units in zip(medians_of, parts, strict=True)
+                if name in rows
+            ]
             fallen = [(row, part) for row, part in pairs if row.metric in metrics]
             findings.append(_unit_finding(level, name, fallen, facts))
     slow, suspect = _found(tables)
@@ -275,31 +345,43 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], l
     for group, table in tables:
         for index in table.keys() - group.only_peers:
             rows[index].append(table[index])
-        for index in set(group.members) - table.keys() if 2 * len(table) > len(group.members) else ():
+        for index in (
+            set(group.members) - table.keys() if 2 * len(table) > len(group.members) else ()
+        ):
             lost[index].append("{0.metric.op} {0.phase}".format(next(iter(table.values()))))
     slow_units = {finding.rack or finding.node for finding in findings}
     for index, device in enumerate(devices):
         finding = Finding(device, device.fleet.node, device.fleet.rack, rows[index], facts[index])
         if lost[index] and not device.failures:
-            device.failures.append(f"not measured, unlike peers: {', '.join(dict.fromkeys(lost[index]))}")
+            device.failures.append(
+                f"not measured, unlike peers: {', '.join(dict.fromkeys(lost[index]))}"
+            )
         drift = drift_of(device, earlier.get(device.identity, ()))
         _judge_device(finding, device, slow[index], suspect[index], drift)
         finding.evidence += [
-            f"{name} is slow as a whole" for name in (finding.rack, finding.node) if name in slow_units
+            f"{name} is slow as a whole"
+            for name in (finding.rack, finding.node)
+            if name in slow_units
         ]
         findings.append(finding)
     return findings, groups
 
 
-def _unit_finding(level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int, Row]]], facts: Facts) -> Finding:
+def _unit_finding(
+    level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int, Row]]], facts: Facts
+) -> Finding:
     """Return a slow rack or node, and subtract its deviation from that of its devices."""
     members = {index for _, part in fallen for index in part}
     for unit, part in fallen:
         for row in part.values():
             row.deviation -= unit.deviation
-            row.per_clock = None if row.per_clock is None else row.per_clock - (unit.per_clock or 0.0)
+            row.per_clock = (
+                None if row.per_clock is None else row.per_clock - (unit.per_clock or 0.0)
+            )
             row.clock = None if row.clock is None else row.clock - (unit.clock or 0.0)
-    common = medians([facts[index] for index in members], {fact for index in members for fact in facts[index]})
+    common = medians(
+        [facts[index] for index in members], {fact for index in members for fact in facts[index]}
+    )
     node, rack = (name, None) if level == "node" else (None, name)
     finding = Finding(None, node, rack, [row for row, _ in fallen], common)
     finding.evidence.append(f"{len(members)} devices")
@@ -308,15 +390,27 @@ def _unit_finding(level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int
 
 
 def _judge_device(
-    finding: Finding, device: Device, slow: set[Metric], suspect: set[Metric], drift: tuple[Metric, float] | None
+    finding: Finding,
+    device: Device,
+    slow: set[Metric],
+    suspect: set[Metric],
+    drift: tuple[Metric, float] | None,
 ) -> None:
-    disturbed = {row.metric for row in finding.rows if row.ends[0] >= -FLOOR}  # in one phase faster than its peers
+    disturbed = {
+        row.metric for row in finding.rows if row.ends[0] >= -FLOOR
+    }  # in one phase faster than its peers
     below = {row.metric for row in finding.rows if row.ends[1] <= FLOOR} - disturbed
-    wide = {row.metric for row in finding.rows if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]}
+    wide = {
+        row.metric
+        for row in finding.rows
+        if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]
+    }
     alone = explain(finding.facts, {metric.ceiling for metric in below}, alone=True)
     if drift:
         finding.drift = drift[1]
-        finding.evidence.append(f"{percent(drift[1])} compared with its own history, last {LIMITS['drift_runs']} runs")
+        finding.evidence.append(
+            f"{percent(drift[1])} compared with its own history, last {LIMITS['drift_runs']} runs"
+        )
     if slow:
         finding.conclude(SLOW, slow)
     elif alone:
@@ -335,7 +429,9 @@ def _judge_device(
 
 
 def drift_of(device: Device, earlier: Iterable[Device]) -> tuple[Metric, float] | None:
-    """Return the metric that fell furthest below the device's own history in each of the last runs, and by how much."""
+    """Return the metric that fell furthest below the device's own history in each of the last runs,
+    and by how much.
+    """
     changes: dict[Metric, float] = {}
     for key, reading in device.readings.items():
         rates = [*(old.readings[key].rate for old in earlier if key in old.readings), reading.rate]

@@ -34,7 +34,11 @@ def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, 
         "nodes": [_entry(finding) for finding in findings if not finding.device],
         "groups": [
             dict(zip(GROUP_PARTS, group.key, strict=False))
-            | {"peers": len(group.members), "only_peers": len(group.only_peers), "ignored": group.ignored}
+            | {
+                "peers": len(group.members),
+                "only_peers": len(group.only_peers),
+                "ignored": group.ignored,
+            }
             | {"smallest_change": group.smallest_change}
             for group in groups
         ],
@@ -72,7 +76,9 @@ def _cells(finding: Finding) -> dict[str, str]:
     entry, row = _entry(finding), finding.rows[0] if finding.rows else None
     whole = f"node {finding.node}" if finding.node else f"rack {finding.rack}"
     return {
-        "where": f"rank {entry['rank']} on {finding.node or 'an unknown node'}" if finding.device else whole,
+        "where": f"rank {entry['rank']} on {finding.node or 'an unknown node'}"
+        if finding.device
+        else whole,
         "device": entry["uuid"] or entry["device"] or "",
         "verdict": finding.verdict,
         "fell": ", ".join(finding.fell),
@@ -86,25 +92,35 @@ def _cells(finding: Finding) -> dict[str, str]:
 
 
 def summary(findings: Sequence[Finding], groups: Sequence[Group]) -> list[str]:
-    """Return the counts of verdicts, the groups of peers, and the smallest slowdowns that would be found."""
+    """Return the counts of verdicts, the groups of peers, and the smallest slowdowns that would be
+    found.
+    """
     counts = Counter(finding.verdict for finding in findings if finding.device)
-    texts = [", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]) or "no device"]
+    texts = [
+        ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict])
+        or "no device"
+    ]
     if wholes := sum(finding.device is None for finding in findings):
         texts[0] += f"; nodes or racks slow as a whole: {wholes:,}"
     for group in groups:
-        names = ", ".join(f"{name} {value}" for name, value in zip(GROUP_PARTS, group.key, strict=False) if value)
+        names = ", ".join(
+            f"{name} {value}" for name, value in zip(GROUP_PARTS, group.key, strict=False) if value
+        )
         wider = f", any {' and '.join(group.ignored)}" if group.ignored else ""
         judged = len(group.members) - len(group.only_peers)
         texts.append(f"judged {judged:,} of {len(group.members):,} peers: {names}{wider}")
         if group.smallest_change:
             found = ", ".join(
-                f"{100 * change:.1f} % in {name}" for name, change in sorted(group.smallest_change.items())
+                f"{100 * change:.1f} % in {name}"
+                for name, change in sorted(group.smallest_change.items())
             )
             texts.append(f"a device slower than its peers by this much would be found: {found}")
     return texts
 
 
-def as_text(findings: Sequence[Finding], groups: Sequence[Group], form: str, shows_all: bool = False) -> str:
+def as_text(
+    findings: Sequence[Finding], groups: Sequence[Group], form: str, shows_all: bool = False
+) -> str:
     """Return the report as `table`, `json`, `md`, `junit` or `prometheus`."""
     from results.show.grid import Column, Table, escaped, print_grid, print_lines
 
@@ -117,24 +133,38 @@ def as_text(findings: Sequence[Finding], groups: Sequence[Group], form: str, sho
         if cells:
             leaves = {"95% CI": 1, "device": 2, "per clock": 3}
             *titles, notes = cells[0]
-            columns = [Column(name, [row[name] for row in cells], leaves=leaves.get(name, 0)) for name in titles]
-            print_grid(console, columns, [row[notes] for row in cells], notes, "--format json has all")
+            columns = [
+                Column(name, [row[name] for row in cells], leaves=leaves.get(name, 0))
+                for name in titles
+            ]
+            print_grid(
+                console, columns, [row[notes] for row in cells], notes, "--format json has all"
+            )
         print_lines(console, *map(printable, texts), indent="  ")
 
     notes = "".join(f"\n{escaped(text)}\n" for text in texts)
-    table = Table(rows=lambda: cells, document=lambda: document(findings, groups), draw=draw, notes=lambda: notes)
+    table = Table(
+        rows=lambda: cells,
+        document=lambda: document(findings, groups),
+        draw=draw,
+        notes=lambda: notes,
+    )
     return table.render(form)
 
 
 def junit(findings: Sequence[Finding]) -> str:
-    """Return a JUnit file: `slow` is a failure, `unmeasured` an error; `suspect` and `unstable` are skipped."""
+    """Return a JUnit file: `slow` is a failure, `unmeasured` an error; `suspect` and `unstable` are
+    skipped.
+    """
     suite = ElementTree.Element("testsuite", name="fleet", tests=str(len(findings)))
     for finding in findings:
         cells = {name: printable(text) for name, text in _cells(finding).items()}
         case = ElementTree.SubElement(suite, "testcase", classname="fleet", name=cells["where"])
         if finding.verdict != OK:
             kind = {SLOW: "failure", UNMEASURED: "error"}.get(finding.verdict, "skipped")
-            message = ": ".join(filter(None, (cells[name] for name in ("fell", "deviation", "cause", "evidence"))))
+            message = ": ".join(
+                filter(None, (cells[name] for name in ("fell", "deviation", "cause", "evidence")))
+            )
             ElementTree.SubElement(case, kind, type=finding.verdict, message=message)
     for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{kind}"))))
@@ -151,50 +181,89 @@ def prometheus(findings: Sequence[Finding]) -> str:
         gpu = "" if rank.local_rank is None else str(rank.local_rank)
         labels = {"gpu": gpu, "UUID": device.uuid, "pci_bus_id": rank.pci_bus_id}
         labels |= {"modelName": device.group[0], "Hostname": rank.node}
-        samples = [("verdict", {"verdict": name}, float(finding.verdict == name)) for name in VERDICTS]
+        samples = [
+            ("verdict", {"verdict": name}, float(finding.verdict == name)) for name in VERDICTS
+        ]
         for row in finding.rows:
-            own = {"op": row.metric.op, "dtype": row.metric.dtype, "case": row.metric.case, "phase": row.phase}
+            own = {
+                "op": row.metric.op,
+                "dtype": row.metric.dtype,
+                "case": row.metric.case,
+                "phase": row.phase,
+            }
             samples.append(("deviation", own, math.expm1(row.deviation)))
         if limit_w := number((rank.health or {}).get("power_limit_w")):
             samples.append(("power_limit_watts", {}, limit_w))
         for name, own, value in samples:
             texts = {key: text and printable(text) for key, text in (labels | own).items()}
             metrics[name].append(f"roofmark_fleet_{name}{{{label_text(texts)}}} {value!r}\n")
-    return "".join(f"# TYPE roofmark_fleet_{name} gauge\n{''.join(rows)}" for name, rows in metrics.items())
+    return "".join(
+        f"# TYPE roofmark_fleet_{name} gauge\n{''.join(rows)}" for name, rows in metrics.items()
+    )
 
 
 def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:
-    """Return a plot of the largest slowdown of each node and device, by node, with names at those not ok."""
+    """Return a plot of the largest slowdown of each node and device, by node, with names at those
+    not ok.
+    """
     from textalloc import allocate
 
     from results.show import picture
 
     measured = [finding for finding in findings if finding.node and finding.rows]
-    nodes = {node: index for index, node in enumerate(dict.fromkeys(f.node for f in measured if f.device))}
+    nodes = {
+        node: index
+        for index, node in enumerate(dict.fromkeys(f.node for f in measured if f.device))
+    }
     with picture.own_style(theme):
         figure = picture.new_figure(11, 5)
-        about = "largest deviation of each device from its peers, by node; relative to its node if that is slow"
+        about = (
+            "largest deviation of each device from its peers, by node; relative to its node "
+            "if that is slow"
+        )
         top = picture.write_head(figure, summary(findings, ())[0], about, 4.6)
         axes = figure.add_axes((0.08, 0.08, 0.89, top - 0.1))
         picture.frame(axes, "y")
-        points = [(nodes[finding.node], 100 * math.expm1(finding.rows[0].deviation)) for finding in measured]
-        for verdict, color in zip(VERDICTS, (picture.MUTED, "#D55E00", "#E69F00", "#CC79A7"), strict=False):
-            chosen = [point for finding, point in zip(measured, points, strict=True) if finding.verdict == verdict]
+        points = [
+            (nodes[finding.node], 100 * math.expm1(finding.rows[0].deviation))
+            for finding in measured
+        ]
+        for verdict, color in zip(
+            VERDICTS, (picture.MUTED, "#D55E00", "#E69F00", "#CC79A7"), strict=False
+        ):
+            chosen = [
+                point
+                for finding, point in zip(measured, points, strict=True)
+                if finding.verdict == verdict
+            ]
             if chosen:
                 marker, size = ("o", 12) if verdict == OK else ("v", 40)
                 xs, ys = map(list, zip(*chosen, strict=True))
                 axes.scatter(xs, ys, size, color=picture.tone(color), marker=marker, label=verdict)
-        named = [(*point, _cells(f)) for f, point in zip(measured, points, strict=True) if f.verdict != OK]
+        named = [
+            (*point, _cells(f))
+            for f, point in zip(measured, points, strict=True)
+            if f.verdict != OK
+        ]
         named.sort(key=lambda entry: entry[1])
         if named:
             xs, ys, cells = map(list, zip(*named[:MAX_NAMES], strict=True))
             texts = [picture.plain(f"{cell['where']} {cell['cause']}") for cell in cells]
-            style: dict[str, Any] = {"textcolor": picture.tone(picture.INK), "linecolor": picture.tone(picture.SPINE)}
+            style: dict[str, Any] = {
+                "textcolor": picture.tone(picture.INK),
+                "linecolor": picture.tone(picture.SPINE),
+            }
             style |= {"x_scatter": [x for x, _ in points], "y_scatter": [y for _, y in points]}
             allocate(axes, xs, ys, texts, textsize=picture.POINT_PT, **style)
         axes.set_xticks([])
         axes.set_xlabel(f"{len(nodes):,} nodes", fontsize=picture.AXIS_PT)
         axes.set_ylabel("deviation of the rate (%)", fontsize=picture.AXIS_PT)
         if points:
-            axes.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
+            axes.legend(
+                fontsize=picture.LEGEND_PT,
+                frameon=False,
+                loc="lower right",
+                bbox_to_anchor=(1, 1),
+                ncols=4,
+            )
     return figure

@@ -1,12 +1,13 @@
 """Tables on a terminal and in a notebook, and as JSON, CSV or Markdown.
 
-    print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags, "flags")
+    print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags,
+    "flags")
 
-prints columns, and a note for each row. On a narrow terminal, notes move below their rows; columns with `heads` become
-a heading above the rows that share their cells; then columns with `leaves` are omitted and listed in a last line, and
-those with `goes_below` join the notes, in the order of these numbers. No cell is cut. In a pipe or a file, each row is
-one line with all columns and its note. Cells are aligned here: `rich.Table` takes ten times as long for thousands of
-rows.
+prints columns, and a note for each row. On a narrow terminal, notes move below their rows; columns
+with `heads` become a heading above the rows that share their cells; then columns with `leaves` are
+omitted and listed in a last line, and those with `goes_below` join the notes, in the order of these
+numbers. No cell is cut. In a pipe or a file, each row is one line with all columns and its note.
+Cells are aligned here: `rich.Table` takes ten times as long for thousands of rows.
 
 Text from a file may contain control sequences, which are escaped.
 """
@@ -82,18 +83,28 @@ class HtmlPage:
 
     def add_table(self, columns: Sequence[Column], notes: Sequence[str] = ()) -> None:
         """Add a table; the note of a row is below it."""
-        # Numbers keep their unit beside them; lists of shapes wrap at commas, so that the other columns are in sight.
+        # Numbers keep their unit beside them; lists of shapes wrap at commas, so that the other
+        # columns are in sight.
         wrapping = {"left": "", "right": "; white-space: nowrap"}
-        cells = [f'<td style="text-align: {column.side}{wrapping[column.side]}">{{}}</td>' for column in columns]
+        cells = [
+            f'<td style="text-align: {column.side}{wrapping[column.side]}">{{}}</td>'
+            for column in columns
+        ]
         rows = []
         for index, values in enumerate(zip(*(column.cells for column in columns), strict=True)):
             row = "".join(
-                cell.format(escape(value).replace(",", ",<wbr>")) for cell, value in zip(cells, values, strict=True)
+                cell.format(escape(value).replace(",", ",<wbr>"))
+                for cell, value in zip(cells, values, strict=True)
             )
             note = escape(notes[index]) if notes else ""
             rows.append(f"<tr>{row}</tr>" + (NOTE.format(len(columns), note) if note else ""))
-        head = "".join(f'<th style="text-align: {column.side}">{escape(column.title)}</th>' for column in columns)
-        self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>")
+        head = "".join(
+            f'<th style="text-align: {column.side}">{escape(column.title)}</th>'
+            for column in columns
+        )
+        self._parts.append(
+            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        )
 
     @property
     def text(self) -> str:
@@ -116,7 +127,8 @@ def print_grid(
 ) -> None:
     """Print a table to fit the console; a pipe or a file is as wide as `terminal.WIDE`.
 
-    `notes` has a text for each row, which may be empty, or none at all. `hint` says where to find omitted columns.
+    `notes` has a text for each row, which may be empty, or none at all. `hint` says where to find
+    omitted columns.
     """
     is_terminal = console.width < WIDE
     shown = [_printable(column) for column in columns]
@@ -133,13 +145,18 @@ def print_grid(
         shown, below, left = _fitting(shown, below, console.width)
     _print_rows(console, shown, headings, below)
     if left:
-        print_lines(console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim")
+        print_lines(
+            console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim"
+        )
     return None
 
 
 def rows_of(columns: Sequence[Column]) -> list[dict[str, str]]:
     titles = [column.title for column in columns]
-    return [dict(zip(titles, cells, strict=True)) for cells in zip(*(column.cells for column in columns), strict=True)]
+    return [
+        dict(zip(titles, cells, strict=True))
+        for cells in zip(*(column.cells for column in columns), strict=True)
+    ]
 
 
 def width_of(columns: Sequence[Column]) -> int:
@@ -149,22 +166,30 @@ def width_of(columns: Sequence[Column]) -> int:
 
 
 def _printable(column: Column) -> Column:
-    return replace(column, title=printable(column.title), cells=[printable(cell) for cell in column.cells])
+    return replace(
+        column, title=printable(column.title), cells=[printable(cell) for cell in column.cells]
+    )
 
 
 def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
-    """Return the remaining columns, and the heading above each row, empty if the previous row has the same.
+    """Return the remaining columns, and the heading above each row, empty if the previous row has
+    the same.
 
     Rows that share no headings keep their cells.
     """
-    keys = [" ".join(cells) for cells in zip(*(column.cells for column in columns if column.heads), strict=True)]
+    keys = [
+        " ".join(cells)
+        for cells in zip(*(column.cells for column in columns if column.heads), strict=True)
+    ]
     headings = [key if row == 0 or key != keys[row - 1] else "" for row, key in enumerate(keys)]
     if 2 * sum(map(bool, headings)) > max(len(headings), 2):
         return list(columns), []
     return [column for column in columns if not column.heads or not keys], headings
 
 
-def _fitting(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str], list[str]]:
+def _fitting(
+    columns: Sequence[Column], notes: Sequence[str], width: int
+) -> tuple[list[Column], list[str], list[str]]:
     staying = list(columns)
     turns = [column for column in columns if column.leaves or column.goes_below]
     for column in sorted(turns, key=lambda column: column.leaves or column.goes_below):
@@ -179,7 +204,9 @@ def _fitting(columns: Sequence[Column], notes: Sequence[str], width: int) -> tup
     return staying, texts, [title for title, column in going if column.leaves]
 
 
-def _print_rows(console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]) -> None:
+def _print_rows(
+    console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]
+) -> None:
     from rich.segment import Segment, Segments
 
     def add_line(text: str, style: str) -> None:
@@ -197,11 +224,16 @@ def _print_rows(console: Console, columns: Sequence[Column], headings: Sequence[
         for column, cell in zip(columns, cells, strict=True):
             end = start + len(cell)
             if column.styles:
-                segments += [Segment(text[done:start]), Segment(text[start:end], console.get_style(column.styles[row]))]
+                segments += [
+                    Segment(text[done:start]),
+                    Segment(text[start:end], console.get_style(column.styles[row])),
+                ]
                 done = end
             start = end + len(GAP)
         add_line(text[done:], "")
-        for line in textwrap.wrap(notes[row], console.width - len(INDENT), **WHOLE_WORDS) if notes else ():
+        for line in (
+            textwrap.wrap(notes[row], console.width - len(INDENT), **WHOLE_WORDS) if notes else ()
+        ):
             add_line(INDENT + line, "dim")
     console.print(Segments(segments), end="", soft_wrap=True)
 
@@ -266,12 +298,20 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
 
 
 def markdown_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return rows as a Markdown table without empty columns; `columns` is the header if there is no row."""
-    names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)] if rows else list(columns)
+    """Return rows as a Markdown table without empty columns; `columns` is the header if there is no
+    row.
+    """
+    names = (
+        [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+        if rows
+        else list(columns)
+    )
     lines = [names, ["---"] * len(names)]
     for row in rows:
         values = [row[name] for name in names]
-        lines.append([f"{value:.6g}" if isinstance(value, float) else _cell(value) for value in values])
+        lines.append(
+            [f"{value:.6g}" if isinstance(value, float) else _cell(value) for value in values]
+        )
     return "".join(f"| {' | '.join(map(escaped, line))} |\n" for line in lines)
 
 

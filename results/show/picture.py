@@ -26,10 +26,21 @@ SPINE = "#B8B8B8"
 BAND = "#EEF1F3"
 """Background of a range without distinction, such as the margin of a comparison."""
 
-SERIES_COLORS = ("#0072B2", "#009E73", "#882255", "#E69F00", "#332288", "#CC79A7", "#D55E00", "#56B4E9")
-"""Colors of providers, machines or lines. The first five differ by at least 9 in CIE lightness, for grayscale.
+SERIES_COLORS = (
+    "#0072B2",
+    "#009E73",
+    "#882255",
+    "#E69F00",
+    "#332288",
+    "#CC79A7",
+    "#D55E00",
+    "#56B4E9",
+)
+"""Colors of providers, machines or lines. The first five differ by at least 9 in CIE lightness, for
+grayscale.
 
-Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes (2021).
+Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes
+(2021).
 """
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 """Their number is coprime to that of the colors, so that many series differ."""
@@ -50,7 +61,9 @@ THEMES = ("light", "dark")
 DARKEST = 0.09
 """Lightness of the dark background, 0 to 1."""
 MIN_CONTRAST = 4.6
-"""Minimum contrast of lines and texts to it; WCAG 2.2 requires 4.5 for texts (success criterion 1.4.3)."""
+"""Minimum contrast of lines and texts to it; WCAG 2.2 requires 4.5 for texts (success criterion
+1.4.3).
+"""
 MIN_CHROMA = 0.12
 """Less saturated colors are those of texts, frames and backgrounds."""
 
@@ -59,7 +72,9 @@ _drawn_in: ContextVar[str] = ContextVar("theme", default="light")
 
 def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -> None:
     """Add the options of a plot, the one file that a command writes: its path and its colors."""
-    parser.group("output").add_argument("-o", "--output", "--plot", metavar="PATH", type=Path, help=text)
+    parser.group("output").add_argument(
+        "-o", "--output", "--plot", metavar="PATH", type=Path, help=text
+    )
     text = "colors of the plot (default: light)"
     parser.group(ADVANCED).add_argument("--theme", choices=THEMES, default="light", help=text)
 
@@ -74,7 +89,9 @@ def is_dark() -> bool:
 
 @cache
 def on_dark(color: str) -> str:
-    """Return a color for the dark theme: grays are inverted, colors get lighter up to `MIN_CONTRAST`."""
+    """Return a color for the dark theme: grays are inverted, colors get lighter up to
+    `MIN_CONTRAST`.
+    """
     from matplotlib.colors import to_hex, to_rgb
 
     rgb = to_rgb(color)
@@ -82,7 +99,10 @@ def on_dark(color: str) -> str:
     if max(rgb) - min(rgb) < MIN_CHROMA:
         return to_hex((1 - (1 - DARKEST) * lightness,) * 3)
     background = contrast_to_white(DARKEST, DARKEST, DARKEST)
-    while background / contrast_to_white(*colorsys.hls_to_rgb(hue, lightness, saturation)) < MIN_CONTRAST:
+    while (
+        background / contrast_to_white(*colorsys.hls_to_rgb(hue, lightness, saturation))
+        < MIN_CONTRAST
+    ):
         lightness += 0.01
     return to_hex(colorsys.hls_to_rgb(hue, lightness, saturation))
 
@@ -90,9 +110,13 @@ def on_dark(color: str) -> str:
 def contrast_to_white(red: float, green: float, blue: float) -> float:
     """Return the contrast ratio of a color, with components from 0 to 1, to a white background.
 
-    Source: W3C, Web Content Accessibility Guidelines 2.2, definitions of contrast ratio and relative luminance.
+    Source: W3C, Web Content Accessibility Guidelines 2.2, definitions of contrast ratio and
+    relative luminance.
     """
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (red, green, blue)
+    ]
     return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
 
 
@@ -138,18 +162,32 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float:
-    """Write a wrapped title and subtitle, and set the height of the figure for them and `below` inches under them.
+    """Write a wrapped title and subtitle, and set the height of the figure for them and `below`
+    inches under them.
 
     Returns the end of the subtitle as a fraction of the height.
     """
     width = figure.get_figwidth()
-    lines = [(line, TITLE_PT, "bold", tone(INK)) for line in _wrapped(title, width, TITLE_PT * 1.15)]
-    lines += [(line, SUBTITLE_PT, "normal", tone(MUTED)) for line in _wrapped(subtitle, width, SUBTITLE_PT)]
+    lines = [
+        (line, TITLE_PT, "bold", tone(INK)) for line in _wrapped(title, width, TITLE_PT * 1.15)
+    ]
+    lines += [
+        (line, SUBTITLE_PT, "normal", tone(MUTED))
+        for line in _wrapped(subtitle, width, SUBTITLE_PT)
+    ]
     height = below + sum(size for _, size, _, _ in lines) / 72 * LINE_HEIGHT + 2 * EDGE
     figure.set_size_inches(width, height)
     y = height - EDGE
     for line, size, weight, color in lines:
-        figure.text(INDENT / width, y / height, line, fontsize=size, fontweight=weight, color=color, va="top")
+        figure.text(
+            INDENT / width,
+            y / height,
+            line,
+            fontsize=size,
+            fontweight=weight,
+            color=color,
+            va="top",
+        )
         y -= size / 72 * LINE_HEIGHT
     return below / height
 
@@ -157,7 +195,9 @@ def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float
 def write_caption(figure: Figure, text: str, top: float) -> None:
     width, height = figure.get_size_inches()
     for line in _wrapped(text, width, CAPTION_PT):
-        figure.text(INDENT / width, top / height, line, fontsize=CAPTION_PT, color=tone(MUTED), va="top")
+        figure.text(
+            INDENT / width, top / height, line, fontsize=CAPTION_PT, color=tone(MUTED), va="top"
+        )
         top -= CAPTION_PT / 72 * LINE_HEIGHT
 
 
@@ -175,8 +215,12 @@ def own_style(theme: str = "light") -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         _drawn_in.set(theme)
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "roofmark", "pdf.fonttype": 42, "font.family": "DejaVu Sans"})
-        matplotlib.rcParams.update(dict.fromkeys(("figure.facecolor", "axes.facecolor"), tone("white")))
+        matplotlib.rcParams.update(
+            {"svg.hashsalt": "roofmark", "pdf.fonttype": 42, "font.family": "DejaVu Sans"}
+        )
+        matplotlib.rcParams.update(
+            dict.fromkeys(("figure.facecolor", "axes.facecolor"), tone("white"))
+        )
         matplotlib.rcParams.update(dict.fromkeys(("text.color", "axes.labelcolor"), tone(INK)))
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         try:
@@ -191,7 +235,9 @@ def check_picture(path: Path) -> None:
 
     shown = one_line(str(path), 200)
     if path.suffix.lower() not in SUFFIXES:
-        raise StoreError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
+        raise StoreError(
+            f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}"
+        )
     try:
         if path.is_dir():
             raise StoreError(f"cannot write '{shown}': it is a directory; name a file in it")

@@ -26,16 +26,33 @@ COLUMNS = {
     **{"method": TEXT, "cache": TEXT, "copies": WHOLE, "fill": TEXT},
     **dict.fromkeys(("converged", "settled"), TRUTH),
     **dict.fromkeys(("host_latency_s", "first_call_s"), NUMBER),
-    **dict.fromkeys(("flags", "flag_reasons", "source_sha256", "source_git", "op_sha256", "units"), TEXT),
+    **dict.fromkeys(
+        ("flags", "flag_reasons", "source_sha256", "source_git", "op_sha256", "units"), TEXT
+    ),
 }
-"""Columns of every row, in order, with their dtypes in a frame. They are followed by `shape_<axis>`, `option_<name>`,
-`telemetry_<name>` and `verified_<name>` if the records have them."""
+"""Columns of every row, in order, with their dtypes in a frame. They are followed by
+`shape_<axis>`, `option_<name>`, `telemetry_<name>` and `verified_<name>` if the records have
+them."""
 
 GROUPS = ("shape", "option", "telemetry", "verified")
 
 TELEMETRY_NUMBERS = (
-    *("window_s", "sm_clock_hz", "sm_clock_start_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
-    *("flops_per_j", "throttle_resolution", "involuntary_switches_per_s", "voluntary_switches_per_s", "load_average"),
+    *(
+        "window_s",
+        "sm_clock_hz",
+        "sm_clock_start_hz",
+        "memory_clock_hz",
+        "temperature_c",
+        "power_w",
+        "energy_j",
+    ),
+    *(
+        "flops_per_j",
+        "throttle_resolution",
+        "involuntary_switches_per_s",
+        "voluntary_switches_per_s",
+        "load_average",
+    ),
 )
 """Telemetry columns that are floats even without a value."""
 
@@ -52,14 +69,19 @@ Report = Callable[[str], None]
 """Called with each reason why keys could not be computed."""
 
 
-def document(environment: Environment, records: Iterable[Record], report: Report | None = None) -> dict[str, Any]:
-    """Return a run as a JSON object, `{"environment": ..., "records": [...]}`, each record with its computed keys."""
+def document(
+    environment: Environment, records: Iterable[Record], report: Report | None = None
+) -> dict[str, Any]:
+    """Return a run as a JSON object, `{"environment": ..., "records": [...]}`, each record with its
+    computed keys.
+    """
     records = list(records)
     scores = judged(environment, records, report)
     return {
         "environment": environment.to_dict(),
         "records": [
-            record.to_dict() | {"units": record.units} | score for record, score in zip(records, scores, strict=True)
+            record.to_dict() | {"units": record.units} | score
+            for record, score in zip(records, scores, strict=True)
         ],
     }
 
@@ -67,19 +89,29 @@ def document(environment: Environment, records: Iterable[Record], report: Report
 def flat_rows(
     environment: Environment, records: Iterable[Record], report: Report | None = None
 ) -> list[dict[str, Any]]:
-    """Return a row of numbers in SI base units, texts, booleans or None for each record; see `COLUMNS`."""
+    """Return a row of numbers in SI base units, texts, booleans or None for each record; see
+    `COLUMNS`.
+    """
     records = list(records)
     scores = judged(environment, records, report)
-    return _aligned([_row(environment, record, score) for record, score in zip(records, scores, strict=True)])
+    return _aligned(
+        [_row(environment, record, score) for record, score in zip(records, scores, strict=True)]
+    )
 
 
 def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.DataFrame:
-    """Return runs as a pandas frame with the columns of `flat_rows` and `samples_s` as lists; counts are nullable."""
+    """Return runs as a pandas frame with the columns of `flat_rows` and `samples_s` as lists;
+    counts are nullable.
+    """
     import pandas as pd
 
     runs = [runs] if isinstance(runs, Run) else list(runs)
-    rows = _aligned([row for run in runs for row in flat_rows(run.environment, run.records, report)])
-    series = {name: _series(name, [row[name] for row in rows]) for name in (rows[0] if rows else COLUMNS)}
+    rows = _aligned(
+        [row for run in runs for row in flat_rows(run.environment, run.records, report)]
+    )
+    series = {
+        name: _series(name, [row[name] for row in rows]) for name in (rows[0] if rows else COLUMNS)
+    }
     samples_s = [list(record.samples_s) for run in runs for record in run.records]
     return pd.DataFrame(series | {"samples_s": pd.Series(samples_s, dtype="object")})
 
@@ -108,7 +140,9 @@ def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dic
         "flag_reasons": record.flag_reasons or None,
     }
     row = {name: _plain(known[name]) for name in COLUMNS}
-    for group, values in zip(GROUPS, (record.shape, record.options, record.telemetry, record.verified), strict=True):
+    for group, values in zip(
+        GROUPS, (record.shape, record.options, record.telemetry, record.verified), strict=True
+    ):
         row |= {f"{group}_{name}": _plain(value) for name, value in values.items()}
     row.pop(ONLY_IN_JSON, None)
     return row

@@ -7,16 +7,22 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-REMOVED: dict[str, str] = tomllib.loads(Path(__file__).with_name("removed.toml").read_text(encoding="utf-8"))
+REMOVED: dict[str, str] = tomllib.loads(
+    Path(__file__).with_name("removed.toml").read_text(encoding="utf-8")
+)
 """Removed commands, options and values, each with its replacement."""
 
 
-SYNONYMS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8"))
+SYNONYMS: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8")
+)
 """Terms that users try, with the names that they may mean."""
 
 
 def known_as(word: str, known: Iterable[str]) -> str:
-    """Return the known name that equals `word` except for case, `-`, `_` and blanks; else `word`."""
+    """Return the known name that equals `word` except for case, `-`, `_` and blanks; else
+    `word`.
+    """
     names = list(known)
     same = [name for name in names if plain(name) == plain(word)]
     return same[0] if len(same) == 1 and word not in names else word
@@ -39,18 +45,24 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float 
 def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
     """Return the keyword arguments of a call as command-line options, with dashes for underscores.
 
-    A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list has several values; True switches on; None and False are
-    omitted.
+    A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list has several values; True switches on;
+    None and False are omitted.
 
     Raises:
         ValueError: a value has no text form.
     """
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    return {name.replace("_", "-"): value is True or _text(name, value) for name, value in given.items()}
+    given = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
+    return {
+        name.replace("_", "-"): value is True or _text(name, value) for name, value in given.items()
+    }
 
 
 def words_of(typed: Mapping[str, str | bool]) -> list[str]:
-    """Return options as arguments; `=` keeps a value that starts with a dash from being an option."""
+    """Return options as arguments; `=` keeps a value that starts with a dash from being an
+    option.
+    """
     words: list[str] = []
     for name, value in typed.items():
         text = "" if isinstance(value, bool) else value.strip()
@@ -67,5 +79,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, tuple):
         return "x".join(_text(name, item) for item in value)
     if callable(value) or isinstance(value, Mapping | bytes):
-        raise ValueError(f"{name}= expected a number, a text or a list of these, got {type(value).__name__}")
+        raise ValueError(
+            f"{name}= expected a number, a text or a list of these, got {type(value).__name__}"
+        )
     return str(value)

@@ -32,7 +32,19 @@ if TYPE_CHECKING:
 MAX_ROWS_PER_REASON = 3
 """Maximum number of rows with the same reason that get a line each; more rows share a line."""
 
-ALWAYS = {"op", "case", "dtype", "provider", "median", "95% CI", "bound", "MBU", "% roof", "first call", "n"}
+ALWAYS = {
+    "op",
+    "case",
+    "dtype",
+    "provider",
+    "median",
+    "95% CI",
+    "bound",
+    "MBU",
+    "% roof",
+    "first call",
+    "n",
+}
 """Columns that are shown even if empty."""
 
 NOTHING = {ABSENT, "0", "0%"}
@@ -46,7 +58,9 @@ def table_of_run(
     draw: Callable[[Console], object] | None = None,
     content: Callable[[], Any] | None = None,
 ) -> Table:
-    """Return a run as a table; `content` replaces the JSON document, and `draw` prints the table on a terminal."""
+    """Return a run as a table; `content` replaces the JSON document, and `draw` prints the table on
+    a terminal.
+    """
     records = list(records)
     return Table(
         rows=lambda: flat_rows(environment, records, report),
@@ -55,14 +69,21 @@ def table_of_run(
         titles=[column.title for column in _all_columns([], [])],
         document=content or (lambda: document(environment, records, report)),
         draw=draw,
-        head=lambda: "".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)) + "\n",
+        head=lambda: (
+            "".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)) + "\n"
+        ),
     )
 
 
 def render_table(
-    environment: Environment, records: Iterable[Record], console: Console, report: Report | None = None
+    environment: Environment,
+    records: Iterable[Record],
+    console: Console,
+    report: Report | None = None,
 ) -> None:
-    """Print a run: the machine and its ceilings, a row for each measurement, then rows without one and the reason."""
+    """Print a run: the machine and its ceilings, a row for each measurement, then rows without one
+    and the reason.
+    """
     records = list(records)
     scored = list(zip(records, judged(environment, records, report), strict=True))
     print_header(environment, records, console)
@@ -71,8 +92,12 @@ def render_table(
         _print_measured(measured, console)
     else:
         print_lines(console, "\nno row was measured")
-    remarks = [f"{name_of(record)}: {score['excess']}" for record, score in measured if score["excess"]]
-    for causes in dict.fromkeys(score["held_back_by"] for _, score in measured if score["held_back_by"]):
+    remarks = [
+        f"{name_of(record)}: {score['excess']}" for record, score in measured if score["excess"]
+    ]
+    for causes in dict.fromkeys(
+        score["held_back_by"] for _, score in measured if score["held_back_by"]
+    ):
         remarks.append(f"memory side or compute side: far below every ceiling, limited by {causes}")
     print_lines(console, *map(printable, dict.fromkeys(remarks)), style="yellow")
     others = [record for record in records if record.status != "ok"]
@@ -87,33 +112,52 @@ def describe(record: Record) -> list[str]:
     checked = record.verified.get("after", {})
     cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
     timed = (
-        f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} launches "
+        f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} "
+        f"launches "
         f"by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
         f"host latency {format_time(record.host_latency_s)}"
     )
     if checked:
         error = f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
         error = " by the op's own rule" if checked.get("reference") == "rule" else error
-        timed += f", verified {checked.get('checked_elements')} of {checked.get('elements')} elements{error}"
-    return [timed, *_ran(record), *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
+        timed += (
+            f", verified {checked.get('checked_elements')} of {checked.get('elements')} "
+            f"elements{error}"
+        )
+    return [
+        timed,
+        *_ran(record),
+        *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items()),
+    ]
 
 
 def _ran(record: Record) -> list[str]:
     if record.eager_s is None:
         return []
-    each = f"a launch takes {format_time(record.median_s)}, or {format_time(record.eager_s)} if launched separately"
+    each = (
+        f"a launch takes {format_time(record.median_s)}, or {format_time(record.eager_s)} if "
+        f"launched separately"
+    )
     if not record.launched_kernels:
         return [f"  {each}; torch's profiler recorded no kernel"]
     counts = [kernel.get("count") for kernel in record.launched_kernels]
     count = sum(number for number in counts if isinstance(number, int))
     kernels = f"{count} kernel{'s' * (count != 1)} take{'s' * (count == 1)}"
-    return [f"  {each}; its {kernels} {format_time(record.kernel_s)}:", *map(_kernel_line, record.launched_kernels)]
+    return [
+        f"  {each}; its {kernels} {format_time(record.kernel_s)}:",
+        *map(_kernel_line, record.launched_kernels),
+    ]
 
 
 def _kernel_line(kernel: Mapping[str, Any]) -> str:
-    facts = [("grid", ""), ("block", ""), ("registers", " registers"), ("shared_bytes", " bytes of shared memory")]
+    facts = [
+        ("grid", ""),
+        ("block", ""),
+        ("registers", " registers"),
+        ("shared_bytes", " bytes of shared memory"),
+    ]
     words = [
-        f"{'' if unit else key + ' '}{'x'.join(map(str, value)) if isinstance(value, list) else value}{unit}"
+        f"{'' if unit else key + ' '}{'x'.join(map(str, value)) if isinstance(value, list) else value}{unit}"  # noqa: E501
         for key, unit in facts
         if (value := kernel.get(key)) is not None
     ]
@@ -124,7 +168,9 @@ def _kernel_line(kernel: Mapping[str, Any]) -> str:
 def print_header(environment: Environment, records: Iterable[Record], console: Console) -> None:
     *lines, command = header_lines(environment, records)
     print_lines(console, *lines)
-    console.print(command, markup=False, highlight=False, soft_wrap=True)  # in one piece, to copy it
+    console.print(
+        command, markup=False, highlight=False, soft_wrap=True
+    )  # in one piece, to copy it
 
 
 def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
@@ -133,8 +179,17 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     sha = git.get("sha")
     revision = f"git {str(sha)[:10]}{' with changes' if git.get('dirty') else ''}" if sha else None
     run = f"run {environment.run_id}"
-    machine = [f"{device['name']} ({device['slug']})", *versions, environment.started_at, revision, run]
-    lines = [", ".join(part for part in machine if part), _ceilings_line(environment.hardware, records)]
+    machine = [
+        f"{device['name']} ({device['slug']})",
+        *versions,
+        environment.started_at,
+        revision,
+        run,
+    ]
+    lines = [
+        ", ".join(part for part in machine if part),
+        _ceilings_line(environment.hardware, records),
+    ]
     note = environment.hardware.get("note")
     lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
     return [printable(line) for line in lines if line]
@@ -147,18 +202,34 @@ def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> st
     for entry in entries if isinstance(entries, list) else []:
         quantity, name = entry["quantity"], entry["name"]
         if quantity == "bandwidth" or (quantity == "flops" and name in dtypes):
-            title, unit = (f"{name} peak", "FLOP/s") if quantity == "flops" else (f"{name} bandwidth", "B/s")
-            ceilings.setdefault(title, []).append(f"{format_rate(entry['value'], unit)} {entry['kind']}")
+            title, unit = (
+                (f"{name} peak", "FLOP/s") if quantity == "flops" else (f"{name} bandwidth", "B/s")
+            )
+            ceilings.setdefault(title, []).append(
+                f"{format_rate(entry['value'], unit)} {entry['kind']}"
+            )
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
 def _options(records: Sequence[Record]) -> list[Column]:
     def differs(record: Record, name: str) -> bool:
-        shown = {str(other.options.get(name)) for other in records if name in other.options or other.op == record.op}
+        shown = {
+            str(other.options.get(name))
+            for other in records
+            if name in other.options or other.op == record.op
+        }
         return len(shown) > 1
 
-    telling = {name for record in records for name in record.options if name != "process" and differs(record, name)}
-    cells = [", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling) for r in records]
+    telling = {
+        name
+        for record in records
+        for name in record.options
+        if name != "process" and differs(record, name)
+    }
+    cells = [
+        ", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling)
+        for r in records
+    ]
     return [Column("options", cells, goes_below=9)] if any(cells) else []
 
 
@@ -174,7 +245,9 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
     def times(title: str, seconds: Callable[[Record], float | None], leaves: int = 0) -> Column:
         return Column(title, [format_time(seconds(record)) for record in records], "right", leaves)
 
-    def rates(title: str, key: str, shown: Callable[[float | None], str], leaves: int = 0) -> Column:
+    def rates(
+        title: str, key: str, shown: Callable[[float | None], str], leaves: int = 0
+    ) -> Column:
         return Column(title, [shown(score[key]) for score in scores], "right", leaves)
 
     def megabytes(title: str, kind: str) -> Column:
@@ -189,7 +262,12 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         words("provider", lambda record: record.provider, goes_below=11, heads=has_one_provider),
         words("fill", lambda record: record.fill or ABSENT, goes_below=11),
         times("median", lambda record: record.median_s),
-        words("95% CI", lambda record: format_half_width(record.ci95_s, record.median_s), side="right", leaves=12),
+        words(
+            "95% CI",
+            lambda record: format_half_width(record.ci95_s, record.median_s),
+            side="right",
+            leaves=12,
+        ),
         rates(unit, "flops_per_s", partial(_scaled, scale=scale)),
         rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=8),
         rates("FLOP/B", "intensity", format_number, leaves=5),
@@ -207,10 +285,17 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         times("device", lambda record: record.device_s, leaves=3),
         words("lost to host", _lost_to_host, side="right", leaves=3),
         times(
-            "work", lambda record: median(record.compute_s) if record.waits_s and record.compute_s else None, leaves=3
+            "work",
+            lambda record: (
+                median(record.compute_s) if record.waits_s and record.compute_s else None
+            ),
+            leaves=3,
         ),
         times("host kept", lambda record: record.host_launch_s, leaves=3),
-        *(Column(name, [format_time(r.phases_s.get(name)) for r in records], "right", leaves=4) for name in phases),
+        *(
+            Column(name, [format_time(r.phases_s.get(name)) for r in records], "right", leaves=4)
+            for name in phases
+        ),
         megabytes("peak memory", "measured"),
         megabytes("predicted", "estimated"),
         times("first call", lambda record: record.first_call_s, leaves=3),
@@ -227,12 +312,27 @@ def table_rows(
 
 
 def _all_columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
-    op, case, dtype, provider, fill, *rest, _, _ = _columns(records, scores)  # without `first call` and `n`
-    options = [", ".join(f"{name} {value}" for name, value in record.options.items()) for record in records]
+    op, case, dtype, provider, fill, *rest, _, _ = _columns(
+        records, scores
+    )  # without `first call` and `n`
+    options = [
+        ", ".join(f"{name} {value}" for name, value in record.options.items()) for record in records
+    ]
     status = Column("status", [record.status for record in records])
     reason = Column("reason", [record.reason or "" for record in records])
     flags = Column("flags", list(map(_flags, records)))
-    return [op, case, dtype, provider, fill, Column("options", options), status, reason, *rest, flags]
+    return [
+        op,
+        case,
+        dtype,
+        provider,
+        fill,
+        Column("options", options),
+        status,
+        reason,
+        *rest,
+        flags,
+    ]
 
 
 def _lost_to_host(record: Record) -> str:
@@ -279,7 +379,9 @@ def _is_silent(column: Column) -> bool:
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
     reasons = Counter((record.status, record.reason) for record in records)
-    alone = [record for record in records if reasons[record.status, record.reason] <= MAX_ROWS_PER_REASON]
+    alone = [
+        record for record in records if reasons[record.status, record.reason] <= MAX_ROWS_PER_REASON
+    ]
     console.print()
     if alone:
         names = ("status", "op", "case", "dtype")
@@ -289,7 +391,11 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
         print_grid(console, columns, [record.reason or ABSENT for record in alone], "reason")
     for (status, reason), count in reasons.items():
         if count > MAX_ROWS_PER_REASON:
-            ops = dict.fromkeys(record.op for record in records if (record.status, record.reason) == (status, reason))
+            ops = dict.fromkeys(
+                record.op
+                for record in records
+                if (record.status, record.reason) == (status, reason)
+            )
             text = f"{status}: {count} rows ({', '.join(ops)}): {reason or ABSENT}"
             print_lines(console, printable(text))
 
@@ -301,7 +407,11 @@ def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
         Column("started", [run.started_at or ABSENT for run in runs], leaves=1),
         Column("device", [run.device_slug or ABSENT for run in runs], leaves=2),
         Column("op", [run.op or ABSENT for run in runs]),
-        Column("records", [ABSENT if run.records is None else str(run.records) for run in runs], "right"),
+        Column(
+            "records",
+            [ABSENT if run.records is None else str(run.records) for run in runs],
+            "right",
+        ),
     ]
     commands = [f"broken: {run.error}" if run.error else run.command or ABSENT for run in runs]
     print_grid(console, columns, commands, "command")

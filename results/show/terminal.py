@@ -48,7 +48,9 @@ def printable(text: object) -> str:
     shown = str(text)
     if shown.isprintable():
         return shown
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown
+    )
 
 
 def one_line(text: str, longest: int = 48) -> str:
@@ -107,7 +109,9 @@ def say(text: str) -> None:
 
 @contextmanager
 def busy(text: str, quiet: bool = False) -> Iterator[None]:
-    """Show `text` on a terminal until the block ends, if it takes long to import or to draw something."""
+    """Show `text` on a terminal until the block ends, if it takes long to import or to draw
+    something.
+    """
     is_shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
     if is_shown:
         print(text, end="", file=sys.stderr, flush=True)
@@ -124,7 +128,9 @@ def fail(prog: str, message: object, code: int = USAGE) -> int:
 
 
 def _hang(line: str) -> str:
-    """Return the indentation of the lines that continue a line, which may start with a term and two spaces."""
+    """Return the indentation of the lines that continue a line, which may start with a term and two
+    spaces.
+    """
     return " " * re.match(r"\s*(?=\S)(.{1,16}?\s{2,}(?=\S))?|", line).end()  # type: ignore[union-attr]
 
 
@@ -148,13 +154,19 @@ class _Help(argparse.RawDescriptionHelpFormatter):
                 hang = _hang(line)
             before = line
         filled = [
-            line if _is_command(line) else fill(line, width, subsequent_indent=_hang(line), break_on_hyphens=False)
+            line
+            if _is_command(line)
+            else fill(line, width, subsequent_indent=_hang(line), break_on_hyphens=False)
             for line in lines
         ]
         return "".join(f"{indent}{line}\n" for line in filled)
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        if action.option_strings and action.nargs == argparse.ONE_OR_MORE and isinstance(action.metavar, str):
+        if (
+            action.option_strings
+            and action.nargs == argparse.ONE_OR_MORE
+            and isinstance(action.metavar, str)
+        ):
             return action.metavar
         return super()._format_args(action, default_metavar)
 
@@ -174,7 +186,9 @@ class Parser(argparse.ArgumentParser):
         """Functions that return slow help texts, by option; only --help calls them."""
 
     def group(self, title: str) -> argparse._ArgumentGroup:
-        """Return the group of options with this title; --help shows `output` and `advanced` last."""
+        """Return the group of options with this title; --help shows `output` and `advanced`
+        last.
+        """
         found = [group for group in self._action_groups if group.title == title]
         return found[0] if found else self.add_argument_group(title)
 
@@ -195,7 +209,9 @@ class Parser(argparse.ArgumentParser):
                     self.error(f"{word} was removed: {replacement}")
             known = [word for word in self._option_string_actions if word.startswith("--")]
             hints = [did_you_mean(word, known, 1) for word in options]
-            self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
+            self.error(
+                "; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)])
+            )
         return options_found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -205,13 +221,17 @@ class Parser(argparse.ArgumentParser):
             if value in REMOVED:
                 raise argparse.ArgumentError(named, f"'{value}' was removed: {REMOVED[value]}")
             if hint := did_you_mean(value, action.choices):
-                raise argparse.ArgumentError(named, f"unknown {'value' if named else 'command'} '{value}'; {hint}")
+                raise argparse.ArgumentError(
+                    named, f"unknown {'value' if named else 'command'} '{value}'; {hint}"
+                )
         super()._check_value(action, value)
 
     def format_help(self) -> str:
         for name, text in self.late_help.items():
             self._option_string_actions[name].help = text()
-        self._action_groups.sort(key=lambda group: (group.title == ADVANCED, group.title == "output"))
+        self._action_groups.sort(
+            key=lambda group: (group.title == ADVANCED, group.title == "output")
+        )
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
@@ -229,7 +249,8 @@ def margin(text: str) -> float:
         value = math.nan
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(
-            f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got '{text}'"
+            f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got "
+            f"'{text}'"
         )
     return value
 
@@ -237,21 +258,30 @@ def margin(text: str) -> float:
 def add_format(parser: Parser) -> None:
     text = "output format on stdout (default: table)"
     group = parser.group("output")
-    group.add_argument("--format", choices=TABLE_FORMATS, type=table_format, default="table", help=text)
+    group.add_argument(
+        "--format", choices=TABLE_FORMATS, type=table_format, default="table", help=text
+    )
 
 
 def add_margin(parser: argparse._ActionsContainer) -> None:
     from results.stats.comparison import DEFAULT_MARGIN
 
-    text = f"ignore differences in time up to this fraction, such as 0.02 or 2%% (default: {100 * DEFAULT_MARGIN:g}%%)"
-    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="FRACTION", help=text)
+    text = (
+        f"ignore differences in time up to this fraction, such as 0.02 or 2%% (default: "
+        f"{100 * DEFAULT_MARGIN:g}%%)"
+    )
+    parser.add_argument(
+        "--margin", type=margin, default=DEFAULT_MARGIN, metavar="FRACTION", help=text
+    )
 
 
 def table_console(file: TextIO) -> Console:
     """Return a console for `file`; lines are not limited if it is not a terminal."""
     from rich.console import Console
 
-    return Console(file=file, width=None if file.isatty() else WIDE, emoji=False, force_jupyter=False)
+    return Console(
+        file=file, width=None if file.isatty() else WIDE, emoji=False, force_jupyter=False
+    )
 
 
 def drawn(draw: Callable[[Console], object]) -> str:

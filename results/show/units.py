@@ -20,7 +20,9 @@ def _in_unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, s
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Return `value` with `digits` significant digits and no exponent where that stays short; `-` for None."""
+    """Return `value` with `digits` significant digits and no exponent where that stays short; `-`
+    for None.
+    """
     if value is None:
         return ABSENT
     if value == 0 or not math.isfinite(value):
@@ -40,7 +42,9 @@ def format_time(seconds: float | None) -> str:
 
 
 def format_rate(value: float | None, unit: str) -> str:
-    """Return a rate with the prefix that suits it, such as `989.4 TFLOP/s` for the unit `FLOP/s`; `-` for None."""
+    """Return a rate with the prefix that suits it, such as `989.4 TFLOP/s` for the unit `FLOP/s`;
+    `-` for None.
+    """
     if value is None:
         return ABSENT
     value, prefix = _in_unit(value, PREFIXES)
@@ -48,7 +52,9 @@ def format_rate(value: float | None, unit: str) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """Return a percentage with three significant digits; above 100 it is shown as it is. `-` for None."""
+    """Return a percentage with three significant digits; above 100 it is shown as it is. `-` for
+    None.
+    """
     return ABSENT if value is None else f"{format_number(value, 3)}%"
 
 
@@ -57,7 +63,9 @@ def format_share(value: float | None) -> str:
 
 
 def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
-    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one is None."""
+    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one
+    is None.
+    """
     if interval is None or center is None:
         return ABSENT
     return format_uncertainty(half_width(interval, center))
@@ -77,7 +85,11 @@ def count(value: float) -> str:
 def number(value: float, digits: int = 4) -> str:
     """Return a number with so many significant digits: 143.9, 6.3e24, 0.00123."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:
-        text = f"{value:.{digits}g}" if abs(value) < 10 ** (digits - 1) else f"{value:,.1f}".removesuffix(".0")
+        text = (
+            f"{value:.{digits}g}"
+            if abs(value) < 10 ** (digits - 1)
+            else f"{value:,.1f}".removesuffix(".0")
+        )
         return text if abs(value) < 10**digits else f"{value:,.0f}"
     mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
@@ -92,7 +104,9 @@ def billions(value: float) -> str:
 
 
 def abbreviated(value: float) -> str:
-    """Return a number with the letter of its size, as options take it: 8.03 B; none below 10^6 and from 10^15 on."""
+    """Return a number with the letter of its size, as options take it: 8.03 B; none below 10^6 and
+    from 10^15 on.
+    """
     for factor, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if factor <= value < factor * 1000:
             return f"{value / factor:.4g} {letter}"
@@ -110,7 +124,9 @@ def size(byte_count: float) -> str:
 
 
 def memory(byte_count: float) -> str:
-    """Return the memory of a device in the unit that it is sold in, whose GB are of 2^30 bytes: 79.19 GiB."""
+    """Return the memory of a device in the unit that it is sold in, whose GB are of 2^30 bytes:
+    79.19 GiB.
+    """
     return f"{number(byte_count / 2**30)} GiB"
 
 
@@ -121,7 +137,9 @@ def duration(seconds: float) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Return a value above 0 with `digits` significant digits and never an exponent below a million: 295, 20.7."""
+    """Return a value above 0 with `digits` significant digits and never an exponent below a
+    million: 295, 20.7.
+    """
     if not 1e-4 <= value < 1e6:
         return f"{value:.{digits}g}"
     places = max(0, digits - 1 - math.floor(math.log10(value)))
@@ -130,19 +148,27 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def si(value: float, unit: str) -> str:
-    """Return a value with a decimal prefix, for example `si(989.4e12, "FLOP/s")` = `989 TFLOP/s`."""
+    """Return a value with a decimal prefix, for example `si(989.4e12, "FLOP/s")` =
+    `989 TFLOP/s`.
+    """
     value, prefix = _in_unit(value, PREFIXES[1:])  # peaks are compared in TFLOP/s
     return f"{significant(value)} {prefix}{unit}"
 
 
 def rate_unit(largest: float) -> tuple[float, str]:
-    """Return the unit of an axis of FLOP/s that ends at `largest`: its value in FLOP/s and its name."""
-    factor, prefix = next((entry for entry in PREFIXES[1:] if largest >= 5 * entry[0]), PREFIXES[-1])
+    """Return the unit of an axis of FLOP/s that ends at `largest`: its value in FLOP/s and its
+    name.
+    """
+    factor, prefix = next(
+        (entry for entry in PREFIXES[1:] if largest >= 5 * entry[0]), PREFIXES[-1]
+    )
     return factor, f"{prefix}FLOP/s"
 
 
 def tick(value: float) -> str:
-    """Return the label of a decade: 0.1, 1, 10, 1,000; with an exponent where that would be long."""
+    """Return the label of a decade: 0.1, 1, 10, 1,000; with an exponent where that would be
+    long.
+    """
     if 1e-3 <= value < 1e6:
         return f"{value:,.0f}" if value >= 1 else f"{value:g}"
     return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")

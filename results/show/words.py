@@ -1,4 +1,5 @@
-"""Glossary of `bench explain`: every flag, column, row, verdict and bound of the tables, and terms of the field.
+"""Glossary of `bench explain`: every flag, column, row, verdict and bound of the tables, and terms
+of the field.
 
 The texts are in `words.toml`.
 """
@@ -32,15 +33,19 @@ FLAGS, COLUMNS, ROWS, VERDICTS, BOUNDS, TERMS = (
 TUNING = "NVIDIA, CUDA C++ Best Practices Guide; kernels/README.md"
 
 TRIED = {
-    "memory": "wide and aligned loads, more of them in flight, fewer passes over the data, a larger case",
-    "compute": "other tile sizes, tensor cores, more stages of loads ahead, extents that are multiples of the tiles",
+    "memory": "wide and aligned loads, more of them in flight, fewer passes over the data, a "
+    "larger case",
+    "compute": "other tile sizes, tensor cores, more stages of loads ahead, extents that are "
+    "multiples of the tiles",
     "mixed": "what helps memory-bound and compute-bound kernels: wide loads, other tile sizes",
     "launch": "fusing kernels, CUDA graphs, a larger batch",
 }
 """Common remedies for a kernel far from its limiting ceiling."""
 
 NEAR_PCT, FAR_PCT = 80.0, 30.0
-"""Percent of the ceiling: little can be gained above the first; below the second, something else limits."""
+"""Percent of the ceiling: little can be gained above the first; below the second, something else
+limits.
+"""
 
 
 def lines_about(bound: str, share_pct: float) -> list[str]:
@@ -48,14 +53,28 @@ def lines_about(bound: str, share_pct: float) -> list[str]:
     subject = f"{bound}-bound at {share_pct:.3g} % of its ceiling"
     if share_pct > 100:
         above = FLAGS["above-roof"]
-        lines = [f"{subject}: {above.meaning[0].lower()}{above.meaning[1:]}", f"what to do: {above.advice}"]
+        lines = [
+            f"{subject}: {above.meaning[0].lower()}{above.meaning[1:]}",
+            f"what to do: {above.advice}",
+        ]
     elif share_pct >= NEAR_PCT:
         left = f"at most a factor of {100 / share_pct:.3g}" if share_pct < 100 else "nothing"
-        lines = [f"{subject}: near the limit; a better kernel can gain {left}.", f"what to do: {BOUNDS[bound].advice}"]
+        lines = [
+            f"{subject}: near the limit; a better kernel can gain {left}.",
+            f"what to do: {BOUNDS[bound].advice}",
+        ]
     elif share_pct >= FAR_PCT:
         left = f"a factor of {100 / share_pct:.2g}"
-        lines = [f"{subject}: a better kernel can gain {left}.", f"what people try: {TRIED[bound]}."]
+        lines = [
+            f"{subject}: a better kernel can gain {left}.",
+            f"what people try: {TRIED[bound]}.",
+        ]
     else:
-        cause = "limited by latency, too few threads, instructions or the library, not by the ceiling"
-        lines = [f"{subject}: {cause}.", f"what people try: first a larger case, then {TRIED[bound]}."]
+        cause = (
+            "limited by latency, too few threads, instructions or the library, not by the ceiling"
+        )
+        lines = [
+            f"{subject}: {cause}.",
+            f"what people try: first a larger case, then {TRIED[bound]}.",
+        ]
     return [*lines, f"read on: {BOUNDS['memory'].source}; {TUNING}"]

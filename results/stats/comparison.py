@@ -1,4 +1,6 @@
-"""Ratio of the times of two versions with its interval and verdict; Holm's correction and the mean of many rows."""
+"""Ratio of the times of two versions with its interval and verdict; Holm's correction and the mean
+of many rows.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,25 @@ DEFAULT_MARGIN = 0.01
 """Changes of the time up to this fraction do not matter."""
 
 MIN_PAIRS = 6
-"""The range of n pairs contains the true median in 1 - 2 / 2^n of cases, which reaches 95 % at 6."""
+"""The range of n pairs contains the true median in 1 - 2 / 2^n of cases, which reaches 95 % at
+6.
+"""
 
 MAX_ROUNDS = 10_240
-"""After ten looks, the interval is a twentieth as wide as at the first, 20 rounds; more rounds hardly narrow it."""
+"""After ten looks, the interval is a twentieth as wide as at the first, 20 rounds; more rounds
+hardly narrow it.
+"""
 
 VERDICT_ERROR = 0.01
-"""Maximum probability that a table without differences has a FASTER or SLOWER row. Without the correction, 95 %
-intervals would give such a verdict to up to one row in twenty."""
+"""Maximum probability that a table without differences has a FASTER or SLOWER row. Without the
+correction, 95 % intervals would give such a verdict to up to one row in twenty."""
 
 DISTURBANCE = 2.0
-"""Maximum factor by which interference may change a time: a thread that shares its core has half of it, and a GPU in
-hardware slowdown halves its clock.
+"""Maximum factor by which interference may change a time: a thread that shares its core has half of
+it, and a GPU in hardware slowdown halves its clock.
 
-Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
+Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a
+factor of 2 or more.
 """
 
 TOO_NOISY = 4
@@ -51,17 +58,23 @@ class Comparison:
     """Candidate over baseline: above 1 the candidate is slower."""
     ci95: tuple[float, float]
     verdict: str
-    """`FASTER` or `SLOWER`: the whole interval is beyond the margin; `SAME`: all of it is within; else `UNSURE`."""
+    """`FASTER` or `SLOWER`: the whole interval is beyond the margin; `SAME`: all of it is within;
+    else `UNSURE`.
+    """
     reason: str
     pairs: int
-    """Number of interleaved pairs, or of samples of the shorter series if they were not interleaved."""
+    """Number of interleaved pairs, or of samples of the shorter series if they were not
+    interleaved.
+    """
     margin: float
     p_value: float = 1.0
-    """Probability of a ratio so far beyond the margin, in either direction, if the true ratio is at the margin; not
-    corrected for the number of rows. It is 0.05 if the interval touches the margin."""
+    """Probability of a ratio so far beyond the margin, in either direction, if the true ratio is at
+    the margin; not corrected for the number of rows. It is 0.05 if the interval touches the
+    margin."""
     drift: float = 0.0
-    """Half width, in logarithms, of the part of the interval that allows for the spread between measurements. Rows of
-    the same two measurements share it, so it does not shrink in a mean of rows."""
+    """Half width, in logarithms, of the part of the interval that allows for the spread between
+    measurements. Rows of the same two measurements share it, so it does not shrink in a mean of
+    rows."""
     degrees: float = 1.0
     """Degrees of freedom behind the interval."""
 
@@ -84,30 +97,48 @@ def judged(
 ) -> Comparison:
     """Return the comparison for the 95 % interval of the logarithm of a ratio.
 
-    `count` is the number of pairs, or of samples of the shorter side. `is_too_narrow`: the samples correlate so much
-    that even their range is too narrow. `halves_in_ranks`: half widths between center and margin, counted in samples.
+    `count` is the number of pairs, or of samples of the shorter side. `is_too_narrow`: the samples
+    correlate so much that even their range is too narrow. `halves_in_ranks`: half widths between
+    center and margin, counted in samples.
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
     note = f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements" if drift else ""
     reason = _reason(*ends, margin, remedy) + note
     p_value = _p_value(center, low, high, degrees, math.log1p(margin), halves_in_ranks)
     compared = Comparison(
-        math.exp(center), ends, verdict_of(*ends, margin, count), reason, count, margin, p_value, drift, degrees
+        math.exp(center),
+        ends,
+        verdict_of(*ends, margin, count),
+        reason,
+        count,
+        margin,
+        p_value,
+        drift,
+        degrees,
     )
     if count < MIN_PAIRS:
-        return replace(compared, reason="").unsure(f"only {count} {unit}{'s' * (count != 1)} of at least {MIN_PAIRS}")
+        return replace(compared, reason="").unsure(
+            f"only {count} {unit}{'s' * (count != 1)} of at least {MIN_PAIRS}"
+        )
     if is_too_narrow and not is_beyond_disturbance(ends, margin):
         return compared.unsure(
-            f"; the interval is too narrow: {count} {unit}s that resemble their neighbors are too few"
+            f"; the interval is too narrow: {count} {unit}s that resemble their neighbors are too "
+            f"few"
         )
     if compared.verdict != _verdict_of(*ends, margin):
         return compared.unsure(f", but {count} {unit}s are too few to estimate their correlation")
     return compared
 
 
-def _p_value(center: float, low: float, high: float, degrees: float, margin: float, halves_in_ranks: float) -> float:
-    """Return `Comparison.p_value`; for heavy tails, the samples between center and margin count too."""
-    distance, half = (center - margin, center - low) if center > 0 else (-margin - center, high - center)
+def _p_value(
+    center: float, low: float, high: float, degrees: float, margin: float, halves_in_ranks: float
+) -> float:
+    """Return `Comparison.p_value`; for heavy tails, the samples between center and margin count
+    too.
+    """
+    distance, half = (
+        (center - margin, center - low) if center > 0 else (-margin - center, high - center)
+    )
     if distance <= 0:
         return 1.0
     from scipy.special import stdtr
@@ -117,7 +148,9 @@ def _p_value(center: float, low: float, high: float, degrees: float, margin: flo
 
 
 def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
-    """Return whether a whole interval of ratios is further from 1 than interference with one side explains."""
+    """Return whether a whole interval of ratios is further from 1 than interference with one side
+    explains.
+    """
     low, high = ci95
     return low > DISTURBANCE * (1 + margin) or high < 1 / (DISTURBANCE * (1 + margin))
 
@@ -125,11 +158,13 @@ def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
 def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
     """Return the verdict on an interval of the ratio of the times of `pairs` pairs or samples.
 
-    Fewer than `MIN_FOR_CORRELATION` do not show how neighbors correlate, so only a change beyond any interference gets
-    a verdict. Without this rule, 10 % of simulated comparisons of 14 pairs were FASTER or SLOWER whose neighbors
-    correlate by 0.8 and whose true change is at the margin.
+    Fewer than `MIN_FOR_CORRELATION` do not show how neighbors correlate, so only a change beyond
+    any interference gets a verdict. Without this rule, 10 % of simulated comparisons of 14 pairs
+    were FASTER or SLOWER whose neighbors correlate by 0.8 and whose true change is at the margin.
     """
-    is_enough = pairs >= MIN_FOR_CORRELATION or (pairs >= MIN_PAIRS and is_beyond_disturbance((low, high), margin))
+    is_enough = pairs >= MIN_FOR_CORRELATION or (
+        pairs >= MIN_PAIRS and is_beyond_disturbance((low, high), margin)
+    )
     return _verdict_of(low, high, margin) if is_enough else UNSURE
 
 
@@ -158,11 +193,14 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
-    """Return the geometric mean of the ratios with its 95 % interval; None if no row has an interval.
+    """Return the geometric mean of the ratios with its 95 % interval; None if no row has an
+    interval.
 
-    The interval covers the errors of the rows, not the differences between rows. Rows without an interval are left out.
+    The interval covers the errors of the rows, not the differences between rows. Rows without an
+    interval are left out.
 
-    Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize benchmark results, CACM 29
+    Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize
+    benchmark results, CACM 29
         (1986) 218; for the interval see `compare_sides`.
     """
     known = [compared for compared in comparisons if compared.ci95 != UNKNOWN]
@@ -174,15 +212,19 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
 
     def reach(end: int) -> float:
         squares = [math.log(row.ci95[end] / row.ratio) ** 2 - row.drift**2 for row in known]
-        return math.hypot(math.sqrt(math.fsum(max(0.0, square) for square in squares)) / count, shared)
+        return math.hypot(
+            math.sqrt(math.fsum(max(0.0, square) for square in squares)) / count, shared
+        )
 
     return math.exp(center), (math.exp(center - reach(0)), math.exp(center + reach(1)))
 
 
 def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
-    """Return whether each hypothesis is rejected; `family_error` is the maximum probability of any false rejection.
+    """Return whether each hypothesis is rejected; `family_error` is the maximum probability of any
+    false rejection.
 
-    Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian J. Statistics 6 (1979) 65.
+    Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian J.
+    Statistics 6 (1979) 65.
     """
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     rejected = [False] * len(p_values)
@@ -194,7 +236,9 @@ def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
 
 
 def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons of a table after Holm's correction: FASTER and SLOWER rows that fail it are UNSURE."""
+    """Return the comparisons of a table after Holm's correction: FASTER and SLOWER rows that fail
+    it are UNSURE.
+    """
     confirmed = holm([compared.p_value for compared in comparisons], VERDICT_ERROR)
     among = f" among {len(comparisons):,} rows" if len(comparisons) > 1 else ""
     return [

@@ -20,17 +20,17 @@ Z_975 = NormalDist().inv_cdf(0.975)
 """97.5 % quantile of the normal distribution."""
 
 MIN_VARIANCE = 0.5
-"""Minimum factor on the variance of independent samples: a strictly alternating series would get an interval of zero
-width."""
+"""Minimum factor on the variance of independent samples: a strictly alternating series would get an
+interval of zero width."""
 
 MIN_FOR_CORRELATION = 15
 """Fewer samples do not show how neighbors correlate."""
 
 BIAS = 8
-"""Subtracted from the number of samples, because few samples underestimate the correlation of neighbors. Chosen by
-simulation: 0.93 to 0.97 of the intervals contain the true median for 20, 60 and 200 normal samples whose neighbors
-correlate by 0 to 0.8. Theory gives 4 for small correlations, Kendall, Note on bias in the estimation of
-autocorrelation, Biometrika 41 (1954) 403."""
+"""Subtracted from the number of samples, because few samples underestimate the correlation of
+neighbors. Chosen by simulation: 0.93 to 0.97 of the intervals contain the true median for 20, 60
+and 200 normal samples whose neighbors correlate by 0 to 0.8. Theory gives 4 for small correlations,
+Kendall, Note on bias in the estimation of autocorrelation, Biometrika 41 (1954) 403."""
 
 MAX_CORRELATION = 0.98
 MAX_LAGS = 400
@@ -46,18 +46,21 @@ MODE_GAP = 0.03
 """Minimum distance of two modes, as a fraction of the lower mode."""
 
 FINE_STEP = 4e-3
-"""Timer steps up to this fraction of the smallest sample make no valley between two modes: samples are counted in
-intervals of at least a third of `MODE_GAP`, which is two or three steps."""
+"""Timer steps up to this fraction of the smallest sample make no valley between two modes: samples
+are counted in intervals of at least a third of `MODE_GAP`, which is two or three steps."""
 
 VALLEY_DEPTH = 0.5
 """Maximum density between two modes, as a fraction of that of the smaller mode."""
 
 VALLEY_DEVIATES = 2.75
-"""Standard deviations by which the valley must be emptier than by chance. In simulation, at most 0.5 % of series of one
-mode (normal, uniform, exponential, Laplace; 20 to 300 samples) then have two."""
+"""Standard deviations by which the valley must be emptier than by chance. In simulation, at most
+0.5 % of series of one mode (normal, uniform, exponential, Laplace; 20 to 300 samples) then have
+two."""
 
 MIN_DRIFT = 0.01
-"""Minimum change from the first to the last third, as a fraction: twice the target interval of a GPU row."""
+"""Minimum change from the first to the last third, as a fraction: twice the target interval of a
+GPU row.
+"""
 
 DRIFT_DEVIATES = 4.0
 """Standard errors that the change must exceed: thirds have few samples, and neighbors correlate."""
@@ -88,23 +91,27 @@ class Interval:
     degrees: float
     """Degrees of freedom of Student's t distribution behind the interval."""
     share_needed: float
-    """Half width in ranks over half of all ranks; above 1 the interval should be wider than all samples."""
+    """Half width in ranks over half of all ranks; above 1 the interval should be wider than all
+    samples.
+    """
 
 
 def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Interval:
     """Return the median of a series with its 95 % interval.
 
-    The ends are the samples at the ranks between which the true median is, given the variance of the number of samples
-    below it. That variance is that of independent samples times a factor for their correlation: the larger one of an
-    exponential decay fitted to neighbors and of blocks of consecutive samples. `widening` is a factor on the distance
-    of both ends from the median, in ranks.
+    The ends are the samples at the ranks between which the true median is, given the variance of
+    the number of samples below it. That variance is that of independent samples times a factor for
+    their correlation: the larger one of an exponential decay fitted to neighbors and of blocks of
+    consecutive samples. `widening` is a factor on the distance of both ends from the median, in
+    ranks.
 
-    Source: ranks instead of values, Woodruff, Confidence intervals for medians and other position measures, JASA 47
-        (1952) 635; blocks that go on from the last sample to the first, Politis and Romano, A circular
-        block-resampling procedure for stationary data (1992), in closed form: the sum of a resample has the variance of
-        the sums of its blocks times their number; a fitted correlation in place of long blocks, Andrews and Monahan,
-        An improved heteroskedasticity and autocorrelation consistent covariance matrix estimator, Econometrica 60
-        (1992) 953.
+    Source: ranks instead of values, Woodruff, Confidence intervals for medians and other position
+    measures, JASA 47
+        (1952) 635; blocks that go on from the last sample to the first, Politis and Romano, A
+        circular block-resampling procedure for stationary data (1992), in closed form: the sum of a
+        resample has the variance of the sums of its blocks times their number; a fitted correlation
+        in place of long blocks, Andrews and Monahan, An improved heteroskedasticity and
+        autocorrelation consistent covariance matrix estimator, Econometrica 60 (1992) 953.
     """
     import numpy as np
 
@@ -114,11 +121,13 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         first = _centered_ranks(values)
         ways = first, first if len(set(samples)) == count else _centered_ranks(values[::-1])[::-1]
         factor = max(MIN_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
-        # Block length: three times the cube root of the count, the order of Hall, Horowitz and Jing, Biometrika 82
-        # (1995) 561, but at least ten blocks.
+        # Block length: three times the cube root of the count, the order of Hall, Horowitz and
+        # Jing, Biometrika 82 (1995) 561, but at least ten blocks.
         block = min(round(3 * math.cbrt(count)), count // 10)
         if block > 2:
-            factor = max(factor, _variance_of_sum((np.sign(ways[0]) + np.sign(ways[1])) / 2, block) / count)
+            factor = max(
+                factor, _variance_of_sum((np.sign(ways[0]) + np.sign(ways[1])) / 2, block) / count
+            )
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
     half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
@@ -133,9 +142,11 @@ def _centered_ranks(values: NDArray[float64]) -> NDArray[float64]:
 
 
 def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
-    """Return the factor of the correlation of neighbors on the variance of the count below the median.
+    """Return the factor of the correlation of neighbors on the variance of the count below the
+    median.
 
-    Source: the sides on which two normal values lie correlate by 2/pi asin(rho), Sheppard, Phil. Trans. R. Soc. A 192
+    Source: the sides on which two normal values lie correlate by 2/pi asin(rho), Sheppard, Phil.
+    Trans. R. Soc. A 192
         (1899) 101; rho from the correlation of ranks, 2 sin(pi r / 6), Pearson (1907).
     """
     import numpy as np
@@ -164,7 +175,8 @@ def _variance_of_sum(side: NDArray[float64], block: int) -> float:
     count = len(side)
     running = np.cumsum(np.concatenate(([0.0], side, side[:block])))
     sums = running[block : block + count] - running[:count]
-    # The last factor corrects for the sides, which balance exactly; it is 1 for blocks of one sample.
+    # The last factor corrects for the sides, which balance exactly; it is 1 for blocks of one
+    # sample.
     return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)
 
 
@@ -184,7 +196,8 @@ def half_width(interval: tuple[float, float], center: float) -> float:
 def outlier_count(samples_s: Sequence[float]) -> int:
     """Return the number of samples further than 5 median absolute deviations from the median.
 
-    If more than half of the samples are equal, as with a coarse timer, the mean absolute deviation is used.
+    If more than half of the samples are equal, as with a coarse timer, the mean absolute deviation
+    is used.
 
     Source: the fallback, Iglewicz and Hoaglin, How to detect and handle outliers (1993).
     """
@@ -208,12 +221,14 @@ class Modes:
 def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
     """Return the two clusters of the samples; None if they are one cluster, however noisy.
 
-    The samples are split to minimize the sum of the distances to the two medians. Both parts must be large and far
-    apart, with a valley between the medians that is not by chance.
+    The samples are split to minimize the sum of the distances to the two medians. Both parts must
+    be large and far apart, with a valley between the medians that is not by chance.
 
-    `step_s` is the timer resolution: samples are spread over a coarse step, or every step would be a mode.
+    `step_s` is the timer resolution: samples are spread over a coarse step, or every step would be
+    a mode.
 
-    Source: the split, k-medians with k = 2 in one dimension, Bradley, Mangasarian and Street, Clustering via concave
+    Source: the split, k-medians with k = 2 in one dimension, Bradley, Mangasarian and Street,
+    Clustering via concave
         minimization, NIPS 9 (1997); a difference of Poisson counts has the variance of their sum.
     """
     import numpy as np
@@ -235,7 +250,8 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
     peak, valley = int(near[:2].min()), int(near[2:].min())
     if valley > VALLEY_DEPTH * peak or peak - valley <= VALLEY_DEVIATES * math.sqrt(peak + valley):
         return None
-    # The split has the minimum fractions even without a valley: count the samples beyond the valley.
+    # The split has the minimum fractions even without a valley: count the samples beyond the
+    # valley.
     high_share = float(np.mean(values > (low + high) / 2))
     return Modes(low, high, high_share) if MODE_SHARE <= high_share <= 1 - MODE_SHARE else None
 
@@ -246,7 +262,9 @@ def _spread_over_step(ordered: NDArray[float64], step_s: float) -> NDArray[float
     on_grid = np.round(ordered / step_s) * step_s
     _, first, counts = np.unique(on_grid, return_index=True, return_counts=True)
     position = np.arange(len(ordered)) - np.repeat(first, counts)
-    spread: NDArray[float64] = on_grid + step_s * ((position + 0.5) / np.repeat(counts, counts) - 0.5)
+    spread: NDArray[float64] = on_grid + step_s * (
+        (position + 0.5) / np.repeat(counts, counts) - 0.5
+    )
     return spread
 
 
@@ -264,11 +282,13 @@ def _best_split(ordered: NDArray[float64], least: int) -> int:
 
 
 def drift(samples_s: Sequence[float]) -> float | None:
-    """Return the change from the first to the last third of the samples, as a fraction; None if none is significant.
+    """Return the change from the first to the last third of the samples, as a fraction; None if
+    none is significant.
 
     Positive means slower. The change must exceed `MIN_DRIFT` and the noise of the two medians.
 
-    Source: three groups and their medians, the resistant line of Tukey, Exploratory Data Analysis (1977), chapter 5.
+    Source: three groups and their medians, the resistant line of Tukey, Exploratory Data Analysis
+    (1977), chapter 5.
     """
     import numpy as np
 

@@ -1,7 +1,8 @@
 """Spread between measurements of the same code on one machine.
 
-The interval of one run describes only the seconds of its samples. Runs differ by more: clock, temperature, other
-processes. That spread is estimated from repeated runs of the same code on the same machine.
+The interval of one run describes only the seconds of its samples. Runs differ by more: clock,
+temperature, other processes. That spread is estimated from repeated runs of the same code on the
+same machine.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from typing import NamedTuple
 from results.stats.samples import quantile, student_t
 
 MAX_OTHER_DEGREES = 4
-"""Maximum degrees of freedom that the other rows add to the spread of a row, because rows differ. They add no more than
-the row's own, because all rows of a run move together.
+"""Maximum degrees of freedom that the other rows add to the spread of a row, because rows differ.
+They add no more than the row's own, because all rows of a run move together.
 
-Source: moderated variances, Smyth, Linear models and empirical Bayes methods, Statistical Applications in Genetics and
-Molecular Biology 3 (2004) article 3, with a quantile of the other rows in place of a fitted prior."""
+Source: moderated variances, Smyth, Linear models and empirical Bayes methods, Statistical
+Applications in Genetics and Molecular Biology 3 (2004) article 3, with a quantile of the other rows
+in place of a fitted prior."""
 
 OTHERS_QUANTILE = 0.9
-"""Quantile of the variances of all rows, assumed for a row without repeats. The standard deviation between 20 runs of
-matmuls of 256 to 1,024 was 1.8 to 5.7 % in six rows."""
+"""Quantile of the variances of all rows, assumed for a row without repeats. The standard deviation
+between 20 runs of matmuls of 256 to 1,024 was 1.8 to 5.7 % in six rows."""
 
 CERTAIN = 1e9
 """Degrees of freedom of the spread given by `--drift`."""
@@ -36,8 +38,8 @@ GIVEN = "--drift"
 """Source of a spread: the repeated measurements, or the option."""
 
 QUANTILES = {VISITS: 0.995}
-"""Quantile of Student's t for the interval by source, 0.975 by default. It is higher for visits: they are seconds
-apart, and a machine drifts further during a run."""
+"""Quantile of Student's t for the interval by source, 0.975 by default. It is higher for visits:
+they are seconds apart, and a machine drifts further during a run."""
 
 
 class Repeats(NamedTuple):
@@ -66,27 +68,37 @@ class Spread:
     degrees: float
     source: str
     has_runs: bool = True
-    """False if two runs are compared but only visits were repeated. That widens the interval without a verdict:
-    visits are seconds apart, runs minutes."""
+    """False if two runs are compared but only visits were repeated. That widens the interval
+    without a verdict: visits are seconds apart, runs minutes."""
 
     @property
     def half_width(self) -> float:
         """Half width of the 95 % interval of the difference of two measurements, in logarithms."""
-        return student_t(self.degrees, QUANTILES.get(self.source, 0.975)) * self.deviation * math.sqrt(2)
+        return (
+            student_t(self.degrees, QUANTILES.get(self.source, 0.975))
+            * self.deviation
+            * math.sqrt(2)
+        )
 
     @property
     def share(self) -> float:
-        """Change of the time, as a fraction, that 95 % of pairs of measurements of the same code do not exceed."""
+        """Change of the time, as a fraction, that 95 % of pairs of measurements of the same code do
+        not exceed.
+        """
         return math.expm1(self.half_width)
 
 
 def given_spread(share: float) -> Spread:
-    """Return the spread for which 95 % of pairs of measurements are within `share` of each other."""
+    """Return the spread for which 95 % of pairs of measurements are within `share` of each
+    other.
+    """
     return Spread(math.log1p(share) / (student_t(CERTAIN) * math.sqrt(2)), CERTAIN, GIVEN)
 
 
 def spread_of_visits(before: Sequence[float], after: Sequence[float]) -> Spread | None:
-    """Return the spread of the means of two rows, given the logarithms of their visits; None without repeats."""
+    """Return the spread of the means of two rows, given the logarithms of their visits; None
+    without repeats.
+    """
     squares, degrees = Repeats.of([before, after])
     mean_of = (1 / len(before) + 1 / len(after)) / 2
     return Spread(math.sqrt(squares / degrees * mean_of), degrees, VISITS) if degrees else None
@@ -96,7 +108,9 @@ class RowSpreads:
     """Spreads between runs of the rows of one machine."""
 
     def __init__(self, rows: Iterable[Repeats]) -> None:
-        """Pool rows. All rows of a run move together, so many rows have no more degrees of freedom than one row."""
+        """Pool rows. All rows of a run move together, so many rows have no more degrees of freedom
+        than one row.
+        """
         known = [row for row in rows if row.degrees]
         self._degrees = max((row.degrees for row in known), default=0)
         self._variances = sorted(row.squares / row.degrees for row in known)
@@ -107,17 +121,22 @@ class RowSpreads:
         return quantile(self._variances, OTHERS_QUANTILE), median(self._variances)
 
     def of(self, row: Repeats) -> Spread | None:
-        """Return the spread of a row from its repeats, moderated by the other rows; from those alone without repeats.
+        """Return the spread of a row from its repeats, moderated by the other rows; from those
+        alone without repeats.
 
         None if no row was repeated.
         """
         if not self._degrees:
             return None
         if not row.degrees:
-            return Spread(math.sqrt(self._of_others[0]), min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS)
+            return Spread(
+                math.sqrt(self._of_others[0]), min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS
+            )
         others = min(MAX_OTHER_DEGREES, row.degrees, len(self._variances) - 1)
         degrees = row.degrees + others
-        return Spread(math.sqrt((row.squares + others * self._of_others[1]) / degrees), degrees, RUNS)
+        return Spread(
+            math.sqrt((row.squares + others * self._of_others[1]) / degrees), degrees, RUNS
+        )
 
 
 def widest(spreads: Iterable[Spread | None]) -> Spread | None:

@@ -1,7 +1,8 @@
 """Verdicts on two series of times, interleaved or separate.
 
-Samples i of two interleaved series were taken in succession, so interference is in both. The verdict is on the median
-of the ratios of the pairs. Separate series also differ by the spread between measurements, see `results.stats.spread`.
+Samples i of two interleaved series were taken in succession, so interference is in both. The
+verdict is on the median of the ratios of the pairs. Separate series also differ by the spread
+between measurements, see `results.stats.spread`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from results.stats.comparison import DEFAULT_MARGIN, MIN_PAIRS, MORE_SAMPLES, UNKNOWN, UNSURE, Comparison, judged
-from results.stats.samples import MIN_FOR_CORRELATION, Z_975, Interval, interval_of_median, student_t
+from results.stats.comparison import (
+    DEFAULT_MARGIN,
+    MIN_PAIRS,
+    MORE_SAMPLES,
+    UNKNOWN,
+    UNSURE,
+    Comparison,
+    judged,
+)
+from results.stats.samples import (
+    MIN_FOR_CORRELATION,
+    Z_975,
+    Interval,
+    interval_of_median,
+    student_t,
+)
 from results.stats.spread import Spread
 
 SEQUENTIAL_WIDENING = 1.45
 """Factor on the width of an interval, because a comparison stops as soon as its verdict is clear.
 
-With it, all intervals of ten looks at 20, 40, ... 10,240 rounds contain the true ratio in 95 % of comparisons. A
-simulation of 40,000 sums of normal noise gives 2.71 standard errors instead of 1.96, a factor of 1.39. The rest is for
-few rounds: with the true change at the margin and 2 % noise, 2.4 % of 2,000 comparisons were SLOWER, 3.2 % with 1.39.
+With it, all intervals of ten looks at 20, 40, ... 10,240 rounds contain the true ratio in 95 % of
+comparisons. A simulation of 40,000 sums of normal noise gives 2.71 standard errors instead of 1.96,
+a factor of 1.39. The rest is for few rounds: with the true change at the margin and 2 % noise, 2.4
+% of 2,000 comparisons were SLOWER, 3.2 % with 1.39.
 
-Source: one constant for all looks, Pocock, Group sequential methods in the design and analysis of clinical trials,
-Biometrika 64 (1977) 191; as an interval, Jennison and Turnbull, Interim analyses: the repeated confidence interval
-approach, J. Royal Statistical Society B 51 (1989) 305."""
+Source: one constant for all looks, Pocock, Group sequential methods in the design and analysis of
+clinical trials, Biometrika 64 (1977) 191; as an interval, Jennison and Turnbull, Interim analyses:
+the repeated confidence interval approach, J. Royal Statistical Society B 51 (1989) 305."""
 
 DETECTION = 0.95
 """Probability of detecting the smallest detectable change."""
@@ -46,20 +62,34 @@ def compare_pairs(
     widening: float = 1.0,
     unit: str = "pair",
 ) -> Comparison:
-    """Return the ratio of two interleaved series of times, in seconds, with its interval and verdict.
+    """Return the ratio of two interleaved series of times, in seconds, with its interval and
+    verdict.
 
-    Exchanging the series inverts the ratio and exchanges FASTER and SLOWER. `margin` is the change of the time, as a
-    fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01. `widening` is a factor on the width of the interval.
+    Exchanging the series inverts the ratio and exchanges FASTER and SLOWER. `margin` is the change
+    of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01. `widening` is a
+    factor on the width of the interval.
 
-    Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013, for a ratio with its interval
-        instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that
-        must be shown like a difference.
+    Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013, for a ratio
+    with its interval
+        instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for
+        an equivalence that must be shown like a difference.
     """
     # Logarithms treat twice as fast and twice as slow alike.
-    ratios = [math.log(candidate / baseline) for baseline, candidate in zip(baseline_s, candidate_s, strict=True)]
+    ratios = [
+        math.log(candidate / baseline)
+        for baseline, candidate in zip(baseline_s, candidate_s, strict=True)
+    ]
     interval = interval_of_median(ratios, widening)
     return judged(
-        *(interval.center, interval.low, interval.high, interval.degrees, len(ratios), margin, unit),
+        *(
+            interval.center,
+            interval.low,
+            interval.high,
+            interval.degrees,
+            len(ratios),
+            margin,
+            unit,
+        ),
         is_too_narrow=interval.share_needed > 1 and len(ratios) >= MIN_FOR_CORRELATION,
         halves_in_ranks=_halves_in_ranks(ratios, interval, math.log1p(margin)),
     )
@@ -68,22 +98,28 @@ def compare_pairs(
 def judge_rounds(
     baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, is_fixed: bool = False
 ) -> Comparison:
-    """Return the comparison of two series of rounds, which may have stopped after any doubling of their number.
+    """Return the comparison of two series of rounds, which may have stopped after any doubling of
+    their number.
 
     With `is_fixed`, the number of rounds was set beforehand.
     """
-    return compare_pairs(baseline_s, candidate_s, margin, 1.0 if is_fixed else SEQUENTIAL_WIDENING, "round")
+    return compare_pairs(
+        baseline_s, candidate_s, margin, 1.0 if is_fixed else SEQUENTIAL_WIDENING, "round"
+    )
 
 
 def _halves_in_ranks(ratios: Sequence[float], interval: Interval, edge: float) -> float:
-    """Return the half widths between center and margin, counted in samples; infinite if all are beyond the margin."""
+    """Return the half widths between center and margin, counted in samples; infinite if all are
+    beyond the margin.
+    """
     sign = math.copysign(1, interval.center)
     within = sum(sign * ratio <= edge for ratio in ratios)
     return (1 - 2 * within / len(ratios)) / interval.share_needed if within else math.inf
 
 
 def times_longer(compared: Comparison) -> float | None:
-    """Return the factor on the number of rounds that would decide an UNSURE row; None if above `MAX_TIMES_LONGER`.
+    """Return the factor on the number of rounds that would decide an UNSURE row; None if above
+    `MAX_TIMES_LONGER`.
 
     The half width is proportional to 1 / sqrt(rounds).
     """
@@ -98,10 +134,11 @@ def times_longer(compared: Comparison) -> float | None:
 def smallest_detectable_change(
     baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
 ) -> float:
-    """Return the smallest slowdown, in percent, that is SLOWER in about 95 % of comparisons of as many such pairs.
+    """Return the smallest slowdown, in percent, that is SLOWER in about 95 % of comparisons of as
+    many such pairs.
 
-    Even if the measured ratio is 1.64 standard errors below the true one, its interval is beyond the margin. Only the
-    scatter of the ratio counts, not its value.
+    Even if the measured ratio is 1.64 standard errors below the true one, its interval is beyond
+    the margin. Only the scatter of the ratio counts, not its value.
 
     Raises:
         ValueError: fewer than `MIN_PAIRS` pairs.
@@ -121,7 +158,9 @@ class SideMean:
 
     center: float
     below: float
-    """Distance from the center to the lower end of the 95 % interval, from the scatter within the windows."""
+    """Distance from the center to the lower end of the 95 % interval, from the scatter within the
+    windows.
+    """
     above: float
     degrees: float
     samples: int
@@ -141,16 +180,21 @@ def side_of(windows: Sequence[Sequence[float]]) -> SideMean:
 
 
 def compare_sides(
-    baseline: SideMean, candidate: SideMean, margin: float = DEFAULT_MARGIN, spread: Spread | None = None
+    baseline: SideMean,
+    candidate: SideMean,
+    margin: float = DEFAULT_MARGIN,
+    spread: Spread | None = None,
 ) -> Comparison:
     """Return the ratio of two sides that were not interleaved, with its interval and verdict.
 
     Without a `spread` between measurements of the same code, it is UNSURE.
 
-    Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of confidence limits
-        about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs above that of the
-        samples within, Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013; degrees of freedom of
-        a sum of variances, Satterthwaite, Biometrics Bulletin 2 (1946) 110.
+    Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of
+    confidence limits
+        about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs
+        above that of the samples within, Kalibera and Jones, Rigorous benchmarking in reasonable
+        time, ISMM 2013; degrees of freedom of a sum of variances, Satterthwaite, Biometrics
+        Bulletin 2 (1946) 110.
     """
     below, above, degrees = _within(baseline, candidate)
     between = spread.half_width if spread else 0.0
@@ -161,28 +205,43 @@ def compare_sides(
     center = candidate.center - baseline.center
     samples = min(baseline.samples, candidate.samples)
     remedy = MORE_RUNS if between > (below + above) / 2 * MIN_SPREAD_SHARE else MORE_SAMPLES
-    compared = judged(*(center, center - below, center + above, degrees, samples, margin), drift=between, remedy=remedy)
+    compared = judged(
+        *(center, center - below, center + above, degrees, samples, margin),
+        drift=between,
+        remedy=remedy,
+    )
     if samples < MIN_PAIRS:  # the range of a few samples is not a 95 % interval
         return replace(compared, ci95=UNKNOWN, drift=0.0)
     if spread is None or not spread.has_runs:
-        return compared.unsure(f", but the spread between runs of the same code is unknown; {MORE_RUNS}")
+        return compared.unsure(
+            f", but the spread between runs of the same code is unknown; {MORE_RUNS}"
+        )
     if samples < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
         return compared.unsure(f", but {samples} samples are too few to estimate their correlation")
     return compared
 
 
 def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, float]:
-    """Return the distances of the interval's ends from the scatter within the windows, and its degrees of freedom.
+    """Return the distances of the interval's ends from the scatter within the windows, and its
+    degrees of freedom.
 
-    Source: the degrees of freedom of a difference, Welch, The generalization of Student's problem when several
+    Source: the degrees of freedom of a difference, Welch, The generalization of Student's problem
+    when several
         different population variances are involved, Biometrika 34 (1947) 28.
     """
     sides = (baseline, candidate)
     deviates = [student_t(side.degrees) for side in sides]
-    variances = [((side.below + side.above) / 2 / deviate) ** 2 for side, deviate in zip(sides, deviates, strict=True)]
-    squares = math.fsum(variance**2 / side.degrees for variance, side in zip(variances, sides, strict=True))
+    variances = [
+        ((side.below + side.above) / 2 / deviate) ** 2
+        for side, deviate in zip(sides, deviates, strict=True)
+    ]
+    squares = math.fsum(
+        variance**2 / side.degrees for variance, side in zip(variances, sides, strict=True)
+    )
     # Without scatter, any degrees of freedom will do.
-    degrees = max(1.0, sum(variances) ** 2 / squares) if squares else baseline.degrees + candidate.degrees
+    degrees = (
+        max(1.0, sum(variances) ** 2 / squares) if squares else baseline.degrees + candidate.degrees
+    )
     first, second = (student_t(degrees) / deviate for deviate in deviates)
     below = math.hypot(second * candidate.below, first * baseline.above)
     return below, math.hypot(second * candidate.above, first * baseline.below), degrees

@@ -1,7 +1,7 @@
 """The run file: JSON Lines, the environment, then one record per line.
 
-Each record is one `write` and one `fsync`, so a killed process leaves all records that it finished. No file with
-content is overwritten, and concurrent runs write separate files.
+Each record is one `write` and one `fsync`, so a killed process leaves all records that it finished.
+No file with content is overwritten, and concurrent runs write separate files.
 
 A truncated last line becomes a note; any other invalid line becomes a problem with its number.
 """
@@ -78,11 +78,20 @@ def load_run(path: Path | str) -> Run:
 
 
 def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Return the last record of each row: each visit appends a record with the samples of all visits so far."""
+    """Return the last record of each row: each visit appends a record with the samples of all
+    visits so far.
+    """
     latest = dict(enumerate(records))
     numbers: dict[tuple[object, ...], list[int]] = {}
     for number, record in enumerate(records):
-        row = (record.op, record.provider, record.dtype, record.case, str(record.options), record.fill)
+        row = (
+            record.op,
+            record.provider,
+            record.dtype,
+            record.case,
+            str(record.options),
+            record.fill,
+        )
         if len(record.visits) > 1 and (earlier := numbers.get((*row, record.visits[:-1]))):
             del latest[earlier.pop(0)]
         numbers.setdefault((*row, record.visits), []).append(number)
@@ -90,7 +99,9 @@ def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int | None]:
-    """Return the environment of a run file and its number of complete records: 0 if none, None if not counted."""
+    """Return the environment of a run file and its number of complete records: 0 if none, None if
+    not counted.
+    """
     with _opened(path) as file:
         environment = _environment(path, file)
         if not counts_records:
@@ -150,7 +161,9 @@ def _object(raw: bytes, kind: str) -> dict[str, Any]:
     try:
         try:
             data = msgspec.json.decode(raw)
-        except msgspec.DecodeError:  # a lone surrogate, or not JSON, for which `json` has the better message
+        except (
+            msgspec.DecodeError
+        ):  # a lone surrogate, or not JSON, for which `json` has the better message
             data = DECODER.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({getattr(error, 'msg', error)})") from None
@@ -236,16 +249,25 @@ class RunWriter:
             raise StoreError(f"cannot write {path}: it {cause}; choose another --output")
 
     @classmethod
-    def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
+    def create(
+        cls, environment: Environment, op: str, output: Path | str | None = None
+    ) -> RunWriter:
         """Create the file of a run and write the environment.
 
-        `output` is an empty or new file, or a directory (existing, or text that ends with a slash) for a file of the
-        default name, `<UTC>-<op>-<short id>.jsonl`. The default directory is `<runs>/<device slug>`.
+        `output` is an empty or new file, or a directory (existing, or text that ends with a slash)
+        for a file of the default name, `<UTC>-<op>-<short id>.jsonl`. The default directory is
+        `<runs>/<device slug>`.
         """
         match = RUN_ID.fullmatch(environment.run_id)
-        start, end = (match[1], match[3]) if match else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
+        start, end = (
+            (match[1], match[3])
+            if match
+            else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
+        )
         name = f"{start}-{_word(op)}-{_word(end)}{SUFFIX}"
-        path = Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
+        path = (
+            Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
+        )
         is_directory = isinstance(output, str) and output.endswith(("/", os.sep))
         try:
             path = path / name if is_directory or path.is_dir() else path
@@ -272,7 +294,9 @@ class RunWriter:
         """
         if self._descriptor < 0:
             raise StoreError(f"cannot write {self.path}: the run is closed")
-        size_before = os.fstat(self._descriptor).st_size  # an interrupted write may have added a line
+        size_before = os.fstat(
+            self._descriptor
+        ).st_size  # an interrupted write may have added a line
         try:
             rest = memoryview(encode_line(line))
             while rest:  # once, except on a disk that is nearly full
@@ -292,7 +316,9 @@ class RunWriter:
         """
         self.close()
         if self.path.is_file() and not self.path.is_symlink():
-            write_output(self.path, b"".join([encode_line(environment), *map(encode_line, records)]))
+            write_output(
+                self.path, b"".join([encode_line(environment), *map(encode_line, records)])
+            )
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -314,4 +340,6 @@ def _write_error(path: Path, error: OSError) -> StoreError:
     # "File exists" would not say that a parent is a file.
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return StoreError(f"cannot write {path}: a parent is a file; choose another --output")
-    return StoreError(f"cannot write {path}: {reason_of(error)}; choose another --output, or --no-save")
+    return StoreError(
+        f"cannot write {path}: {reason_of(error)}; choose another --output, or --no-save"
+    )

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from results.store.runfile import RUN_ID, SUFFIX, RunFileError, StoreError, read_head, reason_of, runs_directory
+from results.store.runfile import (
+    RUN_ID,
+    SUFFIX,
+    RunFileError,
+    StoreError,
+    read_head,
+    reason_of,
+    runs_directory,
+)
 
 MAX_LISTED = 5
 """Maximum number of runs in a message."""
@@ -42,11 +50,14 @@ class RunSummary:
 
 
 def list_runs(directory: Path | None = None, counts_records: bool = True) -> list[RunSummary]:
-    """Return the runs of a directory, newest first, also unreadable files; none if the directory does not exist.
+    """Return the runs of a directory, newest first, also unreadable files; none if the directory
+    does not exist.
 
     Counting the records reads the whole files.
     """
-    summaries = [_summary(path, counts_records) for path in _run_files(directory or runs_directory())]
+    summaries = [
+        _summary(path, counts_records) for path in _run_files(directory or runs_directory())
+    ]
     return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
 
 
@@ -86,11 +97,13 @@ def unix_time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummary], bool] | None = None) -> Path:
+def find_run(
+    name: str, directory: Path | None = None, fits: Callable[[RunSummary], bool] | None = None
+) -> Path:
     """Return the file of a run.
 
-    `name` is a path; a run id, short id or file name, or a unique start of one; or `latest`, the newest run that has a
-    record and that `fits` accepts.
+    `name` is a path; a run id, short id or file name, or a unique start of one; or `latest`, the
+    newest run that has a record and that `fits` accepts.
 
     Raises:
         RunNotFoundError: no run matches, or several do.
@@ -112,21 +125,33 @@ def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummar
     if matches:
         shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:MAX_LISTED])
         more = ", ..." if len(matches) > MAX_LISTED else ""
-        raise RunNotFoundError(f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path")
+        raise RunNotFoundError(
+            f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path"
+        )
     known = [known for run in runs for known in _names(run)]
-    near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [run.path.stem for run in runs[:MAX_LISTED]]
-    raise RunNotFoundError(f"no run '{name}' in {directory}; choose from {', '.join(near)} or `python -m results list`")
+    near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [
+        run.path.stem for run in runs[:MAX_LISTED]
+    ]
+    raise RunNotFoundError(
+        f"no run '{name}' in {directory}; choose from {', '.join(near)} or `python -m results list`"
+    )
 
 
-def _latest(runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary], bool] | None) -> Path:
+def _latest(
+    runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary], bool] | None
+) -> Path:
     readable = [run for run in runs if run.error is None]
     for run in readable:
         if run.records != 0 and (fits is None or fits(run)):
             return run.path
     if fits is not None:
-        raise RunNotFoundError(f"no run in {directory} has a matching record; list runs with python -m results list")
+        raise RunNotFoundError(
+            f"no run in {directory} has a matching record; list runs with python -m results list"
+        )
     if not readable:
-        raise RunNotFoundError(f"no run in {directory} can be read; python -m results list shows the errors")
+        raise RunNotFoundError(
+            f"no run in {directory} can be read; python -m results list shows the errors"
+        )
     return readable[0].path
 
 

@@ -1,1 +1,3 @@
-"""Resource accounting: parameters, FLOPs, memory, time and cost of language models, from plain numbers."""
+"""Resource accounting: parameters, FLOPs, memory, time and cost of language models, from plain
+numbers.
+"""

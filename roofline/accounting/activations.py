@@ -1,8 +1,9 @@
 """Bytes that a forward pass stores for the backward pass, by component.
 
-These are the tensors that autograd saves in a decoder block: inputs of norms and matmuls, query, key, value and output
-of attention, unfused attention scores, inputs and outputs of activation functions. Weights, workspaces, rounding by the
-allocator and temporaries of the backward pass are not counted.
+These are the tensors that autograd saves in a decoder block: inputs of norms and matmuls, query,
+key, value and output of attention, unfused attention scores, inputs and outputs of activation
+functions. Weights, workspaces, rounding by the allocator and temporaries of the backward pass are
+not counted.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from roofline.accounting.state import FP32_BYTES, Recipe
 ID_BYTES = 8
 
 CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
-"""Recompute nothing, the attention scores, every layer, groups of K layers, groups of sqrt(L) layers."""
+"""Recompute nothing, the attention scores, every layer, groups of K layers, groups of sqrt(L)
+layers.
+"""
 
-FORMULA = "per layer and token: w (4h + d (2a + 2k) + 2f, gated 4f), flash 4a of log-sum-exp, else w a s of scores"
+FORMULA = (
+    "per layer and token: w (4h + d (2a + 2k) + 2f, gated 4f), flash 4a of log-sum-exp, "
+    "else w a s of scores"
+)
 SOURCE = (
     "Korthikanti et al., Reducing Activation Recomputation (2022), table 2, tensor by tensor: "
     "s b h (34 + 5as/h) with dropout and without flash attention"
@@ -28,7 +34,9 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class Kernels:
-    """Properties of the implementation of a block that determine what it saves. Default: fused kernels, no dropout."""
+    """Properties of the implementation of a block that determine what it saves. Default: fused
+    kernels, no dropout.
+    """
 
     element_bytes: int = 2
     """w, bytes of one activation."""
@@ -41,7 +49,9 @@ class Kernels:
     has_dropout: bool = False
     """Whether masks of one byte per entry are saved."""
     is_norm_fused: bool = True
-    """Whether RMSNorm saves only its input; unfused, it saves the input in fp32 and the normalized values."""
+    """Whether RMSNorm saves only its input; unfused, it saves the input in fp32 and the normalized
+    values.
+    """
     normalized_bytes: int = 4
     """Bytes per normalized element of an unfused RMSNorm."""
     is_softmax_fp32: bool = False
@@ -50,7 +60,9 @@ class Kernels:
     statistic_bytes: int = 4
     """Bytes of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
     is_input_cast_apart: bool = False
-    """Whether each matmul saves a copy of a common input, as torch.autocast does for unfused matrices."""
+    """Whether each matmul saves a copy of a common input, as torch.autocast does for unfused
+    matrices.
+    """
     tensor_parallel: int = 1
     """Devices that split heads and the width of the MLP."""
     is_sequence_parallel: bool = False
@@ -70,24 +82,31 @@ class Kernels:
 
 
 EFFICIENT_ATTENTION_QUERIES = 32
-"""Source: torch 2.11, `torch/_meta_registrations.py`, `meta__scaled_dot_product_efficient_attention`."""
+"""Source: torch 2.11, `torch/_meta_registrations.py`,
+`meta__scaled_dot_product_efficient_attention`.
+"""
 
 
 EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 """Families whose eager kernels are tested against real models."""
 
 
-def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda", is_eager: bool = False) -> Kernels:
+def torch_kernels(
+    config: ModelConfig, recipe: Recipe, device_type: str = "cuda", is_eager: bool = False
+) -> Kernels:
     """Return the properties of torch's kernels on `cpu` or `cuda`.
 
-    On a CPU, RMSNorm is unfused, and LayerNorm saves bf16 statistics in bf16. On a GPU, attention in fp32 is the
-    memory-efficient one: keys and values are repeated, and a log-sum-exp is saved for a multiple of 32 queries. Under
-    autocast the stream stays in fp32, and each matmul casts its input.
+    On a CPU, RMSNorm is unfused, and LayerNorm saves bf16 statistics in bf16. On a GPU, attention
+    in fp32 is the memory-efficient one: keys and values are repeated, and a log-sum-exp is saved
+    for a multiple of 32 queries. Under autocast the stream stays in fp32, and each matmul casts its
+    input.
 
-    `is_eager`: plain operations of Hugging Face transformers with `attn_implementation="eager"`: unfused RMSNorm,
-    keys and values repeated for each query head, softmax in fp32 if the model has RMSNorm, unfused GELU in GPT-2.
+    `is_eager`: plain operations of Hugging Face transformers with `attn_implementation="eager"`:
+    unfused RMSNorm, keys and values repeated for each query head, softmax in fp32 if the model has
+    RMSNorm, unfused GELU in GPT-2.
 
-    Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and `scaled_dot_product_attention`; torch 2.11 and
+    Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and
+    `scaled_dot_product_attention`; torch 2.11 and
         2.13, `torch/_meta_registrations.py`. The modules of transformers, measured on a CPU.
     """
     is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
@@ -112,19 +131,27 @@ def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda"
 
 
 def layer_activations(
-    config: ModelConfig, sequence: int, batch: int = 1, kernels: Kernels | None = None, has_experts: bool = False
+    config: ModelConfig,
+    sequence: int,
+    batch: int = 1,
+    kernels: Kernels | None = None,
+    has_experts: bool = False,
 ) -> dict[str, int]:
     """Return the bytes that one layer saves for `batch` sequences on one device, by component.
 
-    Exact for blocks of GPT-2 and Llama. Experts have an even load, with permuted inputs and outputs; latent attention
-    saves its expanded keys and values.
+    Exact for blocks of GPT-2 and Llama. Experts have an even load, with permuted inputs and
+    outputs; latent attention saves its expanded keys and values.
 
-    Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence parallelism all over t.
+    Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence
+    parallelism all over t.
     """
     if config.state:
         raise ConfigError(f"{config.name}: activations of state-space models are not supported")
     kernels, tokens = kernels or Kernels(), sequence * batch
-    saved = {name: ceil(tokens * size / kernels.token_ways) for name, size in _norm_bytes(config, kernels).items()}
+    saved = {
+        name: ceil(tokens * size / kernels.token_ways)
+        for name, size in _norm_bytes(config, kernels).items()
+    }
     saved["attention"] = ceil(tokens * _attention_bytes(config, kernels))
     divided = _score_bytes(config, kernels, sequence)
     if has_experts and config.experts:
@@ -155,7 +182,10 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
 def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
     """Key and value heads are replicated if there are fewer than devices, as in `state.shard`."""
     ways = kernels.tensor_parallel
-    heads, stored_heads = Fraction(config.heads, ways), Fraction(config.kv_heads, min(ways, config.kv_heads))
+    heads, stored_heads = (
+        Fraction(config.heads, ways),
+        Fraction(config.kv_heads, min(ways, config.kv_heads)),
+    )
     if config.latent:
         stored_heads = heads
     key_heads = heads if kernels.is_key_expanded else stored_heads
@@ -164,8 +194,11 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
         elements += Fraction(2 * (config.latent.query_rank + config.latent.kv_rank), ways)
     normalized = Fraction(0)
     if config.has_qk_norm:
-        # Norms compute in the dtype of their weights, which under autocast is not the dtype of the matmuls.
-        saved = kernels.stream_bytes if kernels.is_norm_fused else FP32_BYTES + kernels.normalized_bytes
+        # Norms compute in the dtype of their weights, which under autocast is not the dtype of the
+        # matmuls.
+        saved = (
+            kernels.stream_bytes if kernels.is_norm_fused else FP32_BYTES + kernels.normalized_bytes
+        )
         normalized = (saved * config.head_dim + kernels.statistic_bytes) * (heads + stored_heads)
     return kernels.element_bytes * elements + normalized
 
@@ -191,7 +224,9 @@ def _expert_bytes(config: ModelConfig, experts: Experts, kernels: Kernels) -> in
     routed = experts.per_token * (
         _mlp_bytes(config, experts.mlp_width, kernels) + 2 * kernels.element_bytes * config.width
     )
-    return routed + _mlp_bytes(config, experts.shared_mlp_width, kernels) + FP32_BYTES * experts.count
+    return (
+        routed + _mlp_bytes(config, experts.shared_mlp_width, kernels) + FP32_BYTES * experts.count
+    )
 
 
 def model_activations(
@@ -204,17 +239,23 @@ def model_activations(
 ) -> dict[str, int]:
     """Return the peak bytes of the activations of all layers on one device, by component.
 
-    `full` stores the input of each layer, plus one recomputed layer; groups of K layers one input each, plus one
-    recomputed group; `selective` everything except attention scores, plus those of one layer. A pipeline stage stores
-    activations of `micro_batches`, and recomputes one at a time.
+    `full` stores the input of each layer, plus one recomputed layer; groups of K layers one input
+    each, plus one recomputed group; `selective` everything except attention scores, plus those of
+    one layer. A pipeline stage stores activations of `micro_batches`, and recomputes one at a time.
 
-    Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with Sublinear Memory Cost
+    Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with
+    Sublinear Memory Cost
         (2016): groups of sqrt(L).
     """
     kernels = kernels or Kernels()
     kinds = {False: config.dense_layers, True: config.layers - config.dense_layers}
-    layers = {kind: layer_activations(config, sequence, batch, kernels, has_experts=kind) for kind in kinds}
-    largest = max((layers[kind] for kind in kinds if kinds[kind]), key=lambda parts: sum(parts.values()))
+    layers = {
+        kind: layer_activations(config, sequence, batch, kernels, has_experts=kind)
+        for kind in kinds
+    }
+    largest = max(
+        (layers[kind] for kind in kinds if kinds[kind]), key=lambda parts: sum(parts.values())
+    )
     group = checkpoint_group(checkpoint, config.layers)
     if group:
         boundary = ceil(kernels.stream_bytes * sequence * batch * config.width / kernels.token_ways)
@@ -231,7 +272,9 @@ def model_activations(
 
 
 def checkpoint_group(checkpoint: str, layers: int) -> int:
-    """Return the layers that are recomputed together: `full` 1, `every-K` or K: K, `sqrt` ceil(sqrt(L)), else 0."""
+    """Return the layers that are recomputed together: `full` 1, `every-K` or K: K, `sqrt`
+    ceil(sqrt(L)), else 0.
+    """
     if checkpoint in ("none", "selective"):
         return 0
     if checkpoint == "full":
@@ -243,5 +286,6 @@ def checkpoint_group(checkpoint: str, layers: int) -> int:
         return int(digits)
     allowed = ", ".join(CHECKPOINTS)
     raise ConfigError(
-        f"unknown checkpointing {checkpoint!r} (choose from {allowed}, with an integer K from 1 to {layers})"
+        f"unknown checkpointing {checkpoint!r} (choose from {allowed}, with an integer K from 1 "
+        f"to {layers})"
     )

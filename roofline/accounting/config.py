@@ -1,4 +1,6 @@
-"""The configuration of a decoder-only transformer, from which parameters, FLOPs and bytes are counted."""
+"""The configuration of a decoder-only transformer, from which parameters, FLOPs and bytes are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Experts:
 class StateSpace:
     """The token mixer that replaces attention and MLP: a convolution, and a state that is scanned.
 
-    Source: Gu and Dao, Mamba (2023); Dao and Gu, Transformers are SSMs (2024), for heads and groups.
+    Source: Gu and Dao, Mamba (2023); Dao and Gu, Transformers are SSMs (2024), for heads and
+    groups.
     """
 
     inner_width: int
@@ -72,7 +75,9 @@ class StateSpace:
 
     @property
     def state_elements(self) -> int:
-        """Elements per layer and sequence of any length: the state and the inputs of the convolution."""
+        """Elements per layer and sequence of any length: the state and the inputs of the
+        convolution.
+        """
         return self.inner_width * self.state_size + self.convolved_width * self.kernel
 
 
@@ -104,7 +109,9 @@ class ModelConfig:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
-    """RMSNorm of each head's query and key, with one weight of `head_dim` for all heads (Qwen3, Gemma 3)."""
+    """RMSNorm of each head's query and key, with one weight of `head_dim` for all heads (Qwen3,
+    Gemma 3).
+    """
     is_qk_norm_per_head: bool = False
     """Whether these norms have separate weights per head (OLMo 2, Command-R)."""
     has_sinks: bool = False
@@ -134,7 +141,9 @@ class ModelConfig:
         return self.layers - (self.experts.layers if self.experts else 0)
 
     def with_layers(self, layers: int) -> Self:
-        """Return the model with another number of layers, and at most as many with experts or windows."""
+        """Return the model with another number of layers, and at most as many with experts or
+        windows.
+        """
         experts = self.experts and replace(self.experts, layers=min(self.experts.layers, layers))
         windowed = min(self.windowed_layers, layers)
         return replace(self, layers=layers, windowed_layers=windowed, experts=experts)
@@ -148,10 +157,23 @@ class ModelConfig:
 
 def dense_model(parameters: float) -> ModelConfig:
     """Return a dense model of N parameters: one matrix, without attention and cache."""
-    sizes: dict[str, Any] = dict.fromkeys(("width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary"), 0)
+    sizes: dict[str, Any] = dict.fromkeys(
+        ("width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary"), 0
+    )
     source = "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1"
-    name, whole = f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e"), max(1, round(parameters))
-    return ModelConfig(name=name, family="parameters", parameters=whole, layers=1, is_tied=True, source=source, **sizes)
+    name, whole = (
+        f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e"),
+        max(1, round(parameters)),
+    )
+    return ModelConfig(
+        name=name,
+        family="parameters",
+        parameters=whole,
+        layers=1,
+        is_tied=True,
+        source=source,
+        **sizes,
+    )
 
 
 _Value = TypeVar("_Value")
@@ -175,14 +197,20 @@ class ConfigKeys:
         """Return an integer; 0 if the value is null, the default if the key is missing."""
         return 0 if key in self._values and not self.has(key) else self.whole(key, default=default)
 
-    def whole(self, *keys: str, default: int | None = None, least: int = 1, largest: str = "extent") -> int:
+    def whole(
+        self, *keys: str, default: int | None = None, least: int = 1, largest: str = "extent"
+    ) -> int:
         key = next((name for name in keys if self.has(name)), None)
         if key is None:
             if default is None:
                 raise ConfigError(f"{self._where}: '{keys[0]}' is missing")
             return self.assumed(keys[0], default)
         value = self._values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_VALUES[largest]:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not least <= value <= MAX_VALUES[largest]
+        ):
             self.refuse(key, f"an integer from {least} to {MAX_VALUES[largest]:,}")
         return int(value)
 
@@ -203,7 +231,9 @@ class ConfigKeys:
 
     def layer_indices(self, key: str, layers: int) -> set[int]:
         value = self._values.get(key) or []
-        if not isinstance(value, list) or not all(type(item) is int and 0 <= item < layers for item in value):
+        if not isinstance(value, list) or not all(
+            type(item) is int and 0 <= item < layers for item in value
+        ):
             self.refuse(key, f"a list of layers from 0 to {layers - 1}")
         return set(value)
 
@@ -213,7 +243,9 @@ class ConfigKeys:
         return value
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
-        raise ConfigError(f"{self._where}: expected {allowed} for '{key}', got {shown_value(self._values[key])}")
+        raise ConfigError(
+            f"{self._where}: expected {allowed} for '{key}', got {shown_value(self._values[key])}"
+        )
 
 
 def shown_value(value: object) -> str:

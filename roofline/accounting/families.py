@@ -1,7 +1,8 @@
 """The configuration keys of each supported family of models.
 
-The keys are those of the `config.json` of Hugging Face transformers. A missing key has the default of the family's
-configuration class, which is listed among the assumptions; keys that no file of a family lacks are required.
+The keys are those of the `config.json` of Hugging Face transformers. A missing key has the default
+of the family's configuration class, which is listed among the assumptions; keys that no file of a
+family lacks are required.
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roofline.accounting.config import ConfigError, ConfigKeys, Experts, LatentAttention, ModelConfig, StateSpace
+from roofline.accounting.config import (
+    ConfigError,
+    ConfigKeys,
+    Experts,
+    LatentAttention,
+    ModelConfig,
+    StateSpace,
+)
 
 PARTLY_ROTATED = ("gpt_neox", "nanogpt", "falcon")
 """Families with partial or no rotary positions."""
@@ -39,14 +47,18 @@ ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
 def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> ModelConfig:
     values = FAMILIES[family](keys)
-    config = ModelConfig(name=name, family=family, source=source, assumptions=tuple(keys.assumptions), **values)
+    config = ModelConfig(
+        name=name, family=family, source=source, assumptions=tuple(keys.assumptions), **values
+    )
     _check(config, name)
     return config
 
 
 def _check(config: ModelConfig, name: str) -> None:
     if config.heads % config.kv_heads:
-        raise ConfigError(f"{name}: {config.heads} heads are not a multiple of {config.kv_heads} key/value heads")
+        raise ConfigError(
+            f"{name}: {config.heads} heads are not a multiple of {config.kv_heads} key/value heads"
+        )
     rotated = config.latent.rope_dim if config.latent else config.head_dim
     if not config.position_embeddings and config.family not in PARTLY_ROTATED and rotated % 2:
         raise ConfigError(f"{name}: heads of odd width, {rotated}, do not support rotary positions")
@@ -56,7 +68,10 @@ def _check(config: ModelConfig, name: str) -> None:
 
 
 def _decoder(
-    keys: ConfigKeys, is_tied: bool = False, kv_heads: int | None = None, names: Mapping[str, str] = NAMES
+    keys: ConfigKeys,
+    is_tied: bool = False,
+    kv_heads: int | None = None,
+    names: Mapping[str, str] = NAMES,
 ) -> dict[str, Any]:
     width, heads = keys.whole(names["width"]), keys.whole(names["heads"])
     has_head_dim = keys.has(names["head_dim"])
@@ -108,7 +123,9 @@ def _window(keys: ConfigKeys, layers: int, windowed_layers: int | None = None) -
 
 
 def _experts(keys: ConfigKeys, *count_keys: str, **others: Any) -> Experts:
-    return Experts(count=keys.whole(*count_keys), per_token=keys.whole("num_experts_per_tok"), **others)
+    return Experts(
+        count=keys.whole(*count_keys), per_token=keys.whole("num_experts_per_tok"), **others
+    )
 
 
 def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
@@ -119,7 +136,9 @@ def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _nanogpt(keys: ConfigKeys) -> dict[str, Any]:
-    """GPT-2 as nanoGPT writes it: `bias` switches all biases, `has_positions` the learned positions."""
+    """GPT-2 as nanoGPT writes it: `bias` switches all biases, `has_positions` the learned
+    positions.
+    """
     values = _gpt2(keys)
     is_biased = keys.flag("bias", False)
     values |= _layer_norm(is_biased) | {"has_norm_bias": is_biased}
@@ -142,7 +161,9 @@ def _mistral(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _phi3(keys: ConfigKeys) -> dict[str, Any]:
-    """Phi-3: Llama with query, key and value, and gate and up, in one matrix each; the counts are the same."""
+    """Phi-3: Llama with query, key and value, and gate and up, in one matrix each; the counts are
+    the same.
+    """
     values = _grouped(keys, is_optional=True)
     return values | _window(keys, values["layers"])
 
@@ -186,7 +207,9 @@ def _qwen_experts(keys: ConfigKeys, layers: int, shared_mlp_width: int = 0) -> d
 
 def _qwen2_moe(keys: ConfigKeys) -> dict[str, Any]:
     values = _qwen2(keys) | {"has_qkv_bias": keys.flag("qkv_bias", True)}
-    return values | _qwen_experts(keys, values["layers"], keys.whole("shared_expert_intermediate_size"))
+    return values | _qwen_experts(
+        keys, values["layers"], keys.whole("shared_expert_intermediate_size")
+    )
 
 
 def _qwen3_moe(keys: ConfigKeys) -> dict[str, Any]:
@@ -195,11 +218,17 @@ def _qwen3_moe(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _gemma(keys: ConfigKeys) -> dict[str, Any]:
-    return _grouped(keys, is_tied=True) | {"head_dim": keys.whole("head_dim")} | _attention_biases(keys, False)
+    return (
+        _grouped(keys, is_tied=True)
+        | {"head_dim": keys.whole("head_dim")}
+        | _attention_biases(keys, False)
+    )
 
 
 def _gemma2(keys: ConfigKeys) -> dict[str, Any]:
-    """Gemma 2: norms before and after each part; every second layer, from the first, sees a window."""
+    """Gemma 2: norms before and after each part; every second layer, from the first, sees a
+    window.
+    """
     values = _gemma(keys) | {"norms_per_layer": 4}
     layers = values["layers"]
     return values | _window(keys, layers, windowed_layers=(layers + 1) // 2)
@@ -229,7 +258,8 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
         keys,
         "n_routed_experts",
         mlp_width=mlp_width,
-        layers=values["layers"] - min(values["layers"], keys.whole("first_k_dense_replace", least=0)),
+        layers=values["layers"]
+        - min(values["layers"], keys.whole("first_k_dense_replace", least=0)),
         shared_mlp_width=mlp_width * keys.whole("n_shared_experts", least=0),
     )
     keys.assumptions.append("multi-token prediction (MTP) layers and router offsets are left out")
@@ -246,7 +276,9 @@ def _deepseek_v2(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _olmo2(keys: ConfigKeys) -> dict[str, Any]:
-    """OLMo 2: norms after each part instead of before; query and key normalized over all heads together."""
+    """OLMo 2: norms after each part instead of before; query and key normalized over all heads
+    together.
+    """
     return _llama(keys) | {"has_mlp_bias": False, "has_qk_norm": True, "is_qk_norm_per_head": True}
 
 
@@ -260,8 +292,19 @@ def _cohere(keys: ConfigKeys) -> dict[str, Any]:
 def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
     values = _grouped(keys) | _attention_biases(keys, True)
     layers = values["layers"]
-    experts = _experts(keys, "num_local_experts", mlp_width=values["mlp_width"], layers=layers, has_router_bias=True)
-    values |= {"head_dim": keys.whole("head_dim"), "has_mlp_bias": True, "has_sinks": True, "experts": experts}
+    experts = _experts(
+        keys,
+        "num_local_experts",
+        mlp_width=values["mlp_width"],
+        layers=layers,
+        has_router_bias=True,
+    )
+    values |= {
+        "head_dim": keys.whole("head_dim"),
+        "has_mlp_bias": True,
+        "has_sinks": True,
+        "experts": experts,
+    }
     return values | _window(keys, layers, windowed_layers=(layers + 1) // 2)
 
 
@@ -269,13 +312,18 @@ def _llama4(keys: ConfigKeys) -> dict[str, Any]:
     values = _llama(keys)
     layers, width = values["layers"], values["mlp_width"]
     step = keys.whole("interleave_moe_layer_step", default=1)
-    sparse = len(keys.layer_indices("moe_layers", layers)) if keys.has("moe_layers") else layers // step
-    experts = _experts(keys, "num_local_experts", mlp_width=width, layers=sparse, shared_mlp_width=width)
+    sparse = (
+        len(keys.layer_indices("moe_layers", layers)) if keys.has("moe_layers") else layers // step
+    )
+    experts = _experts(
+        keys, "num_local_experts", mlp_width=width, layers=sparse, shared_mlp_width=width
+    )
     chunk = keys.whole("attention_chunk_size", default=8192)
     kinds = keys.words("layer_types", ("full_attention", "chunked_attention"))
     chunked = layers - layers // 4 if kinds is None else kinds.count("chunked_attention")
     keys.assumptions.append(
-        f"attention in chunks of {chunk} is counted as a window: an upper bound beyond {chunk} tokens"
+        f"attention in chunks of {chunk} is counted as a window: an upper bound beyond {chunk} "
+        f"tokens"
     )
     return values | {
         "has_mlp_bias": False,
@@ -288,10 +336,17 @@ def _llama4(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _falcon(keys: ConfigKeys) -> dict[str, Any]:
-    """Falcon: one or two norms for parallel attention and MLP; one key/value head, or groups in newer models."""
-    is_new, is_parallel = keys.flag("new_decoder_architecture", False), keys.flag("parallel_attn", True)
+    """Falcon: one or two norms for parallel attention and MLP; one key/value head, or groups in
+    newer models.
+    """
+    is_new, is_parallel = (
+        keys.flag("new_decoder_architecture", False),
+        keys.flag("parallel_attn", True),
+    )
     heads, is_shared = keys.whole("num_attention_heads"), keys.flag("multi_query", True)
-    norms = keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
+    norms = (
+        keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
+    )
     grouped = keys.whole("num_kv_heads", default=heads) if is_new else 1 if is_shared else heads
     values = _decoder(keys, True, grouped, NAMES | {"head_dim": "", "ffn": "ffn_hidden_size"})
     return values | {
@@ -308,7 +363,9 @@ def _opt(keys: ConfigKeys) -> dict[str, Any]:
         keys.refuse("word_embed_proj_dim", f"{values['width']}, as 'hidden_size'")
     if not keys.flag("layer_norm_elementwise_affine", True):
         keys.refuse("layer_norm_elementwise_affine", "true")
-    is_removed = keys.has("_remove_final_layer_norm") and keys.flag("_remove_final_layer_norm", False)
+    is_removed = keys.has("_remove_final_layer_norm") and keys.flag(
+        "_remove_final_layer_norm", False
+    )
     return values | {
         "position_embeddings": keys.whole("max_position_embeddings") + 2,
         **_layer_norm(keys.flag("enable_bias", True)),
@@ -317,13 +374,19 @@ def _opt(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _mamba(keys: ConfigKeys) -> dict[str, Any]:
-    rank = keys.whole("time_step_rank") if keys.has("time_step_rank") else -(-keys.whole("hidden_size") // 16)
+    rank = (
+        keys.whole("time_step_rank")
+        if keys.has("time_step_rank")
+        else -(-keys.whole("hidden_size") // 16)
+    )
     return _state_space(keys, True, state_size=keys.whole("state_size", default=16), step_rank=rank)
 
 
 def _mamba2(keys: ConfigKeys) -> dict[str, Any]:
     heads, groups = keys.whole("num_heads"), keys.whole("n_groups")
-    values = _state_space(keys, False, state_size=keys.whole("state_size"), heads=heads, groups=groups)
+    values = _state_space(
+        keys, False, state_size=keys.whole("state_size"), heads=heads, groups=groups
+    )
     inner = values["state"].inner_width
     if heads * keys.whole("head_dim") != inner:
         keys.refuse("head_dim", f"{inner} / 'num_heads' {heads}")

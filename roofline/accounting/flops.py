@@ -1,7 +1,7 @@
 """FLOPs of a training step by named conventions: those of the model, and those executed.
 
-A fused multiply-add counts as 2. Norms, activations, softmax and the optimizer are not counted, unless a convention
-includes them.
+A fused multiply-add counts as 2. Norms, activations, softmax and the optimizer are not counted,
+unless a convention includes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Convention:
     formula: str
     source: str
     mask: str = ""
-    """Counted pairs of query and key, as in `doubled_pairs`; "" if attention scores are not counted."""
+    """Counted pairs of query and key, as in `doubled_pairs`; "" if attention scores are not
+    counted.
+    """
     left_out: tuple[str, ...] | None = None
     """Components that N of 6 N excludes; None if matrix products with weights are counted."""
 
@@ -40,8 +42,18 @@ EXECUTED = "matrix products as executed"
 CONVENTIONS = {
     convention.name: convention
     for convention in (
-        Convention("6nd", "6 N, all parameters used by a token", "Kaplan et al. (2020); CS336 lecture 2", left_out=()),
-        Convention("6nd-no-embedding", f"6 {BODY}", f"{KAPLAN}, section 2.1", left_out=(*LOOKED_UP, "lm_head")),
+        Convention(
+            "6nd",
+            "6 N, all parameters used by a token",
+            "Kaplan et al. (2020); CS336 lecture 2",
+            left_out=(),
+        ),
+        Convention(
+            "6nd-no-embedding",
+            f"6 {BODY}",
+            f"{KAPLAN}, section 2.1",
+            left_out=(*LOOKED_UP, "lm_head"),
+        ),
         Convention(
             "kaplan",
             f"6 N + 6 L a d s, {BODY}",
@@ -56,7 +68,9 @@ CONVENTIONS = {
             "full",
             LOOKED_UP,
         ),
-        Convention("gemm-full", "6 N_mm + 12 L a d s", f"{EXECUTED}, all pairs of attention", "full"),
+        Convention(
+            "gemm-full", "6 N_mm + 12 L a d s", f"{EXECUTED}, all pairs of attention", "full"
+        ),
         Convention(
             "gemm-causal-half",
             "6 N_mm + 6 L a d s, less if a window is shorter",
@@ -89,7 +103,9 @@ class FlopCount:
     tokens: int
     forward: dict[str, int]
     input_gradients: dict[str, int] = field(default_factory=dict)
-    """Backward pass, gradients of inputs (dgrad), including both inputs of the attention matmuls."""
+    """Backward pass, gradients of inputs (dgrad), including both inputs of the attention
+    matmuls.
+    """
     weight_gradients: dict[str, int] = field(default_factory=dict)
     """Backward pass, gradients of weights (wgrad)."""
     recomputed: dict[str, int] = field(default_factory=dict)
@@ -130,7 +146,9 @@ def convention_of(config: ModelConfig, convention: str, default: str) -> str:
     if not config.parameters:
         return convention
     if convention not in ("6nd", default):
-        raise ConfigError("--params only supports 6 N D: give a model for --convention or --checkpoint selective")
+        raise ConfigError(
+            "--params only supports 6 N D: give a model for --convention or --checkpoint selective"
+        )
     return "6nd"
 
 
@@ -146,23 +164,30 @@ def train_flops(
 ) -> FlopCount:
     """Return the FLOPs of one training step on `batch` sequences by a convention.
 
-    Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective), every layer, and the
-    scores that flash attention recomputes. `is_frozen` weights have no gradients. A sequence consists of documents of
-    `document` tokens, without attention between them.
+    Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective), every
+    layer, and the scores that flash attention recomputes. `is_frozen` weights have no gradients. A
+    sequence consists of documents of `document` tokens, without attention between them.
     """
     counted_by = CONVENTIONS[convention]
     if document is not None and not counted_by.sees_masks:
         raise ConfigError(
-            f"convention '{convention}' does not support documents: use gemm-causal-half or gemm-causal-exact"
+            f"convention '{convention}' does not support documents: use gemm-causal-half or "
+            f"gemm-causal-exact"
         )
-    forward = {name: batch * flops for name, flops in _forward(config, sequence, counted_by, document).items()}
+    forward = {
+        name: batch * flops
+        for name, flops in _forward(config, sequence, counted_by, document).items()
+    }
     if checkpoint == "selective" and not forward.get("attention_core"):
         raise ConfigError(
-            f"convention '{convention}' does not count attention scores, which --checkpoint selective recomputes"
+            f"convention '{convention}' does not count attention scores, which --checkpoint "
+            f"selective recomputes"
         )
     recomputed: dict[str, int] = {}
     if checkpoint_group(checkpoint, config.layers):
-        recomputed = {name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")}
+        recomputed = {
+            name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")
+        }
     elif checkpoint == "selective":
         recomputed = {"attention_core": forward["attention_core"]}
     if is_flash and forward.get("attention_core"):
@@ -172,7 +197,9 @@ def train_flops(
         convention=counted_by,
         tokens=sequence * batch,
         forward=forward,
-        input_gradients={name: flops * (2 if name in CORES else 1) for name, flops in forward.items()},
+        input_gradients={
+            name: flops * (2 if name in CORES else 1) for name, flops in forward.items()
+        },
         weight_gradients={} if is_frozen else {n: f for n, f in forward.items() if n not in CORES},
         recomputed={name: flops for name, flops in recomputed.items() if flops},
     )
@@ -181,22 +208,32 @@ def train_flops(
 CORES = ("attention_core", "attention_softmax", "state_scan")
 
 
-def _forward(config: ModelConfig, sequence: int, convention: Convention, document: int | None) -> dict[str, int]:
+def _forward(
+    config: ModelConfig, sequence: int, convention: Convention, document: int | None
+) -> dict[str, int]:
     if convention.left_out is not None:
         count = count_parameters(config)
         parts = dict(count.components)
         if config.is_tied:  # the embedding is also the head
             parts["lm_head"] = parts.pop("embedding", 0)
-        flops = {"parameters": 2 * sequence * (count.active - sum(parts.get(name, 0) for name in convention.left_out))}
+        flops = {
+            "parameters": 2
+            * sequence
+            * (count.active - sum(parts.get(name, 0) for name in convention.left_out))
+        }
         if convention.mask:
-            flops["attention_core"] = all_layers_core(config, sequence, sequence, convention.mask, sees_windows=False)
+            flops["attention_core"] = all_layers_core(
+                config, sequence, sequence, convention.mask, sees_windows=False
+            )
         return flops
     products = gemm_flops(config, sequence)
     if convention.name == "chinchilla":
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
     lengths = [document or sequence, sequence % (document or sequence)]
-    core, rest = (all_layers_core(config, n, n, convention.mask, convention.sees_masks) for n in lengths)
+    core, rest = (
+        all_layers_core(config, n, n, convention.mask, convention.sees_masks) for n in lengths
+    )
     products["attention_core"] = sequence // lengths[0] * core + rest
     return products
 
@@ -204,10 +241,11 @@ def _forward(config: ModelConfig, sequence: int, convention: Convention, documen
 def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
     """Return the forward FLOPs of all matmuls with weights, by component: 2 x tokens x N_mm.
 
-    State-space models also have a convolution and the product of the state with its output matrix, 2 i n per token and
-    layer. State updates are elementwise, and not counted.
+    State-space models also have a convolution and the product of the state with its output matrix,
+    2 i n per token and layer. State updates are elementwise, and not counted.
 
-    Source: 2 m n k per matmul; N_mm of `count_parameters`; the convolution and scan of Gu and Dao, Mamba (2023).
+    Source: 2 m n k per matmul; N_mm of `count_parameters`; the convolution and scan of Gu and Dao,
+    Mamba (2023).
     """
     flops: dict[str, int] = {}
     for weight in weights(config):
@@ -224,7 +262,12 @@ def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
 
 
 def all_layers_core(
-    config: ModelConfig, queries: int, keys: int, mask: str, sees_windows: bool = True, is_absorbed: bool = False
+    config: ModelConfig,
+    queries: int,
+    keys: int,
+    mask: str,
+    sees_windows: bool = True,
+    is_absorbed: bool = False,
 ) -> int:
     """Return `attention_core_flops` of all layers; `is_absorbed` as in `inference.decode_flops`."""
     dims = (config.head_dim, config.value_dim)
@@ -237,12 +280,16 @@ def all_layers_core(
 
 
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:
-    """Return twice the pairs of query and key that are counted, so that half a square stays an integer.
+    """Return twice the pairs of query and key that are counted, so that half a square stays an
+    integer.
 
-    `full`: q c. `causal-exact`: q c - q (q - 1) / 2, the last query sees all keys (bottom right). `causal-half`:
-    q c - q^2 / 2, half of the square q x q instead of its triangle. Windows shorter than the keys are always exact.
+    `full`: q c. `causal-exact`: q c - q (q - 1) / 2, the last query sees all keys (bottom right).
+    `causal-half`:
+    q c - q^2 / 2, half of the square q x q instead of its triangle. Windows shorter than the keys
+    are always exact.
 
-    Source: vllm-project/vllm pull request 34150 (bottom-right pairs); facebookresearch/xformers issue 1402, which has
+    Source: vllm-project/vllm pull request 34150 (bottom-right pairs); facebookresearch/xformers
+    issue 1402, which has
         1536 and 1632 FLOPs for the half square and for exact pairs.
     """
     if window is not None and window < keys:
@@ -263,7 +310,8 @@ def attention_core_flops(
     mask: str = "full",
     window: int | None = None,
 ) -> int:
-    """Return the FLOPs of Q K^T and P V of one sequence in one layer, forward: 2 x pairs x a x (d_qk + d_v).
+    """Return the FLOPs of Q K^T and P V of one sequence in one layer, forward: 2 x pairs x a x
+    (d_qk + d_v).
 
     Source: Chowdhery et al., PaLM (2022), appendix B, for all pairs; `doubled_pairs` for the masks.
     """

@@ -13,11 +13,13 @@ from roofline.work import DTYPE_BITS, Work
 
 
 def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
-    """Return the bytes that each token adds to the KV cache: 2 L k d w, with latent attention L (kvr + dr) w.
+    """Return the bytes that each token adds to the KV cache: 2 L k d w, with latent attention L
+    (kvr + dr) w.
 
     Windowed layers are included.
 
-    Source: Pope et al., Efficiently Scaling Transformer Inference (2022); DeepSeek-AI, DeepSeek-V2 (2024), table 1.
+    Source: Pope et al., Efficiently Scaling Transformer Inference (2022); DeepSeek-AI, DeepSeek-V2
+    (2024), table 1.
     """
     elements = 2 * config.kv_heads * config.head_dim
     if config.latent:
@@ -25,12 +27,15 @@ def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
     return config.layers * elements * element_bytes
 
 
-def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_bytes: int = 2) -> int:
+def kv_cache_bytes(
+    config: ModelConfig, sequence: int, batch: int = 1, element_bytes: int = 2
+) -> int:
     """Return the bytes of the KV cache; a windowed layer stores min(W, s) positions.
 
     State-space models store a state of constant size instead.
 
-    Source: see `kv_bytes_per_token`. Engines may reserve whole pages, or the full length in all layers.
+    Source: see `kv_bytes_per_token`. Engines may reserve whole pages, or the full length in all
+    layers.
     """
     positions = (config.layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * min(config.window or sequence, sequence)
@@ -46,14 +51,18 @@ def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
     """
     products = gemm_flops(config, sequence)
     products["lm_head"] = products.get("lm_head", 0) // sequence
-    return batch * (sum(products.values()) + all_layers_core(config, sequence, sequence, "causal-exact"))
+    return batch * (
+        sum(products.values()) + all_layers_core(config, sequence, sequence, "causal-exact")
+    )
 
 
 def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
-    """Return the FLOPs of one decode step: one token per sequence, which sees `sequence` positions including itself.
+    """Return the FLOPs of one decode step: one token per sequence, which sees `sequence` positions
+    including itself.
 
-    Latent attention uses its absorbed form on the compressed cache: 2 a (2 kvr + dr) FLOPs per position. The matmuls
-    that expand keys and values are applied to query and output instead, at equal cost.
+    Latent attention uses its absorbed form on the compressed cache: 2 a (2 kvr + dr) FLOPs per
+    position. The matmuls that expand keys and values are applied to query and output instead, at
+    equal cost.
 
     Source: see `prefill_flops`; DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.2 and appendix C.
     """
@@ -64,10 +73,11 @@ def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
 def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> int:
     """Return the bytes of weights that a step on `tokens` tokens must read.
 
-    All weights are read once, except the embedding (one row per token) and experts that no token chose: an even and
-    independent choice uses E (1 - (1 - topk / E)^B) of them.
+    All weights are read once, except the embedding (one row per token) and experts that no token
+    chose: an even and independent choice uses E (1 - (1 - topk / E)^B) of them.
 
-    Source: expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their experts.
+    Source: expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their
+    experts.
     """
     count = count_parameters(config)
     read = count.total - count.components.get("positions", 0)
@@ -82,12 +92,15 @@ def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> 
 
 
 def decode_step_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
-    """Return the work of one decode step: one token for each of `batch` sequences, weights and cache in `dtype`.
+    """Return the work of one decode step: one token for each of `batch` sequences, weights and
+    cache in `dtype`.
 
-    FLOPs = `decode_flops`. Bytes read = `weight_bytes_read` and the keys and values of the sequence - 1 earlier
-    tokens; written = the new token's keys and values, and the logits. Rotary tables are not counted.
+    FLOPs = `decode_flops`. Bytes read = `weight_bytes_read` and the keys and values of the sequence
+    - 1 earlier tokens; written = the new token's keys and values, and the logits. Rotary tables are
+      not counted.
 
-    Source: see `decode_flops`, `weight_bytes_read` and `kv_cache_bytes`; counting the written bytes is ours.
+    Source: see `decode_flops`, `weight_bytes_read` and `kv_cache_bytes`; counting the written bytes
+    is ours.
     """
     size = DTYPE_BITS[dtype] // 8
     cache = kv_cache_bytes(config, sequence, batch, size)
@@ -104,7 +117,9 @@ def decode_layer_work(config: ModelConfig, sequence: int, batch: int, dtype: str
 
     Unlike `decode_step_work`, it includes reading and writing the hidden state once.
     """
-    one, two = (decode_step_work(config.with_layers(layers), sequence, batch, dtype) for layers in (1, 2))
+    one, two = (
+        decode_step_work(config.with_layers(layers), sequence, batch, dtype) for layers in (1, 2)
+    )
     hidden = batch * config.width * DTYPE_BITS[dtype] // 8
     return Work(
         flops=two.flops - one.flops,
@@ -116,10 +131,11 @@ def decode_layer_work(config: ModelConfig, sequence: int, batch: int, dtype: str
 def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
     """Return the work of softmax(q K^T) V in one layer of a decode step, the cache read once.
 
-    FLOPs = 4 s a d and bytes = w (2 s k d + 2 a d) per sequence: in 16 bit the intensity approaches a / k from below
-    at any batch size, because each sequence has its own cache.
+    FLOPs = 4 s a d and bytes = w (2 s k d + 2 a d) per sequence: in 16 bit the intensity approaches
+    a / k from below at any batch size, because each sequence has its own cache.
 
-    Source: Austin et al., How to Scale Your Model (2025), inference: the intensity of attention in decoding.
+    Source: Austin et al., How to Scale Your Model (2025), inference: the intensity of attention in
+    decoding.
     """
     size = DTYPE_BITS[dtype] // 8
     vectors = batch * config.heads * config.head_dim * size
@@ -146,7 +162,9 @@ class Serving(NamedTuple):
 
     def prefill(self, prompt: int) -> tuple[int, int]:
         """Return FLOPs and bytes of prefill: weights read, cache written."""
-        return prefill_flops(self.config, prompt, self.batch), self._bytes(self.batch * prompt, prompt)
+        return prefill_flops(self.config, prompt, self.batch), self._bytes(
+            self.batch * prompt, prompt
+        )
 
     def decode(self, seen: int) -> tuple[int, int]:
         """Return FLOPs and bytes of a decode step whose tokens see `seen` positions."""
@@ -178,8 +196,9 @@ class Serving(NamedTuple):
     def decode_seconds(self, prompt: int, tokens: int) -> float:
         """Return the minimum time of all steps after the first token of a reply of `tokens` tokens.
 
-        This is the sum of the roofline of `decode`; the step for token n sees prompt + n - 1 positions. Before and
-        after the window is full, FLOPs and bytes are arithmetic series that cross at most once, so the sum is exact.
+        This is the sum of the roofline of `decode`; the step for token n sees prompt + n - 1
+        positions. Before and after the window is full, FLOPs and bytes are arithmetic series that
+        cross at most once, so the sum is exact.
         """
 
         def is_compute_bound(seen: int) -> bool:
@@ -188,7 +207,9 @@ class Serving(NamedTuple):
 
         def crossing(start: int, stop: int) -> int:
             begins = is_compute_bound(start)
-            return start + bisect_left(range(start, stop), True, key=lambda seen: is_compute_bound(seen) != begins)
+            return start + bisect_left(
+                range(start, stop), True, key=lambda seen: is_compute_bound(seen) != begins
+            )
 
         def series(start: int, stop: int) -> float:
             ends = [max(self.times(self.decode(seen))) for seen in (start, stop - 1)]

@@ -57,7 +57,9 @@ def peak_of(machine: Machine, dtype: str) -> float:
     peak = machine.peak(dtype, MEASURED_FIRST)
     if peak is None:
         known = ", ".join(machine.dtypes) or "none"
-        raise ConfigError(f"{machine.slug} has {why_not(machine, dtype)} {dtype}; its dtypes are {known}")
+        raise ConfigError(
+            f"{machine.slug} has {why_not(machine, dtype)} {dtype}; its dtypes are {known}"
+        )
     return peak.value
 
 
@@ -69,7 +71,9 @@ def bandwidth_of(machine: Machine) -> float:
     """Return the memory bandwidth in bytes/s; ConfigError if it is unknown."""
     bandwidth = machine.bandwidth(MEASURED_FIRST)
     if bandwidth is None:
-        raise ConfigError(f"the memory bandwidth of {machine.slug} is unknown; give --bandwidth BYTES/S")
+        raise ConfigError(
+            f"the memory bandwidth of {machine.slug} is unknown; give --bandwidth BYTES/S"
+        )
     return bandwidth.value
 
 
@@ -86,8 +90,13 @@ def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, st
         return given, f"MFU {given:g}, as given"
     if dtype in machine.mfu:
         return machine.mfu[dtype]
-    measured = f" because {machine.run} has no {TRAINING} and no matmul in {dtype}" if machine.run else ""
-    return ASSUMED_MFU, f"MFU {ASSUMED_MFU:g} is assumed{measured}: published runs reach 0.38 to 0.57"
+    measured = (
+        f" because {machine.run} has no {TRAINING} and no matmul in {dtype}" if machine.run else ""
+    )
+    return (
+        ASSUMED_MFU,
+        f"MFU {ASSUMED_MFU:g} is assumed{measured}: published runs reach 0.38 to 0.57",
+    )
 
 
 def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") -> Attainable:
@@ -104,7 +113,12 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
         ConfigError: invalid count, or unknown peak or bandwidth.
     """
     for name, value in (("flops", flops), ("bytes", bytes)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**30 or value % 1:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value <= 10**30
+            or value % 1
+        ):
             raise ConfigError(f"{name}={value!r:.60} is not an integer from 0 to 10^30")
     if not flops and not bytes:
         raise ConfigError("flops and bytes are both 0")
@@ -135,11 +149,17 @@ def run_machine(run: Run, where: str) -> Machine:
     The MFU is that of a training step, else of the fastest matmul, an upper bound for training.
     """
     machine = Machine.from_dict(run.environment.hardware)
-    peaks = {dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))}
+    peaks = {
+        dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))
+    }
     used = [*peaks.values(), machine.bandwidth(MEASURED_FIRST)]
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
     memory = run.environment.device.get("memory_bytes")
-    reached = {dtype: found for dtype, peak in peaks.items() if (found := _reached(run.records, dtype, peak.value))}
+    reached = {
+        dtype: found
+        for dtype, peak in peaks.items()
+        if (found := _reached(run.records, dtype, peak.value))
+    }
     return replace(
         machine,
         slug=run.environment.device["slug"],
@@ -154,7 +174,10 @@ def _reached(records: Iterable[Record], dtype: str, peak: float) -> tuple[float,
     reached = [
         (mfu(record.flops / record.median_s, peak), record.op, record.case)
         for record in records
-        if record.status == "ok" and record.dtype == dtype and record.flops and record.median_s is not None
+        if record.status == "ok"
+        and record.dtype == dtype
+        and record.flops
+        and record.median_s is not None
     ]
     fastest = {op: (share, case) for share, op, case in sorted(reached)}
     if TRAINING in fastest:
@@ -162,5 +185,11 @@ def _reached(records: Iterable[Record], dtype: str, peak: float) -> tuple[float,
         return share, f"MFU {share:.3f}, measured: {TRAINING} {case}"
     if "matmul" in fastest:
         share, case = fastest["matmul"]
-        return share, f"MFU {share:.3f}, measured: the fastest matmul of the run, {case}; an upper bound for training"
+        return (
+            share,
+            (
+                f"MFU {share:.3f}, measured: the fastest matmul of the run, {case}; an upper bound "
+                f"for training"
+            ),
+        )
     return None

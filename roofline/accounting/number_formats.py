@@ -76,24 +76,44 @@ FORMATS = {
     for entry in (
         _ieee("fp64", 64, 11, 52, "IEEE 754-2019, binary64"),
         _ieee("fp32", 32, 8, 23, "IEEE 754-2019, binary32"),
-        _ieee("tf32", 32, 8, 10, "NVIDIA A100 whitepaper (2020): fp32 in memory, 10 bits in the multiplier"),
+        _ieee(
+            "tf32",
+            32,
+            8,
+            10,
+            "NVIDIA A100 whitepaper (2020): fp32 in memory, 10 bits in the multiplier",
+        ),
         _ieee("fp16", 16, 5, 10, "IEEE 754-2019, binary16"),
         _ieee("bf16", 16, 8, 7, "Google Brain, bfloat16 (2018)"),
         FloatFormat("fp8e4m3", 8, 4, 3, Fraction(448), "open", FP8),
         _ieee("fp8e5m2", 8, 5, 2, FP8),
         FloatFormat(
-            "nvfp4", 4, 2, 1, Fraction(6), "largest", "OCP Microscaling Formats (2023), E2M1; without NVFP4 scales"
+            "nvfp4",
+            4,
+            2,
+            1,
+            Fraction(6),
+            "largest",
+            "OCP Microscaling Formats (2023), E2M1; without NVFP4 scales",
         ),
     )
 }
 
 SCALE_BLOCK = {"nvfp4": 16}
-"""Elements that share one fp8 scale. Source: NVIDIA, NVFP4 (2025): 4 + 8 / 16 = 4.5 bits an element."""
+"""Elements that share one fp8 scale. Source: NVIDIA, NVFP4 (2025): 4 + 8 / 16 = 4.5 bits an
+element.
+"""
 
 
-STORED_BITS = {**DTYPE_BITS, "nvfp4": DTYPE_BITS["nvfp4"] + 8 / SCALE_BLOCK["nvfp4"], "int4": 4.15625, "mxfp4": 4.25}
-"""Bits per weight, including its part of the group's scale: nvfp4 see `SCALE_BLOCK`, int4 a 16-bit scale and a 4-bit
-zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an 8-bit scale for 32 (OCP)."""
+STORED_BITS = {
+    **DTYPE_BITS,
+    "nvfp4": DTYPE_BITS["nvfp4"] + 8 / SCALE_BLOCK["nvfp4"],
+    "int4": 4.15625,
+    "mxfp4": 4.25,
+}
+"""Bits per weight, including its part of the group's scale: nvfp4 see `SCALE_BLOCK`, int4 a 16-bit
+scale and a 4-bit zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an 8-bit scale for 32
+(OCP)."""
 
 
 def scale_bytes(elements: int, dtype: str) -> int:
@@ -103,7 +123,9 @@ def scale_bytes(elements: int, dtype: str) -> int:
 
 
 def shown_in(value: Fraction, dtype: str) -> float | str:
-    """Return a value rounded to a format: a number, `inf`, `-inf`, or `448 or nan` if conversions differ."""
+    """Return a value rounded to a format: a number, `inf`, `-inf`, or `448 or nan` if conversions
+    differ.
+    """
     nearest = FORMATS[dtype].nearest(value)
     if nearest is not None:
         return float(nearest)

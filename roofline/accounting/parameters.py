@@ -1,4 +1,6 @@
-"""The weights of a model, and exact parameter counts: total, active, in matmuls, and by component."""
+"""The weights of a model, and exact parameter counts: total, active, in matmuls, and by
+component.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from math import prod
 from roofline.accounting.config import Experts, LatentAttention, ModelConfig, StateSpace
 
 FORMULA = (
-    "per layer: attention h d (2a + 2k), MLP 2hf or gated 3hf, norms h each, biases; embedding and untied head V h"
+    "per layer: attention h d (2a + 2k), MLP 2hf or gated 3hf, norms h each, biases; "
+    "embedding and untied head V h"
 )
 SOURCE = "the modules of Hugging Face transformers; Narayanan et al. (2021) eq. 2 in closed form"
 
@@ -43,7 +46,9 @@ class Weight:
 
     @property
     def active_elements(self) -> int:
-        return (self.copies if self.active_copies is None else self.active_copies) * prod(self.shape)
+        return (self.copies if self.active_copies is None else self.active_copies) * prod(
+            self.shape
+        )
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,17 @@ def weights(config: ModelConfig) -> list[Weight]:
     if config.state:
         tensors += _state_weights(config, config.state)
     else:
-        tensors += _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
+        tensors += (
+            _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
+        )
     tensors += _mlp_weights(config, "mlp", config.mlp_width, config.dense_layers)
     if config.experts:
         tensors += _expert_weights(config, config.experts)
     tensors += _norm_weights(config)
     head = (config.width, config.vocabulary)
-    tensors.append(Weight("lm_head", "lm_head", head, int(not config.is_tied), is_gemm=True, split="width"))
+    tensors.append(
+        Weight("lm_head", "lm_head", head, int(not config.is_tied), is_gemm=True, split="width")
+    )
     return [weight for weight in tensors if weight.elements]
 
 
@@ -110,21 +119,34 @@ def _attention_weights(config: ModelConfig) -> list[Weight]:
         Weight("value", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
         Weight("output", "attention", (queries, width), layers, is_gemm=True, split="heads"),
         Weight("query bias", "attention", (queries,), layers * config.has_qkv_bias, split="heads"),
-        Weight("key and value bias", "attention", (keys,), 2 * layers * config.has_qkv_bias, split="kv_heads"),
+        Weight(
+            "key and value bias",
+            "attention",
+            (keys,),
+            2 * layers * config.has_qkv_bias,
+            split="kv_heads",
+        ),
         Weight("output bias", "attention", (width,), layers * config.has_output_bias),
         Weight("sinks", "attention", (config.heads,), layers * config.has_sinks, split="heads"),
     ]
 
 
 def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
-    """Return projections, convolution and scan of Mamba: h 2i, i (r + 2n), r i, i n and i h; of Mamba 2 by heads."""
+    """Return projections, convolution and scan of Mamba: h 2i, i (r + 2n), r i, i n and i h; of
+    Mamba 2 by heads.
+    """
     layers, width, inner = config.layers, config.width, state.inner_width
     gated = 2 * inner if not state.heads else inner + state.convolved_width + state.heads
     tensors = [
         Weight("in", "state_space", (width, gated), layers, is_gemm=True),
         Weight("out", "state_space", (inner, width), layers, is_gemm=True),
         Weight("convolution", "state_space", (state.convolved_width, state.kernel), layers),
-        Weight("convolution bias", "state_space", (state.convolved_width,), layers * state.has_convolution_bias),
+        Weight(
+            "convolution bias",
+            "state_space",
+            (state.convolved_width,),
+            layers * state.has_convolution_bias,
+        ),
         Weight("in bias", "state_space", (gated,), layers * state.has_bias),
         Weight("out bias", "state_space", (width,), layers * state.has_bias),
     ]
@@ -134,7 +156,13 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
     rank = state.step_rank
     return [
         *tensors,
-        Weight("to step and state", "state_space", (inner, rank + 2 * state.state_size), layers, is_gemm=True),
+        Weight(
+            "to step and state",
+            "state_space",
+            (inner, rank + 2 * state.state_size),
+            layers,
+            is_gemm=True,
+        ),
         Weight("step", "state_space", (rank, inner), layers, is_gemm=True),
         Weight("decay", "state_space", (inner, state.state_size), layers),
         Weight("step bias and skip", "state_space", (inner,), 2 * layers),
@@ -142,7 +170,9 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
 
 
 def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight]:
-    """Return the low-rank projections: h qr + qr a (dn + dr) + h (kvr + dr) + kvr a (dn + dv) + a dv h."""
+    """Return the low-rank projections: h qr + qr a (dn + dr) + h (kvr + dr) + kvr a (dn + dv) + a
+    dv h.
+    """
     layers, width, heads = config.layers, config.width, config.heads
     queries = heads * config.head_dim
     keys_values = heads * (latent.nope_dim + latent.value_dim)
@@ -150,9 +180,29 @@ def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight
     compressed = layers * (latent.query_rank > 0)
     return [
         Weight("query up", "attention", (rank, queries), layers, is_gemm=True, split="heads"),
-        Weight("key and value down", "attention", (width, latent.kv_rank + latent.rope_dim), layers, is_gemm=True),
-        Weight("key and value up", "attention", (latent.kv_rank, keys_values), layers, is_gemm=True, split="heads"),
-        Weight("output", "attention", (heads * latent.value_dim, width), layers, is_gemm=True, split="heads"),
+        Weight(
+            "key and value down",
+            "attention",
+            (width, latent.kv_rank + latent.rope_dim),
+            layers,
+            is_gemm=True,
+        ),
+        Weight(
+            "key and value up",
+            "attention",
+            (latent.kv_rank, keys_values),
+            layers,
+            is_gemm=True,
+            split="heads",
+        ),
+        Weight(
+            "output",
+            "attention",
+            (heads * latent.value_dim, width),
+            layers,
+            is_gemm=True,
+            split="heads",
+        ),
         Weight("key and value norm", "norms", (latent.kv_rank,), layers),
         Weight("query down", "attention", (width, rank), compressed, is_gemm=True),
         Weight("query norm", "norms", (rank,), compressed),
@@ -176,7 +226,10 @@ def _mlp_weights(
 
 def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
     copies, active = experts.count * experts.layers, experts.per_token * experts.layers
-    shared, gates = experts.layers * (experts.shared_mlp_width > 0), experts.layers * experts.has_shared_gate
+    shared, gates = (
+        experts.layers * (experts.shared_mlp_width > 0),
+        experts.layers * experts.has_shared_gate,
+    )
     return [
         Weight("router", "router", (config.width, experts.count), experts.layers, is_gemm=True),
         Weight("router bias", "router", (experts.count,), experts.layers * experts.has_router_bias),
@@ -192,5 +245,10 @@ def _norm_weights(config: ModelConfig) -> list[Weight]:
     return [
         Weight("norm", "norms", (config.width,), copies),
         Weight("norm bias", "norms", (config.width,), copies * config.has_norm_bias),
-        Weight("query and key norm", "norms", (config.head_dim,), heads * config.layers * config.has_qk_norm),
+        Weight(
+            "query and key norm",
+            "norms",
+            (config.head_dim,),
+            heads * config.layers * config.has_qk_norm,
+        ),
     ]

@@ -1,4 +1,6 @@
-"""Models by name (one TOML file each in `models/`) or from the `config.json` of Hugging Face transformers."""
+"""Models by name (one TOML file each in `models/`) or from the `config.json` of Hugging Face
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,22 @@ def preset_names() -> list[str]:
 def load_preset(name: str) -> ModelConfig:
     names = preset_names()
     if name not in names:
-        alike = sorted((known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len)
+        alike = sorted(
+            (known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len
+        )
         hint = did_you_mean(name.rpartition("/")[2], alike, 4, 0.5) or "see estimate params --help,"
-        raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
+        raise ConfigError(
+            f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json"
+        )
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     keys = ConfigKeys(data["config"], name)
     return build_config(data["config"]["model_type"], keys, name, data["source"])
 
 
 def load_config(path: Path) -> ModelConfig:
-    """Return the model of a `config.json`; ConfigError if it is unreadable, invalid or unsupported."""
+    """Return the model of a `config.json`; ConfigError if it is unreadable, invalid or
+    unsupported.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -65,7 +73,9 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
         raise ConfigError(f"{where}: 'model_type' is missing; it names the architecture")
     if not isinstance(family, str) or family not in FAMILIES:
         supported = ", ".join(FAMILIES)
-        raise ConfigError(f"{where}: unsupported architecture {shown_value(family)}; supported: {supported}")
+        raise ConfigError(
+            f"{where}: unsupported architecture {shown_value(family)}; supported: {supported}"
+        )
     _check_head(values.get("architectures"), where)
     keys = ConfigKeys(values, where)
     if isinstance(values.get("quantization_config"), dict):
@@ -77,7 +87,10 @@ def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) 
     shared = {key: values[key] for key in ("tie_word_embeddings", "vocab_size") if key in values}
     config = read_config({**shared, **inner}, f"{where}: text_config")
     whole = shown_value(values.get("model_type"))
-    note = f"'text_config' of a {whole} only: image and audio encoders and their projections are left out"
+    note = (
+        f"'text_config' of a {whole} only: image and audio encoders and their projections are "
+        f"left out"
+    )
     return replace(config, name=where, assumptions=(note, *config.assumptions))
 
 
@@ -85,6 +98,10 @@ def _check_head(classes: object, where: str) -> None:
     if classes is None:
         return
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise ConfigError(f"{where}: 'architectures' expected a list of class names, got {shown_value(classes)}")
+        raise ConfigError(
+            f"{where}: 'architectures' expected a list of class names, got {shown_value(classes)}"
+        )
     if classes and not any(name.endswith(HEADS) for name in classes):
-        raise ConfigError(f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head")
+        raise ConfigError(
+            f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head"
+        )

@@ -29,17 +29,72 @@ class Recipe:
     source: str
 
 
-FP8_SOURCE = "Transformer Engine on Hopper: bf16 weights, an fp8 copy and its transpose; activations counted as bf16"
+FP8_SOURCE = (
+    "Transformer Engine on Hopper: bf16 weights, an fp8 copy and its transpose; "
+    "activations counted as bf16"
+)
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("fp32", 4, 4, 0, 4, 0, 4, "fp32", "CS336 (2025) lecture 2: 4 + 4 + 8 = 16 with AdamW"),
-        Recipe("amp", 4, 4, 0, 4, 2, 2, "bf16", "torch.autocast: fp32 parameters and a cached bf16 copy"),
-        Recipe("bf16-master", 2, 2, 4, 4, 0, 2, "bf16", "Rajbhandari et al., ZeRO (2020): 2 + 2 + 12 = 16 with Adam"),
-        Recipe("bf16-master-fp32-grad", 2, 4, 4, 4, 0, 2, "bf16", "Megatron-LM theoretical memory: 18 bytes with Adam"),
-        Recipe("bf16-fp32-moments", 2, 2, 0, 4, 0, 2, "bf16", "CS336 (2026) lecture 2: 2 + 2 + 8 = 12 with AdamW"),
-        Recipe("bf16", 2, 2, 0, 2, 0, 2, "bf16", "torch.optim.AdamW on bf16 parameters: its moments are bf16 too"),
+        Recipe(
+            "fp32", 4, 4, 0, 4, 0, 4, "fp32", "CS336 (2025) lecture 2: 4 + 4 + 8 = 16 with AdamW"
+        ),
+        Recipe(
+            "amp",
+            4,
+            4,
+            0,
+            4,
+            2,
+            2,
+            "bf16",
+            "torch.autocast: fp32 parameters and a cached bf16 copy",
+        ),
+        Recipe(
+            "bf16-master",
+            2,
+            2,
+            4,
+            4,
+            0,
+            2,
+            "bf16",
+            "Rajbhandari et al., ZeRO (2020): 2 + 2 + 12 = 16 with Adam",
+        ),
+        Recipe(
+            "bf16-master-fp32-grad",
+            2,
+            4,
+            4,
+            4,
+            0,
+            2,
+            "bf16",
+            "Megatron-LM theoretical memory: 18 bytes with Adam",
+        ),
+        Recipe(
+            "bf16-fp32-moments",
+            2,
+            2,
+            0,
+            4,
+            0,
+            2,
+            "bf16",
+            "CS336 (2026) lecture 2: 2 + 2 + 8 = 12 with AdamW",
+        ),
+        Recipe(
+            "bf16",
+            2,
+            2,
+            0,
+            2,
+            0,
+            2,
+            "bf16",
+            "torch.optim.AdamW on bf16 parameters: its moments are bf16 too",
+        ),
         Recipe("fp8", 2, 2, 4, 4, 2, 2, "fp8e4m3", FP8_SOURCE),
     )
 }
@@ -52,10 +107,13 @@ OPTIMIZERS = {
     "adam": "two moments",
     "adamw": "two moments",
     "lion": "one moment; Chen et al. (2023)",
-    "adafactor": "row and column means of squares, fp32; Shazeer and Stern (2018), without a first moment (2 more "
+    "adafactor": "row and column means of squares, fp32; Shazeer and Stern (2018), without a "
+    "first moment (2 more "
     "bytes per parameter in bf16); without a model, of square matrices of 4096",
-    "adam-8bit": "two moments of 1 byte and an fp32 scale for each 256; Dettmers et al. (2022), bitsandbytes",
-    "muon": "one moment for the matrices of the layers, AdamW for everything else; Jordan et al. (2024)",
+    "adam-8bit": "two moments of 1 byte and an fp32 scale for each 256; Dettmers et al. (2022), "
+    "bitsandbytes",
+    "muon": "one moment for the matrices of the layers, AdamW for everything else; Jordan et al. "
+    "(2024)",
 }
 
 MOMENTS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "lion": 1}
@@ -81,12 +139,16 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
         return 2 * FP32_BYTES * size // FACTORED_WIDTH
     if weight.component == "parameters":
         allowed = ", ".join((*MOMENTS, "adafactor"))
-        raise ConfigError(f"the state of {optimizer!r} requires a model; without one choose from {allowed}")
+        raise ConfigError(
+            f"the state of {optimizer!r} requires a model; without one choose from {allowed}"
+        )
     if optimizer == "adafactor":
         return FP32_BYTES * weight.copies * (sum(weight.shape) if len(weight.shape) == 2 else size)
     if optimizer == "adam-8bit":
         small = 2 * FP32_BYTES * size
-        return weight.copies * (small if size < MIN_8BIT_ELEMENTS else 2 * (size + FP32_BYTES * ceil(size / BLOCK)))
+        return weight.copies * (
+            small if size < MIN_8BIT_ELEMENTS else 2 * (size + FP32_BYTES * ceil(size / BLOCK))
+        )
     if optimizer == "muon":
         is_hidden_matrix = len(weight.shape) == 2 and weight.component not in OUTSIDE_LAYERS
         return (1 if is_hidden_matrix else 2) * moment_bytes * weight.elements
@@ -94,14 +156,17 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
 
 
 def bytes_per_param(recipe: Recipe, optimizer: str) -> int | float:
-    """Return the bytes of training state per parameter; an integer unless Adafactor adds a fraction."""
+    """Return the bytes of training state per parameter; an integer unless Adafactor adds a
+    fraction.
+    """
     total = sum(state_bytes(dense_model(FACTORED_WIDTH), recipe, optimizer).values())
     whole, rest = divmod(total, FACTORED_WIDTH)
     return total / FACTORED_WIDTH if rest else whole
 
 
 def clipping_bytes(gradient_bytes: int) -> tuple[int, int]:
-    """Return the bytes that the global norm moves, reading gradients, and clipping, reading and writing them.
+    """Return the bytes that the global norm moves, reading gradients, and clipping, reading and
+    writing them.
 
     Source: torch.nn.utils.clip_grad_norm_, which multiplies even if the norm is below the maximum.
     """
@@ -109,7 +174,8 @@ def clipping_bytes(gradient_bytes: int) -> tuple[int, int]:
 
 
 def checkpoint_file_bytes(state: Mapping[str, int]) -> int:
-    """Return the bytes of a checkpoint from those of `state_bytes`: weights and optimizer state, without gradients.
+    """Return the bytes of a checkpoint from those of `state_bytes`: weights and optimizer state,
+    without gradients.
 
     Source: `state_dict()` of model and optimizer, as torch.save writes them.
     """
@@ -137,25 +203,34 @@ class Sharding:
         """Return the number of data-parallel devices that store the same experts."""
         if self.data_parallel > 1 and self.data_parallel % self.expert_parallel:
             ways = self.expert_parallel
-            raise ConfigError(f"--data-parallel {self.data_parallel} is not a multiple of --expert-parallel {ways}")
+            raise ConfigError(
+                f"--data-parallel {self.data_parallel} is not a multiple of --expert-parallel "
+                f"{ways}"
+            )
         return max(1, self.data_parallel // self.expert_parallel)
 
     def stage(self, config: ModelConfig) -> ModelConfig:
         if self.pipeline_parallel > config.layers:
-            raise ConfigError(f"{self.pipeline_parallel} pipeline stages exceed the {config.layers} layers")
+            raise ConfigError(
+                f"{self.pipeline_parallel} pipeline stages exceed the {config.layers} layers"
+            )
         return config.with_layers(-(-config.layers // self.pipeline_parallel))
 
 
 def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False) -> list[Weight]:
     """Return the weights on one device: its pipeline stage, heads and experts.
 
-    Source: Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021); Lepikhin et al., GShard (2020).
+    Source: Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021); Lepikhin et al., GShard
+    (2020).
     """
     ways = sharding.expert_parallel
     if ways > 1 and (config.experts is None or config.experts.count % ways):
         known = f"{config.experts.count} experts" if config.experts else "a model without experts"
         raise ConfigError(f"--expert-parallel {ways} does not divide {known}")
-    held = [shard(weight, config, sharding.tensor_parallel) for weight in weights(sharding.stage(config))]
+    held = [
+        shard(weight, config, sharding.tensor_parallel)
+        for weight in weights(sharding.stage(config))
+    ]
     if sharding.pipeline_parallel > 1:
         left_out = ("positions", "" if config.is_tied else "embedding") if is_last else ("lm_head",)
         held = [weight for weight in held if weight.component not in left_out]
@@ -182,8 +257,8 @@ def state_bytes(
 ) -> dict[str, int]:
     """Return the bytes of the training state on one device, by component.
 
-    With adapters, the base model has no gradients, master weights and moments. ZeRO 3 over several devices adds the
-    weights of one gathered layer.
+    With adapters, the base model has no gradients, master weights and moments. ZeRO 3 over several
+    devices adds the weights of one gathered layer.
 
     Source: Rajbhandari et al., ZeRO (2020), figure 1; tensor parallelism as in Megatron-LM.
     """
@@ -192,24 +267,36 @@ def state_bytes(
     trained = base if lora_rank is None else adapters(base, lora_rank)
     held = base if lora_rank is None else [*base, *trained]
     parts = dict.fromkeys(SHARDED_FROM, 0)
-    for are_experts, devices in ((False, sharding.data_parallel), (True, sharding.replicas_of_experts())):
-        stored, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (held, trained))
+    for are_experts, devices in (
+        (False, sharding.data_parallel),
+        (True, sharding.replicas_of_experts()),
+    ):
+        stored, updated = (
+            [w for w in group if (w.component == "experts") is are_experts]
+            for group in (held, trained)
+        )
         elements = sum(weight.elements for weight in updated)
         sizes = {
             "weights": recipe.weight_bytes * sum(weight.elements for weight in stored),
             "gradients": recipe.gradient_bytes * elements,
             "master_weights": recipe.master_bytes * elements,
-            "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in updated),
+            "optimizer_states": sum(
+                optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in updated
+            ),
         }
         for name, size in sizes.items():
             parts[name] += -(-size // devices) if sharding.zero >= SHARDED_FROM[name] else size
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
-        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(base, sharding.stage(config).layers)
+        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(
+            base, sharding.stage(config).layers
+        )
     return {name: size for name, size in parts.items() if size}
 
 
 def cast_bytes(config: ModelConfig, recipe: Recipe, held: Iterable[Weight]) -> int:
-    is_multiplied = (w for w in held if w.is_gemm or (config.is_tied and w.component == "embedding"))
+    is_multiplied = (
+        w for w in held if w.is_gemm or (config.is_tied and w.component == "embedding")
+    )
     return recipe.cast_bytes * sum(weight.elements for weight in is_multiplied)
 
 
@@ -222,10 +309,12 @@ def _largest_layer(held: Sequence[Weight], layers: int) -> int:
 def shard(weight: Weight, config: ModelConfig, ways: int) -> Weight:
     """Return the part of a weight on one of `ways` tensor-parallel devices.
 
-    Heads, MLP widths and the vocabulary are split. Norms, routers, learned positions and the narrow projections of
-    latent attention are replicated, and so are key and value heads if there are fewer than devices.
+    Heads, MLP widths and the vocabulary are split. Norms, routers, learned positions and the narrow
+    projections of latent attention are replicated, and so are key and value heads if there are
+    fewer than devices.
 
-    Source: Shoeybi et al., Megatron-LM (2019), section 3; Megatron-LM for grouped heads and experts.
+    Source: Shoeybi et al., Megatron-LM (2019), section 3; Megatron-LM for grouped heads and
+    experts.
     """
     if ways == 1 or not weight.split:
         return weight

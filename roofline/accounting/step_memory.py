@@ -1,7 +1,8 @@
 """Peak memory of one training step on one device, by component.
 
-It consists of persistent state, activations saved for the backward pass, and temporaries. Their sum peaks at one
-of a few moments: in the backward pass of the loss, within the layers, or in the optimizer. The model may be sharded.
+It consists of persistent state, activations saved for the backward pass, and temporaries. Their sum
+peaks at one of a few moments: in the backward pass of the loss, within the layers, or in the
+optimizer. The model may be sharded.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from roofline.accounting import state
-from roofline.accounting.activations import ID_BYTES, Kernels, checkpoint_group, layer_activations, model_activations
+from roofline.accounting.activations import (
+    ID_BYTES,
+    Kernels,
+    checkpoint_group,
+    layer_activations,
+    model_activations,
+)
 from roofline.accounting.config import ModelConfig
 from roofline.accounting.state import FP32_BYTES, Recipe, Sharding
 
@@ -73,7 +80,9 @@ class Moment:
 
     @property
     def total(self) -> int:
-        return self.temporary + sum(self.layers.values()) + self.cast_copies + sum(self.head.values())
+        return (
+            self.temporary + sum(self.layers.values()) + self.cast_copies + sum(self.head.values())
+        )
 
 
 @dataclass(frozen=True)
@@ -96,15 +105,29 @@ class StepMemory:
 
     def components(self) -> dict[str, int]:
         moment, held = self.moment, sum(self.state.values()) + self.step_counters
-        weights, gradients = self.state["weights"] + self.state.get("gathered_layer", 0), self.state["gradients"]
+        weights, gradients = (
+            self.state["weights"] + self.state.get("gathered_layer", 0),
+            self.state["gradients"],
+        )
         of_state = (weights, gradients, held - weights - gradients, self.inputs)
-        above = (sum(moment.layers.values()), moment.cast_copies, sum(moment.head.values()), moment.temporary)
+        above = (
+            sum(moment.layers.values()),
+            moment.cast_copies,
+            sum(moment.head.values()),
+            moment.temporary,
+        )
         return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes by part; parts of the layers and the head may be 0 at the moment of the peak."""
+        """Return the bytes by part; parts of the layers and the head may be 0 at the moment of the
+        peak.
+        """
         moment, head = self.moment, self.moment.head
-        parts = {**self.state, "step_counters": self.step_counters, "cast_copies": moment.cast_copies}
+        parts = {
+            **self.state,
+            "step_counters": self.step_counters,
+            "cast_copies": moment.cast_copies,
+        }
         parts |= {"token_ids": self.token_ids, "rotary_table": self.rotary_table}
         parts["temporary"] = moment.temporary - moment.logits - moment.logits_gradients
         parts = {name: size for name, size in parts.items() if size}
@@ -133,19 +156,24 @@ COMPONENTS = (
 def step_memory(plan: StepPlan) -> StepMemory:
     """Return the peak memory of a step that retains gradients between steps.
 
-    Exact for GPT and Llama blocks on one device, except for temporaries within the layers, which are estimated. For a
-    pipeline it is the larger of the first and the last stage.
+    Exact for GPT and Llama blocks on one device, except for temporaries within the layers, which
+    are estimated. For a pipeline it is the larger of the first and the last stage.
 
-    Source: `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs a step.
+    Source: `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs
+    a step.
     """
-    stages = [_Stage(plan, is_last).memory() for is_last in (False, True)[: plan.sharding.pipeline_parallel]]
+    stages = [
+        _Stage(plan, is_last).memory()
+        for is_last in (False, True)[: plan.sharding.pipeline_parallel]
+    ]
     return max(stages, key=lambda memory: memory.total)
 
 
 class _Stage:
     """The part of a step on a device of the first or last pipeline stage.
 
-    Source: Narayanan et al. (2021), section 2.2: the first stage has as many micro-batches in flight as stages.
+    Source: Narayanan et al. (2021), section 2.2: the first stage has as many micro-batches in
+    flight as stages.
     """
 
     def __init__(self, plan: StepPlan, is_last: bool) -> None:
@@ -155,8 +183,12 @@ class _Stage:
         kernels = plan.kernels or Kernels(plan.recipe.activation_bytes)
         self.kernels = replace(kernels, tensor_parallel=self.ways)
         self.held = state.held_weights(plan.config, sharding, is_last)
-        self.trained = self.held if plan.lora_rank is None else state.adapters(self.held, plan.lora_rank)
-        self.state = state.state_bytes(plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
+        self.trained = (
+            self.held if plan.lora_rank is None else state.adapters(self.held, plan.lora_rank)
+        )
+        self.state = state.state_bytes(
+            plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank
+        )
         self.cast_copies = state.cast_bytes(plan.config, plan.recipe, self.held)
         self.has_head, self.has_embedding = is_whole or is_last, is_whole or not is_last
         self.in_flight = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
@@ -171,7 +203,11 @@ class _Stage:
 
     def memory(self) -> StepMemory:
         plan, config = self.plan, self.config
-        counters = FP32_BYTES * sum(w.copies for w in self.trained) if plan.optimizer in STEP_COUNTERS else 0
+        counters = (
+            FP32_BYTES * sum(w.copies for w in self.trained)
+            if plan.optimizer in STEP_COUNTERS
+            else 0
+        )
         ids = ID_BYTES * plan.sequence * plan.batch * (self.has_head + self.has_embedding)
         rotations = 2 * plan.recipe.activation_bytes * plan.sequence * config.head_dim
         moments = (
@@ -191,19 +227,27 @@ class _Stage:
 
     def _kept(self, micro_batches: int) -> dict[str, int]:
         plan, batch = self.plan, self.plan.batch // self.plan.micro_batches
-        return model_activations(self.config, plan.sequence, batch, self.kernels, plan.checkpoint, micro_batches)
+        return model_activations(
+            self.config, plan.sequence, batch, self.kernels, plan.checkpoint, micro_batches
+        )
 
     def _stored(self, micro_batches: int) -> dict[str, int]:
         saved = self._kept(micro_batches)
         if self.group:
             return {"checkpoints": saved["checkpoints"]}
         is_selective = self.plan.checkpoint == "selective"
-        return {name: size for name, size in saved.items() if not (is_selective and name == "attention_scores")}
+        return {
+            name: size
+            for name, size in saved.items()
+            if not (is_selective and name == "attention_scores")
+        }
 
     def _most_kept(self) -> dict[str, int]:
-        """Return the peak activations of the layers: with checkpointing, after the last group is recomputed.
+        """Return the peak activations of the layers: with checkpointing, after the last group is
+        recomputed.
 
-        The input of that group is a checkpoint; if its first norm saves its input, that is the same tensor.
+        The input of that group is a checkpoint; if its first norm saves its input, that is the same
+        tensor.
         """
         saved = self._kept(self.in_flight)
         if not self.group or not self.kernels.saves_input(self.config.norm):
@@ -216,13 +260,15 @@ class _Stage:
     def _kept_by_head(self) -> dict[str, int]:
         """Return the activations of final norm, head and loss: 4 V of log-probabilities per token.
 
-        Source: torch.nn.functional.cross_entropy saves the fp32 output of log_softmax, not the logits.
+        Source: torch.nn.functional.cross_entropy saves the fp32 output of log_softmax, not the
+        logits.
         """
         if not self.has_head:
             return {}
         layer = layer_activations(self.config, self.plan.tokens, 1, self.kernels)
         return {
-            "final_norm": (layer["norm_inputs"] + layer["norm_statistics"]) // self.config.norms_per_layer,
+            "final_norm": (layer["norm_inputs"] + layer["norm_statistics"])
+            // self.config.norms_per_layer,
             "product_input": self.kernels.element_bytes * self.rows,
             "log_probabilities": FP32_BYTES * self.logits,
         }
@@ -241,21 +287,30 @@ class _Stage:
     def _in_forward(self) -> Moment:
         """The loss is computed: the peak with autocast and checkpointing.
 
-        Autocast caches its copies of all weights until the forward pass ends; logits and log-probabilities are in fp32.
+        Autocast caches its copies of all weights until the forward pass ends; logits and
+        log-probabilities are in fp32.
         """
         at_loss = self._at_loss()
         scalars = SCALARS * self.has_head + (0 if self.plan.micro_batches == 1 else SCALARS // 2)
         # Biases are also cast, but only for the forward pass.
-        biases = sum(w.elements for w in self.held if w.name.endswith(" bias") and w.component != "norms")
+        biases = sum(
+            w.elements for w in self.held if w.name.endswith(" bias") and w.component != "norms"
+        )
         cached = self.cast_copies - at_loss.cast_copies + self.recipe.cast_bytes * biases
         logits = FP32_BYTES * self.logits
-        return replace(at_loss, name="forward", temporary=cached + logits + scalars, logits=logits, logits_gradients=0)
+        return replace(
+            at_loss,
+            name="forward",
+            temporary=cached + logits + scalars,
+            logits=logits,
+            logits_gradients=0,
+        )
 
     def _at_head(self) -> Moment:
         """The gradients of the head are computed: the peak for few tokens and a large vocabulary.
 
-        Log-probabilities are released; gradients of the logits, of the input and of the weights are alive. Under
-        autocast the gradient of the weights is cast to fp32 next.
+        Log-probabilities are released; gradients of the logits, of the input and of the weights are
+        alive. Under autocast the gradient of the weights is cast to fp32 next.
         """
         at_loss, width = self._at_loss(), self.recipe.activation_bytes
         if not self.has_head:
@@ -264,7 +319,13 @@ class _Stage:
         others = table + width * self.rows + SCALARS
         saved = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
         gradients = width * self.logits
-        product = replace(at_loss, name="head", temporary=gradients + others, logits_gradients=gradients, head=saved)
+        product = replace(
+            at_loss,
+            name="head",
+            temporary=gradients + others,
+            logits_gradients=gradients,
+            head=saved,
+        )
         if not self.recipe.cast_bytes:
             return product
         cast = replace(
@@ -290,8 +351,8 @@ class _Stage:
     def _in_layers(self) -> Moment:
         """The backward pass enters the last layers; tensors of the head are released.
 
-        Alive are gradients of the stream (with checkpointing also that of the group's output), of the width of the MLP
-        (gated: two), of the weights of the largest matmul, and of a tied head.
+        Alive are gradients of the stream (with checkpointing also that of the group's output), of
+        the width of the MLP (gated: two), of the weights of the largest matmul, and of a tied head.
         """
         config, recipe, saved = self.config, self.recipe, self._most_kept()
         mlp, experts = ("experts", config.experts) if "experts" in saved else ("mlp", None)
@@ -300,7 +361,12 @@ class _Stage:
         largest = recipe.gradient_bytes * (product + (config.width if config.has_mlp_bias else 0))
         tied = self._gradient(self.head) if config.is_tied and self.has_embedding else 0
         mlp_width = ceil((experts.mlp_width if experts else config.mlp_width) / self.ways)
-        wide = recipe.activation_bytes * self.plan.tokens * mlp_width * (experts.per_token if experts else 1)
+        wide = (
+            recipe.activation_bytes
+            * self.plan.tokens
+            * mlp_width
+            * (experts.per_token if experts else 1)
+        )
         cast = recipe.cast_bytes * (sum(w.elements for w in inside) // config.layers)
         entering = Moment(
             "layers",
@@ -320,5 +386,8 @@ class _Stage:
         return max(entering, gated, key=lambda moment: moment.total)
 
     def _in_optimizer(self) -> Moment:
-        largest = max(state.optimizer_bytes(w, "momentum", self.recipe.moment_bytes) // w.copies for w in self.trained)
+        largest = max(
+            state.optimizer_bytes(w, "momentum", self.recipe.moment_bytes) // w.copies
+            for w in self.trained
+        )
         return Moment("optimizer", temporary=UNFUSED.get(self.plan.optimizer, 0) * largest)

@@ -1,6 +1,8 @@
-"""Operations on the shape of a tensor: which ones make a view and which ones copy, by the rules of torch.
+"""Operations on the shape of a tensor: which ones make a view and which ones copy, by the rules of
+torch.
 
-NumPy decides as `computeStride` in aten/src/ATen/TensorUtils.cpp does (torch 2.13); the tests compare them.
+NumPy decides as `computeStride` in aten/src/ATen/TensorUtils.cpp does (torch 2.13); the tests
+compare them.
 """
 
 from __future__ import annotations
@@ -33,12 +35,19 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]
             raise ValueError
     except (IndexError, TypeError, ValueError):
         raise ConfigError(
-            f"'{one_line(operation)}' does not fit {tensor}; operations are transpose, transpose:0:1, permute:1:0, "
+            f"'{one_line(operation)}' does not fit {tensor}; operations are transpose, "
+            f"transpose:0:1, permute:1:0, "
             "reshape, reshape:8x4, view:8x4, contiguous, and indices such as [0] or [:,1]"
         ) from None
     if view_strides is None and operation.startswith("view"):
-        raise ConfigError(f"{operation} of {tensor} is an error in torch; use reshape, which copies")
-    return shape, dense_strides(shape) if view_strides is None else view_strides, view_strides is None
+        raise ConfigError(
+            f"{operation} of {tensor} is an error in torch; use reshape, which copies"
+        )
+    return (
+        shape,
+        dense_strides(shape) if view_strides is None else view_strides,
+        view_strides is None,
+    )
 
 
 def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None]:
@@ -46,14 +55,20 @@ def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None
     import numpy as np
     from numpy.lib.stride_tricks import as_strided
 
-    array = as_strided(np.zeros(1, np.uint8), shape, strides)  # an element has one byte, only the first exists
+    array = as_strided(
+        np.zeros(1, np.uint8), shape, strides
+    )  # an element has one byte, only the first exists
     name, _, words = operation.partition(":")
     if operation.startswith("["):
         view = array[(*map(_index, operation.strip("[]").split(",")), ...)]
         return view.shape, view.strides
     numbers = [int(word) for word in re.split("[:x]", words)] if words else []
     if name in ("transpose", "permute"):
-        view = array.transpose(numbers) if name == "permute" else array.swapaxes(*(numbers or (-2, -1)))
+        view = (
+            array.transpose(numbers)
+            if name == "permute"
+            else array.swapaxes(*(numbers or (-2, -1)))
+        )
         return view.shape, view.strides
     if name == "contiguous":
         return shape, strides if array.flags.c_contiguous else None
@@ -67,7 +82,9 @@ def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None
     torch_strides: list[int] = []
     following = strides[-1] if strides else 1
     for extent, stride in zip(reversed(shape), reversed(view.strides), strict=True):
-        torch_strides.append(following if extent == 1 else stride)  # NumPy defines none for an extent of 1
+        torch_strides.append(
+            following if extent == 1 else stride
+        )  # NumPy defines none for an extent of 1
         following = torch_strides[-1] * extent
     return shape, tuple(reversed(torch_strides))
 

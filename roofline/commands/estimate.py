@@ -32,27 +32,42 @@ EXAMPLES = """examples:
   python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png
 
 exit codes: 0 success, 2 invalid argument or unreadable file
-"""
+"""  # noqa: E501
 SWEEP = """\
-Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over sequence=2048:131072:x2 (+1024 adds).
---format: table, json, csv or md. -o PATH: save a plot of the main result. --theme: light or dark."""
+Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over
+sequence=2048:131072:x2 (+1024 adds). --format: table, json, csv or md. -o PATH: save a plot of the
+main result. --theme: light or dark."""
 PROG = "python -m roofline estimate"
 
 USUAL = {
-    *("model", "config", "params", "tokens", "sequence", "batch", "prompt", "output_tokens", "recipe", "checkpoint"),
+    *(
+        "model",
+        "config",
+        "params",
+        "tokens",
+        "sequence",
+        "batch",
+        "prompt",
+        "output_tokens",
+        "recipe",
+        "checkpoint",
+    ),
     *("gpu", "gpus", "mfu", "days", "dtype", "shape", "einsum", "sizes", "then", "value"),
 }
 
 PLOTS = {
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
     "intensity": "the roofline with each operation",
-    "train": "parameters against tokens for the same compute, or with a layout of the speed by devices",
+    "train": "parameters against tokens for the same compute, or with a layout of the speed by "
+    "devices",
     "chinchilla": "parameters against tokens for the same compute",
 }
 
 
 class _Question(Parser):
-    """The parser of one estimate; its options are added at first use, because they import the estimate."""
+    """The parser of one estimate; its options are added at first use, because they import the
+    estimate.
+    """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         name = self.prog.rpartition(" ")[2]
@@ -77,9 +92,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         if name in PLOTS:
             add_picture(inner, f"save a plot of {PLOTS[name]}: .png, .svg or .pdf")
     sweep = questions.add_parser(
-        "sweep", help="repeat an estimate while varying one or two of its options", description=SWEEP
+        "sweep",
+        help="repeat an estimate while varying one or two of its options",
+        description=SWEEP,
     )
-    sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="ESTIMATE [options] --over OPTION=VALUES")
+    sweep.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="ESTIMATE [options] --over OPTION=VALUES"
+    )
     sweep.set_defaults(run=run, prog=sweep.prog, question="sweep")
 
 
@@ -92,7 +111,13 @@ def _add_options(parser: Parser, name: str) -> None:
     usual = {"intensity": USUAL | {"op"}, "train": USUAL - {"batch", "checkpoint"}}.get(name, USUAL)
     parser.description = str(function.__doc__).partition("\n")[0]
     for parameter in parameters(function).values():
-        action = "append" if parameter.takes_several else "store_true" if parameter.read is bool else "store"
+        action = (
+            "append"
+            if parameter.takes_several
+            else "store_true"
+            if parameter.read is bool
+            else "store"
+        )
         help_text = parameter.help.replace("%", "%%")
         group = parser.group("what to estimate" if parameter.key in usual else ADVANCED)
         group.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, action=action)
@@ -120,7 +145,11 @@ def _answered(args: argparse.Namespace) -> str:
         with busy("drawing"):
             save_picture(draw_answer(answer, args.theme), args.output)
     rows = answer.rows or [step._asdict() for step in answer.steps]
-    table = Table(rows=lambda: rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
+    table = Table(
+        rows=lambda: rows,
+        document=answer.to_dict,
+        draw=lambda console: print_answer(console, answer),
+    )
     return table.render(args.format)
 
 
@@ -133,7 +162,9 @@ def _swept(words: Sequence[str]) -> str:
     own.add_argument("--over", action="append", default=[])
     add_format(own)
     add_picture(own)
-    options, rest = argparse.ArgumentParser.parse_known_args(own, list(words))  # without its error for unknown options
+    options, rest = argparse.ArgumentParser.parse_known_args(
+        own, list(words)
+    )  # without its error for unknown options
     if not rest or rest[0] not in QUESTIONS:
         raise ConfigError(f"sweep: expected one of {', '.join(QUESTIONS)}")
     name, *rest = rest
@@ -144,7 +175,10 @@ def _swept(words: Sequence[str]) -> str:
 
         subject = f"{QUESTIONS[name][1]}: {' '.join(word.removeprefix('--') for word in rest)}"
         with busy("drawing"):
-            save_picture(draw_sweep(sweep, subject, next(iter(sweep.main), ""), options.theme), options.output)
+            save_picture(
+                draw_sweep(sweep, subject, next(iter(sweep.main), ""), options.theme),
+                options.output,
+            )
     table = Table(
         rows=lambda: sweep.rows,
         document=lambda: {"rows": sweep.rows},

@@ -14,13 +14,16 @@ HOST = "127.0.0.1"
 PORTS = range(8501, 8601)
 
 DESCRIPTION = """Open the estimates of `roofline estimate` as calculators in a browser, with plots.
-Only this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and Matplotlib's font cache.
-Stop with Ctrl-C. Requires Streamlit and Plotly: pip install -e '.[explore]'"""
+Only this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and
+Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit and Plotly: pip install -e
+'.[explore]'"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("explore", description=DESCRIPTION)
-    parser.add_argument("--port", type=_port, metavar="N", help="port (default: the first free one from 8501)")
+    parser.add_argument(
+        "--port", type=_port, metavar="N", help="port (default: the first free one from 8501)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.set_defaults(run=run, prog=parser.prog)
 

@@ -26,7 +26,9 @@ SHOWN_DTYPES = {
 
 LEAVING = ("int8", "fp64", "nvfp4", "tf32", "fp32", "W", "L2 MiB", "fp16", "fp8", "GiB")
 
-DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
+DENSE = (
+    "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
+)
 
 FACTS: tuple[tuple[str, str, float], ...] = (
     ("memory bandwidth GB/s", "memory_bandwidth_bytes_per_s", 1e9),
@@ -50,7 +52,9 @@ FACTS: tuple[tuple[str, str, float], ...] = (
     ("rate class", "rate_class", 0),
     ("confidence", "confidence", 0),
 )
-"""Rows below the peaks: label, field, divisor to the unit of the label (0: text). Indented: empty if not known."""
+"""Rows below the peaks: label, field, divisor to the unit of the label (0: text). Indented: empty
+if not known.
+"""
 
 NOT_FACTS = ("entries", "note", "source", "run", "mfu")
 
@@ -65,10 +69,13 @@ EXAMPLES = """examples:
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "gpus",
-        description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
+        description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in "
+        f"FLOP/byte.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU; a single one is shown in detail")
+    parser.add_argument(
+        "slugs", nargs="*", metavar="SLUG", help="GPU; a single one is shown in detail"
+    )
     add_format(parser)
     parser.set_defaults(run=run, prog=parser.prog)
 
@@ -80,7 +87,9 @@ def run(args: argparse.Namespace) -> int:
         shown=lambda: [_cells(gpu) for gpu in gpus],
         document=lambda: [gpu_row(gpu) for gpu in gpus],
         draw=lambda console: (
-            _print_page(console, *gpus) if len(set(args.slugs)) == 1 else _print_overview(console, gpus)
+            _print_page(console, *gpus)
+            if len(set(args.slugs)) == 1
+            else _print_overview(console, gpus)
         ),
         notes=lambda: f"\n{DENSE} {MARKS}\n",
     )
@@ -92,10 +101,14 @@ def gpu_row(gpu: Machine) -> dict[str, Any]:
     """Return the JSON object of a GPU, in SI units; unknown values are None."""
     bandwidth = gpu.bandwidth()
     peaks = {dtype: gpu.peak(dtype) for dtype in DTYPES}
-    return {key.name: getattr(gpu, key.name) for key in fields(gpu) if key.name not in NOT_FACTS} | {
+    return {
+        key.name: getattr(gpu, key.name) for key in fields(gpu) if key.name not in NOT_FACTS
+    } | {
         "bandwidth_kind": bandwidth.kind if bandwidth else None,
         "peaks_flops_per_s": {dtype: peak.value if peak else None for dtype, peak in peaks.items()},
-        "vector_peaks_flops_per_s": {peak.name: peak.value for peak in gpu.entries if peak.quantity == "fma"},
+        "vector_peaks_flops_per_s": {
+            peak.name: peak.value for peak in gpu.entries if peak.quantity == "fma"
+        },
         "ridge": {dtype: ridge(gpu, dtype) for dtype in DTYPES},
     }
 
@@ -107,7 +120,9 @@ def ridge(gpu: Machine, dtype: str) -> float | None:
 
 def _flat_row(gpu: Machine) -> dict[str, Any]:
     row = gpu_row(gpu)
-    flat = {key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row.items()}
+    flat = {
+        key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row.items()
+    }
     flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
     flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in row["peaks_flops_per_s"].items()}
     return flat | {f"ridge_{dtype}_flops_per_byte": point for dtype, point in row["ridge"].items()}
@@ -161,7 +176,11 @@ def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     columns = []
     for title in rows[0]:
         leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
-        columns.append(Column(title, [row[title] for row in rows], "left" if title == "GPU" else "right", leaves))
+        columns.append(
+            Column(
+                title, [row[title] for row in rows], "left" if title == "GPU" else "right", leaves
+            )
+        )
     print_grid(console, columns, hint="--format json has all")
     print_lines(
         console,
@@ -181,7 +200,9 @@ def _print_page(console: Console, gpu: Machine) -> None:
     print_lines(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
     labels, values, kinds = zip(*(row for row in _fact_rows(gpu) if row[1]), strict=True)
     _print_known(console, [Column("fact", labels), Column("value", values, "right")], kinds)
-    print_lines(console, "", "stated: given by a source below; other words say how the value was obtained.")
+    print_lines(
+        console, "", "stated: given by a source below; other words say how the value was obtained."
+    )
     for title, lines in (("notes", gpu.notes), ("sources", gpu.sources)):
         print_lines(console, "", title, *(f"- {line}" for line in lines), indent="  ")
 
@@ -195,12 +216,18 @@ def _print_peaks(console: Console, gpu: Machine) -> None:
     clock = gpu.max_clock_hz
     dtypes_of: dict[str, list[str]] = {key: [] for key in gpu.stated_peaks_flops_per_s}
     for dtype in DTYPES:
-        dtypes_of.setdefault(peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or "", []).append(dtype)
+        dtypes_of.setdefault(
+            peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or "", []
+        ).append(dtype)
     rows = []
     for key, peak in gpu.stated_peaks_flops_per_s.items():
         dtypes = dtypes_of[key]
         limit = clock_limited_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock else None
-        texts = (_tera(peak), _tera(limit) if limit else "", _ridge_text(gpu, dtypes[0]) if dtypes else "")
+        texts = (
+            _tera(peak),
+            _tera(limit) if limit else "",
+            _ridge_text(gpu, dtypes[0]) if dtypes else "",
+        )
         rows.append((key, " ".join(dtypes), *texts, gpu.kinds.get(key, "stated")))
     rows += [("", dtype, _peak_text(gpu, dtype), "", "", "") for dtype in dtypes_of.get("", [])]
     keys, of, peaks, limits, points, kinds = zip(*rows, strict=True)

@@ -1,4 +1,6 @@
-"""`python -m roofline notes`: claims of study notes on CS336 lecture 2, compared with the values computed here."""
+"""`python -m roofline notes`: claims of study notes on CS336 lecture 2, compared with the values
+computed here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
 SECTIONS = ("Memory", "Compute", "Roofline", "Training", "State", "Parallel work")
 """Subjects of the claims, in the order of the lecture."""
-VERDICTS = {"holds": ("holds", "hold"), "wrong": ("is wrong", "are wrong"), "depends": ("depends", "depend")}
+VERDICTS = {
+    "holds": ("holds", "hold"),
+    "wrong": ("is wrong", "are wrong"),
+    "depends": ("depends", "depend"),
+}
 """First word of each verdict, with its verb for one claim and for several."""
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
@@ -25,7 +31,8 @@ KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "re
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "notes",
-        description="Compare claims of five study notes on CS336 lecture 2 with the values computed here.",
+        description="Compare claims of five study notes on CS336 lecture 2 with the values "
+        "computed here.",
     )
     add_format(parser)
     parser.set_defaults(run=run, prog=parser.prog)
@@ -64,7 +71,15 @@ def _print_tables(console: Console, document: dict[str, Any]) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    leaving = {"notes": 5, "claim": 0, "theirs": 3, "ours": 4, "formula": 2, "verdict": 0, "command": 1}
+    leaving = {
+        "notes": 5,
+        "claim": 0,
+        "theirs": 3,
+        "ours": 4,
+        "formula": 2,
+        "verdict": 0,
+        "command": 1,
+    }
     for subject in dict.fromkeys(claim["subject"] for claim in claims):
         print_lines(console, "")
         rows = [claim for claim in claims if claim["subject"] == subject]

@@ -14,23 +14,28 @@ from roofline.picture.scene import PlotError
 
 SUFFIXES = (".html", ".htm")
 
-DESCRIPTION = """Write a self-contained HTML report: a roofline to zoom and filter, a table to sort, the environment,
-and the meaning of each number and flag. The first of several runs is compared with each of the others."""
+DESCRIPTION = """Write a self-contained HTML report: a roofline to zoom and filter, a table to sort,
+the environment, and the meaning of each number and flag. The first of several runs is compared with
+each of the others."""
 
 EXAMPLES = """examples:
   python -m roofline page latest -o report.html                       # the newest run
   python -m roofline page main.jsonl branch.jsonl -o compared.html    # two runs and their verdicts
   python -m roofline page latest --estimate infer.json -o report.html  # with an estimate
   python -m roofline page --gpu h100-sxm,h200-sxm -o gpus.html        # datasheet ceilings, no GPU needed
-"""
+"""  # noqa: E501
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser("page", description=DESCRIPTION, epilog=EXAMPLES)
     add_sources(parser, "dtypes to show")
-    parser.group("output").add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="HTML file")
+    parser.group("output").add_argument(
+        "-o", "--output", type=Path, required=True, metavar="PATH", help="HTML file"
+    )
     text = "add the JSON output of roofline estimate matmul or infer; may be repeated"
-    parser.add_argument("--estimate", action="append", type=Path, default=[], metavar="FILE", help=text)
+    parser.add_argument(
+        "--estimate", action="append", type=Path, default=[], metavar="FILE", help=text
+    )
     add_selection(parser, "with `latest`: the newest run", LATEST)
     parser.set_defaults(run=run, prog=parser.prog)
 

@@ -13,7 +13,17 @@ from results.compare.selection import EVERYTHING, LATEST, Selection, add_selecti
 from results.record import Environment, Record
 from results.show.picture import add_picture, check_picture, save_picture
 from results.show.spelling import did_you_mean
-from results.show.terminal import ADVANCED, OK, USAGE, WRONG_RESULT, Parser, busy, one_line, print_out, say
+from results.show.terminal import (
+    ADVANCED,
+    OK,
+    USAGE,
+    WRONG_RESULT,
+    Parser,
+    busy,
+    one_line,
+    print_out,
+    say,
+)
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
 from roofline.machine import CeilingError, Machine, judging, machine_of
@@ -29,13 +39,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEFAULT_DTYPES = (("bf16", "fp16"), ("fp8e4m3",), ("tf32",), ("fp32",))
-"""Without a run and --dtype, the first known dtype of each group; fp16 has the same rate as bf16."""
+"""Without a run and --dtype, the first known dtype of each group; fp16 has the same rate as
+bf16.
+"""
 OVERLAY_GROUPS = 2
 """Number of groups for several GPUs."""
 
-DESCRIPTION = """Draw a roofline: attainable FLOP/s = min(peak, arithmetic intensity x memory bandwidth).
-A RUN is drawn under the ceilings of its machine, a --gpu as datasheet ceilings. Any number of both can be overlaid.
-Arithmetic intensity is in FLOP per compulsory byte."""
+DESCRIPTION = """Draw a roofline: attainable FLOP/s = min(peak, arithmetic intensity x memory
+bandwidth).
+A RUN is drawn under the ceilings of its machine, a --gpu as datasheet ceilings. Any number of both
+can be overlaid. Arithmetic intensity is in FLOP per compulsory byte."""
 
 EXAMPLES = """examples:
   python -m roofline plot latest -o roofline.png                 # newest run and its ceilings
@@ -91,14 +104,17 @@ def draw(
         ax: axes to draw in, without the caption; None for a new figure.
 
     Raises:
-        ValueError: no run and no GPU, or unknown dtype or theme; `PlotError` if nothing can be drawn,
+        ValueError: no run and no GPU, or unknown dtype or theme; `PlotError` if nothing can be
+            drawn,
             `StoreError` if a run is missing or unreadable, `UnknownGpuError` for an unknown slug.
     """
     gpus, dtypes, ops, providers = (
         [names] if isinstance(names, str) else list(names) for names in (gpu, dtype, op, provider)
     )
     chosen = Selection(ops=frozenset(ops), providers=frozenset(providers))
-    sources = load_sources([os.fspath(run) for run in runs], gpus, Path(folder) if folder else None, chosen)
+    sources = load_sources(
+        [os.fspath(run) for run in runs], gpus, Path(folder) if folder else None, chosen
+    )
     return draw_roofline(_scene(sources, dtypes_of(dtypes)), title, ax, theme)
 
 
@@ -106,7 +122,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser("plot", description=DESCRIPTION, epilog=EXAMPLES)
     add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
     add_picture(parser, "save a plot: .png, .svg or .pdf; not required with --check")
-    text = "exit with 1 if a row of OP is below this fraction of its roof, as in 'gelu>=0.9'; may be repeated"
+    text = (
+        "exit with 1 if a row of OP is below this fraction of its roof, as in 'gelu>=0.9'; may "
+        "be repeated"
+    )
     parser.add_argument("--check", action="append", default=[], metavar="OP>=FRACTION", help=text)
     add_selection(parser, "with `latest`: the newest run", LATEST)
     parser.set_defaults(run=run, prog=parser.prog)
@@ -114,13 +133,22 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
 
 def add_sources(parser: Parser, dtypes: str) -> None:
     """Add the arguments of both plot and page; `dtypes` is the help of `--dtype`."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, run id or its unique beginning, or latest")
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="path, run id or its unique beginning, or latest"
+    )
     several: dict[str, Any] = {"action": "extend", "type": _names, "default": []}
-    parser.add_argument("--gpu", **several, metavar="SLUG[,SLUG]", help="GPU slug, see roofline gpus; may be repeated")
+    parser.add_argument(
+        "--gpu",
+        **several,
+        metavar="SLUG[,SLUG]",
+        help="GPU slug, see roofline gpus; may be repeated",
+    )
     text = f"{dtypes} (default: those of the runs, else common ones)"
     parser.add_argument("--dtype", **several, metavar="DTYPE[,DTYPE]", help=text)
     advanced = parser.group(ADVANCED)
-    advanced.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="directory of saved runs")
+    advanced.add_argument(
+        "--runs", dest="folder", type=Path, metavar="DIR", help="directory of saved runs"
+    )
     advanced.add_argument("--title", help="title (default: names of the machines)")
 
 
@@ -160,12 +188,21 @@ def dtypes_of(words: Iterable[str]) -> list[str]:
     return dtypes
 
 
-def load_sources(names: Sequence[str], slugs: Sequence[str], folder: Path | None, chosen: Selection) -> Sources:
-    """Load the chosen records of runs, each file once, and the GPUs; print notes on interrupted runs."""
+def load_sources(
+    names: Sequence[str], slugs: Sequence[str], folder: Path | None, chosen: Selection
+) -> Sources:
+    """Load the chosen records of runs, each file once, and the GPUs; print notes on interrupted
+    runs.
+    """
     if not names and not slugs:
-        raise PlotError("expected a RUN (a path, a run id or latest) or --gpu SLUG, such as h100-sxm")
+        raise PlotError(
+            "expected a RUN (a path, a run id or latest) or --gpu SLUG, such as h100-sxm"
+        )
     if not names and chosen != EVERYTHING:
-        raise PlotError("--op, --provider, --machine and --since select rows of saved runs; name a RUN, such as latest")
+        raise PlotError(
+            "--op, --provider, --machine and --since select rows of saved runs; name a RUN, such "
+            "as latest"
+        )
     if folder is not None and not folder.is_dir():
         raise PlotError(f"--runs '{folder}' is not a directory")
     gpus = [find_gpu(slug) for slug in dict.fromkeys(slugs)]
@@ -195,7 +232,9 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
         drawn = {roof.ceiling.name for roof in scene.roofs if roof.machine == index}
         if missing := [dtype for dtype in dtypes if dtype not in drawn]:
             names = ", ".join(known.dtypes) or "none"
-            lacking.append(f"{known.slug} has no known peak for {', '.join(missing)} (known: {names})")
+            lacking.append(
+                f"{known.slug} has no known peak for {', '.join(missing)} (known: {names})"
+            )
         if not drawn:
             _note(f"no ceiling is known for {known.slug}")
     if not scene.flats and not scene.points:
@@ -203,7 +242,10 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
     for text in lacking if wanted or sources.runs else ():
         _note(text)
     if sources.runs and not scene.points:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
+        reasons = (
+            ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items())
+            or "no record"
+        )
         paths = ", ".join(str(run.path) for run in sources.runs)
         _note(f"{paths}: no point can be drawn ({reasons}), only ceilings")
     return scene
@@ -213,7 +255,8 @@ def _check(text: str) -> tuple[str, float]:
     match = CHECK.fullmatch(text)
     if match is None or not 0 < float(match[2]) <= 1:
         raise PlotError(
-            f"--check '{one_line(text)}' is not OP>=FRACTION with a fraction above 0, at most 1, such as 'gelu>=0.9'"
+            f"--check '{one_line(text)}' is not OP>=FRACTION with a fraction above 0, at most 1, "
+            f"such as 'gelu>=0.9'"
         )
     return match[1], float(match[2])
 
@@ -231,9 +274,13 @@ def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str])
             count += 1
             reached = judge(row, machine).roofline_pct
             if reached is None or reached < 100 * share:
-                result = "its roof is unknown" if reached is None else f"{reached:.3g} % of its roof"
+                result = (
+                    "its roof is unknown" if reached is None else f"{reached:.3g} % of its roof"
+                )
                 result = result if row.status == "ok" else row.status
-                words = " ".join(one_line(word) for word in (row.op, row.case, row.dtype, row.provider))
+                words = " ".join(
+                    one_line(word) for word in (row.op, row.case, row.dtype, row.provider)
+                )
                 lines.append(f"{words}: {result}, expected {100 * share:g} %")
     if not count:
         names = ", ".join(known) or "no op"
@@ -245,9 +292,14 @@ def _note_ceilings(runs: Sequence[Run]) -> None:
     dated = [(run.environment.started_at, machine_of(run.environment)) for run in runs]
     for slug in sorted({machine.slug for _, machine in dated}):
         own = [(start, machine) for start, machine in dated if machine.slug == slug]
-        values = {(e.quantity, e.name, e.kind, e.value) for _, machine in own for e in machine.entries}
+        values = {
+            (e.quantity, e.name, e.kind, e.value) for _, machine in own for e in machine.entries
+        }
         if len({value[:3] for value in values}) < len(values):
-            _note(f"runs of {slug} differ in their ceilings; those of {max(start for start, _ in own)} are drawn")
+            _note(
+                f"runs of {slug} differ in their ceilings; those of "
+                f"{max(start for start, _ in own)} are drawn"
+            )
 
 
 def default_dtypes(sources: Sources) -> list[str]:
@@ -258,7 +310,9 @@ def default_dtypes(sources: Sources) -> list[str]:
     groups = DEFAULT_DTYPES if len(machines) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
     chosen: list[str] = []
     for machine in machines:
-        firsts = (next((dtype for dtype in group if dtype in machine.dtypes), None) for group in groups)
+        firsts = (
+            next((dtype for dtype in group if dtype in machine.dtypes), None) for group in groups
+        )
         chosen += [dtype for dtype in firsts if dtype] or machine.dtypes
     return ordered_dtypes(chosen)
 

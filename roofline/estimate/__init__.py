@@ -1,9 +1,11 @@
-"""The estimates of `python -m roofline estimate` as functions: `roofline.estimate.params(model="llama-3-8b")`.
+"""The estimates of `python -m roofline estimate` as functions:
+`roofline.estimate.params(model="llama-3-8b")`.
 
-The signatures of these functions define the command line, the forms of `explore` and the help. Numbers may be text
-("70B"), shapes text or tuples, lists text with commas. Each function returns an `Answer`: `values` in SI units, `rows`
-for several machines, `steps`, `formula`, `source`, `assumptions`, `warnings`. An invalid value raises a `ValueError` of
-one line: `ConfigError` for a value or a model, `UnknownGpuError` for a GPU; a missing run raises `results.StoreError`.
+The signatures of these functions define the command line, the forms of `explore` and the help.
+Numbers may be text ("70B"), shapes text or tuples, lists text with commas. Each function returns an
+`Answer`: `values` in SI units, `rows` for several machines, `steps`, `formula`, `source`,
+`assumptions`, `warnings`. An invalid value raises a `ValueError` of one line: `ConfigError` for a
+value or a model, `UnknownGpuError` for a GPU; a missing run raises `results.StoreError`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ QUESTIONS = {
     "flops": ("models", "FLOPs of a training step"),
     "memory": ("models", "memory per device during training"),
     "mfu": ("budgets", "utilization of a training run"),
-    "gpus": ("budgets", "number of devices needed to hold a model, or to train it in a number of days"),
+    "gpus": (
+        "budgets",
+        "number of devices needed to hold a model, or to train it in a number of days",
+    ),
     "train": ("budgets", "time and price of a training run"),
     "fit": ("budgets", "largest model that fits in memory"),
     "chinchilla": ("budgets", "compute-optimal model size"),

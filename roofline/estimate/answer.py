@@ -60,7 +60,11 @@ class Answer:
 
     def main_texts(self) -> list[str]:
         """Return the main results as text with units."""
-        return [text_of_value(key, value) for key in self.main if (value := self.values.get(key)) is not None]
+        return [
+            text_of_value(key, value)
+            for key in self.main
+            if (value := self.values.get(key)) is not None
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -84,7 +88,9 @@ class Answer:
 
 
 def by_machine(rows: Sequence[dict[str, Any]], **shared: Any) -> dict[str, Any]:
-    """Return the fields of an answer with `rows`; its values are `shared`, and those of a single row."""
+    """Return the fields of an answer with `rows`; its values are `shared`, and those of a single
+    row.
+    """
     worked = ", ".join(rows[0][key] for key in ("gpu", "dtype") if key in rows[0])
     return {"values": shared | (rows[0] if len(rows) == 1 else {}), "rows": rows, "worked": worked}
 
@@ -146,7 +152,11 @@ def print_answer(console: Console, answer: Answer) -> None:
     def paragraph(opening: str, text: str) -> None:
         width, indent = min(console.width, MAX_WIDTH), " " * len(opening)
         lines = textwrap.wrap(
-            one_line(text, 2000), width, initial_indent=opening, subsequent_indent=indent, **WHOLE_WORDS
+            one_line(text, 2000),
+            width,
+            initial_indent=opening,
+            subsequent_indent=indent,
+            **WHOLE_WORDS,
         )
         print_lines(console, *lines)
 
@@ -182,8 +192,12 @@ def print_answer(console: Console, answer: Answer) -> None:
 
 
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    cells = {key: [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows] for key in keys}
-    print_grid(console, [Column(key.replace("_", " "), texts, "right") for key, texts in cells.items()])
+    cells = {
+        key: [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows] for key in keys
+    }
+    print_grid(
+        console, [Column(key.replace("_", " "), texts, "right") for key, texts in cells.items()]
+    )
 
 
 def _print_steps(console: Console, steps: Sequence[Step]) -> None:
@@ -204,14 +218,20 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
 
 def folded(answer: Answer) -> list[Step]:
     """Return the steps with the parts sorted by size, and those below `SMALL` merged."""
-    parts = sorted((step for step in answer.steps if step.amount is not None), key=lambda step: -(step.amount or 0))
+    parts = sorted(
+        (step for step in answer.steps if step.amount is not None),
+        key=lambda step: -(step.amount or 0),
+    )
     others = [step for step in answer.steps if step.amount is None]
     total = sum(step.amount or 0 for step in parts)
     small = [step for step in parts if (step.amount or 0) < SMALL * total]
     if len(small) > 1:
         amount = sum(step.amount or 0 for step in small)
         shown = size(amount) if answer.main and answer.main[0].endswith("_bytes") else count(amount)
-        parts = [*parts[: -len(small)], Step(f"{len(small)} more", f"below {100 * SMALL:g} % each", shown, amount)]
+        parts = [
+            *parts[: -len(small)],
+            Step(f"{len(small)} more", f"below {100 * SMALL:g} % each", shown, amount),
+        ]
     return [*parts, *others]
 
 

@@ -1,4 +1,6 @@
-"""Estimates of training time, utilization, devices needed, and the largest and the compute-optimal model."""
+"""Estimates of training time, utilization, devices needed, and the largest and the compute-optimal
+model.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,50 @@ from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate.answer import Answer, Step, by_machine
-from roofline.estimate.layout import LAYOUT, SECONDS_PER_DAY, Shared, predicted, sharding_of, step_plan
-from roofline.estimate.models import Convention, Optimizer, Recipe, clipping_row, fit_row, memory_warnings, upkeep
-from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
+from roofline.estimate.layout import (
+    LAYOUT,
+    SECONDS_PER_DAY,
+    Shared,
+    predicted,
+    sharding_of,
+    step_plan,
+)
+from roofline.estimate.models import (
+    Convention,
+    Optimizer,
+    Recipe,
+    clipping_row,
+    fit_row,
+    memory_warnings,
+    upkeep,
+)
+from roofline.estimate.options import (
+    Computing,
+    Machines,
+    Serving,
+    Use,
+    machines_of,
+    model_of,
+    sources_of,
+    uses_of,
+)
 from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.model import mfu as share_of
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
 
-LEFT_OUT = "left out, unless included in MFU: communication, data loading, checkpoints, failures, evaluation"
+LEFT_OUT = (
+    "left out, unless included in MFU: communication, data loading, checkpoints, failures, "
+    "evaluation"
+)
 
 
 def _training_uses(
     options: Mapping[str, Any], mfu: float | None, memory: float | None = None
 ) -> tuple[list[Use], list[str]]:
-    """Return machines with their MFU, and notes; stderr reports an MFU assumed for a measured run."""
+    """Return machines with their MFU, and notes; stderr reports an MFU assumed for a measured
+    run.
+    """
     uses, missing = uses_of(options, memory)
     trained, notes = [], []
     for use in uses:
@@ -42,14 +73,22 @@ def _training_uses(
     return trained, [*dict.fromkeys(notes), *missing]
 
 
-def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> tuple[float, str, list[str]]:
+def _run_flops(
+    config: ModelConfig, tokens: float, sequence: int, convention: str
+) -> tuple[float, str, list[str]]:
     counts = train_flops(config, sequence, convention=convention_of(config, convention, "6nd"))
     flops = counts.per_token * tokens
     if config.parameters:
         notes = ["6 N D excludes attention scores; N counts the parameters used by a token"]
         return flops, f"6 x {number(config.parameters)} x {number(tokens)}", notes
-    notes = [f"convention '{convention}': {counts.convention.formula}; sequences of {sequence} tokens"]
-    return flops, f"{number(counts.per_token)} per token x {number(tokens)}", [*notes, *config.notes_on(sequence)]
+    notes = [
+        f"convention '{convention}': {counts.convention.formula}; sequences of {sequence} tokens"
+    ]
+    return (
+        flops,
+        f"{number(counts.per_token)} per token x {number(tokens)}",
+        [*notes, *config.notes_on(sequence)],
+    )
 
 
 @question
@@ -67,7 +106,9 @@ def train(
     mfu: Share | None = None,
     **options: Unpack[Shared],
 ) -> Answer:
-    """Duration and price of a training run and what it needs besides FLOPs; with a layout, the time of a step."""
+    """Duration and price of a training run and what it needs besides FLOPs; with a layout, the time
+    of a step.
+    """
     config = model_of(model, options, params)
     if tokens is None or options.keys() & LAYOUT:
         if params is not None:
@@ -84,7 +125,9 @@ def train(
     uses, notes = _training_uses(options, mfu)
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
     state = state_bytes(config, RECIPES[recipe], optimizer)
-    state_each, gradients_each = (-(-part // gpus) for part in (sum(state.values()), state["gradients"]))
+    state_each, gradients_each = (
+        -(-part // gpus) for part in (sum(state.values()), state["gradients"])
+    )
     rows: list[dict[str, Any]] = []
     for use in uses:
         seconds = flops / use.speed(gpus)
@@ -95,13 +138,18 @@ def train(
         if use.machine.usable_memory_bytes is not None:
             row |= fit_row(use.machine, state_each, 0, sum(state.values()))
         rows.append(row)
-    sharing = f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded evenly (ZeRO 3)"
+    sharing = (
+        f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded "
+        f"evenly (ZeRO 3)"
+    )
     row, use = rows[0], uses[0]
     speed, hours = f"{number(use.speed(gpus))} FLOP/s", number(row["device_hours"])
     steps = [
         Step("FLOPs", counted, number(flops)),
         Step("speed", f"{gpus:,} x {number(use.peak)} FLOP/s x {use.mfu:.4g}", speed),
-        Step("seconds", f"{number(flops)} / {number(use.speed(gpus))}", f"{number(row['seconds'])} s"),
+        Step(
+            "seconds", f"{number(flops)} / {number(use.speed(gpus))}", f"{number(row['seconds'])} s"
+        ),
         Step("days", f"{number(row['seconds'])} / 86,400", number(row["days"])),
         Step("device hours", f"{gpus:,} x {number(row['seconds'])} / 3600", hours),
     ]
@@ -111,7 +159,10 @@ def train(
         drawn = f"{hours} hours x {number(use.machine.tdp_w)} W at most"
         steps.append(Step("energy", drawn, f"{number(row['energy_j'] / 3.6e9)} MWh"))
     landmark, step = scaling.landmark_of(flops)
-    steps += [step, Step("state of a device", f"{size(sum(state.values()))} / {gpus:,}", size(state_each))]
+    steps += [
+        step,
+        Step("state of a device", f"{size(sum(state.values()))} / {gpus:,}", size(state_each)),
+    ]
     if "headroom_bytes" in row:
         left = f"{in_gib(memory_of(use.machine))} - {size(state_each)}, for activations"
         steps.append(Step("headroom", left, size(row["headroom_bytes"])))
@@ -161,7 +212,10 @@ def mfu(
     for use in uses:
         for name in counted_by:
             counts = train_flops(config, sequence, 1, name, checkpoint)
-            reached, executed = counts.per_token * speed, counts.hardware_flops / counts.tokens * speed
+            reached, executed = (
+                counts.per_token * speed,
+                counts.hardware_flops / counts.tokens * speed,
+            )
             row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": counts.per_token}
             row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
             rows.append(row | {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed})
@@ -175,23 +229,36 @@ def mfu(
         **by_machine(chosen) | {"rows": rows if len(rows) > 1 else ()},
         main=("mfu", "hfu", "flops_per_s"),
         warnings=[
-            f"{entry['gpu']}, {entry['convention']}: above the peak; check tokens, devices and dtype"
+            f"{entry['gpu']}, {entry['convention']}: above the peak; check tokens, devices and "
+            f"dtype"
             for entry in rows
             if entry["hfu"] > 1
         ],
         steps=[
             Step("tokens/s", counted, number(speed)),
             Step("FLOPs per token", main_convention, number(row["flops_per_token"])),
-            Step("speed", f"{number(row['flops_per_token'])} x {number(speed)}", number(row["flops_per_s"])),
-            Step("MFU", f"{number(row['flops_per_s'])} / {reached_by}", f"{100 * row['mfu']:.2f} %"),
+            Step(
+                "speed",
+                f"{number(row['flops_per_token'])} x {number(speed)}",
+                number(row["flops_per_s"]),
+            ),
+            Step(
+                "MFU", f"{number(row['flops_per_s'])} / {reached_by}", f"{100 * row['mfu']:.2f} %"
+            ),
             Step("HFU", "the same for executed FLOPs", f"{100 * row['hfu']:.2f} %"),
         ],
         formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU includes recomputation",
-        source=f"Chowdhery et al., PaLM (2022), appendix B; {sources_of(use.machine for use in uses)}",
+        source=f"Chowdhery et al., PaLM (2022), appendix B; "
+        f"{sources_of(use.machine for use in uses)}",
         assumptions=[*notes, *config.notes_on(sequence), *missing],
         columns={
             **{"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "convention": "convention"},
-            **{"flops_per_token": "FLOPs/token", "flops_per_s": "FLOP/s", "mfu": "MFU", "hfu": "HFU"},
+            **{
+                "flops_per_token": "FLOPs/token",
+                "flops_per_s": "FLOP/s",
+                "mfu": "MFU",
+                "hfu": "HFU",
+            },
         },
     )
 
@@ -206,13 +273,17 @@ def _tokens_per_s(
 ) -> tuple[float, str]:
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
-            "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; "
+            "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; "
+            "--days with --tokens; "
             "for a saved run see python -m results show RUN"
         )
     if tokens_per_s is not None:
         return float(tokens_per_s), "as given"
     if seconds_per_step is not None:
-        return batch * sequence / seconds_per_step, f"{batch} x {sequence} / {number(seconds_per_step)} s"
+        return (
+            batch * sequence / seconds_per_step,
+            f"{batch} x {sequence} / {number(seconds_per_step)} s",
+        )
     if tokens is None or days is None:
         raise ConfigError("--days requires --tokens")
     return tokens / (days * SECONDS_PER_DAY), f"{number(tokens)} / ({days:g} x 86,400)"
@@ -236,7 +307,9 @@ def gpus(
     """Number of devices needed to hold a model, or to train it in time."""
     if days is not None and tokens is None:
         raise ConfigError("--days requires --tokens")
-    uses, notes = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
+    uses, notes = (
+        uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
+    )
     each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
     config = model_of(model, options, params)
     total = count_parameters(config).total
@@ -245,7 +318,10 @@ def gpus(
     counting += [f"{optimizer}: {OPTIMIZERS[optimizer]}"] if bytes_per_param is None else []
     if tokens is not None:
         flops, _, more = _run_flops(config, tokens, sequence, convention)
-        counting += ["speed is proportional to the number of devices; MFU includes communication", *more]
+        counting += [
+            "speed is proportional to the number of devices; MFU includes communication",
+            *more,
+        ]
     rows = [_fleet_row(use, state, flops, days) for use in uses]
     row, use = rows[0], uses[0]
     memory_each = f"{size(state)} / {in_gib(memory_of(use.machine))}, rounded up"
@@ -255,7 +331,13 @@ def gpus(
     ]
     if row["gpus_for_time"] is not None:
         speed = f"({number(use.peak)} x {use.mfu:.4g} x {days:g} x 86,400)"
-        steps.append(Step("in time", f"{number(flops or 0)} FLOPs / {speed}, rounded up", f"{row['gpus_for_time']:,}"))
+        steps.append(
+            Step(
+                "in time",
+                f"{number(flops or 0)} FLOPs / {speed}, rounded up",
+                f"{row['gpus_for_time']:,}",
+            )
+        )
     steps.append(Step("devices", "the larger", f"{row['gpus']:,}"))
     if row["days"] is not None:
         steps.append(Step("days", f"on {devices(row['gpus'])}", number(row["days"])))
@@ -264,10 +346,17 @@ def gpus(
         **by_machine(rows),
         main=("gpus", "bound", "days"),
         steps=steps,
-        formula="devices = max(bytes / memory, FLOPs / (peak x MFU x days x 86,400)), each rounded up",
+        formula="devices = max(bytes / memory, FLOPs / (peak x MFU x days x 86,400)), each "
+        "rounded up",
         source=f"CS336 (2025) lecture 2; {sources_of(use.machine for use in uses)}",
         assumptions=[*counting, *notes],
-        columns={"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "bound": "bound by", "days": "days"},
+        columns={
+            "gpu": "GPU",
+            "dtype": "dtype",
+            "gpus": "GPUs",
+            "bound": "bound by",
+            "days": "days",
+        },
     )
 
 
@@ -277,7 +366,9 @@ def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) ->
     if given is not None:
         return given, "as given"
     precision = RECIPES[recipe or "fp32"]
-    return bytes_per_param(precision, optimizer), f"{precision.name}, {optimizer}: {precision.source}"
+    return bytes_per_param(
+        precision, optimizer
+    ), f"{precision.name}, {optimizer}: {precision.source}"
 
 
 def _fleet_row(use: Use, state: float, flops: float | None, days: float | None) -> dict[str, Any]:
@@ -315,14 +406,24 @@ def fit(
     rows: list[dict[str, Any]] = []
     for machine in machines:
         params = int(memory_of(machine) * gpus / each)
-        row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_of(machine), "params": params}
+        row = {
+            "gpu": machine.slug,
+            "gpus": gpus,
+            "memory_bytes": memory_of(machine),
+            "params": params,
+        }
         rows.append(row | {"bytes_per_param": each})
     first = rows[0]
     total = size(gpus * first["memory_bytes"])
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {devices(gpus)}",
-        warnings=[f"no headroom; with 10 % of the memory free: {billions(0.9 * first['params'])} parameters"],
+        warnings=[
+            (
+                f"no headroom; with 10 % of the memory free: {billions(0.9 * first['params'])} "
+                f"parameters"
+            )
+        ],
         **by_machine(rows),
         steps=[
             Step("memory", f"{gpus:,} x {in_gib(first['memory_bytes'])}", total),
@@ -332,10 +433,15 @@ def fit(
         formula="N = devices x memory / bytes per parameter",
         source=f"CS336 (2025) lecture 2; {sources_of(machines)}",
         assumptions=[
-            "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for activations",
+            (
+                "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room "
+                "for "
+                "activations"
+            ),
             *([] if bytes_per_param is not None else [f"{optimizer}: {OPTIMIZERS[optimizer]}"]),
             *(
-                f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 bytes hold "
+                f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 "
+                f"bytes hold "
                 f"{billions(sold * gpus / each)} parameters"
                 for machine in machines
                 if (sold := (machine.memory_bytes or 0) * 10**9 // 2**30)
@@ -357,7 +463,9 @@ def chinchilla(
     """Compute-optimal model for a number of FLOPs, or for devices and days."""
     if flops is None and days is None:
         raise ConfigError("expected a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
-    if flops is not None and (days is not None or not options.keys().isdisjoint(("gpu", "measured"))):
+    if flops is not None and (
+        days is not None or not options.keys().isdisjoint(("gpu", "measured"))
+    ):
         raise ConfigError("--flops and a machine with --days are mutually exclusive")
     uses, notes = _training_uses(options, mfu) if days is not None else ([], [])
     rows: list[dict[str, Any]] = []
@@ -367,7 +475,9 @@ def chinchilla(
         rows.append(row | _optimal_of(of_budget, tokens_per_param))
     row = rows[0] if rows else _optimal_of(flops or 0, tokens_per_param)
     budget = f"{number(row['flops'])} FLOPs" if not uses else f"{devices(gpus)} and {days:g} days"
-    spent = [f"{gpus:,} x {number(use.peak)} x {use.mfu:.4g} x {days:g} x 86,400" for use in uses[:1]]
+    spent = [
+        f"{gpus:,} x {number(use.peak)} x {use.mfu:.4g} x {days:g} x 86,400" for use in uses[:1]
+    ]
     optimum = f"sqrt({number(row['flops'])} / {scaling.six_nd(1, tokens_per_param):g})"
     return Answer(
         main=("params", "tokens"),
@@ -376,18 +486,31 @@ def chinchilla(
         steps=[
             *(Step("FLOPs", arithmetic, number(row["flops"])) for arithmetic in spent),
             Step("parameters", optimum, billions(row["params"])),
-            Step("tokens", f"{tokens_per_param:g} x {billions(row['params'])}", billions(row["tokens"])),
+            Step(
+                "tokens",
+                f"{tokens_per_param:g} x {billions(row['params'])}",
+                billions(row["tokens"]),
+            ),
             Step("fitted loss", scaling.FITTED_LOSS, f"{row['fitted_loss']:.3f} nats per token"),
         ],
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
         source="; ".join(dict.fromkeys([scaling.HOFFMANN, *(use.machine.source for use in uses)])),
         assumptions=[
             f"{tokens_per_param:g} tokens per parameter; 6 N D excludes attention scores",
-            "loss: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants",
+            (
+                "loss: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its "
+                "constants"
+            ),
             "optimal for training only: frequent inference favors a smaller model trained longer",
             *notes,
         ],
-        columns={**TRAINED, "flops": "FLOPs", "params": "parameters", "tokens": "tokens", "fitted_loss": "fitted loss"},
+        columns={
+            **TRAINED,
+            "flops": "FLOPs",
+            "params": "parameters",
+            "tokens": "tokens",
+            "fitted_loss": "fitted loss",
+        },
         curve=scaling.size_against_data(row["flops"], tokens_per_param),
     )
 
@@ -397,4 +520,9 @@ def _optimal_of(flops: float, tokens_per_param: float) -> dict[str, float]:
     if params < 1:
         raise ConfigError(f"{flops:g} FLOPs do not suffice for a model of one parameter")
     tokens = tokens_per_param * params
-    return {"flops": flops, "params": params, "tokens": tokens, "fitted_loss": scaling.fitted_loss(params, tokens)}
+    return {
+        "flops": flops,
+        "params": params,
+        "tokens": tokens,
+        "fitted_loss": scaling.fitted_loss(params, tokens),
+    }

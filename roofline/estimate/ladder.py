@@ -1,4 +1,6 @@
-"""The estimate `intensity`: operations from elementwise to a large matmul against the ridge of a machine."""
+"""The estimate `intensity`: operations from elementwise to a large matmul against the ridge of a
+machine.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ from roofline.work import (
     reduction_work,
 )
 
-SHAPES = {"relu": (4096, 4096), "gelu": (4096, 4096), "dot": (2**24,), "matvec": (8192, 8192), "matmul": None}
+SHAPES = {
+    "relu": (4096, 4096),
+    "gelu": (4096, 4096),
+    "dot": (2**24,),
+    "matvec": (8192, 8192),
+    "matmul": None,
+}
 """Default shapes; matmuls have `SMALL`, the size at the ridge, and `LARGE`."""
 SMALL, LARGE = 256, 8192
 
@@ -54,12 +62,18 @@ class Rung(NamedTuple):
     @property
     def row(self) -> dict[str, Any]:
         machine, work = self.use.machine, self.work
-        vector = machine.vector_peak(self.use.dtype, MEASURED_FIRST) if self.op in VECTOR_OPS else None
+        vector = (
+            machine.vector_peak(self.use.dtype, MEASURED_FIRST) if self.op in VECTOR_OPS else None
+        )
         peak, bandwidth = vector.value if vector else self.use.peak, bandwidth_of(machine)
         flops_per_s = work.flops / min_time_s(work.flops, work.bytes, peak, bandwidth)
         return {
             **{"op": self.op, "shape": "x".join(map(str, self.shape)), **self.use.row},
-            **{"flops": work.flops, "bytes": work.bytes, "intensity": intensity_of(work.flops, work.bytes)},
+            **{
+                "flops": work.flops,
+                "bytes": work.bytes,
+                "intensity": intensity_of(work.flops, work.bytes),
+            },
             "bound": bound(work.flops / peak, work.bytes / bandwidth, None),
             "attainable_flops_per_s": flops_per_s,
             "peak_pct": 100 * mfu(flops_per_s, self.use.peak),
@@ -79,7 +93,8 @@ def intensity(
     product = Rung(use, "matmul", (side,) * 3).work
     return Answer(
         main=("ridge",),
-        title=f"Arithmetic intensity on {', '.join(f'{use.machine.slug} in {use.dtype}' for use in uses)}",
+        title=f"Arithmetic intensity on "
+        f"{', '.join(f'{use.machine.slug} in {use.dtype}' for use in uses)}",
         values={"ridge": ridge} if len(uses) == 1 else {},
         rows=rows,
         columns={
@@ -89,15 +104,32 @@ def intensity(
             **{"attainable_flops_per_s": "attainable", "peak_pct": "% of peak"},
         },
         steps=[
-            Step("ridge", f"{number(use.peak)} / {number(bandwidth_of(use.machine))} B/s", f"{number(ridge)} FLOP/B"),
-            Step("matmul at the ridge", f"{count(product.flops)} FLOPs / {count(product.bytes)} bytes", f"n = {side}"),
+            Step(
+                "ridge",
+                f"{number(use.peak)} / {number(bandwidth_of(use.machine))} B/s",
+                f"{number(ridge)} FLOP/B",
+            ),
+            Step(
+                "matmul at the ridge",
+                f"{count(product.flops)} FLOPs / {count(product.bytes)} bytes",
+                f"n = {side}",
+            ),
         ],
-        formula="intensity = FLOPs / bytes; attainable = min(peak, intensity x bandwidth); ridge = peak / bandwidth",
-        source=f"Williams, Waterman and Patterson (2009); CS336 lecture 2; {sources_of(use.machine for use in uses)}",
+        formula="intensity = FLOPs / bytes; attainable = min(peak, intensity x bandwidth); ridge "
+        "= peak / bandwidth",
+        source=f"Williams, Waterman and Patterson (2009); CS336 lecture 2; "
+        f"{sources_of(use.machine for use in uses)}",
         assumptions=[
-            "each input is read once and each output written once; GELU counts 20 FLOPs per element",
-            "memory-bound below the ridge; mixed if the times of compute and memory are within 10 %",
-            "% of peak: of the dense peak of matmuls; relu, gelu and dot are limited by the peak of the vector units",
+            (
+                "each input is read once and each output written once; GELU counts 20 FLOPs per "
+                "element"
+            ),
+            "memory-bound below the ridge; mixed if the times of compute and memory are within 10 %",  # noqa: E501
+            (
+                "% of peak: of the dense peak of matmuls; relu, gelu and dot are limited by the "
+                "peak "
+                "of the vector units"
+            ),
             *missing,
         ],
         curve=Curve("FLOP per byte", "attainable FLOP/s", _lines(uses, rows)),
@@ -109,7 +141,9 @@ def _ridge(use: Use) -> float:
 
 
 def _side_at_ridge(use: Use) -> int:
-    """Return the smallest n of a square matmul at or above the ridge: 2 n^3 / (w n^2), w the bytes of A, B and C."""
+    """Return the smallest n of a square matmul at or above the ridge: 2 n^3 / (w n^2), w the bytes
+    of A, B and C.
+    """
     bytes_per_element = Rung(use, "matmul", (SMALL,) * 3).work.bytes / SMALL**2
     return ceil(_ridge(use) * bytes_per_element / 2)
 
@@ -121,11 +155,15 @@ def _rungs(use: Use, op: str, shape: tuple[int, ...] | None) -> list[Rung]:
         return [Rung(use, op, known)] if known else [Rung(use, op, (side,) * 3) for side in sides]
     axes = {"matvec": 2, "matmul": 3}.get(op, len(shape))
     if len(shape) not in (1, axes):
-        raise ConfigError(f"--shape of {len(shape)} numbers does not fit {op}: write one number or {axes}")
+        raise ConfigError(
+            f"--shape of {len(shape)} numbers does not fit {op}: write one number or {axes}"
+        )
     return [Rung(use, op, shape * axes if len(shape) == 1 else shape)]
 
 
-def _lines(uses: Sequence[Use], rows: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+def _lines(
+    uses: Sequence[Use], rows: Sequence[dict[str, Any]]
+) -> dict[str, list[tuple[float, float]]]:
     """Return the roofs over all intensities, and a point for each row."""
     lines = {}
     drawn = [*(row["intensity"] for row in rows), *map(_ridge, uses)]
@@ -135,5 +173,7 @@ def _lines(uses: Sequence[Use], rows: Sequence[dict[str, Any]]) -> dict[str, lis
         lines[f"roofline of {use.machine.slug} in {use.dtype}"] = roof
     for row in rows:
         machine = f" {row['gpu']} {row['dtype']}" if len(uses) > 1 else ""
-        lines[f"{row['op']} {row['shape']}{machine}"] = [(row["intensity"], row["attainable_flops_per_s"])]
+        lines[f"{row['op']} {row['shape']}{machine}"] = [
+            (row["intensity"], row["attainable_flops_per_s"])
+        ]
     return lines

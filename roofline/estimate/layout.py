@@ -26,20 +26,43 @@ SECONDS_PER_DAY = 86_400
 
 SHOWN = 5
 
-SOURCE = "Rajbhandari et al., ZeRO (2020); Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021)"
+SOURCE = (
+    "Rajbhandari et al., ZeRO (2020); Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021)"
+)
 
-FORMULA = "step = (FLOPs / speed + bytes / bandwidth + tensor and expert links) x (1 + (p - 1) / (m v)) + other links"
+FORMULA = (
+    "step = (FLOPs / speed + bytes / bandwidth + tensor and expert links) x (1 + (p - 1) / "
+    "(m v)) + other links"
+)
 
 HIDDEN = (
-    "hidden by the backward pass: gradients and gathered weights, except for one layer; most sends of a pipeline",
-    "not hidden: tensor parallelism, and the all-to-all of experts, each token once for each of its experts",
+    (
+        "hidden by the backward pass: gradients and gathered weights, except for one layer; most "
+        "sends of a pipeline"
+    ),
+    (
+        "not hidden: tensor parallelism, and the all-to-all of experts, each token once for each "
+        "of "
+        "its experts"
+    ),
 )
 
 SCALES = 0.9  # of linear speed
 
 COLUMNS = {
-    **{"gpu": "GPU", "data_parallel": "data", "tensor_parallel": "tensor", "pipeline_parallel": "pipeline"},
-    **{"zero": "ZeRO", "total_bytes": "memory", "sent_bytes": "sent a step", "bubble": "bubble", "seconds": "step"},
+    **{
+        "gpu": "GPU",
+        "data_parallel": "data",
+        "tensor_parallel": "tensor",
+        "pipeline_parallel": "pipeline",
+    },
+    **{
+        "zero": "ZeRO",
+        "total_bytes": "memory",
+        "sent_bytes": "sent a step",
+        "bubble": "bubble",
+        "seconds": "step",
+    },
 }
 
 
@@ -77,22 +100,34 @@ def parallel(
     network: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Layouts of a training step on devices: data, tensor and pipeline parallelism and ZeRO, the fastest first."""
+    """Layouts of a training step on devices: data, tensor and pipeline parallelism and ZeRO, the
+    fastest first.
+    """
     config = model_of(model, options)
     uses, missing = uses_of(options, memory)
     found: list[Layout] = []
     for use in uses:
         links = network_of(use.machine, options, network)
         for sharding in shardings(gpus, config.layers, config.kv_heads, batch):
-            plan = step_plan(config, recipe, optimizer, sequence, sharding, {"batch": batch, "checkpoint": checkpoint})
+            plan = step_plan(
+                config,
+                recipe,
+                optimizer,
+                sequence,
+                sharding,
+                {"batch": batch, "checkpoint": checkpoint},
+            )
             found.append(Layout(plan, use._replace(mfu=mfu), links))
     fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
     if not found:
-        raise ConfigError(f"no number of data-parallel devices among {gpus} divides a batch of {batch} sequences")
+        raise ConfigError(
+            f"no number of data-parallel devices among {gpus} divides a batch of {batch} sequences"
+        )
     if not fitting:
         least = size(min(layout.total_bytes for layout in found))
         raise ConfigError(
-            f"no layout fits: the smallest takes {least} on each of {devices(gpus)}; --checkpoint full or more --gpus"
+            f"no layout fits: the smallest takes {least} on each of {devices(gpus)}; --checkpoint "
+            f"full or more --gpus"
         )
     fitting.sort(key=lambda layout: layout.seconds)
     rows = [layout.row() for layout in fitting[:SHOWN]]
@@ -106,7 +141,10 @@ def parallel(
         formula=FORMULA,
         source=f"{SOURCE}; {sources_of(use.machine for use in uses)}; {fitting[0].network.source}",
         assumptions=[
-            f"executed FLOPs at {mfu:g} of the peak; micro-batches of one sequence; checkpointing: {checkpoint}",
+            (
+                f"executed FLOPs at {mfu:g} of the peak; micro-batches of one sequence; "
+                f"checkpointing: {checkpoint}"
+            ),
             *HIDDEN,
             f"tensor parallelism of at most {NODE_DEVICES}, the devices of a node",
             f"{len(fitting)} of {len(found)} layouts fit; the {len(rows)} fastest are shown",
@@ -118,12 +156,26 @@ def parallel(
 
 
 def step_plan(
-    config: ModelConfig, recipe: str, optimizer: str, sequence: int, sharding: Sharding, options: Mapping[str, Any]
+    config: ModelConfig,
+    recipe: str,
+    optimizer: str,
+    sequence: int,
+    sharding: Sharding,
+    options: Mapping[str, Any],
 ) -> StepPlan:
-    batch, micro_batch, data = options.get("batch", 1024), options.get("micro_batch", 1), sharding.data_parallel
+    batch, micro_batch, data = (
+        options.get("batch", 1024),
+        options.get("micro_batch", 1),
+        sharding.data_parallel,
+    )
     if batch % (data * micro_batch):
-        raise ConfigError(f"--batch {batch} is not a multiple of {data} data-parallel devices x {micro_batch}")
-    kernels = Kernels(RECIPES[recipe].activation_bytes, is_sequence_parallel=options.get("sequence_parallel", False))
+        raise ConfigError(
+            f"--batch {batch} is not a multiple of {data} data-parallel devices x {micro_batch}"
+        )
+    kernels = Kernels(
+        RECIPES[recipe].activation_bytes,
+        is_sequence_parallel=options.get("sequence_parallel", False),
+    )
     return StepPlan(
         config=config,
         recipe=RECIPES[recipe],
@@ -139,28 +191,48 @@ def step_plan(
 
 def _steps(layout: Layout) -> list[Step]:
     sharding, plan, sent = layout.sharding, layout.plan, layout.sent()
-    data, tensor, stages = sharding.data_parallel, sharding.tensor_parallel, sharding.pipeline_parallel
+    data, tensor, stages = (
+        sharding.data_parallel,
+        sharding.tensor_parallel,
+        sharding.pipeline_parallel,
+    )
     arithmetic = {
         "compute": f"FLOPs at {number(layout.use.peak)} FLOP/s x {layout.use.mfu:.4g}",
-        "bubble": f"({stages} - 1) / ({plan.micro_batches} x {layout.interleave}) of the time without it",
+        "bubble": f"({stages} - 1) / ({plan.micro_batches} x {layout.interleave}) of the time "
+        f"without it",
         "optimizer": "reads and writes its state",
-        **{kind: f"{size(sent[kind])} sent in {duration(layout.sending[kind])}, not hidden" for kind in KINDS},
+        **{
+            kind: f"{size(sent[kind])} sent in {duration(layout.sending[kind])}, not hidden"
+            for kind in KINDS
+        },
     }
     if layout.bandwidth_bytes_per_s < inf:
         arithmetic["compute"] += f", activations at {size(layout.bandwidth_bytes_per_s)}/s"
     return [
-        Step("devices", f"{data} data x {tensor} tensor x {stages} pipeline", f"{layout.devices:,}"),
+        Step(
+            "devices", f"{data} data x {tensor} tensor x {stages} pipeline", f"{layout.devices:,}"
+        ),
         Step("memory", f"ZeRO {sharding.zero}, the fuller device", size(layout.total_bytes)),
-        *(Step(part, arithmetic[part], duration(seconds)) for part, seconds in layout.parts.items() if seconds),
+        *(
+            Step(part, arithmetic[part], duration(seconds))
+            for part, seconds in layout.parts.items()
+            if seconds
+        ),
         Step("step", "sum", duration(layout.seconds)),
         Step("communication", "waiting for links", f"{100 * layout.communication:.1f} %"),
     ]
 
 
 def predicted(
-    plan: StepPlan, tokens: float | None, price: float | None, mfu: float | None, options: Mapping[str, Any]
+    plan: StepPlan,
+    tokens: float | None,
+    price: float | None,
+    mfu: float | None,
+    options: Mapping[str, Any],
 ) -> Answer:
-    """Return the time of a training step, what its communication costs, and up to how many devices it scales."""
+    """Return the time of a training step, what its communication costs, and up to how many devices
+    it scales.
+    """
     uses, missing = uses_of(options)
     config, sequence, batch = plan.config, plan.sequence, plan.batch * plan.sharding.data_parallel
     rows: list[dict[str, Any]] = []
@@ -170,15 +242,24 @@ def predicted(
         share, note = (mfu, f"executed FLOPs at {mfu:g} of the peak") if mfu else matmul_share(use)
         bandwidth = None if mfu else use.machine.bandwidth(MEASURED_FIRST)
         bytes_per_s = bandwidth.value if bandwidth else inf
-        layout = Layout(plan, use._replace(mfu=share), links, options.get("interleave", 1), bytes_per_s)
-        row = layout.row() | {"gpus": layout.devices, "expert_parallel": plan.sharding.expert_parallel}
+        layout = Layout(
+            plan, use._replace(mfu=share), links, options.get("interleave", 1), bytes_per_s
+        )
+        row = layout.row() | {
+            "gpus": layout.devices,
+            "expert_parallel": plan.sharding.expert_parallel,
+        }
         row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
         row["step_seconds"] = row.pop("seconds")
         row["tokens_per_s"] = batch * sequence / layout.seconds
-        row["flops_per_s"] = train_flops(config, sequence).per_token * row["tokens_per_s"] / layout.devices
+        row["flops_per_s"] = (
+            train_flops(config, sequence).per_token * row["tokens_per_s"] / layout.devices
+        )
         peak = use.machine.peak(use.dtype)
         row["mfu"] = share_of(row["flops_per_s"], peak.value if peak else use.peak)
-        row["largest_gpus"] = max(count for count, speed in scaling(layout).items() if speed >= SCALES)
+        row["largest_gpus"] = max(
+            count for count, speed in scaling(layout).items() if speed >= SCALES
+        )
         if tokens is not None:
             seconds = tokens / row["tokens_per_s"]
             row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
@@ -190,21 +271,36 @@ def predicted(
     too_large = [row for row in rows if row["total_bytes"] > (row["memory_bytes"] or inf)]
     return Answer(
         main=("step_seconds", "communication", "mfu", "largest_gpus", "days", "price"),
-        title=f"Training step of {config.name} on {devices(rows[0]['gpus'])}: {batch} x {sequence} tokens",
-        warnings=[f"does not fit: {size(row['total_bytes'])} on one {row['gpu']}" for row in too_large],
+        title=f"Training step of {config.name} on {devices(rows[0]['gpus'])}: {batch} x "
+        f"{sequence} tokens",
+        warnings=[
+            f"does not fit: {size(row['total_bytes'])} on one {row['gpu']}" for row in too_large
+        ],
         **by_machine(rows),
         steps=[
             *_steps(layouts[0]),
-            Step("scales to", f"{100 * SCALES:g} % of linear speed", devices(rows[0]["largest_gpus"])),
+            Step(
+                "scales to", f"{100 * SCALES:g} % of linear speed", devices(rows[0]["largest_gpus"])
+            ),
         ],
         formula=FORMULA,
         source=f"{SOURCE}; {sources_of(use.machine for use in uses)}; {layouts[0].network.source}",
         assumptions=[
             *dict.fromkeys(notes),
-            f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash attention, fused kernels",
+            (
+                f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash "
+                f"attention, fused kernels"
+            ),
             *HIDDEN,
-            f"scaling: data parallelism grows, {batch} sequences a step; linear: the speed of the fewest devices",
-            "left out: launches, uneven experts, stragglers, data loading, failures, memory of interleaving",
+            (
+                f"scaling: data parallelism grows, {batch} sequences a step; linear: the speed of "
+                f"the "
+                f"fewest devices"
+            ),
+            (
+                "left out: launches, uneven experts, stragglers, data loading, failures, memory of "
+                "interleaving"
+            ),
             *config.notes_on(sequence),
             *missing,
         ],
@@ -212,7 +308,9 @@ def predicted(
             **{"gpu": "GPU", "dtype": "dtype", "communication": "communication", "mfu": "MFU"},
             **{"largest_gpus": "scales to", "step_seconds": "step"},
         },
-        curve=Curve("devices", "fraction of linear speed", {config.name: list(scaling(layouts[0]).items())}),
+        curve=Curve(
+            "devices", "fraction of linear speed", {config.name: list(scaling(layouts[0]).items())}
+        ),
     )
 
 
@@ -221,20 +319,29 @@ def sharding_of(gpus: int, options: Mapping[str, Any]) -> Sharding:
     data = options.get("data_parallel") or max(1, gpus // (tensor * pipeline))
     product = data * tensor * pipeline
     if gpus not in (1, product):
-        raise ConfigError(f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}")
+        raise ConfigError(
+            f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}"
+        )
     experts = options.get("expert_parallel", 1)
     if data % experts:
-        raise ConfigError(f"--expert-parallel {experts} does not divide {data} data-parallel devices")
+        raise ConfigError(
+            f"--expert-parallel {experts} does not divide {data} data-parallel devices"
+        )
     return Sharding(int(options.get("zero", 0)), data, tensor, pipeline, experts)
 
 
 def scaling(layout: Layout) -> dict[int, float]:
-    """Return the speed as a fraction of linear by the number of devices: data parallelism grows, the batch does not.
+    """Return the speed as a fraction of linear by the number of devices: data parallelism grows,
+    the batch does not.
 
-    Linear is the speed for each device of the fewest: one data-parallel device, or those that hold all experts.
+    Linear is the speed for each device of the fewest: one data-parallel device, or those that hold
+    all experts.
     """
     plan, sharding = layout.plan, layout.sharding
-    micro_batches, sequences = plan.micro_batches * sharding.data_parallel, plan.batch // plan.micro_batches
+    micro_batches, sequences = (
+        plan.micro_batches * sharding.data_parallel,
+        plan.batch // plan.micro_batches,
+    )
     small = [ways for ways in range(1, isqrt(micro_batches) + 1) if micro_batches % ways == 0]
     speeds = {}
     for data in sorted({*small, *(micro_batches // ways for ways in small)}):
@@ -249,15 +356,24 @@ def scaling(layout: Layout) -> dict[int, float]:
 
 
 def shardings(gpus: int, layers: int, kv_heads: int, batch: int) -> list[Sharding]:
-    """Return the layouts whose parts are equal: heads, layers and sequences of the batch divide evenly."""
-    tensors = [ways for ways in range(1, NODE_DEVICES + 1) if gpus % ways == 0 and kv_heads % ways == 0]
+    """Return the layouts whose parts are equal: heads, layers and sequences of the batch divide
+    evenly.
+    """
+    tensors = [
+        ways for ways in range(1, NODE_DEVICES + 1) if gpus % ways == 0 and kv_heads % ways == 0
+    ]
     found = []
     for tensor in tensors:
-        stages = [ways for ways in range(1, layers + 1) if layers % ways == 0 and gpus // tensor % ways == 0]
+        stages = [
+            ways
+            for ways in range(1, layers + 1)
+            if layers % ways == 0 and gpus // tensor % ways == 0
+        ]
         for pipeline in stages:
             data = gpus // tensor // pipeline
             if batch % data == 0:
-                # With a pipeline, stages 2 and 3 would share gradients and weights again for each micro-batch.
+                # With a pipeline, stages 2 and 3 would share gradients and weights again for each
+                # micro-batch.
                 highest = 3 if data > 1 and pipeline == 1 else 1 if data > 1 else 0
                 found += [Sharding(zero, data, tensor, pipeline) for zero in range(highest + 1)]
     return found

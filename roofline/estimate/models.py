@@ -10,10 +10,23 @@ from results.show.units import count, duration, number, size
 from results.show.units import memory as in_gib
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
-from roofline.accounting.flops import CONVENTIONS, DEFAULT_CONVENTION, FlopCount, convention_of, train_flops
+from roofline.accounting.flops import (
+    CONVENTIONS,
+    DEFAULT_CONVENTION,
+    FlopCount,
+    convention_of,
+    train_flops,
+)
 from roofline.accounting.machines import memory_of, why_not
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, checkpoint_file_bytes, clipping_bytes, state_bytes
+from roofline.accounting.state import (
+    OPTIMIZERS,
+    RECIPES,
+    Sharding,
+    checkpoint_file_bytes,
+    clipping_bytes,
+    state_bytes,
+)
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.estimate.answer import Answer, Step
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
@@ -34,8 +47,12 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
     counts = count_parameters(config)
     steps = [
         Step(
-            f"{weight.component}: {weight.name}" if weight.name != weight.component else weight.name,
-            " x ".join(map(str, ((weight.copies, *weight.shape) if weight.copies > 1 else weight.shape))),
+            f"{weight.component}: {weight.name}"
+            if weight.name != weight.component
+            else weight.name,
+            " x ".join(
+                map(str, ((weight.copies, *weight.shape) if weight.copies > 1 else weight.shape))
+            ),
             count(weight.elements),
             weight.elements,
         )
@@ -44,9 +61,25 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
     steps.append(Step("total", "sum", f"{count(counts.total)} = {number(counts.total / 1e9)}e9"))
     if counts.active != counts.total and config.experts:
         chosen = f"{config.experts.per_token} of {config.experts.count} experts"
-        steps.append(Step("active per token", chosen, f"{count(counts.active)} = {number(counts.active / 1e9)}e9"))
-    steps.append(Step("in matrix products", "without lookups, norms and biases; with the head", count(counts.matmul)))
-    tied = "the head uses the embedding's weights" if config.is_tied else "the head has separate weights"
+        steps.append(
+            Step(
+                "active per token",
+                chosen,
+                f"{count(counts.active)} = {number(counts.active / 1e9)}e9",
+            )
+        )
+    steps.append(
+        Step(
+            "in matrix products",
+            "without lookups, norms and biases; with the head",
+            count(counts.matmul),
+        )
+    )
+    tied = (
+        "the head uses the embedding's weights"
+        if config.is_tied
+        else "the head has separate weights"
+    )
     return Answer(
         main=("total", "active") if counts.active != counts.total else ("total",),
         title=f"Parameters of {config.name}",
@@ -75,25 +108,43 @@ def flops(
     checkpoint: str = "none",
     **options: Unpack[Dimensions],
 ) -> Answer:
-    """FLOPs of a training step by component: those of the model, and those executed; with tokens, of the whole run."""
+    """FLOPs of a training step by component: those of the model, and those executed; with tokens,
+    of the whole run.
+    """
     config, is_flash = model_of(model, options, params), attention == "flash"
-    counted_by = convention_of(config, convention or ("6nd" if tokens else DEFAULT_CONVENTION), DEFAULT_CONVENTION)
-    counts = train_flops(config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document)
-    notes = [f"convention '{counted_by}'; a fused multiply-add counts as 2; backward is twice the forward pass"]
+    counted_by = convention_of(
+        config, convention or ("6nd" if tokens else DEFAULT_CONVENTION), DEFAULT_CONVENTION
+    )
+    counts = train_flops(
+        config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document
+    )
+    notes = [
+        (
+            f"convention '{counted_by}'; a fused multiply-add counts as 2; backward is twice the "
+            f"forward pass"
+        )
+    ]
     if params is not None:
         notes = ["6 N excludes attention scores; N counts the parameters used by a token"]
     else:
         kernel = "flash attention, which recomputes its scores in the backward pass"
         notes.append(
-            "norms, activations, softmax and the optimizer are not counted, unless the convention includes them"
+            "norms, activations, softmax and the optimizer are not counted, unless the convention "
+            "includes them"
         )
         notes.append(f"{kernel if is_flash else 'unfused attention'}; recomputation: {checkpoint}")
     run, run_steps = _run_of(counts, tokens) if tokens is not None else ({}, [])
     step = f"a training step of {config.name}: {batch} x {sequence} tokens"
-    sources = [counts.convention.source, config.source, *([run["landmark"]["source"]] if run else [])]
+    sources = [
+        counts.convention.source,
+        config.source,
+        *([run["landmark"]["source"]] if run else []),
+    ]
     return Answer(
-        main=("run_flops", "run_forward_flops", "run_backward_flops") if run else ("per_token", "per_step"),
-        title=f"FLOPs of {f'training {config.name} on {number(tokens)} tokens' if tokens else step}",
+        main=("run_flops", "run_forward_flops", "run_backward_flops")
+        if run
+        else ("per_token", "per_step"),
+        title=f"FLOPs of {f'training {config.name} on {number(tokens)} tokens' if tokens else step}",  # noqa: E501
         values={
             "per_token": counts.per_token,
             "per_step": counts.model_flops,
@@ -115,10 +166,18 @@ def flops(
 
 def _run_of(counts: FlopCount, tokens: float) -> tuple[dict[str, Any], list[Step]]:
     """Return the FLOPs of a training run as values and steps."""
-    parts = {"run": counts.model_flops, "run forward": counts.forward_flops, "run backward": counts.backward_flops}
+    parts = {
+        "run": counts.model_flops,
+        "run forward": counts.forward_flops,
+        "run backward": counts.backward_flops,
+    }
     run = {name: part * tokens / counts.tokens for name, part in parts.items()}
     steps = [
-        Step(name, f"{number(part / counts.tokens)} per token x {number(tokens)} tokens", number(run[name]))
+        Step(
+            name,
+            f"{number(part / counts.tokens)} per token x {number(tokens)} tokens",
+            number(run[name]),
+        )
         for name, part in parts.items()
     ]
     landmark, step = landmark_of(run["run"])
@@ -127,26 +186,48 @@ def _run_of(counts: FlopCount, tokens: float) -> tuple[dict[str, Any], list[Step
 
 
 def _flops_steps(counts: FlopCount) -> list[Step]:
-    kinds = {"forward": counts.forward, "dgrad": counts.input_gradients, "wgrad": counts.weight_gradients}
+    kinds = {
+        "forward": counts.forward,
+        "dgrad": counts.input_gradients,
+        "wgrad": counts.weight_gradients,
+    }
     steps = [
         Step(
             name.replace("_", " "),
-            " + ".join(f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)),
+            " + ".join(
+                f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)
+            ),
             count(amount),
             amount,
         )
         for name, amount in counts.components.items()
     ]
-    backward = f"{number(counts.backward_flops / counts.forward_flops)} x forward, without recomputation"
+    backward = (
+        f"{number(counts.backward_flops / counts.forward_flops)} x forward, without recomputation"
+    )
     steps.append(Step("forward pass", f"{counts.tokens:,} tokens", count(counts.forward_flops)))
     steps.append(Step("backward pass", backward, count(counts.backward_flops)))
-    steps.append(Step("model FLOPs per step", f"{counts.tokens:,} tokens", count(counts.model_flops)))
-    steps.append(Step("per token", f"{number(counts.model_flops)} / {counts.tokens:,}", count(counts.per_token)))
+    steps.append(
+        Step("model FLOPs per step", f"{counts.tokens:,} tokens", count(counts.model_flops))
+    )
+    steps.append(
+        Step(
+            "per token",
+            f"{number(counts.model_flops)} / {counts.tokens:,}",
+            count(counts.per_token),
+        )
+    )
     for name, amount in counts.recomputed.items():
-        steps.append(Step(f"recomputed: {name.replace('_', ' ')}", "in the backward pass", count(amount)))
+        steps.append(
+            Step(f"recomputed: {name.replace('_', ' ')}", "in the backward pass", count(amount))
+        )
     return [
         *steps,
-        Step("hardware FLOPs per step", "used for HFU; model FLOPs are used for MFU", count(counts.hardware_flops)),
+        Step(
+            "hardware FLOPs per step",
+            "used for HFU; model FLOPs are used for MFU",
+            count(counts.hardware_flops),
+        ),
     ]
 
 
@@ -156,7 +237,9 @@ FIT_COLUMNS = {
 }
 
 MIN_HEADROOM = 0.1
-"""Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not estimated."""
+"""Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not
+estimated.
+"""
 
 
 @question
@@ -168,7 +251,9 @@ def memory(
     attention: Attention = "flash",
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    kernels: Annotated[Literal["fused", "eager", "cpu"], OneOf(("fused", "eager", "cpu"))] = "fused",
+    kernels: Annotated[
+        Literal["fused", "eager", "cpu"], OneOf(("fused", "eager", "cpu"))
+    ] = "fused",
     checkpoint: str = "none",
     accumulate: Whole = 1,
     zero: Annotated[int, OneOf(("0", "1", "2", "3"))] = 0,
@@ -188,9 +273,13 @@ def memory(
     config, precision = model_of(model, options, params), RECIPES[recipe]
     has_machines = memory is not None or not options.keys().isdisjoint(("gpu", "measured"))
     machines = machines_of(options, memory) if has_machines else []
-    saved = torch_kernels(config, precision, "cpu" if kernels == "cpu" else "cuda", kernels == "eager")
+    saved = torch_kernels(
+        config, precision, "cpu" if kernels == "cpu" else "cuda", kernels == "eager"
+    )
     is_flash = saved.is_flash and attention == "flash"
-    sharding = Sharding(int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel)
+    sharding = Sharding(
+        int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel
+    )
     whole_state = state_bytes(config, precision, optimizer, lora_rank=lora)
     plan = StepPlan(
         config=config,
@@ -200,7 +289,9 @@ def memory(
         batch=batch * accumulate,
         micro_batches=accumulate,
         checkpoint=checkpoint,
-        kernels=replace(saved, is_flash=is_flash, has_dropout=dropout, is_sequence_parallel=sequence_parallel),
+        kernels=replace(
+            saved, is_flash=is_flash, has_dropout=dropout, is_sequence_parallel=sequence_parallel
+        ),
         sharding=sharding,
         loss_chunks=loss_chunks,
         lora_rank=lora,
@@ -210,35 +301,60 @@ def memory(
     total = sum(parts.values())
     state = sum(step.state.values()) if step else total
     gradient_bytes = parts.get("gradients", 0)
-    values = {"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": state}
+    values = {
+        "zero": sharding.zero,
+        "total_bytes": total,
+        "components": parts,
+        "state_bytes": state,
+    }
     steps = [
         Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part)
         for name, part in parts.items()
         if part
     ]
-    formula = "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and weights"
+    formula = (
+        "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and weights"
+    )
     sources = [precision.source, OPTIMIZERS[optimizer], "Rajbhandari et al., ZeRO (2020)"]
-    notes = [f"ZeRO {zero} over {data_parallel}", "activations depend on the model and are not included"]
+    notes = [
+        f"ZeRO {zero} over {data_parallel}",
+        "activations depend on the model and are not included",
+    ]
     if step:
-        values |= {"activation_bytes": total - state, "sequences_per_step": plan.batch * data_parallel}
+        values |= {
+            "activation_bytes": total - state,
+            "sequences_per_step": plan.batch * data_parallel,
+        }
         values["moment"] = step.moment.name
         detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
         steps.append(Step("all state", "weights, gradients, optimizer", size(state)))
         steps.append(Step("all activations", detail, size(total - state)))
-        formula = f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss: 4 V stored, 8 V of gradients"
+        formula = (
+            f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss: 4 V "
+            f"stored, 8 V of gradients"
+        )
         sources = [*sources[:2], activations.SOURCE, config.source]
         notes = _memory_notes(plan, step.moment.name, kernels)
-        lacking = [m for m in machines if m.entries and m.peak(precision.compute_dtype, MEASURED_FIRST) is None]
-        notes += [f"{m.slug} has {why_not(m, precision.compute_dtype)} {precision.compute_dtype}" for m in lacking]
+        lacking = [
+            m
+            for m in machines
+            if m.entries and m.peak(precision.compute_dtype, MEASURED_FIRST) is None
+        ]
+        notes += [
+            f"{m.slug} has {why_not(m, precision.compute_dtype)} {precision.compute_dtype}"
+            for m in lacking
+        ]
     fits = [
-        fit_row(machine, total, total - state, sum(whole_state.values())) | clipping_row(gradient_bytes, machine)
+        fit_row(machine, total, total - state, sum(whole_state.values()))
+        | clipping_row(gradient_bytes, machine)
         for machine in machines
     ]
     upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, fits[0] if fits else {})
     steps += [Step("total", f"{total:,} bytes", size(total)), *upkeep_steps]
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes") if step else ("total_bytes",),
-        title=f"{'Memory' if step else 'State'} of training {config.name} on one device: {recipe}, {optimizer}",
+        title=f"{'Memory' if step else 'State'} of training {config.name} on one device: "
+        f"{recipe}, {optimizer}",
         values=values | upkept,
         steps=steps,
         formula=formula,
@@ -252,21 +368,40 @@ def memory(
 
 def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     config, sharding, saved = plan.config, plan.sharding, plan.kernels or Kernels()
-    attention, dropout = "flash" if saved.is_flash else "unfused", "with" if saved.has_dropout else "no"
+    attention, dropout = (
+        "flash" if saved.is_flash else "unfused",
+        "with" if saved.has_dropout else "no",
+    )
     is_eager = kernels == "eager"
     fused = "fused norms" if saved.is_norm_fused else "unfused norms"
     run = "eager ones of transformers" if is_eager else fused
     notes = [
-        f"ZeRO {sharding.zero} over {sharding.data_parallel} devices, tensor parallelism of {sharding.tensor_parallel}",
+        (
+            f"ZeRO {sharding.zero} over {sharding.data_parallel} devices, tensor parallelism of "
+            f"{sharding.tensor_parallel}"
+        ),
         f"kernels: {run}, {attention} attention, {dropout} dropout",
         f"checkpointing: {plan.checkpoint}",
         f"peak: {MOMENTS[moment]}",
-        f"loss: torch's cross entropy, which stores log-probabilities in fp32, in {plan.loss_chunks} chunk(s)",
-        f"{plan.batch * sharding.data_parallel} sequences per step, in {plan.micro_batches} micro-batch(es) per device",
-        "left out: CUDA context, workspaces, communication buffers, rounding and fragmentation of the allocator",
+        (
+            f"loss: torch's cross entropy, which stores log-probabilities in fp32, in "
+            f"{plan.loss_chunks} chunk(s)"
+        ),
+        (
+            f"{plan.batch * sharding.data_parallel} sequences per step, in {plan.micro_batches} "
+            f"micro-batch(es) per device"
+        ),
+        (
+            "left out: CUDA context, workspaces, communication buffers, rounding and "
+            "fragmentation of "
+            "the allocator"
+        ),
     ]
     if sharding.pipeline_parallel > 1:
-        notes.append(f"the larger of first and last stage of {sharding.pipeline_parallel}, with a 1F1B schedule")
+        notes.append(
+            f"the larger of first and last stage of {sharding.pipeline_parallel}, with a 1F1B "
+            f"schedule"
+        )
     if sharding.expert_parallel > 1:
         ways = sharding.expert_parallel
         notes.append(f"each of {ways} data-parallel devices stores 1/{ways} of the experts")
@@ -275,9 +410,14 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     if is_eager and config.family not in EAGER_MEASURED:
         notes.append(f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}")
     if config.experts:
-        notes.append("approximate: experts have an even load, and store their gathered inputs and outputs")
+        notes.append(
+            "approximate: experts have an even load, and store their gathered inputs and outputs"
+        )
     if config.latent:
-        notes.append("approximate: latent attention stores expanded keys and values, and its low-rank inputs twice")
+        notes.append(
+            "approximate: latent attention stores expanded keys and values, and its low-rank "
+            "inputs twice"
+        )
     return [*notes, *config.notes_on(plan.sequence)]
 
 
@@ -300,36 +440,67 @@ def memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
         device = f"{row['gpu']} with {in_gib(row['memory_bytes'])}"
         share = row["headroom_bytes"] / row["memory_bytes"]
         if 0 <= share < MIN_HEADROOM:
-            lines.append(f"only {100 * share:.1f} % of {device} is left for workspaces and fragmentation")
+            lines.append(
+                f"only {100 * share:.1f} % of {device} is left for workspaces and fragmentation"
+            )
         elif share < 0 and row["gpus_needed"] is None:
-            lines.append(f"does not fit: {size(total)} on one {device}; even the activations do not fit")
+            lines.append(
+                f"does not fit: {size(total)} on one {device}; even the activations do not fit"
+            )
         elif share < 0:
-            shared = f"at least {row['gpus_needed']:,} devices are needed with the state sharded evenly (ZeRO 3)"
+            shared = (
+                f"at least {row['gpus_needed']:,} devices are needed with the state sharded "
+                f"evenly (ZeRO 3)"
+            )
             lines.append(f"does not fit: {size(total)} on one {device}; {shared}")
     return lines
 
 
 def clipping_row(gradient_bytes: int, machine: Machine) -> dict[str, float | None]:
-    """Return the minimum seconds of norm and clipping at the memory bandwidth; None if it is unknown."""
+    """Return the minimum seconds of norm and clipping at the memory bandwidth; None if it is
+    unknown.
+    """
     bandwidth = machine.bandwidth(MEASURED_FIRST)
-    times = [moved / bandwidth.value if bandwidth else None for moved in clipping_bytes(gradient_bytes)]
+    times = [
+        moved / bandwidth.value if bandwidth else None for moved in clipping_bytes(gradient_bytes)
+    ]
     return dict(zip(("gradient_norm_seconds", "clip_seconds"), times, strict=True))
 
 
 def upkeep(
     gradient_bytes: int, state: Mapping[str, int], disk: float | None, times: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Step]]:
-    """Return values and steps of clipping on one device, with the times of `clipping_row`, and of a checkpoint."""
+    """Return values and steps of clipping on one device, with the times of `clipping_row`, and of a
+    checkpoint.
+    """
     norm_bytes, clip_bytes = clipping_bytes(gradient_bytes)
     file_bytes = checkpoint_file_bytes(state)
     parts = {
-        "gradient norm": ("gradients of a device, read once", norm_bytes, times.get("gradient_norm_seconds")),
-        "clipping": ("gradients of a device, read and written", clip_bytes, times.get("clip_seconds")),
-        "checkpoint file": ("weights and optimizer state of the whole model", file_bytes, disk and file_bytes / disk),
+        "gradient norm": (
+            "gradients of a device, read once",
+            norm_bytes,
+            times.get("gradient_norm_seconds"),
+        ),
+        "clipping": (
+            "gradients of a device, read and written",
+            clip_bytes,
+            times.get("clip_seconds"),
+        ),
+        "checkpoint file": (
+            "weights and optimizer state of the whole model",
+            file_bytes,
+            disk and file_bytes / disk,
+        ),
     }
     steps = [
-        Step(name, moved, size(amount) if seconds is None else f"{size(amount)}, {duration(seconds)}")
+        Step(
+            name, moved, size(amount) if seconds is None else f"{size(amount)}, {duration(seconds)}"
+        )
         for name, (moved, amount, seconds) in parts.items()
     ]
-    values = {"gradient_norm_bytes": norm_bytes, "clip_bytes": clip_bytes, "checkpoint_file_bytes": file_bytes}
+    values = {
+        "gradient_norm_bytes": norm_bytes,
+        "clip_bytes": clip_bytes,
+        "checkpoint_file_bytes": file_bytes,
+    }
     return values | {"checkpoint_file_seconds": disk and file_bytes / disk}, steps

@@ -90,7 +90,9 @@ class Serving(Dimensions, Computing, total=False):
     """A model and machines that compute."""
 
 
-def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params: float | None = None) -> ModelConfig:
+def model_of(
+    model: str | ModelConfig | None, options: Mapping[str, Any], params: float | None = None
+) -> ModelConfig:
     """Return the model given by a preset, a file, dimensions or a number of parameters."""
     sizes = {name: options[name] for name in STYLES["llama"] if name in options}
     ways = [model is not None, "config" in options, bool(sizes)].count(True)
@@ -100,7 +102,8 @@ def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params
         return dense_model(params)
     if ways != 1:
         raise ConfigError(
-            "expected one model: --model PRESET, such as llama-3-8b, --config path/to/config.json, or its dimensions, "
+            "expected one model: --model PRESET, such as llama-3-8b, --config "
+            "path/to/config.json, or its dimensions, "
             "such as --layers 16 --width 2048 --heads 32 --ffn 8192 --vocab 128256"
         )
     if sizes:
@@ -121,21 +124,34 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     if style == "gpt2":
         values.setdefault("n_positions", 1024)
     config = read_config(values, "the model of these dimensions")
-    return replace(config, source=f"a decoder of {style} style with the dimensions given", assumptions=())
+    return replace(
+        config, source=f"a decoder of {style} style with the dimensions given", assumptions=()
+    )
 
 
 def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
-    """Return a note with the parameters of the same dimensions in the other style, as its models are published."""
+    """Return a note with the parameters of the same dimensions in the other style, as its models
+    are published.
+    """
     other, is_tied = ("gpt2", True) if style == "llama" else ("llama", False)
     try:
-        total = count_parameters(_by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, is_tied)).total
+        total = count_parameters(
+            _by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, is_tied)
+        ).total
     except ConfigError:  # such as odd heads, which have no rotary positions
         return []
-    return [f"these dimensions with --style {other}{' --tied' * is_tied}: {abbreviated(total)} parameters"]
+    return [
+        (
+            f"these dimensions with --style {other}{' --tied' * is_tied}: {abbreviated(total)} "
+            f"parameters"
+        )
+    ]
 
 
 def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:
-    """Return GPUs of the table, the machine of a measured run, or a machine with only the given figures."""
+    """Return GPUs of the table, the machine of a measured run, or a machine with only the given
+    figures.
+    """
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
     given |= {} if memory is None else {"memory": memory}
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
@@ -143,38 +159,56 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
         machines.append(fleet_machine(Path(options["measured"])))
     elif "measured" in options:
         ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
-        chosen = Selection(ops=ops, providers=providers, machine=options.get("machine"), since_s=options.get("since"))
+        chosen = Selection(
+            ops=ops,
+            providers=providers,
+            machine=options.get("machine"),
+            since_s=options.get("since"),
+        )
         run = chosen.load(options["measured"])
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines and given:
         machines.append(Machine("given"))
     if not machines:
         raise ConfigError(
-            "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or --peak, "
+            "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or "
+            "--peak, "
             "--bandwidth or --memory"
         )
     return [_as_given(machine, given, options.get("dtype", ["bf16"])) for machine in machines]
 
 
 def fleet_machine(directory: Path) -> Machine:
-    """Return the device of a fleet with the figures of the slowest rank, from the files of `bench.fleet`.
+    """Return the device of a fleet with the figures of the slowest rank, from the files of
+    `bench.fleet`.
 
-    A rank has its fastest matmul and copy, alone or with all others, whichever is slower; the rest is of the GPU table.
+    A rank has its fastest matmul and copy, alone or with all others, whichever is slower; the rest
+    is of the GPU table.
     """
-    runs = [load_run(summary.path) for summary in list_runs(directory, counts_records=False) if not summary.error]
+    runs = [
+        load_run(summary.path)
+        for summary in list_runs(directory, counts_records=False)
+        if not summary.error
+    ]
     if not runs:
         raise ConfigError(f"no readable run in {directory}")
     fastest: dict[tuple[Any, ...], float] = {}
     for path, record in ((run.path, record) for run in runs for record in run.records):
         work, figure = record.flops, ("flops", record.dtype)
         if record.op == "copy":
-            work, figure = (record.bytes_read or 0) + (record.bytes_written or 0), ("bandwidth", "copy")
+            work, figure = (
+                (record.bytes_read or 0) + (record.bytes_written or 0),
+                ("bandwidth", "copy"),
+            )
         if record.op in ("matmul", "copy") and record.status == "ok" and record.median_s and work:
             row = (*figure, path, record.options.get("phase"))
             fastest[row] = max(fastest.get(row, 0), work / record.median_s)
     where = f"measured by the slowest of {len(runs)} files in {directory}"
     slowest_last = sorted(fastest.items(), key=lambda entry: -entry[1])
-    ceilings = [Ceiling(quantity, name, rate, "measured", where) for (quantity, name, *_), rate in slowest_last]
+    ceilings = [
+        Ceiling(quantity, name, rate, "measured", where)
+        for (quantity, name, *_), rate in slowest_last
+    ]
     device = runs[0].environment.device
     known = load_gpus().get(device["slug"], Machine(device["slug"], device["name"]))
     source = "; ".join(filter(None, [where if ceilings else "", known.source]))
@@ -183,14 +217,18 @@ def fleet_machine(directory: Path) -> Machine:
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
-    figures = [("flops", dtype, "peak") for dtype in dtypes] + [("bandwidth", "memory", "bandwidth")]
+    figures = [("flops", dtype, "peak") for dtype in dtypes] + [
+        ("bandwidth", "memory", "bandwidth")
+    ]
     machine = machine.with_entries(
         Ceiling(quantity, name, float(given[option]), "given", "as given")
         for quantity, name, option in figures
         if option in given
     )
     if "memory" in given:
-        machine = replace(machine, memory_reported_bytes=max(1, int(given["memory"])), memory_bytes=None)
+        machine = replace(
+            machine, memory_reported_bytes=max(1, int(given["memory"])), memory_bytes=None
+        )
     sources = [f"{' and '.join(given)} as given" if given else "", machine.source]
     return replace(machine, source="; ".join(filter(None, sources)))
 

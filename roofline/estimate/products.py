@@ -16,15 +16,38 @@ from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
 from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.options import Computing, machines_of, sources_of
-from roofline.estimate.question import OneOf, SomeOf, Whole, exact, extents, product_shape, question, text_of, whole
+from roofline.estimate.question import (
+    OneOf,
+    SomeOf,
+    Whole,
+    exact,
+    extents,
+    product_shape,
+    question,
+    text_of,
+    whole,
+)
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import intensity
 from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work
 
-OUT_DTYPES = {"fp8e4m3": "bf16", "fp8e5m2": "bf16", "nvfp4": "bf16", "int8": "int32", "tf32": "fp32"}
+OUT_DTYPES = {
+    "fp8e4m3": "bf16",
+    "fp8e5m2": "bf16",
+    "nvfp4": "bf16",
+    "int8": "int32",
+    "tf32": "fp32",
+}
 
-AXES = {(True, True, True): "batch", (True, False, True): "m", (False, True, True): "n", (True, True, False): "k"}
-"""Axis of an index of the matrix product, by whether it is in the first operand, in the second, and in the result."""
+AXES = {
+    (True, True, True): "batch",
+    (True, False, True): "m",
+    (False, True, True): "n",
+    (True, True, False): "k",
+}
+"""Axis of an index of the matrix product, by whether it is in the first operand, in the second, and
+in the result.
+"""
 
 
 def index_sizes(value: object) -> dict[str, int]:
@@ -38,10 +61,12 @@ def index_sizes(value: object) -> dict[str, int]:
 
 
 def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return the indices of each axis of the matrix product that an einsum of two operands is: batch, m, n and k.
+    """Return the indices of each axis of the matrix product that an einsum of two operands is:
+    batch, m, n and k.
 
-    Indices are letters, as torch writes them, or names with spaces between them, as einops does. Each is in both
-    operands (batch if it is also in the result, else k), or in one operand and the result (m and n).
+    Indices are letters, as torch writes them, or names with spaces between them, as einops does.
+    Each is in both operands (batch if it is also in the result, else k), or in one operand and the
+    result (m and n).
 
     Raises:
         ConfigError: it is not an einsum or not a matrix product, or an index has no size.
@@ -53,24 +78,34 @@ def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
         index = index.removesuffix("+")  # letters without spaces
     names = list(dict.fromkeys(re.findall(index, einsum)))
     if missing := [name for name in names if name not in sizes]:
-        raise ConfigError(f"index '{one_line(missing[0])}' has no size; --sizes has {', '.join(sizes) or 'none'}")
+        raise ConfigError(
+            f"index '{one_line(missing[0])}' has no size; --sizes has {', '.join(sizes) or 'none'}"
+        )
     are_letters = all(len(name) == 1 and name.isalpha() for name in names)
-    letters = {name: name if are_letters else get_symbol(number) for number, name in enumerate(names)}
+    letters = {
+        name: name if are_letters else get_symbol(number) for number, name in enumerate(names)
+    }
     operands = [re.findall(index, operand) for operand in einsum.partition("->")[0].split(",")]
     shapes = [tuple(sizes[name] for name in operand) for operand in operands]
     text = re.sub(index, lambda match: letters[match[0]], einsum)
     try:
         terms, result, _ = parse_einsum_input((text, *shapes), shapes=True)
     except ValueError as error:
-        raise ConfigError(f"'{one_line(einsum)}' is not an einsum: {one_line(str(error))}") from None
+        raise ConfigError(
+            f"'{one_line(einsum)}' is not an einsum: {one_line(str(error))}"
+        ) from None
     if len(operands) != 2:
-        raise ConfigError(f"'{one_line(einsum)}' is not an einsum of two operands such as 'b s h, h k -> b s k'")
+        raise ConfigError(
+            f"'{one_line(einsum)}' is not an einsum of two operands such as 'b s h, h k -> b s k'"
+        )
     axes: dict[str, list[str]] = {axis: [] for axis in AXES.values()}
     for name, letter in letters.items():
         counts = [term.count(letter) for term in (*terms.split(","), result)]
         axis = AXES.get((counts[0] > 0, counts[1] > 0, counts[2] > 0))
         if axis is None or max(counts) > 1:
-            raise ConfigError(f"index '{name}' must be in two of the terms of the einsum, once in each")
+            raise ConfigError(
+                f"index '{name}' must be in two of the terms of the einsum, once in each"
+            )
         axes[axis].append(name)
     if not axes["k"]:
         raise ConfigError("the einsum sums over no index, so it is not a matrix product")
@@ -89,7 +124,9 @@ def tensor(
     dtype: Annotated[str, OneOf(DTYPES)] = "fp32",
     then: Annotated[list[str] | None, operations] = None,
 ) -> Answer:
-    """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a copy."""
+    """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a
+    copy.
+    """
     elements, strides = prod(shape), list(dense_strides(shape))
     rows = _operations(shape, dtype, then or ())
     stored, scales = bytes_of(elements, dtype), scale_bytes(elements, dtype)
@@ -97,26 +134,50 @@ def tensor(
     steps = [
         Step("elements", " x ".join(map(str, shape)), count(elements)),
         Step("bytes", f"{elements:,} x {DTYPE_BITS[dtype]} bits / 8", count(stored)),
-        *([Step("block scales", f"{elements:,} / 16, one byte each", count(scales))] if scales else []),
+        *(
+            [Step("block scales", f"{elements:,} / 16, one byte each", count(scales))]
+            if scales
+            else []
+        ),
         Step("in GB", f"{total:,} / 10^9", f"{number(total / 1e9)} GB"),
         Step("in GiB", f"{total:,} / 2^30", f"{number(total / 2**30)} GiB"),
-        Step("strides", "products of the following extents, in elements (row-major)", ", ".join(map(str, strides))),
+        Step(
+            "strides",
+            "products of the following extents, in elements (row-major)",
+            ", ".join(map(str, strides)),
+        ),
     ]
     return Answer(
         main=("bytes", "elements", "copied_bytes"),
         title=", ".join([f"A tensor of {'x'.join(map(str, shape))} in {dtype}", *(then or ())]),
-        values={"elements": elements, "bytes": total, "scale_bytes": scales, "strides": strides, "dtype": dtype}
+        values={
+            "elements": elements,
+            "bytes": total,
+            "scale_bytes": scales,
+            "strides": strides,
+            "dtype": dtype,
+        }
         | ({"copied_bytes": sum(row["bytes_copied"] for row in rows)} if rows else {}),
         rows=rows,
         rows_key="steps",
-        columns={"op": "then", "result": "result", "shape": "shape", "strides": "strides", "bytes_copied": "copied"},
+        columns={
+            "op": "then",
+            "result": "result",
+            "shape": "shape",
+            "strides": "strides",
+            "bytes_copied": "copied",
+        },
         steps=steps,
         formula="bytes = elements x bits / 8; element i is at offset sum(i x stride)",
         source="CS336 (2025) lecture 2: numel() x element_size()",
         assumptions=[
             "dense and contiguous; a view needs no bytes",
             "GB is 10^9 bytes, GiB 2^30",
-            *(["view or copy as in torch; a copy reads and writes the bytes copied"] if rows else []),
+            *(
+                ["view or copy as in torch; a copy reads and writes the bytes copied"]
+                if rows
+                else []
+            ),
         ],
     )
 
@@ -129,7 +190,11 @@ def _operations(shape: tuple[int, ...], dtype: str, then: Sequence[str]) -> list
         copied = prod(shape) if is_copy else 0
         rows.append(
             {
-                **{"op": operation, "result": "copy" if is_copy else "view", "shape": "x".join(map(str, shape))},
+                **{
+                    "op": operation,
+                    "result": "copy" if is_copy else "view",
+                    "shape": "x".join(map(str, shape)),
+                },
                 "strides": list(strides),
                 "bytes_copied": bytes_of(copied, dtype) + scale_bytes(copied, dtype),
             }
@@ -138,7 +203,12 @@ def _operations(shape: tuple[int, ...], dtype: str, then: Sequence[str]) -> list
 
 
 FORMAT_COLUMNS = {
-    **{"bits": "bits", "exponent_bits": "exponent", "mantissa_bits": "mantissa", "largest": "largest"},
+    **{
+        "bits": "bits",
+        "exponent_bits": "exponent",
+        "mantissa_bits": "mantissa",
+        "largest": "largest",
+    },
     **{"smallest_normal": "normal from", "smallest_subnormal": "smallest", "epsilon": "epsilon"},
     "decimal_digits": "digits",
 }
@@ -154,12 +224,21 @@ def dtype(
     for name in dtype or FORMATS:
         row = {key: getattr(FORMATS[name], key) for key in FORMAT_COLUMNS}
         shown = {} if value is None else {"value": shown_in(Fraction(value), name)}
-        rows.append({"dtype": name, **{key: float(x) if "bits" not in key else x for key, x in row.items()}, **shown})
+        rows.append(
+            {
+                "dtype": name,
+                **{key: float(x) if "bits" not in key else x for key, x in row.items()},
+                **shown,
+            }
+        )
     return Answer(
-        title="Floating-point formats" if value is None else f"Floating-point formats, and {float(value):g} in each",
+        title="Floating-point formats"
+        if value is None
+        else f"Floating-point formats, and {float(value):g} in each",
         values={} if value is None else {"asked": float(value)},
         steps=(),
-        formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), epsilon 2^-m",
+        formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), "
+        "epsilon 2^-m",
         source="; ".join(dict.fromkeys(FORMATS[row["dtype"]].source for row in rows)),
         assumptions=[
             "digits: log10 of 2^(m + 1); fewer below `normal from`, none at `smallest`",
@@ -167,7 +246,11 @@ def dtype(
             "fp8e4m3 has no infinity: larger values become 448 or nan, depending on the conversion",
         ],
         rows=rows,
-        columns={"dtype": "dtype", **FORMAT_COLUMNS, **({} if value is None else {"value": "value"})},
+        columns={
+            "dtype": "dtype",
+            **FORMAT_COLUMNS,
+            **({} if value is None else {"value": "value"}),
+        },
     )
 
 
@@ -179,11 +262,17 @@ def matmul(
     sizes: Annotated[Mapping[str, int], index_sizes] | None = None,
     **options: Unpack[Computing],
 ) -> Answer:
-    """FLOPs and bytes of a matrix product (m, k) x (k, n) or of an einsum, and its minimum time on a machine."""
+    """FLOPs and bytes of a matrix product (m, k) x (k, n) or of an einsum, and its minimum time on
+    a machine.
+    """
     (m, n, k), batch, steps = _product(shape, batch, einsum, sizes)
     has_machine = not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options)
     machines, dtypes = machines_of(options) if has_machine else [], options.get("dtype", ["bf16"])
-    rows = [_matmul_row((m, n, k), batch, machine, dtype) for machine in (machines or (None,)) for dtype in dtypes]
+    rows = [
+        _matmul_row((m, n, k), batch, machine, dtype)
+        for machine in (machines or (None,))
+        for dtype in dtypes
+    ]
     row = next((row for row in rows if row["seconds"] is not None), rows[0])
     if machines and row["seconds"] is None:
         peak_of(machines[0], dtypes[0])
@@ -195,24 +284,46 @@ def matmul(
         steps=[
             *steps,
             Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
-            Step("bytes", f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)", count(row["bytes"])),
-            Step("intensity", f"{number(row['flops'])} / {number(row['bytes'])}", f"{number(row['intensity'])} FLOP/B"),
+            Step(
+                "bytes",
+                f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)",
+                count(row["bytes"]),
+            ),
+            Step(
+                "intensity",
+                f"{number(row['flops'])} / {number(row['bytes'])}",
+                f"{number(row['intensity'])} FLOP/B",
+            ),
             *(
-                Step(limit, f"{number(row[work])} / {number(row[rate])}", duration(row[f"{limit}_s"]))
+                Step(
+                    limit, f"{number(row[work])} / {number(row[rate])}", duration(row[f"{limit}_s"])
+                )
                 for limit, work, rate in (LIMITS if machines else ())
             ),
             *(
-                [Step("time", "the longer one", f"{duration(row['seconds'])}, {row['bound']}-bound")]
+                [
+                    Step(
+                        "time",
+                        "the longer one",
+                        f"{duration(row['seconds'])}, {row['bound']}-bound",
+                    )
+                ]
                 if machines
                 else []
             ),
         ],
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
-        source="; ".join(filter(None, ["Williams, Waterman and Patterson (2009)", sources_of(machines)])),
+        source="; ".join(
+            filter(None, ["Williams, Waterman and Patterson (2009)", sources_of(machines)])
+        ),
         assumptions=[
             "lower bound: each operand moves once, at full bandwidth and peak",
             "output: bf16 for fp8 and nvfp4, int32 for int8; block scales are not counted",
-            *(f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if "reason" in row),
+            *(
+                f"{row['gpu']} has {row['reason']} {row['dtype']}"
+                for row in rows
+                if "reason" in row
+            ),
         ],
         columns={
             **({"gpu": "GPU"} if machines else {}),
@@ -223,27 +334,47 @@ def matmul(
 
 
 def _product(
-    shape: tuple[int, int, int] | None, batch: int, einsum: str | None, sizes: Mapping[str, int] | None
+    shape: tuple[int, int, int] | None,
+    batch: int,
+    einsum: str | None,
+    sizes: Mapping[str, int] | None,
 ) -> tuple[tuple[int, int, int], int, list[Step]]:
-    """Return the extents (m, n, k) and the batch of a shape or an einsum, and the step that folds the einsum."""
+    """Return the extents (m, n, k) and the batch of a shape or an einsum, and the step that folds
+    the einsum.
+    """
     if shape is not None and einsum is None and sizes is None:
         return shape, batch, []
     if shape is not None or einsum is None or sizes is None or batch > 1:
-        raise ConfigError("expected --shape MxNxK, with --batch for several products, or --einsum with --sizes")
+        raise ConfigError(
+            "expected --shape MxNxK, with --batch for several products, or --einsum with --sizes"
+        )
     axes = axes_of(einsum, sizes)
-    m, n, k, batch = (prod(sizes[index] for index in axes[axis]) for axis in ("m", "n", "k", "batch"))
+    m, n, k, batch = (
+        prod(sizes[index] for index in axes[axis]) for axis in ("m", "n", "k", "batch")
+    )
     folded = ", ".join(f"{axis} = {' '.join(indices)}" for axis, indices in axes.items() if indices)
-    return (m, n, k), batch, [Step("as a matmul", folded, f"{f'{batch} x ' if batch > 1 else ''}{m}x{n}x{k}")]
+    return (
+        (m, n, k),
+        batch,
+        [Step("as a matmul", folded, f"{f'{batch} x ' if batch > 1 else ''}{m}x{n}x{k}")],
+    )
 
 
 LIMITS = (("compute", "flops", "peak_flops_per_s"), ("memory", "bytes", "bandwidth_bytes_per_s"))
 TIMES = ("seconds", "bound", "compute_s", "memory_s", "peak_flops_per_s", "bandwidth_bytes_per_s")
 
 
-def _matmul_row(shape: tuple[int, int, int], batch: int, machine: Machine | None, dtype: str) -> dict[str, Any]:
+def _matmul_row(
+    shape: tuple[int, int, int], batch: int, machine: Machine | None, dtype: str
+) -> dict[str, Any]:
     work = matmul_work(*shape, dtype, OUT_DTYPES.get(dtype, dtype), batch)
     row: dict[str, Any] = {"gpu": machine.slug} if machine else {}
-    row |= {"dtype": dtype, "flops": work.flops, "bytes": work.bytes, "intensity": intensity(work.flops, work.bytes)}
+    row |= {
+        "dtype": dtype,
+        "flops": work.flops,
+        "bytes": work.bytes,
+        "intensity": intensity(work.flops, work.bytes),
+    }
     if machine is None:
         return row | {"seconds": None}
     if machine.peak(dtype, MEASURED_FIRST) is None:

@@ -1,4 +1,6 @@
-"""Parameters of estimates, derived from their signatures, for the command line, the forms and the help."""
+"""Parameters of estimates, derived from their signatures, for the command line, the forms and the
+help.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,17 @@ from roofline.estimate.answer import Answer
 from roofline.work import dtype_named
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
-NUMBER = re.compile(r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)")
+NUMBER = re.compile(
+    r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)"
+)
 MAX_NUMBER = 10**30
 
 
 def text_of(value: object) -> str:
     if callable(value) or isinstance(value, Mapping | bytes):
-        raise ConfigError(f"expected a number, a text or a list of these, got {type(value).__name__}")
+        raise ConfigError(
+            f"expected a number, a text or a list of these, got {type(value).__name__}"
+        )
     return str(value).strip()
 
 
@@ -44,7 +50,9 @@ def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
     number = _number(text := text_of(value))
     if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
-        raise ConfigError(f"{_shown(text)} is not a number above 0, at most 10^30, such as 70e9, 70B or 0.5")
+        raise ConfigError(
+            f"{_shown(text)} is not a number above 0, at most 10^30, such as 70e9, 70B or 0.5"
+        )
     return int(number) if number.denominator == 1 else float(number)
 
 
@@ -123,7 +131,10 @@ class OneOf:
         word = known_as(dtype_named(text_of(value)), self.known)
         if word not in self.known:
             hint = did_you_mean(word, self.known)
-            raise ConfigError(f"unknown {_shown(word)}{'; ' * bool(hint)}{hint} (choose from {', '.join(self.known)})")
+            raise ConfigError(
+                f"unknown {_shown(word)}{'; ' * bool(hint)}{hint} (choose from "
+                f"{', '.join(self.known)})"
+            )
         return word
 
 
@@ -143,7 +154,9 @@ Model = Annotated[str | ModelConfig, model_named]
 
 _P = ParamSpec("_P")
 
-HELP: dict[str, str] = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))
+HELP: dict[str, str] = tomllib.loads(
+    Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
+)
 
 
 class Parameter(NamedTuple):
@@ -163,7 +176,11 @@ class Parameter(NamedTuple):
     @property
     def help(self) -> str:
         words = f" ({', '.join(self.read.known)})" if isinstance(self.read, OneOf) else ""
-        default = f"; default: {self.default}" if self.default is not None and self.default is not False else ""
+        default = (
+            f"; default: {self.default}"
+            if self.default is not None and self.default is not False
+            else ""
+        )
         return f"{HELP[self.name]}{words}{default}"
 
     @property
@@ -201,7 +218,11 @@ def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
     bound = signature(function).parameters
     hints = get_type_hints(function, include_extras=True)
     del hints["return"]
-    options = get_type_hints(get_args(hints.pop("options"))[0], include_extras=True) if "options" in hints else {}
+    options = (
+        get_type_hints(get_args(hints.pop("options"))[0], include_extras=True)
+        if "options" in hints
+        else {}
+    )
     known = {}
     for key, hint in (hints | options).items():
         default = bound[key].default if key in bound else None
@@ -229,9 +250,15 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
                 raise ConfigError(f"{name} was removed: {REMOVED[name]}")
             hint = did_you_mean(key, known, 1)
             raise ConfigError(f"unrecognized arguments: {name}{'; ' * bool(hint)}{hint}")
-    is_given = {key: value for key, value in given.items() if value is not None and value is not False and value != ""}
+    is_given = {
+        key: value
+        for key, value in given.items()
+        if value is not None and value is not False and value != ""
+    }
     missing = [
-        f"--{parameter.name}" for key, parameter in known.items() if parameter.is_required and key not in is_given
+        f"--{parameter.name}"
+        for key, parameter in known.items()
+        if parameter.is_required and key not in is_given
     ]
     if missing:
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}")

@@ -22,7 +22,9 @@ def six_nd(params: float, tokens: float) -> float:
 
 
 def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PARAM) -> float:
-    """Return N of 6 N D = C with D = r N: sqrt(C / (6 r)), so sqrt(C / 120) at 20 tokens per parameter."""
+    """Return N of 6 N D = C with D = r N: sqrt(C / (6 r)), so sqrt(C / 120) at 20 tokens per
+    parameter.
+    """
     return sqrt(flops / six_nd(1, tokens_per_param))
 
 
@@ -35,17 +37,33 @@ class Landmark(NamedTuple):
 
 
 LANDMARKS = (
-    Landmark("GPT-3", 3.14e23, "Brown et al., Language Models are Few-Shot Learners (2020), table D.1"),
-    Landmark("GPT-4", 2e25, "speculated, not published by OpenAI: CS336 lecture 2; Epoch AI estimates 2.1e25"),
-    Landmark("US reporting threshold", 1e26, "Executive Order 14110 (2023), section 4.2(b)(i); revoked in 2025"),
+    Landmark(
+        "GPT-3", 3.14e23, "Brown et al., Language Models are Few-Shot Learners (2020), table D.1"
+    ),
+    Landmark(
+        "GPT-4",
+        2e25,
+        "speculated, not published by OpenAI: CS336 lecture 2; Epoch AI estimates 2.1e25",
+    ),
+    Landmark(
+        "US reporting threshold",
+        1e26,
+        "Executive Order 14110 (2023), section 4.2(b)(i); revoked in 2025",
+    ),
 )
 
 
 def landmark_of(flops: float) -> tuple[dict[str, Any], Step]:
-    """Return the landmark nearest to a training run by ratio, as a value and as a step; the caller names its source."""
+    """Return the landmark nearest to a training run by ratio, as a value and as a step; the caller
+    names its source.
+    """
     nearest = min(LANDMARKS, key=lambda landmark: abs(log(flops / landmark.flops)))
     ratio = flops / nearest.flops
-    step = Step("landmark", f"{number(flops)} / {number(nearest.flops)}", f"{number(ratio)} x {nearest.name}")
+    step = Step(
+        "landmark",
+        f"{number(flops)} / {number(nearest.flops)}",
+        f"{number(ratio)} x {nearest.name}",
+    )
     return {"landmark": nearest._asdict() | {"ratio": ratio}}, step
 
 
@@ -67,13 +85,21 @@ SIZES = [10 ** (power / 12) for power in range(-18, 19)]
 """Sizes of the models along a budget, relative to the compute-optimal one: 1/32 to 32."""
 
 
-def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, float] | None = None) -> Curve:
-    """Return the plot of N against D: models of equal compute, and models of equal tokens per parameter."""
+def size_against_data(
+    flops: float, tokens_per_param: float, run: tuple[float, float] | None = None
+) -> Curve:
+    """Return the plot of N against D: models of equal compute, and models of equal tokens per
+    parameter.
+    """
     best = compute_optimal_params(flops, tokens_per_param)
     sizes = [best * factor for factor in SIZES]
     lines = {
-        f"{number(flops)} FLOPs: D = C / (6 N)": [(params, flops / six_nd(params, 1)) for params in sizes],
-        f"{tokens_per_param:g} tokens per parameter": [(params, tokens_per_param * params) for params in sizes],
+        f"{number(flops)} FLOPs: D = C / (6 N)": [
+            (params, flops / six_nd(params, 1)) for params in sizes
+        ],
+        f"{tokens_per_param:g} tokens per parameter": [
+            (params, tokens_per_param * params) for params in sizes
+        ],
     }
     lines["compute-optimal"] = [(best, tokens_per_param * best)]
     return Curve("parameters N", "tokens D", lines | ({"this run": [run]} if run else {}))

@@ -1,4 +1,6 @@
-"""Estimates of generation: minimum time of prefill, decode and a reply, its price, and what fits in memory."""
+"""Estimates of generation: minimum time of prefill, decode and a reply, its price, and what fits in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from roofline.accounting.machines import bandwidth_of, memory_of
 from roofline.accounting.number_formats import STORED_BITS
 from roofline.accounting.parameters import count_parameters
 from roofline.estimate.answer import Answer, Step, by_machine
-from roofline.estimate.options import Serving, Training, Use, machines_of, model_of, sources_of, uses_of
+from roofline.estimate.options import (
+    Serving,
+    Training,
+    Use,
+    machines_of,
+    model_of,
+    sources_of,
+    uses_of,
+)
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.gpu_table import load_gpus
 from roofline.model import bound
@@ -26,15 +36,23 @@ Cached = Annotated[str, OneOf(DTYPES)]
 
 BY_PARAMETERS = (
     "dense model: 2 N FLOPs per token, and every weight is read once per step",
-    "KV cache and attention scores depend on the model and are not included: long contexts take longer",
+    (
+        "KV cache and attention scores depend on the model and are not included: long contexts "
+        "take "
+        "longer"
+    ),
 )
-STEPS_BY_PARAMETERS = "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
+STEPS_BY_PARAMETERS = (
+    "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
+)
 
 
 def _element_bytes(kv_dtype: str) -> int:
     whole, rest = divmod(DTYPE_BITS[kv_dtype], 8)
     if rest:
-        raise ConfigError(f"--kv-dtype {kv_dtype}: expected a type of whole bytes, such as bf16 or fp8e4m3")
+        raise ConfigError(
+            f"--kv-dtype {kv_dtype}: expected a type of whole bytes, such as bf16 or fp8e4m3"
+        )
     return whole
 
 
@@ -67,14 +85,19 @@ class _Plan(NamedTuple):
 
     def row(self, use: Use) -> dict[str, Any]:
         limits, config, row = self.limits(use), self.config, use.row
-        for name, work in (("prefill", limits.prefill(self.prompt)), ("decode", limits.decode(self.prompt))):
+        for name, work in (
+            ("prefill", limits.prefill(self.prompt)),
+            ("decode", limits.decode(self.prompt)),
+        ):
             times = limits.times(work)
             row |= {f"{name}_seconds": max(times), f"{name}_bound": bound(*times, None)}
             row |= {f"{name}_flops": work[0], f"{name}_bytes": work[1]}
         row["tokens_per_s"] = self.batch / row["decode_seconds"]
         row["peak_flops_per_s"] = limits.peak_flops_per_s
         row["bandwidth_bytes_per_s"] = limits.bandwidth_bytes_per_s
-        row["kv_bytes_per_token"] = None if config.parameters else kv_bytes_per_token(config, limits.kv_bytes)
+        row["kv_bytes_per_token"] = (
+            None if config.parameters else kv_bytes_per_token(config, limits.kv_bytes)
+        )
         row["critical_batch"] = limits.critical_batch(self.prompt)
         row["critical_batch_without_cache"] = limits.critical_batch(0)
         row["weight_bytes_read"] = weight_bytes_read(config, self.batch, limits.weight_bytes)
@@ -95,9 +118,15 @@ class _Plan(NamedTuple):
         bounds = "lower bounds: full peak and bandwidth, without activations and communication"
         if self.config.parameters:
             return [storage, *BY_PARAMETERS, bounds]
-        lines = [f"{storage}, cache in {self.kv_dtype}", bounds, "prefill computes the head for the last token only"]
+        lines = [
+            f"{storage}, cache in {self.kv_dtype}",
+            bounds,
+            "prefill computes the head for the last token only",
+        ]
         if self.config.latent:
-            lines.append("latent attention: prefill expands keys and values; decoding uses the absorbed form")
+            lines.append(
+                "latent attention: prefill expands keys and values; decoding uses the absorbed form"
+            )
         if self.config.experts:
             lines.append("experts are chosen evenly and independently")
         return [*lines, *self.config.notes_on(positions)]
@@ -124,15 +153,20 @@ def infer(
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     rows = [plan.row(use) for use in uses]
     if fits:
-        rows, missing = sorted((row for row in rows if row["fits"]), key=lambda row: row["decode_seconds"]), []
+        rows, missing = (
+            sorted((row for row in rows if row["fits"]), key=lambda row: row["decode_seconds"]),
+            [],
+        )
         if not rows:
             raise ConfigError(
-                f"{config.name} with {batch} x {prompt} tokens fits on {devices(gpus)} of none of the GPUs"
+                f"{config.name} with {batch} x {prompt} tokens fits on {devices(gpus)} of none of "
+                f"the GPUs"
             )
         uses = [use for row in rows for use in uses if use.row.items() <= row.items()]
     turning = [f"critical batch: with {prompt} tokens per cache; `without a cache` ignores it"]
     by_weights = (
-        "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + pairs) B / peak, "
+        "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + "
+        "pairs) B / peak, "
         "(weights + B s kv) / bandwidth); critical batch: the smallest compute-bound one"
     )
     return Answer(
@@ -142,11 +176,21 @@ def infer(
         **by_machine(rows, kv_bytes_per_token=rows[0]["kv_bytes_per_token"]),
         steps=_infer_steps(plan, rows[0]),
         formula=STEPS_BY_PARAMETERS if config.parameters else by_weights,
-        source=f"Pope et al. (2022); Austin et al. (2025); {sources_of(use.machine for use in uses)}",
+        source=f"Pope et al. (2022); Austin et al. (2025); "
+        f"{sources_of(use.machine for use in uses)}",
         assumptions=[*plan.notes(prompt), *([] if config.parameters else turning), *missing],
         columns={
-            **{"gpu": "GPU", "dtype": "dtype", "prefill_seconds": "prefill", "prefill_bound": "bound"},
-            **{"decode_seconds": "decode step", "decode_bound": "bound", "tokens_per_s": "tokens/s"},
+            **{
+                "gpu": "GPU",
+                "dtype": "dtype",
+                "prefill_seconds": "prefill",
+                "prefill_bound": "bound",
+            },
+            **{
+                "decode_seconds": "decode step",
+                "decode_bound": "bound",
+                "tokens_per_s": "tokens/s",
+            },
             **{"critical_batch": "critical batch", "used": "memory"},
         },
     )
@@ -154,26 +198,62 @@ def infer(
 
 def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
     peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
-    config, prefills, has_cache = plan.config, f"{plan.batch} x {plan.prompt} tokens", row["cache_bytes"] is not None
+    config, prefills, has_cache = (
+        plan.config,
+        f"{plan.batch} x {plan.prompt} tokens",
+        row["cache_bytes"] is not None,
+    )
     read = f"{size(row['weight_bytes_read'])} of weights"
-    longest = f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
+    longest = (
+        f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
+    )
     prefill = f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound"
-    steps = [Step("weights", f"{count(count_parameters(config).total)} parameters", size(row["weight_bytes"]))]
+    steps = [
+        Step(
+            "weights",
+            f"{count(count_parameters(config).total)} parameters",
+            size(row["weight_bytes"]),
+        )
+    ]
     if has_cache:
-        windowed = f", {config.windowed_layers} layers store at most {config.window}" if config.windowed_layers else ""
-        steps.append(Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"])))
+        windowed = (
+            f", {config.windowed_layers} layers store at most {config.window}"
+            if config.windowed_layers
+            else ""
+        )
+        steps.append(
+            Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"]))
+        )
         steps.append(Step("cache", f"{prefills}{windowed}", size(row["cache_bytes"])))
         read += f" + {size(row['cache_bytes'])}"
     steps += [
         Step("prefill FLOPs", prefills, number(row["prefill_flops"])),
         Step("prefill", f"{number(row['prefill_flops'])} / {peak}", prefill),
         Step("decode bytes", read, size(row["decode_bytes"])),
-        Step("decode step", longest, f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound"),
-        Step("tokens/s", f"{plan.batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
-        Step("critical batch", f"compute time = memory time at {plan.prompt} tokens", _batch(row["critical_batch"])),
+        Step(
+            "decode step",
+            longest,
+            f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound",
+        ),
+        Step(
+            "tokens/s",
+            f"{plan.batch} / {duration(row['decode_seconds'])}",
+            number(row["tokens_per_s"]),
+        ),
+        Step(
+            "critical batch",
+            f"compute time = memory time at {plan.prompt} tokens",
+            _batch(row["critical_batch"]),
+        ),
     ]
     if has_cache:
-        steps.append(Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"])))
+        steps.append(
+            Step(
+                "without a cache",
+                "the same at 0 tokens",
+                _batch(row["critical_batch_without_cache"]),
+            )
+        )
     if row["used"] is None:
         return [*steps, Step("memory", "unknown for this machine", "-")]
     parts = f"weights{' and cache' * has_cache} / all devices of {in_gib(row['memory_bytes'])}"
@@ -206,10 +286,20 @@ def generate(
     row = rows[0]
     growing = "" if row["cache_bytes"] is None else ", with a growing cache"
     steps = [
-        Step("first token", f"prefill of {batch} x {prompt} tokens", duration(row["first_token_s"])),
-        Step("other tokens", f"{output_tokens - 1:,} steps{growing}", duration(row["seconds"] - row["first_token_s"])),
+        Step(
+            "first token", f"prefill of {batch} x {prompt} tokens", duration(row["first_token_s"])
+        ),
+        Step(
+            "other tokens",
+            f"{output_tokens - 1:,} steps{growing}",
+            duration(row["seconds"] - row["first_token_s"]),
+        ),
         Step("reply", "sum", duration(row["seconds"])),
-        Step("tokens/s", f"{batch} x {output_tokens} / {duration(row['seconds'])}", number(row["tokens_per_s"])),
+        Step(
+            "tokens/s",
+            f"{batch} x {output_tokens} / {duration(row['seconds'])}",
+            number(row["tokens_per_s"]),
+        ),
     ]
     columns = {"gpu": "GPU", "dtype": "dtype", "seconds": "reply", "first_token_s": "first token"}
     columns |= {"tokens_per_s": "tokens/s", "used": "memory"}
@@ -218,14 +308,16 @@ def generate(
         steps.append(Step("price of 10^6 tokens", rate, number(row["price_per_million_tokens"])))
         columns["price_per_million_tokens"] = "price of 10^6"
     return Answer(
-        title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of {prompt}, {devices(gpus)}",
+        title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of "
+        f"{prompt}, {devices(gpus)}",
         warnings=[line for row in rows for line in plan.too_large(row)],
         **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
         steps=steps,
         formula=f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
         if config.parameters
-        else "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / bandwidth)",
+        else "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / "
+        "bandwidth)",
         source=f"Pope et al. (2022); {sources_of(use.machine for use in uses)}",
         assumptions=[
             *plan.notes(prompt + output_tokens),
@@ -247,7 +339,9 @@ def _reply(plan: _Plan, use: Use, tokens: int, price: float | None) -> dict[str,
         "seconds": seconds,
         "first_token_s": first,
         "tokens_per_s": plan.batch * tokens / seconds,
-        "price_per_million_tokens": None if cost["price"] is None else cost["price"] / (plan.batch * tokens) * 1e6,
+        "price_per_million_tokens": None
+        if cost["price"] is None
+        else cost["price"] / (plan.batch * tokens) * 1e6,
         **cost,
         **plan.held(use, plan.prompt + tokens - 1),
     }
@@ -285,12 +379,30 @@ def context(
     row = rows[0]
     cache = size(kv_cache_bytes(config, prompt, 1, element_bytes))
     steps = [
-        Step("memory", f"{gpus:,} x {in_gib(row['memory_bytes'])}", size(gpus * row["memory_bytes"])),
-        Step("weights", f"{count(count_parameters(config).total)} parameters in {weight_dtype}", size(weight_bytes)),
+        Step(
+            "memory", f"{gpus:,} x {in_gib(row['memory_bytes'])}", size(gpus * row["memory_bytes"])
+        ),
+        Step(
+            "weights",
+            f"{count(count_parameters(config).total)} parameters in {weight_dtype}",
+            size(weight_bytes),
+        ),
         Step("left for the cache", "memory - weights", size(max(0, row["free_bytes"]))),
-        Step("cache per token", f"{config.layers} layers in {kv_dtype}", size(row["kv_bytes_per_token"])),
-        Step("longest context", f"of {batch} sequence{'s' * (batch > 1)}", _limit(row["context"], "tokens")),
-        Step("largest batch", f"of {prompt} tokens each, {cache} of cache", _limit(row["batch"], "sequences")),
+        Step(
+            "cache per token",
+            f"{config.layers} layers in {kv_dtype}",
+            size(row["kv_bytes_per_token"]),
+        ),
+        Step(
+            "longest context",
+            f"of {batch} sequence{'s' * (batch > 1)}",
+            _limit(row["context"], "tokens"),
+        ),
+        Step(
+            "largest batch",
+            f"of {prompt} tokens each, {cache} of cache",
+            _limit(row["batch"], "sequences"),
+        ),
     ]
     notes = [
         "activations, workspaces and fragmentation need memory too: leave 10 % or more free",
@@ -308,7 +420,8 @@ def context(
         ],
         **by_machine(rows, weight_bytes=weight_bytes),
         steps=steps,
-        formula="longest s with batch x cache(s) <= devices x memory - weights; cache(s) = 2 L k d w s at most",
+        formula="longest s with batch x cache(s) <= devices x memory - weights; cache(s) = 2 L k "
+        "d w s at most",
         source=f"Pope et al. (2022); {config.source}; {sources_of(machines)}",
         assumptions=[*notes, *config.notes_on(prompt)],
         columns={
@@ -318,8 +431,11 @@ def context(
     )
 
 
-def _longest_context(config: ModelConfig, free_bytes: int, batch: int, element_bytes: int) -> int | None:
-    """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no limit.
+def _longest_context(
+    config: ModelConfig, free_bytes: int, batch: int, element_bytes: int
+) -> int | None:
+    """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no
+    limit.
 
     A cache does not grow without limit if each layer has a window or a state.
     """
@@ -329,7 +445,11 @@ def _longest_context(config: ModelConfig, free_bytes: int, batch: int, element_b
 
     if needed(MAX_EXTENT) <= free_bytes:
         return None
-    return max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1) if free_bytes > 0 else 0
+    return (
+        max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1)
+        if free_bytes > 0
+        else 0
+    )
 
 
 def _limit(value: int | None, unit: str) -> str:

@@ -1,4 +1,6 @@
-"""Time of a training step that devices share: matmuls, memory, and what communication adds to them."""
+"""Time of a training step that devices share: matmuls, memory, and what communication adds to
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,19 @@ from roofline.links import Fit, bus_factor, read_fits
 from roofline.machine import MEASURED_FIRST, Machine
 
 NODE_DEVICES = 8
-"""Devices of a node, as in an HGX or DGX H100: tensor parallelism across nodes waits for the network."""
+"""Devices of a node, as in an HGX or DGX H100: tensor parallelism across nodes waits for the
+network.
+"""
 
 NETWORK_BYTES_PER_S = 50e9
-"""Between nodes, of one device, one way: 400 Gb/s InfiniBand (NDR) for each GPU, as in a DGX H100."""
+"""Between nodes, of one device, one way: 400 Gb/s InfiniBand (NDR) for each GPU, as in a DGX
+H100.
+"""
 
 BETWEEN_PAIRS = ("all-to-all", "send-recv")
-"""Collectives of which each device sends its own data between nodes; the others send theirs once for a node."""
+"""Collectives of which each device sends its own data between nodes; the others send theirs once
+for a node.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,10 +46,14 @@ class Network:
     network_bytes_per_s: float = NETWORK_BYTES_PER_S
     """Between nodes."""
     fits: Mapping[str, Fit] = field(default_factory=dict)
-    """Measured collectives, which replace these figures for groups of the same kind: within a node, or across."""
+    """Measured collectives, which replace these figures for groups of the same kind: within a node,
+    or across.
+    """
 
     def seconds(self, op: str, size_bytes: float, ranks: int, stride: int) -> float:
-        """Return the time of a collective of every `stride`-th device, as all such groups of a node run it together."""
+        """Return the time of a collective of every `stride`-th device, as all such groups of a node
+        run it together.
+        """
         is_inside = ranks * stride <= NODE_DEVICES
         members = 1 if op in BETWEEN_PAIRS else max(1, NODE_DEVICES // stride)
         fit = self.fits.get(op)
@@ -67,7 +79,9 @@ class Transfer(NamedTuple):
     """As `roofline.links` counts it."""
     ranks: int
     stride: int
-    """Devices from one rank to the next: tensor parallelism is innermost, then experts, data and pipeline."""
+    """Devices from one rank to the next: tensor parallelism is innermost, then experts, data and
+    pipeline.
+    """
     times: int
 
     @property
@@ -109,8 +123,8 @@ class Layout:
     def bubble(self) -> float:
         """Fraction of the ideal time that a stage waits: (p - 1) / (m v).
 
-        Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (2021), sections 2.2.1
-        and 2.2.2.
+        Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters
+        (2021), sections 2.2.1 and 2.2.2.
         """
         return (self.sharding.pipeline_parallel - 1) / (self.plan.micro_batches * self.interleave)
 
@@ -118,30 +132,50 @@ class Layout:
     def transfers(self) -> list[Transfer]:
         """Return what a device sends in a step.
 
-        Source: data: Rajbhandari et al., ZeRO (2020), section 7. Up to stage 1 gradients are reduced once; stage 2
-        scatters those of each micro-batch and gathers the weights once; stage 3 also gathers them twice for each.
-        Tensor: Shoeybi et al., Megatron-LM (2019), section 3: two reductions of the hidden states of a layer forward
-        and two backward; sequence parallelism scatters and gathers as much (Korthikanti et al., 2022, section 4.2.2).
-        Experts: Lepikhin et al., GShard (2020): tokens go to their experts and return, forward and backward.
+        Source: data: Rajbhandari et al., ZeRO (2020), section 7. Up to stage 1 gradients are
+        reduced once; stage 2 scatters those of each micro-batch and gathers the weights once; stage
+        3 also gathers them twice for each. Tensor: Shoeybi et al., Megatron-LM (2019), section 3:
+        two reductions of the hidden states of a layer forward and two backward; sequence
+        parallelism scatters and gathers as much (Korthikanti et al., 2022, section 4.2.2). Experts:
+        Lepikhin et al., GShard (2020): tokens go to their experts and return, forward and backward.
         Pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
         """
         plan, sharding, micro_batches = self.plan, self.sharding, self.plan.micro_batches
-        data, tensor, pipeline = sharding.data_parallel, sharding.tensor_parallel, sharding.pipeline_parallel
+        data, tensor, pipeline = (
+            sharding.data_parallel,
+            sharding.tensor_parallel,
+            sharding.pipeline_parallel,
+        )
         hidden_bytes = plan.tokens * plan.config.width * plan.recipe.activation_bytes
         own_bytes = hidden_bytes // self.kernels.token_ways
         rounds = micro_batches * (6 if checkpoint_group(plan.checkpoint, self.stage.layers) else 4)
-        found = [Transfer("tensor", "all-reduce", hidden_bytes, tensor, 1, self.stage.layers * rounds)]
+        found = [
+            Transfer("tensor", "all-reduce", hidden_bytes, tensor, 1, self.stage.layers * rounds)
+        ]
         if experts := self.stage.experts:
-            routed = (experts.per_token * own_bytes, sharding.expert_parallel, tensor, experts.layers * rounds)
+            routed = (
+                experts.per_token * own_bytes,
+                sharding.expert_parallel,
+                tensor,
+                experts.layers * rounds,
+            )
             found.append(Transfer("expert", "all-to-all", *routed))
         # The slowest send counts: it is between nodes if one node does not have all devices.
         across, sends = -(-data * tensor * pipeline // 2), 2 * micro_batches * self.interleave
         found.append(Transfer("pipeline", "send-recv", own_bytes, min(2, pipeline), across, sends))
         held = held_weights(plan.config, sharding)
         replicas = sharding.replicas_of_experts()
-        for are_experts, ranks, stride in ((False, data, tensor), (True, replicas, data * tensor // replicas)):
-            elements = sum(weight.elements for weight in held if (weight.component == "experts") is are_experts)
-            gradients, weights = plan.recipe.gradient_bytes * elements, plan.recipe.activation_bytes * elements
+        for are_experts, ranks, stride in (
+            (False, data, tensor),
+            (True, replicas, data * tensor // replicas),
+        ):
+            elements = sum(
+                weight.elements for weight in held if (weight.component == "experts") is are_experts
+            )
+            gradients, weights = (
+                plan.recipe.gradient_bytes * elements,
+                plan.recipe.activation_bytes * elements,
+            )
             reduced = micro_batches if sharding.zero > 1 else 1
             gathered = 2 * micro_batches if sharding.zero == 3 else int(sharding.zero > 0)
             reduction = "reduce-scatter" if sharding.zero else "all-reduce"
@@ -159,46 +193,67 @@ class Layout:
     @cached_property
     def sending(self) -> dict[str, float]:
         """Seconds that the links are busy in a step, by kind of parallelism."""
-        return self.by_kind(lambda t: t.times * self.network.seconds(t.op, t.size_bytes, t.ranks, t.stride))
+        return self.by_kind(
+            lambda t: t.times * self.network.seconds(t.op, t.size_bytes, t.ranks, t.stride)
+        )
 
     @cached_property
     def computing(self) -> tuple[float, float]:
         """Seconds of a micro-batch in the layers of a stage, and in the head.
 
-        What the forward pass saves is written and read by it, and read by the backward pass, which writes and reads a
-        gradient of the same size; recomputation writes and reads it again. Attention scores are computed in 16 bits.
+        What the forward pass saves is written and read by it, and read by the backward pass, which
+        writes and reads a gradient of the same size; recomputation writes and reads it again.
+        Attention scores are computed in 16 bits.
         """
         plan, kernels, ways = self.plan, self.kernels, self.sharding.tensor_parallel
         sequences = plan.batch // plan.micro_batches
         counted_by = "gemm-causal-half" if kernels.is_flash else "gemm-full"
-        counts = train_flops(self.stage, plan.sequence, sequences, counted_by, plan.checkpoint, kernels.is_flash)
+        counts = train_flops(
+            self.stage, plan.sequence, sequences, counted_by, plan.checkpoint, kernels.is_flash
+        )
         head = counts.components.get("lm_head", 0)
-        core = sum(flops.get("attention_core", 0) for flops in (counts.components, counts.recomputed))
+        core = sum(
+            flops.get("attention_core", 0) for flops in (counts.components, counts.recomputed)
+        )
         core += counts.recomputed.get("attention_scores", 0)
         scores = self.use.machine.peak("bf16", MEASURED_FIRST)
         core_peak = min(self.use.peak, scores.value) if scores else self.use.peak
-        flops_s = ((counts.hardware_flops - head - core) / self.use.peak + core / core_peak) / self.use.mfu / ways
+        flops_s = (
+            ((counts.hardware_flops - head - core) / self.use.peak + core / core_peak)
+            / self.use.mfu
+            / ways
+        )
         saved = model_activations(self.stage, plan.sequence, sequences, kernels)
         again = saved if checkpoint_group(plan.checkpoint, self.stage.layers) else {}
         if plan.checkpoint == "selective":
             again = {"attention_scores": saved.get("attention_scores", 0)}
         layers_bytes = 5 * sum(saved.values()) + 2 * sum(again.values())
         head_bytes = 5 * FP32_BYTES * plan.tokens * self.stage.vocabulary / ways
-        head_s = head / self.use.peak / self.use.mfu / ways + head_bytes / self.bandwidth_bytes_per_s
+        head_s = (
+            head / self.use.peak / self.use.mfu / ways + head_bytes / self.bandwidth_bytes_per_s
+        )
         return flops_s + layers_bytes / self.bandwidth_bytes_per_s, head_s
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """Seconds of a step by part, of the stage that takes the longest; communication as far as it is not hidden.
+        """Seconds of a step by part, of the stage that takes the longest; communication as far as
+        it is not hidden.
 
-        Tensor and expert parallelism wait for each collective. Gradients and weights move during the backward pass
-        (stage 3: and the forward pass) except for the last bucket, of one layer; up to stage 1 that of the last
-        micro-batch. A pipeline waits for the sends while it fills and drains. The optimizer reads and writes its state.
+        Tensor and expert parallelism wait for each collective. Gradients and weights move during
+        the backward pass (stage 3: and the forward pass) except for the last bucket, of one layer;
+        up to stage 1 that of the last micro-batch. A pipeline waits for the sends while it fills
+        and drains. The optimizer reads and writes its state.
         """
-        count, pipeline, sending = self.plan.micro_batches, self.sharding.pipeline_parallel, self.sending
+        count, pipeline, sending = (
+            self.plan.micro_batches,
+            self.sharding.pipeline_parallel,
+            self.sending,
+        )
         layers_s, head_s = self.computing
         whole_s = layers_s + (sending["tensor"] + sending["expert"]) / count
-        last = max(0, self.plan.config.layers - (pipeline - 1) * self.stage.layers) / self.stage.layers
+        last = (
+            max(0, self.plan.config.layers - (pipeline - 1) * self.stage.layers) / self.stage.layers
+        )
         stages = [(last, head_s), *([(1.0, 0.0)] if pipeline > 1 else [])]
         share, head_s = max(stages, key=lambda stage: stage[0] * whole_s + stage[1])
         ideal_s = count * (share * whole_s + head_s)
@@ -227,7 +282,11 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        return self.sharding.data_parallel * self.sharding.tensor_parallel * self.sharding.pipeline_parallel
+        return (
+            self.sharding.data_parallel
+            * self.sharding.tensor_parallel
+            * self.sharding.pipeline_parallel
+        )
 
     def row(self) -> dict[str, Any]:
         names = ("data_parallel", "tensor_parallel", "pipeline_parallel", "zero")
@@ -258,7 +317,8 @@ Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achie
 LAYER_MATMULS = 0.7
 """Speed of the matmuls of a training step, compared with the fastest matmul: the same for all GPUs.
 
-Source: fitted to the ten runs of Narayanan et al. (2021), table 1, whose median error is then below 1 %.
+Source: fitted to the ten runs of Narayanan et al. (2021), table 1, whose median error is then below
+1 %.
 """
 
 
@@ -269,7 +329,13 @@ def matmul_share(use: Use) -> tuple[float, str]:
     if peak and peak.kind == "measured":
         best, origin = 1, "measured"
     share = LAYER_MATMULS * best
-    return share, f"matmuls at {share:.3g} of the peak: {LAYER_MATMULS:g} of the fastest, {best:.3g} ({origin})"
+    return (
+        share,
+        (
+            f"matmuls at {share:.3g} of the peak: {LAYER_MATMULS:g} of the fastest, {best:.3g} "
+            f"({origin})"
+        ),
+    )
 
 
 def network_of(machine: Machine, options: Mapping[str, Any], across: float | None) -> Network:
@@ -279,7 +345,11 @@ def network_of(machine: Machine, options: Mapping[str, Any], across: float | Non
     """
     measured = Path(options.get("measured", ""))
     fits = read_fits(measured) if "measured" in options and measured.is_dir() else {}
-    link = (machine.link_bytes_per_s or 0) / 2 or min((fit.bytes_per_s for fit in fits.values()), default=0)
+    link = (machine.link_bytes_per_s or 0) / 2 or min(
+        (fit.bytes_per_s for fit in fits.values()), default=0
+    )
     if not link:
-        raise ConfigError(f"{machine.slug} has no known link between devices; --gpu names one that has")
+        raise ConfigError(
+            f"{machine.slug} has no known link between devices; --gpu names one that has"
+        )
     return Network(link, across or NETWORK_BYTES_PER_S, fits)

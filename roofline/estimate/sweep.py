@@ -29,10 +29,17 @@ class Over(NamedTuple):
         name, sign, listed = text.partition("=")
         option = name.strip().removeprefix("--").replace("_", "-")
         match = RANGE.fullmatch(listed)
-        values = _range(*match.groups()) if match else [word.strip() for word in listed.split(",") if word.strip()]
+        values = (
+            _range(*match.groups())
+            if match
+            else [word.strip() for word in listed.split(",") if word.strip()]
+        )
         if not sign or not option or not values or len(values) > MAX_POINTS:
             shown = one_line(text)
-            raise ConfigError(f"--over '{shown}' is not OPTION=1,8,64, OPTION=2048:131072:x2 or OPTION=1024:8192:+1024")
+            raise ConfigError(
+                f"--over '{shown}' is not OPTION=1,8,64, OPTION=2048:131072:x2 or "
+                f"OPTION=1024:8192:+1024"
+            )
         return cls(option, list(dict.fromkeys(values)))
 
 
@@ -55,9 +62,18 @@ class Sweep(NamedTuple):
     @property
     def columns(self) -> list[str]:
         """Columns of the printed table: the options, varying machines, and the main results."""
-        several = [name for name in ("gpu", "dtype", "convention") if len({row.get(name) for row in self.rows}) > 1]
+        several = [
+            name
+            for name in ("gpu", "dtype", "convention")
+            if len({row.get(name) for row in self.rows}) > 1
+        ]
         names = [over.option for over in self.overs]
-        known = {key for row in self.rows for key, value in row.items() if value is not None and key != "reason"}
+        known = {
+            key
+            for row in self.rows
+            for key, value in row.items()
+            if value is not None and key != "reason"
+        }
         shown = (*several, *self.main, "critical_batch") if self.main else self.rows[0]
         keys = [key for key in shown if key in known]
         keys += ["fits"] if any(row.get("fits") is False for row in self.rows) else []
@@ -68,7 +84,10 @@ class Sweep(NamedTuple):
 def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Sweep:
     """Evaluate an estimate at each combination of the values."""
     if not 1 <= len(overs) <= 2 or len({over.option for over in overs}) < len(overs):
-        raise ConfigError("expected one or two different options: --over sequence=2048:131072:x2 --over batch=1,8,64")
+        raise ConfigError(
+            "expected one or two different options: --over sequence=2048:131072:x2 --over "
+            "batch=1,8,64"
+        )
     function: Callable[..., Answer] = getattr(estimate, name)
     known = [parameter.name for parameter in parameters(function).values()]
     for over in overs:
@@ -78,12 +97,19 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
     points = list(product(*(over.values for over in overs)))
     if len(points) > MAX_POINTS:
         raise ConfigError(f"{len(points):,} points exceed {MAX_POINTS:,}")
-    named = [{over.option.replace("-", "_"): value for over, value in zip(overs, at, strict=True)} for at in points]
-    parsed = [values_of(function, {**given, **values}) for values in named]  # fail before the first answer
+    named = [
+        {over.option.replace("-", "_"): value for over, value in zip(overs, at, strict=True)}
+        for at in points
+    ]
+    parsed = [
+        values_of(function, {**given, **values}) for values in named
+    ]  # fail before the first answer
     rows: list[dict[str, Any]] = []
     answer, problem = None, None
     for values, point in zip(parsed, points, strict=True):
-        swept_values = {over.option: _typed(value) for over, value in zip(overs, point, strict=True)}
+        swept_values = {
+            over.option: _typed(value) for over, value in zip(overs, point, strict=True)
+        }
         try:
             answer = function(**values)
         except ConfigError as error:
@@ -91,12 +117,16 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             rows.append({**swept_values, "reason": str(error)})
             continue
         answers = (
-            answer.rows if len(answer.rows) > 1 else [{**answer.values, **(answer.rows[0] if answer.rows else {})}]
+            answer.rows
+            if len(answer.rows) > 1
+            else [{**answer.values, **(answer.rows[0] if answer.rows else {})}]
         )
         rows += [{**_scalars(row), **swept_values, "reason": None} for row in answers]
     if answer is None:
         raise problem or ConfigError("nothing to sweep")
-    names = list(dict.fromkeys([*(over.option for over in overs), *(key for row in rows for key in row)]))
+    names = list(
+        dict.fromkeys([*(over.option for over in overs), *(key for row in rows for key in row)])
+    )
     return Sweep(overs, answer.main, [{key: row.get(key) for key in names} for row in rows])
 
 
@@ -108,11 +138,17 @@ def _typed(value: str) -> float | str:
 
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if value is None or isinstance(value, str | int | float)}
+    return {
+        key: value
+        for key, value in row.items()
+        if value is None or isinstance(value, str | int | float)
+    }
 
 
 def memory_marks(rows: Sequence[Mapping[str, Any]], option: str) -> dict[str, float]:
-    """Return the value of an option at which the model stops or starts to fit in memory, by its label."""
+    """Return the value of an option at which the model stops or starts to fit in memory, by its
+    label.
+    """
     values = sorted((row[option], row.get("fits") is not False) for row in rows)
     too_large = [value for value, fits in values if not fits]
     if not too_large:

@@ -1,1 +1,3 @@
-"""EXPLORE: calculators in a browser, defined in `calculators.toml`; may import everything except `__main__`."""
+"""EXPLORE: calculators in a browser, defined in `calculators.toml`; may import everything except
+`__main__`.
+"""

@@ -28,7 +28,8 @@ from roofline.machine import CeilingError
 from roofline.picture.charts import draw_answer, draw_sweep
 
 DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
-# Title, question and fields of each calculator; a comment, because Streamlit shows docstrings on the page.
+# Title, question and fields of each calculator; a comment, because Streamlit shows docstrings on
+# the page.
 PAGES: dict[str, dict[str, Any]] = DATA["pages"]
 FIRST = "train"
 
@@ -42,7 +43,11 @@ def command_line(*words: str) -> str:
 def ask(form: Form, options: Options) -> tuple[Answer, Options]:
     function: Callable[..., Answer] = getattr(estimate, form.question)
     answer, known = function(**form.values(options)), parameters(function)
-    return answer, {name: value for name, value in options.items() if value and not _is_default(known, name, value)}
+    return answer, {
+        name: value
+        for name, value in options.items()
+        if value and not _is_default(known, name, value)
+    }
 
 
 def _is_default(known: Mapping[str, Any], name: str, value: str | bool) -> bool:
@@ -117,7 +122,9 @@ def _show_steps(answer: Answer) -> None:
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         table(answer.rows, list(answer.columns.items()))
     if answer.steps:
-        st.subheader(f"Step by step{', for ' + answer.worked if answer.worked else ''}", anchor=False)
+        st.subheader(
+            f"Step by step{', for ' + answer.worked if answer.worked else ''}", anchor=False
+        )
         steps = [
             {"step": plain(s.label), "arithmetic": plain(s.arithmetic), "result": plain(s.result)}
             for s in folded(answer)
@@ -128,12 +135,16 @@ def _show_steps(answer: Answer) -> None:
     with st.expander("Assumptions"):
         st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
     rows = [dict(row) for row in answer.rows] or [step._asdict() for step in answer.steps]
-    st.download_button("download CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore")
+    st.download_button(
+        "download CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore"
+    )
 
 
 def main() -> None:
     pages = {
-        name: st.Page(partial(draw, name), title=about["title"], url_path=name, default=name == FIRST)
+        name: st.Page(
+            partial(draw, name), title=about["title"], url_path=name, default=name == FIRST
+        )
         for name, about in PAGES.items()
     }
     groups = {group: [pages[name] for name in names] for group, names in DATA["groups"].items()}

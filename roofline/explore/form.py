@@ -21,7 +21,14 @@ Options = dict[str, str | bool]
 """Typed text or state of a switch by name with dashes; an empty text counts as omitted."""
 
 PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
-LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
+LLAMA_1B = {
+    "layers": "16",
+    "width": "2048",
+    "heads": "32",
+    "kv_heads": "8",
+    "ffn": "8192",
+    "vocab": "128256",
+}
 BY_DEFAULT, RUN = "by default", "measured: run "
 MAX_RUNS, MAX_LETTERS = 10, 500
 """Number of listed runs, and letters of a text."""
@@ -64,7 +71,11 @@ class Form:
             if name == "recipe":
                 st.caption(RECIPES[chosen].source)
             return {name: "" if chosen == BY_DEFAULT else chosen}
-        return {name: st.text_input(_label(name), first, key=name, max_chars=MAX_LETTERS, help=HELP[name], bind=URL)}
+        return {
+            name: st.text_input(
+                _label(name), first, key=name, max_chars=MAX_LETTERS, help=HELP[name], bind=URL
+            )
+        }
 
     def _model(self, first: str) -> Options:
         params = next((word for word in first.split() if word[0].isdigit()), "")
@@ -78,7 +89,9 @@ class Form:
         return self._uploaded() if way == FILE else self._dimensions()
 
     def _uploaded(self) -> Options:
-        upload = st.file_uploader("config.json of Hugging Face transformers", type="json", max_upload_size=1)
+        upload = st.file_uploader(
+            "config.json of Hugging Face transformers", type="json", max_upload_size=1
+        )
         if upload is None:
             st.info("Choose a config.json. It stays on this machine.")
             st.stop()
@@ -88,12 +101,19 @@ class Form:
     def _dimensions(self) -> Options:
         style = choice("style", list(STYLES), "llama")
         is_llama = style == "llama"
-        first = {name: LLAMA_1B.get(name, "") if is_llama or name in REQUIRED else "" for name in STYLES[style]}
+        first = {
+            name: LLAMA_1B.get(name, "") if is_llama or name in REQUIRED else ""
+            for name in STYLES[style]
+        }
         return {**self.fields(first), **self.fields({"tied": False}), "style": style}
 
     def _machines(self, first: str | list[str]) -> Options:
         machines = known_machines()
-        chosen = _choices("gpu", machines, first) if isinstance(first, list) else [choice("gpu", machines, first)]
+        chosen = (
+            _choices("gpu", machines, first)
+            if isinstance(first, list)
+            else [choice("gpu", machines, first)]
+        )
         runs = [name.removeprefix(RUN) for name in chosen if name.startswith(RUN)]
         slugs = [name for name in chosen if not name.startswith(RUN)]
         return {"gpu": ",".join(slugs), "measured": runs[0] if runs else ""}
@@ -101,7 +121,9 @@ class Form:
 
 def choice(name: str, known: Sequence[str], default: str, label: str = "") -> str:
     index = list(known).index(default)
-    return str(st.selectbox(label or _label(name), known, index, key=name, help=HELP.get(name), bind=URL))
+    return str(
+        st.selectbox(label or _label(name), known, index, key=name, help=HELP.get(name), bind=URL)
+    )
 
 
 def _choices(name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:

@@ -29,7 +29,9 @@ DRAWING = Lock()
 
 
 def show(draw: Callable[..., Figure], *words: Any) -> None:
-    """Show a picture within the page; the URL of a separate file would expire when a value changes."""
+    """Show a picture within the page; the URL of a separate file would expire when a value
+    changes.
+    """
     svg = io.StringIO()
     with DRAWING:
         draw(*words, st.context.theme.type or "light").savefig(svg, format="svg")
@@ -64,7 +66,10 @@ def _formats(answer: Answer) -> None:
     ranges = {row["dtype"]: [(row[end], row["epsilon"]) for end in ends] for row in answer.rows}
     value = abs(answer.values.get("asked", 0))
     if value:
-        table(answer.rows, [("dtype", "format"), ("value", f"{value:g} rounded"), ("epsilon", "epsilon")])
+        table(
+            answer.rows,
+            [("dtype", "format"), ("value", f"{value:g} rounded"), ("epsilon", "epsilon")],
+        )
     marks = {f"the value {value:g}": value} if value else {}
     show(draw_lines, answer.title, "magnitude", "epsilon", ranges, marks)
 
@@ -73,9 +78,16 @@ def show_roofs(answer: Answer, given: Mapping[str, Any]) -> None:
     rows = [row for row in answer.rows if row["seconds"] is not None]
     if not rows:
         return  # without a machine
-    scene = build_scene([], machines_of(values_of(estimate.matmul, given)), [row["dtype"] for row in rows])
+    scene = build_scene(
+        [], machines_of(values_of(estimate.matmul, given)), [row["dtype"] for row in rows]
+    )
     stars = [
-        {**row, "name": f"{row['gpu']} {row['dtype']}", "flops_per_s": row["flops"] / row["seconds"]} for row in rows
+        {
+            **row,
+            "name": f"{row['gpu']} {row['dtype']}",
+            "flops_per_s": row["flops"] / row["seconds"],
+        }
+        for row in rows
     ]
     figure = roofline_figure(scene, stars).to_json()
     if st.context.theme.type == "dark":

@@ -1,1 +1,3 @@
-"""Pictures: what a roofline shows (`scene`), drawn by matplotlib into files and by Plotly into pages."""
+"""Pictures: what a roofline shows (`scene`), drawn by matplotlib into files and by Plotly into
+pages.
+"""

@@ -22,11 +22,13 @@ MIN_DRAWN_SHARE = 0.001
 AXES_PT = 700.0
 """Approximate width of the axes, points, by which overlapping points of a profile are grouped."""
 OUTLIER_DECADES, MIN_INTENSITY, EDGE = 1.5, 0.01, 0.02
-"""Outliers: gap below the other points relative to the roofs, smallest intensity that is not one, and distance from the
-edge of the plot as a fraction of its width."""
+"""Outliers: gap below the other points relative to the roofs, smallest intensity that is not one,
+and distance from the edge of the plot as a fraction of its width."""
 
 
-def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None) -> Scene:
+def build_scene(
+    runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None
+) -> Scene:
     """Return the scene of runs and GPUs; CeilingError if ceilings of a run are invalid.
 
     Args:
@@ -51,15 +53,21 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: 
             else:
                 points.append(point)
     environments = tuple(environment for environment, _ in runs)
-    scene = _styled(Scene(tuple(machines.values()), environments, (), _with_details(points), left_out))
+    scene = _styled(
+        Scene(tuple(machines.values()), environments, (), _with_details(points), left_out)
+    )
     roofs = [roof for index in range(len(slugs)) for roof in _roofs(index, scene, dtypes)]
     if not roofs:
         names = ", ".join(map(one_line, slugs)) or "no machine"
-        raise NoCeilingError(f"no ceiling is known for {names}; calibrate the machine, or add a known GPU with --gpu")
+        raise NoCeilingError(
+            f"no ceiling is known for {names}; calibrate the machine, or add a known GPU with --gpu"
+        )
     return _labeled(_grouped(_with_outliers(replace(scene, roofs=tuple(roofs)))))
 
 
-def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Sequence[str] | None) -> Point | str:
+def _point(
+    machine: int, run: int, record: Record, ceilings: Machine, dtypes: Sequence[str] | None
+) -> Point | str:
     if record.status != "ok":
         return record.status
     if dtypes is not None and record.dtype not in dtypes:
@@ -70,9 +78,15 @@ def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Se
     judged = judge(record, ceilings)
     if not record.flops or judged.intensity is None or judged.flops_per_s is None:
         return "without FLOPs or bytes"
-    fast, slow = (None if share is not None else record.ci95_s) or (record.median_s, record.median_s)
+    fast, slow = (None if share is not None else record.ci95_s) or (
+        record.median_s,
+        record.median_s,
+    )
     low, high = record.flops / (slow or math.nan), record.flops / (fast or math.nan)
-    if not all(math.isfinite(value) and value > 0 for value in (judged.intensity, judged.flops_per_s, low, high)):
+    if not all(
+        math.isfinite(value) and value > 0
+        for value in (judged.intensity, judged.flops_per_s, low, high)
+    ):
         return "with impossible values"
     limits = limits_s(record, ceilings)
     cap = record.flops / limits[2] if limits and limits[2] > max(limits[:2]) else None
@@ -85,13 +99,26 @@ def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
     for point in points:
         options = {(name, str(value)) for name, value in point.record.options.items()}
         alike.setdefault((*point.series, point.record.case), []).append(options)
-    varying = {name for group in alike.values() for name, _ in group[0].union(*group) - group[0].intersection(*group)}
-    details = [[_option(*item) for item in point.record.options.items() if item[0] in varying] for point in points]
-    return tuple(replace(point, detail=" ".join(words)) for point, words in zip(points, details, strict=True))
+    varying = {
+        name
+        for group in alike.values()
+        for name, _ in group[0].union(*group) - group[0].intersection(*group)
+    }
+    details = [
+        [_option(*item) for item in point.record.options.items() if item[0] in varying]
+        for point in points
+    ]
+    return tuple(
+        replace(point, detail=" ".join(words)) for point, words in zip(points, details, strict=True)
+    )
 
 
 def _option(name: str, value: object) -> str:
-    is_clear = isinstance(value, str) and value not in ("none", "full", "on", "off", "all") and not value.isdigit()
+    is_clear = (
+        isinstance(value, str)
+        and value not in ("none", "full", "on", "off", "all")
+        and not value.isdigit()
+    )
     return one_line(str(value) if is_clear else f"{name} {value}", MAX_NAME_LETTERS)
 
 
@@ -117,18 +144,29 @@ def _styled(scene: Scene) -> Scene:
 
 
 def _look(scene: Scene, point: Point) -> tuple[object, ...]:
-    """Return what the shape of a marker shows; with more series than shapes, only the first parts are used."""
+    """Return what the shape of a marker shows; with more series than shapes, only the first parts
+    are used.
+    """
     if scene.is_profile:
         return ()
     run = point.run if scene.has_run_names else None
-    return point.record.op, point.record.provider, run, point.record.dtype  # dtypes also differ in color
+    return (
+        point.record.op,
+        point.record.provider,
+        run,
+        point.record.dtype,
+    )  # dtypes also differ in color
 
 
 def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) -> str:
     if scene.colored_by == "machine":
         return SERIES_COLORS[machine % len(SERIES_COLORS)]
     if scene.colored_by == "provider":
-        return SERIES_COLORS[scene.names["provider"].index(provider) % len(SERIES_COLORS)] if provider else INK
+        return (
+            SERIES_COLORS[scene.names["provider"].index(provider) % len(SERIES_COLORS)]
+            if provider
+            else INK
+        )
     return dtype_color(dtype) if dtype else INK
 
 
@@ -150,7 +188,10 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         flats.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name)))
         if met and ridge:
             ridges[met.kind].append(ridge)
-    roofs = [Roof(machine, slope, max(ridges[slope.kind]) or None, _color(scene, machine, "")) for slope in slopes]
+    roofs = [
+        Roof(machine, slope, max(ridges[slope.kind]) or None, _color(scene, machine, ""))
+        for slope in slopes
+    ]
     if len(scene.machines) == 1:
         end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
         mixes = [mix for mix in known.mixes if mix not in slopes]
@@ -164,20 +205,27 @@ def _fastest(known: Machine, quantity: str, name: str | None = None) -> list[Cei
 
 
 def _with_outliers(scene: Scene) -> Scene:
-    """Place the points, and up to a third of them, far below the others or of negligible intensity, at the edge."""
+    """Place the points, and up to a third of them, far below the others or of negligible intensity,
+    at the edge.
+    """
     most = len(scene.points) // 3
     heights = [math.log10(point.y / _attainable(point, scene)) for point in scene.points]
     ordered = sorted(heights)
     gaps = (i for i in range(most, 0, -1) if ordered[i] - ordered[i - 1] > OUTLIER_DECADES)
     lowest = ordered[next(gaps, 0)] if ordered else 0.0
-    leftmost = MIN_INTENSITY if sum(point.x < MIN_INTENSITY for point in scene.points) <= most else 0.0
+    leftmost = (
+        MIN_INTENSITY if sum(point.x < MIN_INTENSITY for point in scene.points) <= most else 0.0
+    )
     points = [
         replace(point, is_outlier=height < lowest or point.x < leftmost, spot=(point.x, point.y))
         for point, height in zip(scene.points, heights, strict=True)
     ]
     view = replace(scene, points=tuple(points)).view
     margin = EDGE * (view.right - view.left)
-    placed = [replace(point, spot=view.clamped(point.spot, margin)) if point.is_outlier else point for point in points]
+    placed = [
+        replace(point, spot=view.clamped(point.spot, margin)) if point.is_outlier else point
+        for point in points
+    ]
     return replace(scene, points=tuple(placed))
 
 
@@ -198,7 +246,9 @@ def _grouped(scene: Scene) -> Scene:
     groups: list[Point] = []
     for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
         for index, group in enumerate(groups):
-            distance = math.dist(*([math.log10(value) for value in one.spot] for one in (point, group)))
+            distance = math.dist(
+                *([math.log10(value) for value in one.spot] for one in (point, group))
+            )
             if group.color == point.color and distance * pt_per_decade < group.diameter_pt / 2:
                 groups[index] = replace(group, others=(*group.others, point.record))
                 break

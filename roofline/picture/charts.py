@@ -51,7 +51,8 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
         raise ConfigError(
-            "plots exist for params, flops, memory, train, chinchilla and intensity; for others use sweep"
+            "plots exist for params, flops, memory, train, chinchilla and intensity; for others "
+            "use sweep"
         )
     amounts = [step.amount or 0 for step in steps]
     with own_style(theme):
@@ -71,9 +72,11 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
 
 
 def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figure:
-    """Return the plot of `y` along the first option of a sweep, with a line for each value of the others.
+    """Return the plot of `y` along the first option of a sweep, with a line for each value of the
+    others.
 
-    The subject of the estimate is the subtitle. The memory of the devices is a line, or the first value above it.
+    The subject of the estimate is the subtitle. The memory of the devices is a line, or the first
+    value above it.
     """
     x = sweep.overs[0].option
     apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
@@ -86,21 +89,31 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
         raise ConfigError(f"a plot requires numbers along --{x}, but {y or 'the answer'} has none")
     marks: dict[str, float] = {}
     limits = {
-        f"memory of {row['gpu']}": row["memory_bytes"] for row in sweep.rows if y == "total_bytes" and row.get("gpu")
+        f"memory of {row['gpu']}": row["memory_bytes"]
+        for row in sweep.rows
+        if y == "total_bytes" and row.get("gpu")
     }
     for name, rows in drawn.items():
         turn = rows[0].get("critical_batch")
         if turn and x == "batch" and turn <= max(row[x] for row in rows):
             marks[f"{name} critical batch {turn:,}".strip()] = turn
-        marks |= {f"{name} {words}".strip(): at for words, at in memory_marks(rows, x).items() if not limits}
+        marks |= {
+            f"{name} {words}".strip(): at
+            for words, at in memory_marks(rows, x).items()
+            if not limits
+        }
     lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
-    title = f"{_quantity(y)} changes with {' and '.join([x, *(name for name in varying if name != x)])}"
+    title = (
+        f"{_quantity(y)} changes with {' and '.join([x, *(name for name in varying if name != x)])}"
+    )
     if len(drawn) == 1:
         ((_, rows),) = drawn.items()
         ordered = sorted(rows, key=lambda row: row[x])
         ends = [f"{cell(y, row[y])} at {x} {number(row[x])}" for row in (ordered[0], ordered[-1])]
         title = f"{_quantity(y)} goes from {ends[0]} to {ends[1]}"
-    return draw_lines(title[:1].upper() + title[1:], x, y.replace("_", " "), lines, marks, theme, subject, limits)
+    return draw_lines(
+        title[:1].upper() + title[1:], x, y.replace("_", " "), lines, marks, theme, subject, limits
+    )
 
 
 def _quantity(key: str) -> str:
@@ -118,28 +131,59 @@ def draw_lines(
     limits: Mapping[str, float] = MappingProxyType({}),
     dashed: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
 ) -> Figure:
-    """Return a plot of named lines, dashed ones of the same names, and lines at `marks` (vertical) and `limits`."""
+    """Return a plot of named lines, dashed ones of the same names, and lines at `marks` (vertical)
+    and `limits`.
+    """
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
-        top = write_head(figure, plain(title, 200), plain(subtitle or f"{y_name} by {x_name}", 200), PANEL)
+        top = write_head(
+            figure, plain(title, 200), plain(subtitle or f"{y_name} by {x_name}", 200), PANEL
+        )
         axes = figure.add_axes((0.09, 0.12, 0.87, top - 0.15))
         frame(axes)
         for index, (name, points) in enumerate(lines.items()):
-            style = {"color": series_color(index), "marker": SERIES_MARKERS[index % len(SERIES_MARKERS)]}
+            style = {
+                "color": series_color(index),
+                "marker": SERIES_MARKERS[index % len(SERIES_MARKERS)],
+            }
             if len(points) > MAX_MARKERS:
                 style["marker"] = ""
             marked = 11 if len(points) == 1 else 5
-            axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=marked, **style)  # type: ignore[arg-type]
+            axes.plot(
+                *zip(*points, strict=True),
+                label=plain(name),
+                linewidth=1.8,
+                markersize=marked,
+                **style,  # type: ignore[arg-type]
+            )
             if name in dashed:
-                axes.plot(*zip(*dashed[name], strict=True), "--", color=style["color"], linewidth=1.2)
+                axes.plot(
+                    *zip(*dashed[name], strict=True), "--", color=style["color"], linewidth=1.2
+                )
         for row, (name, value) in enumerate(marks.items()):
             axes.axvline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(value, 0.98 - 0.05 * row, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right",
-                      va="top", transform=axes.get_xaxis_transform())  # fmt: skip
+            axes.text(
+                value,
+                0.98 - 0.05 * row,
+                f"{plain(name)} ",
+                color=tone(MUTED),
+                fontsize=LABEL_PT,
+                ha="right",
+                va="top",
+                transform=axes.get_xaxis_transform(),
+            )
         for name, value in limits.items():
             axes.axhline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(0.99, value, plain(f"{name}, {size(value)}"), color=tone(MUTED), fontsize=LABEL_PT, ha="right",
-                      va="bottom", transform=axes.get_yaxis_transform())  # fmt: skip
+            axes.text(
+                0.99,
+                value,
+                plain(f"{name}, {size(value)}"),
+                color=tone(MUTED),
+                fontsize=LABEL_PT,
+                ha="right",
+                va="bottom",
+                transform=axes.get_yaxis_transform(),
+            )
         everything = [point for points in lines.values() for point in points]
         for values, scale in (
             ([x for x, _ in everything], axes.set_xscale),
@@ -165,6 +209,8 @@ def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
             axes.xaxis.set_minor_locator(NullLocator())
     if y_name.endswith(("seconds", "bytes")):
         text = duration if y_name.endswith("seconds") else size
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value) if value > 0 else "0"))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: text(value) if value > 0 else "0")
+        )
     elif axes.get_yscale() == "log":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))

@@ -1,4 +1,6 @@
-"""Roofline plots by matplotlib. Both log axes have the same scale, so a memory bandwidth is a line of 45 degrees."""
+"""Roofline plots by matplotlib. Both log axes have the same scale, so a memory bandwidth is a line
+of 45 degrees.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ from results.show.units import rate_unit, significant, tick
 from roofline.picture.build import build_scene
 from roofline.picture.scene import MAX_DECADES, Point, Roof, Scene
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, text_color
-from roofline.picture.texts import caption, flat_labels, shared_color, slope_labels, title_lines, version_steps
+from roofline.picture.texts import (
+    caption,
+    flat_labels,
+    shared_color,
+    slope_labels,
+    title_lines,
+    version_steps,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,17 +52,23 @@ Line = tuple[tuple[float, float], tuple[float, float]]
 WIDTH, LEFT, RIGHT = 11.0, 0.95, 0.3
 """Width of the figure and margins of its axes, inches."""
 TICKS, TICK_WIDTH, LEGEND_ROW, CAPTION_ROW = 0.72, 0.6, 0.25, 0.17
-"""Height of the axis labels, width of a tick label, and heights of one row of legend and caption, inches."""
+"""Height of the axis labels, width of a tick label, and heights of one row of legend and caption,
+inches.
+"""
 LINE_PT, LETTER_PT = 15.0, 6.0
 """Height of a line and width of a letter of a roof label, points."""
 MARKER_PT, RING_PT, MIX_WIDTH = 7.5, 16, 0.8
 """Diameters of markers and of rings around them; line width of mixes."""
 SAME_SPOT, TURN = 0.12, 10.0
-"""Distance of ridge points that share a label, inches; dash length of coinciding roofs, line widths."""
+"""Distance of ridge points that share a label, inches; dash length of coinciding roofs, line
+widths.
+"""
 LETTERS_PER_INCH, MAX_LEGEND_LETTERS = 13.0, 90
 
 
-def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = None, theme: str = "light") -> Figure:
+def draw_roofline(
+    scene: Scene, title: str | None = None, axes: Axes | None = None, theme: str = "light"
+) -> Figure:
     """Return the plot of a scene.
 
     Args:
@@ -74,14 +89,23 @@ def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = No
             axes.set_title(plain(heading, 200), fontsize=AXIS_PT, color=tone(INK), loc="left")
             axes.set_facecolor(tone("white"))
             if handles:
-                axes.legend(handles=handles, fontsize=LEGEND_PT, frameon=False, loc="upper center",
-                            bbox_to_anchor=(0.5, -0.12), ncols=min(4, len(handles)))  # fmt: skip
+                axes.legend(
+                    handles=handles,
+                    fontsize=LEGEND_PT,
+                    frameon=False,
+                    loc="upper center",
+                    bbox_to_anchor=(0.5, -0.12),
+                    ncols=min(4, len(handles)),
+                )
             _draw(scene, axes)
         return axes.figure.figure
 
 
-def plot_run(environment: Environment, records: Sequence[Record], path: Path | None, theme: str = "light") -> Figure:
-    """Draw the records of one run and the ceilings of their dtypes; if there is a path, into a file.
+def plot_run(
+    environment: Environment, records: Sequence[Record], path: Path | None, theme: str = "light"
+) -> Figure:
+    """Draw the records of one run and the ceilings of their dtypes; if there is a path, into a
+    file.
 
     Raises:
         NoCeilingError: no ceiling is known.
@@ -113,8 +137,17 @@ def _new_axes(scene: Scene, title: str, subtitle: str, handles: Sequence[Line2D]
     axes = figure.add_axes((LEFT / WIDTH, floor / height, wide / WIDTH, tall / height))
     axes.set_aspect("equal")
     if handles:
-        axes.legend(handles=handles, fontsize=LEGEND_PT, frameon=False, ncols=columns, loc="lower left",
-                    bbox_to_anchor=(-0.09, 1.0), borderpad=0, handletextpad=0.4, columnspacing=1.4)  # fmt: skip
+        axes.legend(
+            handles=handles,
+            fontsize=LEGEND_PT,
+            frameon=False,
+            ncols=columns,
+            loc="lower left",
+            bbox_to_anchor=(-0.09, 1.0),
+            borderpad=0,
+            handletextpad=0.4,
+            columnspacing=1.4,
+        )
     return axes
 
 
@@ -127,11 +160,20 @@ def _legend_handles(scene: Scene) -> list[Line2D]:
     if len(scene.machines) > 1:
         for index, known in enumerate(scene.machines):
             color = next((roof.color for roof in scene.roofs if roof.machine == index), INK)
-            handles.append(Line2D([], [], label=plain(known.slug), **_roof_style(color, "measured", index)))
+            handles.append(
+                Line2D([], [], label=plain(known.slug), **_roof_style(color, "measured", index))
+            )
     series = {} if scene.is_profile else {scene.series_name(point): point for point in scene.points}
     if len(series) > 1:
         for name, point in series.items():
-            handles.append(Line2D([], [], label=plain(name, MAX_LEGEND_LETTERS), **_marker(point.color, point.shape)))
+            handles.append(
+                Line2D(
+                    [],
+                    [],
+                    label=plain(name, MAX_LEGEND_LETTERS),
+                    **_marker(point.color, point.shape),
+                )
+            )
     for is_hollow, name in scene.fillings.items():
         handles.append(Line2D([], [], label=name, **_marker(MUTED, 0, is_hollow)))
     return handles
@@ -144,11 +186,18 @@ def _marker(color: str, shape: int, is_hollow: bool = False) -> dict[str, Any]:
     return style | ({"markerfacecolor": tone("white")} if is_hollow else {})
 
 
-def _roof_style(color: str, kind: str, machine: int = 0, turn: int = 0, turns: int = 1) -> dict[str, Any]:
+def _roof_style(
+    color: str, kind: str, machine: int = 0, turn: int = 0, turns: int = 1
+) -> dict[str, Any]:
     pattern: Any = (0, KIND_DASHES[kind]) if KIND_DASHES[kind] else "solid"
     if turns > 1:
         pattern = (TURN * turn, (TURN, TURN * (turns - 1)))
-    return {"color": tone(color), "linewidth": machine_width(machine), "dash_capstyle": "butt", "linestyle": pattern}
+    return {
+        "color": tone(color),
+        "linewidth": machine_width(machine),
+        "dash_capstyle": "butt",
+        "linestyle": pattern,
+    }
 
 
 def _draw(scene: Scene, axes: Axes) -> int:
@@ -157,23 +206,42 @@ def _draw(scene: Scene, axes: Axes) -> int:
         if roof.is_mix:
             _draw_roof(axes, scene, roof, {"color": tone(MUTED), "linewidth": MIX_WIDTH}, 2.5)
         elif not roof.is_flat:
-            _draw_roof(axes, scene, roof, _roof_style(roof.color, roof.ceiling.kind, roof.machine), 3)
+            _draw_roof(
+                axes, scene, roof, _roof_style(roof.color, roof.ceiling.kind, roof.machine), 3
+            )
     for group in scene.flats:
         colors = list(dict.fromkeys(roof.color for roof in group))
         for turn, color in enumerate(colors):
-            roof = min((roof for roof in group if roof.color == color), key=lambda roof: roof.ridge or 0)
+            roof = min(
+                (roof for roof in group if roof.color == color), key=lambda roof: roof.ridge or 0
+            )
             style = _roof_style(color, roof.ceiling.kind, roof.machine, turn, len(colors))
             _draw_roof(axes, scene, roof, style, 3)
     for roof in scene.roofs:
         if roof.corner:
-            style = {"marker": "o", "markersize": 6, "markeredgewidth": 1.6, "markeredgecolor": tone(roof.color)}
+            style = {
+                "marker": "o",
+                "markersize": 6,
+                "markeredgewidth": 1.6,
+                "markeredgecolor": tone(roof.color),
+            }
             axes.plot(*zip(roof.corner), markerfacecolor=tone("white"), zorder=5, **style)
     if scene.is_profile:
         for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
-            axes.plot(*zip(point.spot), "o", ms=point.diameter_pt, color=tone(point.color), alpha=0.75,
-                      mec=tone("white"), mew=0.6, zorder=7)  # fmt: skip
+            axes.plot(
+                *zip(point.spot),
+                "o",
+                ms=point.diameter_pt,
+                color=tone(point.color),
+                alpha=0.75,
+                mec=tone("white"),
+                mew=0.6,
+                zorder=7,
+            )
     else:
-        ordered = sorted(scene.points, key=lambda point: (*map(str, point.series), point.x, point.record.flops))
+        ordered = sorted(
+            scene.points, key=lambda point: (*map(str, point.series), point.x, point.record.flops)
+        )
         for _, series in groupby(ordered, key=lambda point: point.series):
             _draw_series(list(series), axes)
         _draw_arrows(scene, axes)
@@ -194,7 +262,9 @@ def _span(axes: Axes, scene: Scene) -> None:
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(partial(_tick_label, factor=factor, step=step)))
     frame(axes)
-    axes.set_xlabel("Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
+    axes.set_xlabel(
+        "Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=tone(INK), labelpad=5
+    )
     axes.set_ylabel(f"Performance ({name})", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
 
 
@@ -207,24 +277,46 @@ def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: dict[str, Any], laye
     axes.plot([x0, x1], [y0, y1], zorder=layer, **style)
     if roof.ceiling.band and not roof.is_mix:
         low, high = (bound / roof.ceiling.value for bound in roof.ceiling.band)
-        axes.fill_between((x0, x1), (y0 * low, y1 * low), (y0 * high, y1 * high), color=tone(roof.color), alpha=0.2,
-                          linewidth=0, zorder=2)  # fmt: skip
+        axes.fill_between(
+            (x0, x1),
+            (y0 * low, y1 * low),
+            (y0 * high, y1 * high),
+            color=tone(roof.color),
+            alpha=0.2,
+            linewidth=0,
+            zorder=2,
+        )
 
 
 def _draw_series(points: Sequence[Point], axes: Axes) -> None:
     color = tone(points[0].color)
     line = [(point.x, point.y) for point in points if not point.is_outlier]
-    axes.plot([x for x, _ in line], [y for _, y in line], color=color, linewidth=1.0, alpha=0.45, zorder=4)
+    axes.plot(
+        [x for x, _ in line], [y for _, y in line], color=color, linewidth=1.0, alpha=0.45, zorder=4
+    )
     for point in points:
-        axes.plot([point.x] * 2, [point.low, point.high], color=color, lw=1.2, marker="_", ms=5, mew=1.2, zorder=6)
+        axes.plot(
+            [point.x] * 2,
+            [point.low, point.high],
+            color=color,
+            lw=1.2,
+            marker="_",
+            ms=5,
+            mew=1.2,
+            zorder=6,
+        )
         if point.cap:
-            axes.plot([point.x] * 2, [point.y, point.cap], color=color, lw=0.8, ls=(0, (1, 2)), zorder=4.4)
+            axes.plot(
+                [point.x] * 2, [point.y, point.cap], color=color, lw=0.8, ls=(0, (1, 2)), zorder=4.4
+            )
             axes.plot([point.x], [point.cap], color=color, marker="_", ms=13, mew=1.8, zorder=4.6)
         axes.plot(*zip(point.spot), zorder=7, **_marker(point.color, point.shape, point.is_hollow))
         if point.doubts:
             axes.plot(*zip(point.spot), "x", ms=11, mew=1.3, mec=tone(INK), zorder=7.5)
         if point.excess:
-            axes.plot(*zip(point.spot), "o", ms=RING_PT, mfc="none", mec=tone(INK), mew=1.2, zorder=8)
+            axes.plot(
+                *zip(point.spot), "o", ms=RING_PT, mfc="none", mec=tone(INK), mew=1.2, zorder=8
+            )
 
 
 def _draw_arrows(scene: Scene, axes: Axes) -> None:
@@ -250,31 +342,68 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
     ridges = len(labels)
     outliers = [point for point in scene.points if point.is_outlier]
     for row, point in enumerate(outliers):
-        taken += _write(axes, point.spot, (6.0, 6.0 + LINE_PT * row), point.label or "", text_color(point.color),
-                        size=POINT_PT, ha="left", va="bottom")  # fmt: skip
-    labeled = [(point, point.label) for point in scene.points if point.label and not point.is_outlier]
+        taken += _write(
+            axes,
+            point.spot,
+            (6.0, 6.0 + LINE_PT * row),
+            point.label or "",
+            text_color(point.color),
+            size=POINT_PT,
+            ha="left",
+            va="bottom",
+        )
+    labeled = [
+        (point, point.label) for point in scene.points if point.label and not point.is_outlier
+    ]
     # Below the module of an operation its name fits where both in one line do not.
     end = ":\n" if scene.is_profile else ": "
-    labels += [(*point.spot, plain(label, 80).replace(": ", end), text_color(point.color)) for point, label in labeled]
+    labels += [
+        (*point.spot, plain(label, 80).replace(": ", end), text_color(point.color))
+        for point, label in labeled
+    ]
     if not labels:
         return 0
     xs, ys, texts, colors = zip(*labels, strict=True)
-    lines = [roof.ends(scene.view) for roof in scene.roofs] + [((p.x, p.low), (p.x, p.high)) for p in scene.points]
-    lines += [((one.x, one.y), (two.x, two.y)) for one, two in pairwise(scene.points) if one.series == two.series]
+    lines = [roof.ends(scene.view) for roof in scene.roofs] + [
+        ((p.x, p.low), (p.x, p.high)) for p in scene.points
+    ]
+    lines += [
+        ((one.x, one.y), (two.x, two.y))
+        for one, two in pairwise(scene.points)
+        if one.series == two.series
+    ]
     lines += taken
-    spots = [point.spot for point in scene.points] + [roof.corner for roof in scene.roofs if roof.corner]
+    spots = [point.spot for point in scene.points] + [
+        roof.corner for roof in scene.roofs if roof.corner
+    ]
     if scene.is_profile:
         lines += [side for point in scene.points for side in _circle(point, axes)]
-    with redirect_stdout(io.StringIO()):  # textalloc prints if a label does not fit in its first direction
+    with redirect_stdout(
+        io.StringIO()
+    ):  # textalloc prints if a label does not fit in its first direction
         placed = textalloc.allocate(
-            axes, list(xs), list(ys), list(texts),
-            x_scatter=[x for x, _ in spots], y_scatter=[y for _, y in spots],
-            x_lines=[[a[0], b[0]] for a, b in lines], y_lines=[[a[1], b[1]] for a, b in lines],
-            textsize=POINT_PT, textcolor=list(colors), linecolor=tone(MUTED), linewidth=0.7, draw_all=False,
+            axes,
+            list(xs),
+            list(ys),
+            list(texts),
+            x_scatter=[x for x, _ in spots],
+            y_scatter=[y for _, y in spots],
+            x_lines=[[a[0], b[0]] for a, b in lines],
+            y_lines=[[a[1], b[1]] for a, b in lines],
+            textsize=POINT_PT,
+            textcolor=list(colors),
+            linecolor=tone(MUTED),
+            linewidth=0.7,
+            draw_all=False,
             direction=["northwest"] * ridges + ["southeast"] * (len(labels) - ridges),
-            min_distance=0.012, max_distance=0.25, nbr_candidates=300, margin=0.006, avoid_label_lines_overlap=True,
-            avoid_crossing_label_lines=True, zorder=9,
-        )  # fmt: skip
+            min_distance=0.012,
+            max_distance=0.25,
+            nbr_candidates=300,
+            margin=0.006,
+            avoid_label_lines_overlap=True,
+            avoid_crossing_label_lines=True,
+            zorder=9,
+        )
     missing = sum(text is None for text in placed[2][ridges:]) if len(placed) > 2 else 0
     return len(scene.points) - len(outliers) - len(labeled) + missing
 
@@ -298,7 +427,10 @@ def _circle(point: Point, axes: Axes) -> list[Line]:
     from matplotlib.transforms import Affine2D
 
     x, y = axes.transData.transform(point.spot)
-    to_data = Affine2D().scale(point.diameter_pt / 2 / 72 * axes.figure.dpi).translate(x, y) - axes.transData
+    to_data = (
+        Affine2D().scale(point.diameter_pt / 2 / 72 * axes.figure.dpi).translate(x, y)
+        - axes.transData
+    )
     return list(pairwise(to_data.transform(Outline.unit_regular_polygon(8).vertices)))
 
 
@@ -338,10 +470,14 @@ def _label_slopes(scene: Scene, axes: Axes) -> list[Line]:
         text, color = ", ".join(label.lines), text_color(label.color)
         spot = _along(label.roof, scene, text, axes)
         taken += _write(axes, spot, (-3.0, 3.0), text, color, angle, ha="center", va="bottom")
-    if mixes := sorted((roof for roof in scene.roofs if roof.is_mix), key=lambda roof: -roof.ceiling.value):
+    if mixes := sorted(
+        (roof for roof in scene.roofs if roof.is_mix), key=lambda roof: -roof.ceiling.value
+    ):
         text = "other mixes: " + ", ".join(roof.label.removesuffix(" measured") for roof in mixes)
         spot = _along(mixes[-1], scene, text, axes)
-        taken += _write(axes, spot, (4.0, -4.0), text, tone(MUTED), angle, POINT_PT, ha="center", va="top")
+        taken += _write(
+            axes, spot, (4.0, -4.0), text, tone(MUTED), angle, POINT_PT, ha="center", va="top"
+        )
     return taken
 
 
@@ -351,14 +487,22 @@ def _name_regimes(scene: Scene, axes: Axes) -> list[Line]:
         return []
     ((x, y),) = corners
     foot = (x, 10**scene.view.bottom)
-    axes.plot([x, x], [foot[1], y], color=tone(MUTED), linewidth=0.9, linestyle=(0, (1, 2.5)), zorder=1.5)
-    left = _write(axes, foot, (-8.0, 4.0), "memory-bound", tone(MUTED), size=POINT_PT, ha="right", va="bottom")
-    return left + _write(axes, foot, (8.0, 4.0), "compute-bound", tone(MUTED), size=POINT_PT, ha="left", va="bottom")
+    axes.plot(
+        [x, x], [foot[1], y], color=tone(MUTED), linewidth=0.9, linestyle=(0, (1, 2.5)), zorder=1.5
+    )
+    left = _write(
+        axes, foot, (-8.0, 4.0), "memory-bound", tone(MUTED), size=POINT_PT, ha="right", va="bottom"
+    )
+    return left + _write(
+        axes, foot, (8.0, 4.0), "compute-bound", tone(MUTED), size=POINT_PT, ha="left", va="bottom"
+    )
 
 
 def _along(roof: Roof, scene: Scene, text: str, axes: Axes) -> tuple[float, float]:
     (x0, _), (x1, _) = roof.ends(scene.view)
-    corners = [other.corner[0] for other in scene.roofs if other.corner and other.machine == roof.machine]
+    corners = [
+        other.corner[0] for other in scene.roofs if other.corner and other.machine == roof.machine
+    ]
     half = (len(text) * LETTER_PT / math.sqrt(2) / 2 + LINE_PT) / _decade_pt(axes)  # decades
     end = min([*corners, x1])
     x = x0**0.55 * (end if end > x0 * 10 ** (2 * half) else x1) ** 0.45
@@ -380,9 +524,18 @@ def _write(
     from matplotlib.transforms import Affine2D
 
     label = axes.annotate(
-        plain(text, 120), spot, offset_pt, textcoords="offset points", fontsize=size, color=color, rotation=angle,
-        rotation_mode="anchor", zorder=9, path_effects=[withStroke(linewidth=2.5, foreground=tone("white"))], **style,
-    )  # fmt: skip
+        plain(text, 120),
+        spot,
+        offset_pt,
+        textcoords="offset points",
+        fontsize=size,
+        color=color,
+        rotation=angle,
+        rotation_mode="anchor",
+        zorder=9,
+        path_effects=[withStroke(linewidth=2.5, foreground=tone("white"))],
+        **style,
+    )
     label.set_rotation(0)
     box = label.get_window_extent()
     label.set_rotation(angle)

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 BEYOND = 4.0
 """Decades that roofs extend past the view, for zooming out."""
 MAX_BARS, MAX_LABELS, MAX_HOVERED = 500, 24, 8
-"""Maximum number of points with error bars and marks, of labels, and of further rows in the text of a point."""
+"""Maximum number of points with error bars and marks, of labels, and of further rows in the text of
+a point.
+"""
 LABEL_SHARE, LABEL_PX, LETTER_PX, CHART_PX = 0.04, 17, 7, (1200, 500)
-"""Height of a label as a fraction of the axes and in pixels, width of a letter, and size of the axes, pixels."""
+"""Height of a label as a fraction of the axes and in pixels, width of a letter, and size of the
+axes, pixels.
+"""
 FLAT, SLOPE, OUTLIER = "flat", "slope", "outlier"
 """Names of the labels that `page.js` also shows on a phone."""
 
@@ -34,7 +38,9 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
     from plotly.graph_objects import Figure, Scatter
 
     view = scene.view
-    wide = View(view.left - BEYOND, view.right + BEYOND, view.bottom - 2 * BEYOND, view.top + BEYOND)
+    wide = View(
+        view.left - BEYOND, view.right + BEYOND, view.bottom - 2 * BEYOND, view.top + BEYOND
+    )
     figure = Figure()
     for roof in scene.roofs:
         figure.add_trace(Scatter(_roof_trace(roof, wide)))
@@ -46,30 +52,59 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
         for marked, symbol, size in ((doubtful, "x-thin-open", 13), (above, "circle-open", 20)):
             style = {"symbol": symbol, "size": size, "color": INK, "line": {"width": 1.4}}
             xs, ys = [point.spot[0] for point in marked], [point.spot[1] for point in marked]
-            figure.add_scatter(x=xs, y=ys, mode="markers", marker=style,
-                               hoverinfo="skip", showlegend=False)  # fmt: skip
+            figure.add_scatter(
+                x=xs, y=ys, mode="markers", marker=style, hoverinfo="skip", showlegend=False
+            )
     if estimates:
-        hover = [f"{one_line(row['name'], 80)}<br>{format_rate(row['flops_per_s'], 'FLOP/s')}" for row in estimates]
-        figure.add_scatter(x=[row["intensity"] for row in estimates], y=[row["flops_per_s"] for row in estimates],
-                           mode="markers", name="estimate", text=list(map(escaped, hover)), hoverinfo="text",
-                           marker={"symbol": "star", "size": 15, "color": INK})  # fmt: skip
+        hover = [
+            f"{one_line(row['name'], 80)}<br>{format_rate(row['flops_per_s'], 'FLOP/s')}"
+            for row in estimates
+        ]
+        figure.add_scatter(
+            x=[row["intensity"] for row in estimates],
+            y=[row["flops_per_s"] for row in estimates],
+            mode="markers",
+            name="estimate",
+            text=list(map(escaped, hover)),
+            hoverinfo="text",
+            marker={"symbol": "star", "size": 15, "color": INK},
+        )
     _annotate(figure, scene)
     spots = [(math.log10(row["intensity"]), math.log10(row["flops_per_s"])) for row in estimates]
-    x_range = [min([view.left, *(x - 0.3 for x, _ in spots)]), max([view.right, *(x + 0.3 for x, _ in spots)])]
-    y_range = [min([view.bottom, *(y - 0.3 for _, y in spots)]), max([view.top, *(y + 0.3 for _, y in spots)])]
-    axis = {"type": "log", "dtick": 1, "gridcolor": "#E2E2E2", "zeroline": False, "automargin": False}
+    x_range = [
+        min([view.left, *(x - 0.3 for x, _ in spots)]),
+        max([view.right, *(x + 0.3 for x, _ in spots)]),
+    ]
+    y_range = [
+        min([view.bottom, *(y - 0.3 for _, y in spots)]),
+        max([view.top, *(y + 0.3 for _, y in spots)]),
+    ]
+    axis = {
+        "type": "log",
+        "dtick": 1,
+        "gridcolor": "#E2E2E2",
+        "zeroline": False,
+        "automargin": False,
+    }
     figure.update_layout(
-        xaxis=axis | {"range": x_range, "title": "Arithmetic intensity (FLOP/byte)", "tickformat": ","},
+        xaxis=axis
+        | {"range": x_range, "title": "Arithmetic intensity (FLOP/byte)", "tickformat": ","},
         yaxis=axis | {"range": y_range, "title": "Performance (FLOP/s)", "tickformat": "~s"},
-        height=600, margin={"l": 70, "r": 20, "t": 10, "b": 50}, hovermode="closest", font={"color": INK},
-        paper_bgcolor="#ffffff", plot_bgcolor="#ffffff",
+        height=600,
+        margin={"l": 70, "r": 20, "t": 10, "b": 50},
+        hovermode="closest",
+        font={"color": INK},
+        paper_bgcolor="#ffffff",
+        plot_bgcolor="#ffffff",
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "groupclick": "toggleitem"},
-    )  # fmt: skip
+    )
     return figure
 
 
 def modules_figure(records: Sequence[Record]) -> Figure | None:
-    """Return the module tree of a profile as an icicle chart; None if no record is a row of a profile."""
+    """Return the module tree of a profile as an icicle chart; None if no record is a row of a
+    profile.
+    """
     from plotly.graph_objects import Figure, Icicle
 
     times: dict[tuple[str, ...], float] = {}
@@ -77,7 +112,9 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
         time_s = record.extra.get("time_s")
         if "module" not in record.extra or not isinstance(time_s, int | float) or not time_s > 0:
             continue
-        modules = filter(None, re.split(r"\.(?!\*)", str(record.extra["module"] or OUTSIDE)))  # layers.* is one module
+        modules = filter(
+            None, re.split(r"\.(?!\*)", str(record.extra["module"] or OUTSIDE))
+        )  # layers.* is one module
         path = ("step", *modules, record.op)
         for depth in range(1, len(path) + 1):
             times[path[:depth]] = times.get(path[:depth], 0.0) + time_s
@@ -85,11 +122,23 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
         return None
     ids = {path: "/".join(path) for path in times}
     names = [escaped(one_line(path[-1])) for path in times]
-    shares = [f"{format_time(time_s)}, {format_percent(100 * time_s / times['step',])}" for time_s in times.values()]
-    tree = Icicle(ids=list(ids.values()), parents=[ids.get(path[:-1], "") for path in times], labels=names,
-                  values=list(times.values()), branchvalues="total", text=shares, hoverinfo="label+text",
-                  textinfo="label+text")  # fmt: skip
-    return Figure(tree).update_layout(height=420, margin={"l": 5, "r": 5, "t": 5, "b": 5}, paper_bgcolor="#ffffff")
+    shares = [
+        f"{format_time(time_s)}, {format_percent(100 * time_s / times['step',])}"
+        for time_s in times.values()
+    ]
+    tree = Icicle(
+        ids=list(ids.values()),
+        parents=[ids.get(path[:-1], "") for path in times],
+        labels=names,
+        values=list(times.values()),
+        branchvalues="total",
+        text=shares,
+        hoverinfo="label+text",
+        textinfo="label+text",
+    )
+    return Figure(tree).update_layout(
+        height=420, margin={"l": 5, "r": 5, "t": 5, "b": 5}, paper_bgcolor="#ffffff"
+    )
 
 
 def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
@@ -98,15 +147,29 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     middle = [x0 ** (1 - share) * x1**share for share in (0.25, 0.5, 0.75)]  # points to hover
     xs = [x0, *middle, x1]
     ys = [y0 if roof.is_flat else x * ceiling.value for x in xs]
-    facts = [roof.label, f"ridge {significant(roof.ridge)} FLOP/byte" if roof.ridge and roof.is_flat else ""]
+    facts = [
+        roof.label,
+        f"ridge {significant(roof.ridge)} FLOP/byte" if roof.ridge and roof.is_flat else "",
+    ]
     facts += [ceiling.source, ceiling.config or "", ceiling.disturbed or ""]
-    dashes = ",".join(f"{machine_width(roof.machine) * length:.3g}px" for length in KIND_DASHES[ceiling.kind])
-    line: dict[str, Any] = {"color": MUTED if roof.is_mix else roof.color, "dash": dashes or "solid"}
+    dashes = ",".join(
+        f"{machine_width(roof.machine) * length:.3g}px" for length in KIND_DASHES[ceiling.kind]
+    )
+    line: dict[str, Any] = {
+        "color": MUTED if roof.is_mix else roof.color,
+        "dash": dashes or "solid",
+    }
     line["width"] = 0.8 if roof.is_mix else machine_width(roof.machine)
     return {
-        "x": xs, "y": ys, "mode": "lines", "line": line, "showlegend": False, "hoverinfo": "text",
-        "text": escaped("<br>".join(one_line(fact, 120) for fact in facts if fact)), "name": escaped(roof.label),
-    }  # fmt: skip
+        "x": xs,
+        "y": ys,
+        "mode": "lines",
+        "line": line,
+        "showlegend": False,
+        "hoverinfo": "text",
+        "text": escaped("<br>".join(one_line(fact, 120) for fact in facts if fact)),
+        "name": escaped(roof.label),
+    }
 
 
 def _series(scene: Scene) -> dict[str, list[int]]:
@@ -121,20 +184,32 @@ def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, 
     points = [scene.points[index] for index in indices]
     first = points[0]
     symbol = list(MARKERS.values())[first.shape % len(MARKERS)] + "-open" * first.is_hollow
-    outline_px = 1.5 if len(scene.points) <= MAX_BARS else 0  # a browser needs 0.3 s for the outlines of 5,000 points
+    outline_px = (
+        1.5 if len(scene.points) <= MAX_BARS else 0
+    )  # a browser needs 0.3 s for the outlines of 5,000 points
     marker: dict[str, Any] = {"color": first.color, "symbol": symbol, "size": 11.5 - outline_px}
     marker["line"] = {"width": outline_px, "color": first.color}
     if scene.is_profile:
         marker |= {"size": [point.diameter_pt for point in points], "opacity": 0.6}
     trace = {
-        "x": [point.spot[0] for point in points], "y": [point.spot[1] for point in points],
-        "mode": "markers", "marker": marker,
-        "name": escaped(name), "text": [_hover(point) for point in points], "hoverinfo": "text",
+        "x": [point.spot[0] for point in points],
+        "y": [point.spot[1] for point in points],
+        "mode": "markers",
+        "marker": marker,
+        "name": escaped(name),
+        "text": [_hover(point) for point in points],
+        "hoverinfo": "text",
         "customdata": indices,
-    }  # fmt: skip
+    }
     if len(scene.points) <= MAX_BARS and not scene.is_profile:
         up, down = [p.high - p.y for p in points], [p.y - p.low for p in points]
-        trace["error_y"] = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.2, "width": 4}
+        trace["error_y"] = {
+            "type": "data",
+            "array": up,
+            "arrayminus": down,
+            "thickness": 1.2,
+            "width": 4,
+        }
     return trace
 
 
@@ -142,10 +217,20 @@ def _hover(point: Point) -> str:
     record = point.record
     facts = [
         f"{record.op} {record.case} {record.dtype} {record.provider}",
-        f"{format_time(record.median_s)}, {format_rate(point.y, 'FLOP/s')}, {significant(point.x)} FLOP/byte",
-        f"{format_percent(point.roofline_pct)} of its roof" if point.roofline_pct is not None else "",
-        f"{format_percent(100 * point.share)} of the step, {record.extra.get('module')}" if point.share else "",
-        *(f"{other.op} {other.case}, {other.extra.get('module')}" for other in point.others[:MAX_HOVERED]),
+        (
+            f"{format_time(record.median_s)}, {format_rate(point.y, 'FLOP/s')}, "
+            f"{significant(point.x)} FLOP/byte"
+        ),
+        f"{format_percent(point.roofline_pct)} of its roof"
+        if point.roofline_pct is not None
+        else "",
+        f"{format_percent(100 * point.share)} of the step, {record.extra.get('module')}"
+        if point.share
+        else "",
+        *(
+            f"{other.op} {other.case}, {other.extra.get('module')}"
+            for other in point.others[:MAX_HOVERED]
+        ),
         f"and {len(point.others) - MAX_HOVERED} more" if len(point.others) > MAX_HOVERED else "",
         point.excess or "",
         ", ".join(record.flags),
@@ -157,25 +242,46 @@ def _annotate(figure: Figure, scene: Scene) -> None:
     view = scene.view
     min_decades = LABEL_SHARE * (view.top - view.bottom)
     for label in flat_labels(scene, min_decades):
-        figure.add_annotation(text=escaped(label.lines[0]), x=view.right, y=math.log10(label.roof.ceiling.value),
-                              xanchor="right", yanchor="top" if label.row < 0 else "bottom", name=FLAT,
-                              yshift=LABEL_PX * max(0, label.row), showarrow=False,
-                              font={"color": label.color})  # fmt: skip
+        figure.add_annotation(
+            text=escaped(label.lines[0]),
+            x=view.right,
+            y=math.log10(label.roof.ceiling.value),
+            xanchor="right",
+            yanchor="top" if label.row < 0 else "bottom",
+            name=FLAT,
+            yshift=LABEL_PX * max(0, label.row),
+            showarrow=False,
+            font={"color": label.color},
+        )
     for label in slope_labels(scene, 2 * min_decades):
         (x0, _), (x1, _) = label.roof.ends(view)
         x = 0.6 * math.log10(x0) + 0.4 * math.log10(x1)
-        figure.add_annotation(text=escaped("<br>".join(label.lines)), x=x, y=x + math.log10(label.roof.ceiling.value),
-                              align="right", xanchor="right", yanchor="bottom", name=SLOPE, showarrow=False,
-                              font={"color": label.color})  # fmt: skip
+        figure.add_annotation(
+            text=escaped("<br>".join(label.lines)),
+            x=x,
+            y=x + math.log10(label.roof.ceiling.value),
+            align="right",
+            xanchor="right",
+            yanchor="bottom",
+            name=SLOPE,
+            showarrow=False,
+            font={"color": label.color},
+        )
     if scene.is_profile or len(scene.points) <= MAX_LABELS:
         for point, is_left in _apart(scene):
             offset = point.diameter_pt / 2 if scene.is_profile else 6
             x, y = (math.log10(value) for value in point.spot)
-            figure.add_annotation(text=escaped(point.label or ""), x=x, y=y,
-                                  xanchor="right" if is_left else "left", showarrow=False,
-                                  yanchor="bottom" if point.is_outlier else "top",
-                                  name=OUTLIER if point.is_outlier else None,
-                                  xshift=-offset if is_left else offset, font={"size": 12})  # fmt: skip
+            figure.add_annotation(
+                text=escaped(point.label or ""),
+                x=x,
+                y=y,
+                xanchor="right" if is_left else "left",
+                showarrow=False,
+                yanchor="bottom" if point.is_outlier else "top",
+                name=OUTLIER if point.is_outlier else None,
+                xshift=-offset if is_left else offset,
+                font={"size": 12},
+            )
 
 
 def not_drawn(scene: Scene) -> tuple[str, ...]:
@@ -186,7 +292,9 @@ def not_drawn(scene: Scene) -> tuple[str, ...]:
 
 
 def _apart(scene: Scene) -> list[tuple[Point, bool]]:
-    """Return the points whose labels fit, most important first, and whether the label is left of its point."""
+    """Return the points whose labels fit, most important first, and whether the label is left of
+    its point.
+    """
     view, labeled = scene.view, []
     wide, tall = (view.right - view.left) / CHART_PX[0], (view.top - view.bottom) / CHART_PX[1]
     boxes: list[tuple[float, float, float, float]] = []

@@ -35,14 +35,28 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 REQUIRED = ("plotly", "jinja2")
-EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
+EXPLAINED = (
+    "median",
+    "95% CI",
+    "TFLOP/s",
+    "GB/s",
+    "FLOP/B",
+    "bound",
+    "% roof",
+    "MFU",
+    "MBU",
+    "n",
+    "first call",
+)
 FACTS = ("device", "host", "versions", "git", "settings", "preflight")
 
 
 def check_extra(required: Sequence[str] = REQUIRED) -> None:
     missing = [name for name in required if find_spec(name) is None]
     if missing:
-        raise PlotError(f"a page requires {' and '.join(missing)}: python -m pip install -e '.[page]'")
+        raise PlotError(
+            f"a page requires {' and '.join(missing)}: python -m pip install -e '.[page]'"
+        )
 
 
 def page_html(
@@ -72,7 +86,9 @@ def page_html(
         has_rows=bool(records),
         verdicts=[known for known in verdicts if known["rows"]],
         not_compared=[known for known in verdicts if not known["rows"]],
-        run_names={environment.run_id: scene.run_name(index) for index, (environment, _) in enumerate(runs)},
+        run_names={
+            environment.run_id: scene.run_name(index) for index, (environment, _) in enumerate(runs)
+        },
         estimates=estimates,
         machines=scene.machines,
         roofs=scene.roofs,
@@ -81,7 +97,11 @@ def page_html(
         words=_words(records),
         policy=policy(scripts),
         style=stylesheet(),
-        data={"figures": drawn, "dark": {color: on_dark(color) for color in colors}, "table": table},
+        data={
+            "figures": drawn,
+            "dark": {color: on_dark(color) for color in colors},
+            "table": table,
+        },
         scripts=[Markup(script) for script in scripts],
     )
 
@@ -91,7 +111,10 @@ def template(name: str) -> Template:
     from jinja2 import FileSystemLoader, StrictUndefined
 
     templates = Templates(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return templates.get_template(name)
@@ -122,17 +145,31 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
             own = {"run": scene.run_name(number)} if len(runs) > 1 else {}
             known = {"point": points.get(id(record)), "median_s": record.median_s}
             rows.append(known | {"cells": own | texts, "details": "\n".join(describe(record))})
-    titles = [title for title in (rows[0]["cells"] if rows else ()) if any(row["cells"][title] for row in rows)]
-    titles.sort(key=lambda title: title == "reason")  # last: long reasons would push the times out of sight
-    return {"titles": titles, "rows": [row | {"cells": [row["cells"][title] for title in titles]} for row in rows]}
+    titles = [
+        title
+        for title in (rows[0]["cells"] if rows else ())
+        if any(row["cells"][title] for row in rows)
+    ]
+    titles.sort(
+        key=lambda title: title == "reason"
+    )  # last: long reasons would push the times out of sight
+    return {
+        "titles": titles,
+        "rows": [row | {"cells": [row["cells"][title] for title in titles]} for row in rows],
+    }
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """Return the Content Security Policy (W3C, level 3): these scripts, no requests; Plotly needs inline styles."""
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    """Return the Content Security Policy (W3C, level 3): these scripts, no requests; Plotly needs
+    inline styles.
+    """
+    hashes = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: "
+        f"blob:; "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -153,13 +190,16 @@ PARTS = ("", "prefill_", "decode_")
 def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]]:
     """Return the comparisons of the first run with the others, or of the providers of a single run.
 
-    Each is a JSON object with `runs` (ids of baseline and candidate), `headline`, `rows` with the keys of `results
-    compare --format json`, `left_out` (number of omitted rows), `unmatched` and `notes`. Runs that cannot be compared
-    have no rows, and a `headline` with the reason.
+    Each is a JSON object with `runs` (ids of baseline and candidate), `headline`, `rows` with the
+    keys of `results compare --format json`, `left_out` (number of omitted rows), `unmatched` and
+    `notes`. Runs that cannot be compared have no rows, and a `headline` with the reason.
     """
     whole = [load_run(path) for path in paths]
     runs = [chosen.records_of(run) for run in whole]
-    if len(runs) == 1 and len({record.provider for record in runs[0].records if record.status == "ok"}) > 1:
+    if (
+        len(runs) == 1
+        and len({record.provider for record in runs[0].records if record.status == "ok"}) > 1
+    ):
         return [_compared(runs[0], None)]
     earlier = [*runs_beside(whole), *whole] if len(runs) > 1 else []
     return [_compared(runs[0], other, earlier) for other in runs[1:]]
@@ -168,7 +208,9 @@ def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]
 def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dict[str, Any]:
     known = {"runs": [run.environment.run_id for run in (first, other or first)]}
     try:
-        compared = compare(first, other, CompareOptions(by=None if other else "provider"), earlier=earlier)
+        compared = compare(
+            first, other, CompareOptions(by=None if other else "provider"), earlier=earlier
+        )
     except StoreError as error:
         none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
         return known | none | {"headline": str(error)}
@@ -184,7 +226,9 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dic
 
 
 def estimates_of(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return each row of the estimates that has FLOPs, bytes and seconds, as a JSON object with its rates."""
+    """Return each row of the estimates that has FLOPs, bytes and seconds, as a JSON object with its
+    rates.
+    """
     return [estimate for path in paths for estimate in _read(path)]
 
 
@@ -195,17 +239,25 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
     except OSError as error:
         raise StoreError(f"--estimate {shown}: {reason_of(error)}") from None
     except (ValueError, RecursionError):
-        raise StoreError(f"--estimate {shown} is not JSON; write it with roofline estimate ... --format json") from None
+        raise StoreError(
+            f"--estimate {shown} is not JSON; write it with roofline estimate ... --format json"
+        ) from None
     rows = document.get("rows") or [document] if isinstance(document, dict) else []
     known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    estimates = [entry for row in known for part in PARTS if (entry := _estimate(path.stem, row, part))]
+    estimates = [
+        entry for row in known for part in PARTS if (entry := _estimate(path.stem, row, part))
+    ]
     if not estimates:
-        raise StoreError(f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write")
+        raise StoreError(
+            f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write"
+        )
     return estimates
 
 
 def _estimate(name: str, row: Mapping[str, Any], part: str) -> dict[str, Any] | None:
-    flops, moved, seconds = (_positive(row.get(f"{part}{key}")) for key in ("flops", "bytes", "seconds"))
+    flops, moved, seconds = (
+        _positive(row.get(f"{part}{key}")) for key in ("flops", "bytes", "seconds")
+    )
     if flops is None or moved is None or seconds is None:
         return None
     words = [name, part.rstrip("_"), *(str(row[key]) for key in ("gpu", "dtype") if row.get(key))]

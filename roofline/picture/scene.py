@@ -1,4 +1,5 @@
-"""The content of a roofline plot: roofs and points with their styles, and the drawn part of the plane.
+"""The content of a roofline plot: roofs and points with their styles, and the drawn part of the
+plane.
 
 Both renderers draw a `Scene` unchanged. Colors are those of the light theme.
 """
@@ -77,7 +78,9 @@ class Roof:
     machine: int
     ceiling: Ceiling
     ridge: float | None
-    """FLOP/byte at which a peak meets its bandwidth, for a bandwidth the last such point; else None."""
+    """FLOP/byte at which a peak meets its bandwidth, for a bandwidth the last such point; else
+    None.
+    """
     color: str
     label: str = ""
     is_mix: bool = False
@@ -122,7 +125,9 @@ class Point:
     cap: float | None
     """FLOPs over the launch floor (FLOP/s), if below the roofs."""
     detail: str = ""
-    """Options that distinguish it from other points of its case, such as the recipe of a training step."""
+    """Options that distinguish it from other points of its case, such as the recipe of a training
+    step.
+    """
     color: str = ""
     shape: int = 0
     is_hollow: bool = False
@@ -142,7 +147,9 @@ class Point:
     def share(self) -> float | None:
         """Fraction of the step's time of the rows of a profile; None for other records."""
         values = [record.extra.get("share") for record in (self.record, *self.others)]
-        shares = [float(value) for value in values if isinstance(value, int | float) and 0 <= value <= 1]
+        shares = [
+            float(value) for value in values if isinstance(value, int | float) and 0 <= value <= 1
+        ]
         return sum(shares) if len(shares) == len(values) else None
 
     @property
@@ -154,13 +161,23 @@ class Point:
     def doubts(self) -> list[str]:
         """Flags of a time that may be wrong."""
         unfinished = ["not-converged"] if self.record.converged is False else []
-        return list(dict.fromkeys([flag for flag in self.record.flags if flag in DOUBTFUL] + unfinished))
+        return list(
+            dict.fromkeys([flag for flag in self.record.flags if flag in DOUBTFUL] + unfinished)
+        )
 
     @property
     def series(self) -> tuple[object, ...]:
         """Key of the points of one sweep over sizes."""
         record = self.record
-        return (self.machine, record.op, record.dtype, record.provider, self.run, self.detail, record.cache)
+        return (
+            self.machine,
+            record.op,
+            record.dtype,
+            record.provider,
+            self.run,
+            self.detail,
+            record.cache,
+        )
 
 
 @dataclass(frozen=True)
@@ -188,12 +205,18 @@ class Scene:
     @cached_property
     def has_modules(self) -> bool:
         """Whether a row of a profile has a module: rows of a trace have none."""
-        return any(record.extra.get("module") for point in self.points for record in (point.record, *point.others))
+        return any(
+            record.extra.get("module")
+            for point in self.points
+            for record in (point.record, *point.others)
+        )
 
     @cached_property
     def flats(self) -> list[list[Roof]]:
         """Flat roofs from the top down, in groups of equal height."""
-        flats = sorted((roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value)
+        flats = sorted(
+            (roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value
+        )
         return close_groups(flats, lambda roof: roof.ceiling.value, SAME_DECADES)
 
     @cached_property
@@ -201,13 +224,28 @@ class Scene:
         """The ops, cases, dtypes and providers of the points, in order of appearance."""
         parts = ("op", "case", "dtype", "provider")
         records = [record for point in self.points for record in (point.record, *point.others)]
-        return {part: list(dict.fromkeys(str(getattr(record, part)) for record in records)) for part in parts}
+        return {
+            part: list(dict.fromkeys(str(getattr(record, part)) for record in records))
+            for part in parts
+        }
 
     def series_words(self, point: Point, *always: str) -> list[str]:
-        """Return the machine, op, dtype and provider of a point, without those of all points except for `always`."""
-        words = [one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS)] if len(self.machines) > 1 else []
-        parts = (part for part in ("op", "dtype", "provider") if part in always or len(self.names[part]) > 1)
-        return words + [end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS) for part in parts]
+        """Return the machine, op, dtype and provider of a point, without those of all points except
+        for `always`.
+        """
+        words = (
+            [one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS)]
+            if len(self.machines) > 1
+            else []
+        )
+        parts = (
+            part
+            for part in ("op", "dtype", "provider")
+            if part in always or len(self.names[part]) > 1
+        )
+        return words + [
+            end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS) for part in parts
+        ]
 
     @cached_property
     def shared(self) -> str:
@@ -216,14 +254,18 @@ class Scene:
         return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
 
     def series_name(self, point: Point) -> str:
-        """Return the legend entry of a point: dtype and provider, and machine, op and run if they vary."""
+        """Return the legend entry of a point: dtype and provider, and machine, op and run if they
+        vary.
+        """
         words = " ".join(self.series_words(point, "dtype", "provider"))
         return f"{words}, {self.run_name(point.run)}" if self.has_run_names else words
 
     @cached_property
     def has_run_names(self) -> bool:
         """Whether a machine has several runs."""
-        return len({point.run for point in self.points}) > len({point.machine for point in self.points})
+        return len({point.run for point in self.points}) > len(
+            {point.machine for point in self.points}
+        )
 
     @cached_property
     def fillings(self) -> dict[bool, str]:
@@ -232,19 +274,27 @@ class Scene:
         return {False: "from memory", True: "from cache"} if len(is_from_cache) > 1 else {}
 
     def run_name(self, index: int) -> str:
-        """Return the command and start time of a run, with its id if another run started in the same second."""
+        """Return the command and start time of a run, with its id if another run started in the
+        same second.
+        """
         own = self.runs[index]
         is_alone = sum(run.started_at[:19] == own.started_at[:19] for run in self.runs) == 1
         command = own.argv[own.argv.index("-m") + 1 :] if "-m" in own.argv else own.argv[:1]
         words = takewhile(lambda word: not word.startswith("-"), command)
         names = [end_of(Path(word).name, MAX_NAME_LETTERS) for word in words]
-        return " ".join([*names, own.started_at[:19].replace("T", " "), *([] if is_alone else [own.run_id])])
+        return " ".join(
+            [*names, own.started_at[:19].replace("T", " "), *([] if is_alone else [own.run_id])]
+        )
 
     @cached_property
     def view(self) -> View:
         """The view with ridge points and all points except outliers, and room for labels."""
         flats = [math.log10(roof.ceiling.value) for roof in self.roofs if roof.is_flat]
-        slopes = [math.log10(roof.ceiling.value) for roof in self.roofs if not roof.is_flat and not roof.is_mix]
+        slopes = [
+            math.log10(roof.ceiling.value)
+            for roof in self.roofs
+            if not roof.is_flat and not roof.is_mix
+        ]
         inside = [point for point in self.points if not point.is_outlier]
         xs = [math.log10(point.x) for point in inside]
         corners = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
@@ -264,10 +314,15 @@ class Scene:
         return View(left, right, min(bottom, top - MIN_RATIO * (right - left)), top)
 
 
-def close_groups(items: Sequence[T], value: Callable[[T], float], min_decades: float) -> list[list[T]]:
+def close_groups(
+    items: Sequence[T], value: Callable[[T], float], min_decades: float
+) -> list[list[T]]:
     groups: list[list[T]] = []
     for item in items:
-        if groups and abs(math.log10(value(item)) - math.log10(value(groups[-1][-1]))) < min_decades:
+        if (
+            groups
+            and abs(math.log10(value(item)) - math.log10(value(groups[-1][-1]))) < min_decades
+        ):
             groups[-1].append(item)
         else:
             groups.append([item])

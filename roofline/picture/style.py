@@ -1,7 +1,8 @@
 """Style of roofline plots: colors of dtypes, dashes of kinds of ceilings, markers.
 
-Colors distinguish machines if there are several, else providers if there is one dtype, else dtypes. Nothing depends on
-color alone: dtypes differ in lightness, kinds in dashes, machines in width, all others in shape, filling or label.
+Colors distinguish machines if there are several, else providers if there is one dtype, else dtypes.
+Nothing depends on color alone: dtypes differ in lightness, kinds in dashes, machines in width, all
+others in shape, filling or label.
 """
 
 from __future__ import annotations
@@ -22,18 +23,35 @@ DTYPE_COLORS = {
     "int8": "#CC79A7",
     "nvfp4": "#332288",
 }
-"""The four that meet most often (fp32, bf16, fp8e4m3, tf32) are 12 or more steps of CIE lightness apart.
+"""The four that meet most often (fp32, bf16, fp8e4m3, tf32) are 12 or more steps of CIE lightness
+apart.
 
-Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes (2021), in place of
-    its yellow, which is too pale for a thin line, and of a second blue. The closest pair differs by 16 (CIE76) for any
-    of the three dichromacies simulated after Machado, Oliveira and Fernandes (2009).
+Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes
+(2021), in place of
+    its yellow, which is too pale for a thin line, and of a second blue. The closest pair differs by
+    16 (CIE76) for any of the three dichromacies simulated after Machado, Oliveira and Fernandes
+    (2009).
 """
 
 FOREIGN_COLOR = "#7A7A7A"
 
 MARKERS = {
-    **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": "x"},
-    **{"<": "triangle-left", ">": "triangle-right", "p": "pentagon", "h": "hexagon", "d": "diamond-tall"},
+    **{
+        "o": "circle",
+        "s": "square",
+        "^": "triangle-up",
+        "D": "diamond",
+        "v": "triangle-down",
+        "P": "cross",
+        "X": "x",
+    },
+    **{
+        "<": "triangle-left",
+        ">": "triangle-right",
+        "p": "pentagon",
+        "h": "hexagon",
+        "d": "diamond-tall",
+    },
 }
 """Matplotlib marker -> Plotly symbol, one per series of one machine in order of appearance."""
 

@@ -1,4 +1,6 @@
-"""Texts of a roofline plot: title, labels of roofs and points, caption; and which points arrows connect."""
+"""Texts of a roofline plot: title, labels of roofs and points, caption; and which points arrows
+connect.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +41,31 @@ class RoofLabel(NamedTuple):
 
 
 def flat_labels(scene: Scene, min_decades: float) -> list[RoofLabel]:
-    """Return the labels of flat roofs from the bottom up; those nearer than `min_decades` form a stack."""
+    """Return the labels of flat roofs from the bottom up; those nearer than `min_decades` form a
+    stack.
+    """
     labels = []
     for stack in close_groups(scene.flats[::-1], lambda group: group[0].ceiling.value, min_decades):
         for index, group in enumerate(stack):
             row = index - 1 if len(stack) > 1 else 0
             nearest = stack[0] if row < 0 else stack[-1]
-            labels.append(RoofLabel([roof_label(group, scene)], shared_color(group), nearest[0], row))
+            labels.append(
+                RoofLabel([roof_label(group, scene)], shared_color(group), nearest[0], row)
+            )
     return labels
 
 
 def slope_labels(scene: Scene, min_decades: float) -> list[RoofLabel]:
-    """Return the labels of bandwidths from the bottom up; those nearer than `min_decades` share one."""
+    """Return the labels of bandwidths from the bottom up; those nearer than `min_decades` share
+    one.
+    """
     slopes = [roof for roof in scene.roofs if not roof.is_flat and not roof.is_mix]
     slopes.sort(key=lambda roof: roof.ceiling.value)
     groups = close_groups(slopes, lambda roof: roof.ceiling.value, min_decades)
-    return [RoofLabel([roof.label for roof in group[::-1]], shared_color(group), group[-1]) for group in groups]
+    return [
+        RoofLabel([roof.label for roof in group[::-1]], shared_color(group), group[-1])
+        for group in groups
+    ]
 
 
 def shared_color(roofs: Sequence[Roof]) -> str:
@@ -62,27 +73,45 @@ def shared_color(roofs: Sequence[Roof]) -> str:
 
 
 def roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
-    owners = [scene.machines[roof.machine].slug for roof in roofs] if len(scene.machines) > 1 else []
-    names = ordered_dtypes(roof.ceiling.name for roof in roofs) if roofs[0].is_flat else [roofs[0].ceiling.name]
+    owners = (
+        [scene.machines[roof.machine].slug for roof in roofs] if len(scene.machines) > 1 else []
+    )
+    names = (
+        ordered_dtypes(roof.ceiling.name for roof in roofs)
+        if roofs[0].is_flat
+        else [roofs[0].ceiling.name]
+    )
     vector = "vector " if all(roof.ceiling.quantity == "fma" for roof in roofs) else ""
     unit = ("OP/s" if names == ["int8"] else "FLOP/s") if roofs[0].is_flat else "B/s"
-    kinds = ", ".join(dict.fromkeys(roof.ceiling.kind for roof in roofs)) if len(scene.kinds) > 1 else ""
+    kinds = (
+        ", ".join(dict.fromkeys(roof.ceiling.kind for roof in roofs))
+        if len(scene.kinds) > 1
+        else ""
+    )
     title = vector + ", ".join(one_line(name, 12) for name in names if name != "memory")
     machines = ", ".join(one_line(owner, MAX_NAME_LETTERS) for owner in dict.fromkeys(owners))
-    return " ".join(filter(None, (machines, title, si(max(roof.ceiling.value for roof in roofs), unit), kinds)))
+    return " ".join(
+        filter(None, (machines, title, si(max(roof.ceiling.value for roof in roofs), unit), kinds))
+    )
 
 
 def chosen_for_labels(scene: Scene) -> list[Point]:
-    """Return the points with labels: those above a ceiling, the fastest of each series (or op), and others if few."""
+    """Return the points with labels: those above a ceiling, the fastest of each series (or op), and
+    others if few.
+    """
     points = scene.points
     if scene.is_profile:
         by_share = sorted(points, key=lambda point: -(point.share or 0))
-        large = [point for point in by_share if (point.share or 0) >= MIN_LABELED_SHARE][:MAX_PROFILE_LABELS]
+        large = [point for point in by_share if (point.share or 0) >= MIN_LABELED_SHARE][
+            :MAX_PROFILE_LABELS
+        ]
         return large + [point for point in by_share if point.is_outlier and point not in large]
     by_speed = sorted(points, key=lambda point: -point.y)
     best: dict[tuple[object, ...], Point] = {}
     for point in by_speed:
-        best.setdefault(point.series[:3] if len(points) > MAX_LABELED_SERIES else point.series, point)
+        best.setdefault(
+            point.series[:3] if len(points) > MAX_LABELED_SERIES else point.series, point
+        )
     chosen = [point for point in by_speed if point.excess or point.is_outlier] + list(best.values())
     chosen += by_speed if len(points) <= MAX_LABELED_POINTS else []
     return list({id(point): point for point in chosen}.values())
@@ -95,7 +124,9 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
         more = f" and {len(point.others)} more" if point.others else ""
         op = one_line(record.op.rpartition(".")[2], MAX_NAME_LETTERS)
         where = f"{module}: " if scene.has_modules else ""
-        return f"{where}{op}{more}, {100 * (point.share or 0):.2g} % of time {_beyond(point)}".rstrip()
+        return (
+            f"{where}{op}{more}, {100 * (point.share or 0):.2g} % of time {_beyond(point)}".rstrip()
+        )
     words = scene.series_words(point) if is_first else []
     if len(scene.points) == 1 or len(scene.names["case"]) > 1:
         words.append(short_case(record.case.removesuffix(f":{scene.shared}")))
@@ -127,20 +158,26 @@ def version_steps(scene: Scene) -> list[tuple[Point, Point]]:
         record = point.record
         case = (point.machine, record.op, record.dtype, record.case, point.detail, record.cache)
         if match := VERSION.fullmatch(record.provider):
-            groups.setdefault((*case, point.run, match[1], "version"), []).append((int(match[2]), point))
+            groups.setdefault((*case, point.run, match[1], "version"), []).append(
+                (int(match[2]), point)
+            )
         start = scene.runs[point.run].started_at
         groups.setdefault((*case, record.provider, "run"), []).append((start, point))
     steps = []
     for group in groups.values():
         ordered = sorted(group, key=lambda entry: entry[0])
-        steps += [(old, new) for (before, old), (after, new) in pairwise(ordered) if before != after]
+        steps += [
+            (old, new) for (before, old), (after, new) in pairwise(ordered) if before != after
+        ]
     return steps
 
 
 def title_lines(scene: Scene) -> tuple[str, str]:
     """Return the title (machines) and the subtitle (operations and kinds of ceilings)."""
     is_overlay = len(scene.machines) > 1
-    names = ", ".join(one_line(known.slug if is_overlay else known.name, 60) for known in scene.machines)
+    names = ", ".join(
+        one_line(known.slug if is_overlay else known.name, 60) for known in scene.machines
+    )
     kinds = " and ".join(filter(None, (", ".join(scene.kinds[:-1]), scene.kinds[-1])))
     if not scene.points:
         return names, f"Roofline: {kinds} ceilings"
@@ -156,16 +193,21 @@ def title_lines(scene: Scene) -> tuple[str, str]:
 
 
 def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> str:
-    """Return the caption: provenance, meaning of the marks, and the number of records that are not drawn.
+    """Return the caption: provenance, meaning of the marks, and the number of records that are not
+    drawn.
 
-    `without` are first words of the explanations of marks that the renderer does not draw, such as `Bars`.
+    `without` are first words of the explanations of marks that the renderer does not draw, such as
+    `Bars`.
     """
     parts = []
     if scene.points:
         parts += [_provenance(scene), *_how_points_are_drawn(scene)]
         doubts = Counter(flag for point in scene.points for flag in point.doubts)
         if doubts:
-            parts.append("Crossed out: " + ", ".join(f"{count} {one_line(flag, 24)}" for flag, count in doubts.items()))
+            parts.append(
+                "Crossed out: "
+                + ", ".join(f"{count} {one_line(flag, 24)}" for flag, count in doubts.items())
+            )
     elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
     if above := [point.excess for point in scene.points if point.excess]:
@@ -176,7 +218,10 @@ def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> 
     if unlabeled:
         parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
     if scene.left_out:
-        parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
+        parts.append(
+            "Not drawn: "
+            + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items())
+        )
     notes = [one_line(known.note, 240) for known in scene.machines if known.note]
     parts += [note[:1].upper() + note[1:] for note in notes]
     return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
@@ -186,8 +231,15 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
     if scene.is_profile:
         drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
         module = "module, " * scene.has_modules
-        return [f"Labels: {module}operation, share of time", f"Area: that share, {drawn_pct:.0f} % in all points"]
-    share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
+        return [
+            f"Labels: {module}operation, share of time",
+            f"Area: that share, {drawn_pct:.0f} % in all points",
+        ]
+    share = (
+        ", share of the roofline"
+        if any(point.roofline_pct is not None for point in scene.points)
+        else ""
+    )
     if share and any(len(known.mixes) > 1 for known in scene.machines):
         share += " at its own mix of reads and writes"
     parts = [f"Labels: shape{share}", "Bars: 95 % CI of the median"]
@@ -196,7 +248,9 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
     if any(point.cap for point in scene.points):
         parts.append("Caps: FLOPs over the launch floor, if below the roof")
     if any(roof.ceiling.band for roof in scene.roofs if not roof.is_mix):
-        parts.append("Bands: p5 to p95 of the samples behind a measured roof, or the 95 % CI of their median")
+        parts.append(
+            "Bands: p5 to p95 of the samples behind a measured roof, or the 95 % CI of their median"
+        )
     return parts
 
 
@@ -207,9 +261,13 @@ def _provenance(scene: Scene) -> str:
         for name in ("torch", "triton", "cuda", "driver")
         if run.versions.get(name)
     ]
-    threads = [f"{run.device['threads']} threads" for run in scene.runs if run.device.get("threads")]
+    threads = [
+        f"{run.device['threads']} threads" for run in scene.runs if run.device.get("threads")
+    ]
     caches = sorted({f"{point.record.cache} cache" for point in scene.points if point.record.cache})
-    fills = sorted({f"{one_line(point.record.fill, 12)} data" for point in scene.points if point.record.fill})
+    fills = sorted(
+        {f"{one_line(point.record.fill, 12)} data" for point in scene.points if point.record.fill}
+    )
     days = sorted({one_line(run.started_at[:10], 10) for run in scene.runs})
     when = " to ".join(dict.fromkeys((days[0], days[-1])))
     return ", ".join([*dict.fromkeys(versions), *dict.fromkeys(threads), *caches, *fills, when])

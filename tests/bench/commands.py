@@ -1,4 +1,6 @@
-"""Commands as a user runs them: in a separate process, or in this one if that makes no difference."""
+"""Commands as a user runs them: in a separate process, or in this one if that makes no
+difference.
+"""
 
 import importlib
 import json
@@ -20,9 +22,18 @@ from roofline.machine import Ceiling, Machine
 from tests.bench.process_checks import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py") if "\nOPS = " in path.read_text())
+FAMILIES = sorted(
+    path.stem for path in (ROOT / "bench").glob("[a-z]*.py") if "\nOPS = " in path.read_text()
+)
 
-QUICK = Limits(min_samples=5, target_half_width=0.5, min_time_s=0.0, cap_s=0.05, warm_up_s=0.0, min_sample_s=1e-4)
+QUICK = Limits(
+    min_samples=5,
+    target_half_width=0.5,
+    min_time_s=0.0,
+    cap_s=0.05,
+    warm_up_s=0.0,
+    min_sample_s=1e-4,
+)
 """Limits for rows whose times do not matter."""
 
 BANDWIDTH_BYTES_PER_S = 2e10
@@ -30,9 +41,20 @@ PEAKS_FLOPS_PER_S = {"fp64": 5e12, "fp32": 1e13, "fp16": 1e13, "bf16": 2e13, "in
 """Higher than every row: a ceiling that a row exceeds is measured again."""
 
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
-GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
-A100, H100, RTX = (replace(GPU, compute_capability=capability) for capability in ("8.0", "9.0", "12.0"))
+CPU = Device(
+    type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30
+)
+GPU = Device(
+    type="cuda",
+    torch_name="cuda:0",
+    slug="gpu",
+    name="a GPU",
+    cache_bytes=2**20,
+    memory_bytes=2**30,
+)
+A100, H100, RTX = (
+    replace(GPU, compute_capability=capability) for capability in ("8.0", "9.0", "12.0")
+)
 """Devices that do not exist, for tests of what a device supports."""
 
 HALF_SECONDS = Record(
@@ -55,7 +77,9 @@ def inputs_of(op, case, fill="uniform", seed=0):
 def meta_inputs(op, case):
     """Return inputs and output of a case on the meta device."""
     absent = Filler("zeros", case.dtype, None)
-    return op.make_inputs(case, absent), absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
+    return op.make_inputs(case, absent), absent(
+        *op.output_shape(case), dtype=op.output_dtype(case.dtype)
+    )
 
 
 class Clock:
@@ -78,10 +102,15 @@ def keep_ceilings(runs, device=None):
     entries = [
         Ceiling("launch", "launch", 1e-6, "measured", "made up"),
         Ceiling("bandwidth", "copy", BANDWIDTH_BYTES_PER_S, "measured", "made up"),
-        *(Ceiling("flops", dtype, peak, "measured", "made up") for dtype, peak in PEAKS_FLOPS_PER_S.items()),
+        *(
+            Ceiling("flops", dtype, peak, "measured", "made up")
+            for dtype, peak in PEAKS_FLOPS_PER_S.items()
+        ),
     ]
     problems = []
-    MeasuredCeilings(device, runs, problems.append, problems.append).save(Machine(device.slug, device.name, entries))
+    MeasuredCeilings(device, runs, problems.append, problems.append).save(
+        Machine(device.slug, device.name, entries)
+    )
     assert problems == []
 
 
@@ -90,9 +119,15 @@ class StubRun:
 
     def __init__(self, device, deadline=None):
         self.device, self.deadline, self.ceilings = device, deadline, None
-        self.args, self.records, self.lines = SimpleNamespace(verbose=False, budget=None, timeout=60.0), [], []
+        self.args, self.records, self.lines = (
+            SimpleNamespace(verbose=False, budget=None, timeout=60.0),
+            [],
+            [],
+        )
         say = self.lines.append
-        self.progress = SimpleNamespace(expect=lambda *_: None, say=say, advance=lambda: None, note=say)
+        self.progress = SimpleNamespace(
+            expect=lambda *_: None, say=say, advance=lambda: None, note=say
+        )
 
     def keep(self, record, replaces=None):
         if replaces is None:
@@ -120,7 +155,14 @@ def here(family, *words, ops=None):
     try:
         if hasattr(module, "LISTED"):
             return module.main(arguments(words))
-        return main(module.__file__, module.__doc__, module.EXAMPLES, ops or module.OPS, options, arguments(words))
+        return main(
+            module.__file__,
+            module.__doc__,
+            module.EXAMPLES,
+            ops or module.OPS,
+            options,
+            arguments(words),
+        )
     except SystemExit as exit:
         return exit.code
 

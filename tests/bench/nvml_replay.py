@@ -1,12 +1,14 @@
 """A pynvml that replays the machine of `nvml_machine.json`: nothing of NVIDIA needs to be there.
 
-The recording is made up from documented behavior of NVML; it was not measured. The errors, the constants and the
-structures are those of the real nvidia-ml-py, whose signatures every call is checked against.
+The recording is made up from documented behavior of NVML; it was not measured. The errors, the
+constants and the structures are those of the real nvidia-ml-py, whose signatures every call is
+checked against.
 
 How a call answers, by its name in `system` or `gpu`:
 
     710000                          always this
-    {"steps": [1980, 1410]}         by the number of the step, which a test raises between two snapshots
+    {"steps": [1980, 1410]}         by the number of the step, which a test raises between two
+    snapshots
     {"error": "NotSupported"}       raises NVMLError_NotSupported
     {"by_argument": {"1": 1980}}    by the last argument
     {"fields": {"74": 0}}           field values by id; each may be any of the above
@@ -29,7 +31,9 @@ from bench.harness.device import gpu_state
 
 RECORDING = Path(__file__).parent / "nvml_machine.json"
 
-READS = re.compile(r"nvmlInit|nvmlDeviceGetHandleByUUID|nvml(Device|System)Get(?!HandleByIndex|Count)\w+")
+READS = re.compile(
+    r"nvmlInit|nvmlDeviceGetHandleByUUID|nvml(Device|System)Get(?!HandleByIndex|Count)\w+"
+)
 """Functions that change nothing and find no GPU by its index. All others fail and are recorded."""
 
 
@@ -68,12 +72,20 @@ class Machine:
             if arguments[0] != f"GPU-{self.uuid}":
                 raise error("NotFound")
             return "handle"
-        calls = self.record["system"] if name.startswith("nvmlSystem") or name == "nvmlInit" else self.gpu
+        calls = (
+            self.record["system"]
+            if name.startswith("nvmlSystem") or name == "nvmlInit"
+            else self.gpu
+        )
         return self._value(calls.get(name, {"error": "FunctionNotFound"}), arguments)
 
     def _value(self, recorded: Any, arguments: tuple[Any, ...]) -> Any:
         if not isinstance(recorded, dict):
-            return [self._value(item, arguments) for item in recorded] if isinstance(recorded, list) else recorded
+            return (
+                [self._value(item, arguments) for item in recorded]
+                if isinstance(recorded, list)
+                else recorded
+            )
         [(kind, content)] = recorded.items()
         if kind == "error":
             raise error(content)
@@ -92,9 +104,14 @@ class Machine:
         for entry, number in zip(entries, ids, strict=True):
             entry.fieldId, entry.valueType = number, real.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
             try:
-                entry.value.ullVal = self._value(recorded.get(str(number), {"error": "NotSupported"}), ())
+                entry.value.ullVal = self._value(
+                    recorded.get(str(number), {"error": "NotSupported"}), ()
+                )
             except real.NVMLError as raised:
-                entry.nvmlReturn, entry.value.ullVal = raised.value, 123_456_789  # undefined if the entry failed
+                entry.nvmlReturn, entry.value.ullVal = (
+                    raised.value,
+                    123_456_789,
+                )  # undefined if the entry failed
         return entries
 
 

@@ -40,8 +40,9 @@ def keep_a_lock():
 def usual_signals():
     """Let processes that are started within end on Ctrl-C and on SIGTERM, as in a terminal.
 
-    A signal that a process ignores is ignored by its children too, and a shell starts the background jobs of a script
-    with Ctrl-C ignored. So a test that sends a signal starts its process within this.
+    A signal that a process ignores is ignored by its children too, and a shell starts the
+    background jobs of a script with Ctrl-C ignored. So a test that sends a signal starts its
+    process within this.
     """
     before = {number: signal.signal(number, handler) for number, handler in USUAL.items()}
     try:

@@ -1,7 +1,8 @@
-"""One rank of `bench.collectives` with a fault: `python rank_with_fault.py FAULT RANK SECONDS OPTIONS...`.
+"""One rank of `bench.collectives` with a fault:
+`python rank_with_fault.py FAULT RANK SECONDS OPTIONS...`.
 
-`before`, `inside` and `after` the collective and `work`, inside the matmul, sleep; `hang`, `exit` and `kill` end the
-answers of the rank after two sizes. `none` has no fault.
+`before`, `inside` and `after` the collective and `work`, inside the matmul, sleep; `hang`, `exit`
+and `kill` end the answers of the rank after two sizes. `none` has no fault.
 """
 
 import os
@@ -27,7 +28,8 @@ def with_sleep(job, device):
     if fault == "before" and is_collective:
         time.sleep(float(seconds))
     took_s = finished_s(
-        job if fault != "work" or is_collective else lambda: (job(), time.sleep(float(seconds))), device
+        job if fault != "work" or is_collective else lambda: (job(), time.sleep(float(seconds))),
+        device,
     )
     if fault == "after" and is_collective:
         time.sleep(float(seconds))

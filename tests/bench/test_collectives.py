@@ -26,13 +26,19 @@ ROUNDS = 60
 
 
 def round_times(ranks, seed, late_s=0.0, work_s=0.0, both_s=0.0):
-    """Return noisy times of collectives and matmuls; rank 1 is late, has a slow matmul, or a slow collective."""
+    """Return noisy times of collectives and matmuls; rank 1 is late, has a slow matmul, or a slow
+    collective.
+    """
     random = np.random.default_rng(seed)
     work = 1e-3 * random.lognormal(0, 0.1, (ROUNDS, ranks))
     arrival = work + 50e-6 * random.exponential(1, (ROUNDS, ranks))
     work[:, 1] += work_s
     arrival[:, 1] += late_s + work_s
-    end = arrival.max(axis=1, keepdims=True) + 200e-6 * random.lognormal(0, 0.1, (ROUNDS, ranks)) + both_s
+    end = (
+        arrival.max(axis=1, keepdims=True)
+        + 200e-6 * random.lognormal(0, 0.1, (ROUNDS, ranks))
+        + both_s
+    )
     return end - arrival, work
 
 
@@ -54,13 +60,17 @@ def test_a_calm_run_claims_nothing(ranks):
 def test_a_delay_of_one_rank_is_claimed_for_its_cause(ranks, delay, cause):
     for seed in range(20):
         late, claims = late_ranks(*round_times(ranks, seed, **delay))
-        assert [(claim.cause, claim.ranks) for claim in claims] == ([(cause, (1,))] if cause else [])
+        assert [(claim.cause, claim.ranks) for claim in claims] == (
+            [(cause, (1,))] if cause else []
+        )
         assert late == (set() if "both_s" in delay else {1})
 
 
 def test_a_rank_that_is_late_in_few_rounds_is_not_claimed():
     calm, late = round_times(4, 0), round_times(4, 0, late_s=5e-3)
-    durations, work = (np.where(np.arange(ROUNDS)[:, None] % 2, *parts) for parts in zip(calm, late, strict=True))
+    durations, work = (
+        np.where(np.arange(ROUNDS)[:, None] % 2, *parts) for parts in zip(calm, late, strict=True)
+    )
     assert late_ranks(durations, work) == (set(), [])
 
 
@@ -69,15 +79,22 @@ def test_pairs_meet_once_in_the_fewest_rounds(ranks):
     rounds = pair_rounds(ranks)
     assert len(rounds) == ranks - 1 + ranks % 2
     assert sorted(pair for pairs in rounds for pair in pairs) == list(combinations(range(ranks), 2))
-    assert all(max(Counter(rank for pair in pairs for rank in pair).values()) == 1 for pairs in rounds)
+    assert all(
+        max(Counter(rank for pair in pairs for rank in pair).values()) == 1 for pairs in rounds
+    )
 
 
 def pair_times(ranks, seed=0, slow=(), between=1.0, nodes=None):
     """Return noisy times of exchanges; those of `slow` pairs are 30 % longer."""
     random, nodes = np.random.default_rng(seed), nodes or ["a"] * ranks
-    factors = {pair: (1.3 if pair in slow else 1) * (1 if nodes[pair[0]] == nodes[pair[1]] else between)
-               for pair in combinations(range(ranks), 2)}  # fmt: skip
-    return {pair: (1e-3 * factor * random.lognormal(0, 0.02, 7)).tolist() for pair, factor in factors.items()}, nodes
+    factors = {
+        pair: (1.3 if pair in slow else 1) * (1 if nodes[pair[0]] == nodes[pair[1]] else between)
+        for pair in combinations(range(ranks), 2)
+    }
+    return {
+        pair: (1e-3 * factor * random.lognormal(0, 0.02, 7)).tolist()
+        for pair, factor in factors.items()
+    }, nodes
 
 
 def links(*arguments, late=frozenset(), **options):
@@ -114,7 +131,9 @@ def test_sizes_are_a_geometric_range():
     assert sizes_of(["1:10:x3"]) == [1, 3, 9]
 
 
-@pytest.mark.parametrize("text", ["1KiB:2KiB", "2KiB:1KiB:x2", "1:2:x1", "many", "1:many:x2", "1:2:3"])
+@pytest.mark.parametrize(
+    "text", ["1KiB:2KiB", "2KiB:1KiB:x2", "1:2:x1", "many", "1:many:x2", "1:2:3"]
+)
 def test_other_sizes_are_usage_errors(text):
     with pytest.raises(UsageError, match="invalid size"):
         sizes_of([text])
@@ -124,7 +143,11 @@ def test_usage_errors_are_one_line(capsys, monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert main(["--op", "all-reduce"]) == 2
-    assert capsys.readouterr().err.splitlines()[0].endswith("torchrun --nproc-per-node 2 -m bench.collectives")
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[0]
+        .endswith("torchrun --nproc-per-node 2 -m bench.collectives")
+    )
     assert main(["--op", "gather"]) == 2
     assert "unknown op 'gather'" in capsys.readouterr().err
     monkeypatch.setenv("RANK", "0")
@@ -141,17 +164,32 @@ def free_port():
 
 
 def run_ranks(count, *options, fault=("none", 0, 0), nodes=None, limit_s=60):
-    """Run ranks of gloo with a fault in one; return exit code, stdout, stderr and seconds of each."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
+    """Run ranks of gloo with a fault in one; return exit code, stdout, stderr and seconds of
+    each.
+    """
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(),
+        "WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": "1",
+    }
     started, began, results = [], time.monotonic(), []
     for rank in range(count):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
         own |= {"ROOFMARK_NODE": nodes[rank]} if nodes else {}
-        command = [sys.executable, str(HERE / "rank_with_fault.py"), *map(str, fault), "-q", *options]
+        command = [
+            sys.executable,
+            str(HERE / "rank_with_fault.py"),
+            *map(str, fault),
+            "-q",
+            *options,
+        ]
         env = os.environ | shared | own | {"PYTHONPATH": str(HERE.parents[1])}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(command, env=env, **pipes))
-    for process in [each for rank, each in enumerate(started) if (fault[0], rank) != ("hang", fault[1])]:
+    for process in [
+        each for rank, each in enumerate(started) if (fault[0], rank) != ("hang", fault[1])
+    ]:
         out, err = process.communicate(timeout=limit_s)
         results.append((process.returncode, out, err, time.monotonic() - began))
     for process in started:
@@ -172,31 +210,53 @@ def claims(found):
 
 
 def test_two_ranks_verify_fit_and_save_all_ops(tmp_path):
-    found = document(run_ranks(2, "--size", "1001,10001,100001", "--format", "json", "-o", tmp_path))
+    found = document(
+        run_ranks(2, "--size", "1001,10001,100001", "--format", "json", "-o", tmp_path)
+    )
     rows = {(row["op"], row["requested_bytes"]): row for row in found["rows"]}
     assert len(rows) == 18
     assert {row["status"] for row in rows.values()} == {"ok"}
     assert rows["all-reduce", 1001]["bytes"] == 1004
     assert rows["all-to-all", 1001]["bytes"] == 1008
-    assert {row["op"] for row in rows.values() if "last_rank" not in row} == {"broadcast", "send-recv"}
+    assert {row["op"] for row in rows.values() if "last_rank" not in row} == {
+        "broadcast",
+        "send-recv",
+    }
     row = rows["all-gather", 100001]
     assert row["algbw_bytes_per_s"] == pytest.approx(100008 / row["median_s"])
     assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] / 2)
-    runs = sorted((load_run(path) for path in tmp_path.iterdir()), key=lambda run: run.environment.fleet["rank"])
+    runs = sorted(
+        (load_run(path) for path in tmp_path.iterdir()),
+        key=lambda run: run.environment.fleet["rank"],
+    )
     assert [run.environment.fleet["rank"] for run in runs] == [0, 1]
     own, other = (run.records[0] for run in runs)
     assert own.telemetry["slowest_s"] == np.maximum(own.samples_s, other.samples_s).tolist()
     assert {fit["op"] for fit in found["fits"]} == set(read_fits(tmp_path))
 
 
-FEW = ("--op", "all-reduce,all-to-all", "--size", "1KiB,64KiB", "--pairs", "--format", "json", "--no-save")
+FEW = (
+    "--op",
+    "all-reduce,all-to-all",
+    "--size",
+    "1KiB,64KiB",
+    "--pairs",
+    "--format",
+    "json",
+    "--no-save",
+)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(
     ("fault", "cause"),
-    [("before", "host or input"), ("after", "host or input"), ("work", "device"), ("inside", "link")],
+    [
+        ("before", "host or input"),
+        ("after", "host or input"),
+        ("work", "device"),
+        ("inside", "link"),
+    ],
 )
 def test_a_sleep_is_claimed_for_its_rank_and_cause(ranks, fault, cause):
     found = document(run_ranks(ranks, *FEW, fault=(fault, 1, 0.05)))
@@ -219,25 +279,45 @@ def test_nodes_are_named_in_claims():
 @pytest.mark.parametrize("fault", ["hang", "exit", "kill"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_missing_rank_is_named_soon_after_the_deadline(fault, rank, tmp_path):
-    options = ("--op", "all-reduce", "--size", "1KiB:64KiB:x2", "--timeout", "5", "-o", str(tmp_path))
+    options = (
+        "--op",
+        "all-reduce",
+        "--size",
+        "1KiB:64KiB:x2",
+        "--timeout",
+        "5",
+        "-o",
+        str(tmp_path),
+    )
     *_, hurt = [], run_ranks(3, *options, fault=(fault, rank, 0), limit_s=40)
     survivors = [result for result in hurt if result[0] not in (17, -9)]
     assert [code for code, *_ in survivors] == [3, 3]
     assert sum(f"error: no answer from rank {rank}\n" in err for _, _, err, _ in survivors) == 1
-    assert all(seconds < 25 for *_, seconds in survivors)  # 8 s to start, until the fault, the deadline, 5 s
+    assert all(
+        seconds < 25 for *_, seconds in survivors
+    )  # 8 s to start, until the fault, the deadline, 5 s
     assert {len(load_run(path).records) for path in tmp_path.iterdir()} <= {2, 3}
 
 
 @pytest.mark.exhaustive
 def test_a_wrong_result_names_its_rank():
-    results = run_ranks(2, "--op", "all-reduce", "--size", "1KiB", "--no-save", fault=("wrong", 1, 0))
+    results = run_ranks(
+        2, "--op", "all-reduce", "--size", "1KiB", "--no-save", fault=("wrong", 1, 0)
+    )
     assert [code for code, *_ in results] == [1, 1]
     assert "wrong result on rank 1" in results[0][1]
 
 
 @pytest.mark.exhaustive
 def test_torchrun_starts_the_command(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     options = [
         "-m",
         "bench.collectives",
@@ -250,7 +330,12 @@ def test_torchrun_starts_the_command(tmp_path):
         str(tmp_path / "a.png"),
     ]
     done = subprocess.run(
-        [*torchrun, *options], capture_output=True, text=True, cwd=HERE.parents[1], timeout=100, check=True
+        [*torchrun, *options],
+        capture_output=True,
+        text=True,
+        cwd=HERE.parents[1],
+        timeout=100,
+        check=True,
     )
     assert "2 ranks, gloo, fp32" in done.stdout
     assert (tmp_path / "a.png").stat().st_size > 10_000
@@ -264,12 +349,34 @@ def test_nccl_between_all_gpus(tmp_path, dtype):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     count = str(torch.cuda.device_count())
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
-    options = ["--size", "1001:64MiB:x4", "--dtype", dtype, "--pairs", "-q", "--format", "json", "-o", str(tmp_path)]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        count,
+    ]
+    options = [
+        "--size",
+        "1001:64MiB:x4",
+        "--dtype",
+        dtype,
+        "--pairs",
+        "-q",
+        "--format",
+        "json",
+        "-o",
+        str(tmp_path),
+    ]
     command = [*torchrun, "-m", "bench.collectives", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parents[1], timeout=500, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=HERE.parents[1], timeout=500, check=True
+    )
     found = json.loads(done.stdout)
     assert found["backend"] == "nccl"
     assert {row["status"] for row in found["rows"]} == {"ok"}
-    assert all(fit["bytes_per_s"] < (found["link_bytes_per_s"] or 1e13) * 1.05 for fit in found["fits"])
+    assert all(
+        fit["bytes_per_s"] < (found["link_bytes_per_s"] or 1e13) * 1.05 for fit in found["fits"]
+    )
     assert len(list(tmp_path.glob("*.jsonl"))) == int(count)

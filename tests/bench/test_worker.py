@@ -1,4 +1,6 @@
-"""A function that ends, blocks or floods its worker fails only its own row and leaves nothing behind."""
+"""A function that ends, blocks or floods its worker fails only its own row and leaves nothing
+behind.
+"""
 
 import json
 import os
@@ -25,7 +27,9 @@ def crashes(tmp_path_factory):
 
 def line_of(text):
     """Return the line number of a text in the file of crashes."""
-    return next(n for n, line in enumerate(user_kernels.CRASHES.splitlines(), start=1) if text in line)
+    return next(
+        n for n, line in enumerate(user_kernels.CRASHES.splitlines(), start=1) if text in line
+    )
 
 
 @pytest.mark.sampled(2)
@@ -64,7 +68,10 @@ def test_a_worker_that_loses_its_gpu_names_the_provider():
 @pytest.mark.parametrize("function", ["endless", "endless_later"])
 def test_a_call_that_never_returns_is_stopped_after_the_timeout(crashes, function):
     record = measure(f"{crashes}:{function}", timeout_s=3)
-    assert (record.status, record.reason) == ("failed", "a call did not end within 3 s; increase --timeout")
+    assert (record.status, record.reason) == (
+        "failed",
+        "a call did not end within 3 s; increase --timeout",
+    )
 
 
 @pytest.mark.exhaustive
@@ -94,7 +101,11 @@ def numbers(end):
 
 @pytest.mark.parametrize(
     ("end", "reason"),
-    [("", None), ("exit", "ended its process with exit code 17"), ("hang", "no result after 0.3 s")],
+    [
+        ("", None),
+        ("exit", "ended its process with exit code 17"),
+        ("hang", "no result after 0.3 s"),
+    ],
 )
 def test_items_of_a_generator_arrive_before_it_ends(end, reason):
     received = []
@@ -131,7 +142,9 @@ def test_a_worker_that_cannot_start_is_a_one_line_error(monkeypatch):
         raise OSError("no more processes")
 
     monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", fails)
-    with pytest.raises(worker.WorkerError, match="cannot start a worker process: no more processes"):
+    with pytest.raises(
+        worker.WorkerError, match="cannot start a worker process: no more processes"
+    ):
         worker.call(print, timeout_s=60)
 
 
@@ -139,13 +152,30 @@ def test_a_worker_that_cannot_start_is_a_one_line_error(monkeypatch):
 def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
     commands.keep_ceilings(runs)
     mine = tmp_path / "mine.py"
-    mine.write_text(user_kernels.HONEST + "\n\ndef half(x, out):\n    out[::2] = torch_gelu(x[::2])\n")
+    mine.write_text(
+        user_kernels.HONEST + "\n\ndef half(x, out):\n    out[::2] = torch_gelu(x[::2])\n"
+    )
     ends = ("segmentation_fault", "exits", "kills_its_parent", "prints", "endless")
-    providers = ",".join([f"{mine}:returned", "torch", f"{mine}:half", *(f"{crashes}:{name}" for name in ends)])
-    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--timeout", "12"]
+    providers = ",".join(
+        [f"{mine}:returned", "torch", f"{mine}:half", *(f"{crashes}:{name}" for name in ends)]
+    )
+    words = [
+        "--op",
+        "gelu",
+        "--dtype",
+        "fp32",
+        "--shape",
+        "4096",
+        "--cache",
+        "warm",
+        "--timeout",
+        "12",
+    ]
     process = commands.start(
         "bench.elementwise",
-        *commands.arguments([*words, "--provider", providers, "--baseline", "torch", "--format", "json", "-v"]),
+        *commands.arguments(
+            [*words, "--provider", providers, "--baseline", "torch", "--format", "json", "-v"]
+        ),
     )
     code, out, err = commands.finish(process)
     assert code == 1, err
@@ -155,10 +185,19 @@ def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
     assert found["torch"] == found["mine.py:returned"] == ("ok", None)
     assert found["crashes.py:prints"] == ("ok", None)
     assert found["mine.py:half"][0] == "invalid"
-    assert found["crashes.py:segmentation_fault"] == ("failed", "crashed: SIGSEGV (segmentation fault)")
+    assert found["crashes.py:segmentation_fault"] == (
+        "failed",
+        "crashed: SIGSEGV (segmentation fault)",
+    )
     assert found["crashes.py:kills_its_parent"] == ("failed", "killed its parent process")
-    assert found["crashes.py:exits"] == ("failed", f"called sys.exit('enough') (line {line_of('sys.exit')})")
-    assert found["crashes.py:endless"] == ("failed", "a call did not end within 12 s; increase --timeout")
+    assert found["crashes.py:exits"] == (
+        "failed",
+        f"called sys.exit('enough') (line {line_of('sys.exit')})",
+    )
+    assert found["crashes.py:endless"] == (
+        "failed",
+        "a call did not end within 12 s; increase --timeout",
+    )
     assert "on stdout torch.Size([4096])" in err
     lines = commands.lines_of(commands.run_files(runs)[0])
     assert [line["status"] for line in lines[1:]] == [r["status"] for r in records]
@@ -185,5 +224,7 @@ def test_ctrl_c_ends_the_worker_and_keeps_finished_rows(crashes, tmp_path, runs)
 def test_a_lock_left_by_a_worker_is_not_reported():
     call = "from bench.harness import worker; from tests.bench.process_checks import keep_a_lock; "
     call += "worker.call(keep_a_lock, timeout_s=60)"
-    done = subprocess.run([sys.executable, "-c", call], cwd=commands.ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", call], cwd=commands.ROOT, capture_output=True, text=True, check=True
+    )
     assert (done.stdout, done.stderr) == ("", "")

@@ -8,8 +8,18 @@ from bench.harness.op import Case
 from bench.harness.timing.protocol import Limits
 
 ELEMENTWISE = {op.name: op for op in OPS}
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**15, memory_bytes=2**30, threads=1)
-LIMITS = Limits(min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5)
+CPU = Device(
+    type="cpu",
+    torch_name="cpu",
+    slug="cpu",
+    name="a CPU",
+    cache_bytes=2**15,
+    memory_bytes=2**30,
+    threads=1,
+)
+LIMITS = Limits(
+    min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.05, warm_up_s=0, min_sample_s=1e-5
+)
 ELEMENTS = 8192
 
 

@@ -13,7 +13,8 @@ NEWEST_VERSIONS = list({version.family: version for version in catalog.shipped()
 FP8 = ("fp8e4m3", "fp8e5m2")
 TENSOR_CORES = {
     80: {"tf32": "HMMA", "fp16": "HMMA", "bf16": "HMMA", "int8": "IMMA"},
-    90: {"tf32": "HGMMA", "fp16": "HGMMA", "bf16": "HGMMA", "int8": "IGMMA"} | dict.fromkeys(FP8, "QGMMA"),
+    90: {"tf32": "HGMMA", "fp16": "HGMMA", "bf16": "HGMMA", "int8": "IGMMA"}
+    | dict.fromkeys(FP8, "QGMMA"),
     100: {"tf32": "UTCHMMA", "fp16": "UTCHMMA", "bf16": "UTCHMMA"} | dict.fromkeys(FP8, "UTCQMMA"),
 }
 TENSOR_CORES[100]["int8"] = "UTCIMMA" if triton.__version__ >= "3.8" else "IMMA"
@@ -46,7 +47,8 @@ def widened_first(ir):
 
 
 RECORDED = {
-    rows.key_of(row): row for row in csv.DictReader(Path(__file__).with_name("audited.csv").read_text().splitlines())
+    rows.key_of(row): row
+    for row in csv.DictReader(Path(__file__).with_name("audited.csv").read_text().splitlines())
 }
 """What `python -m kernels audit --format csv` printed when the kernels were accepted."""
 IS_RECORDED_TRITON = {row["triton"].rpartition(".")[0] for row in RECORDED.values()} == {

@@ -12,12 +12,16 @@ import torch
 from kernels.launch import INTERPRETED
 
 if INTERPRETED:
-    torch.set_num_threads(1)  # the interpreter uses one; more would wait for each other on a busy machine
+    torch.set_num_threads(
+        1
+    )  # the interpreter uses one; more would wait for each other on a busy machine
 
 
 @pytest.fixture(scope="session")
 def empty_folder(tmp_path_factory):
-    """A directory that is empty at the start of the tests; the processes of pytest-xdist share it."""
+    """A directory that is empty at the start of the tests; the processes of pytest-xdist share
+    it.
+    """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -27,7 +31,8 @@ def empty_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def empty_compile_cache(request, monkeypatch, empty_folder):
-    """Compile everything again, because Triton's cache ignores some changes, such as the name of a kernel.
+    """Compile everything again, because Triton's cache ignores some changes, such as the name of a
+    kernel.
 
     The thousands of launches on a GPU keep the cache, because they check only values.
     """
@@ -39,15 +44,20 @@ def empty_compile_cache(request, monkeypatch, empty_folder):
 def launches(monkeypatch):
     """Grid and compiled kernel of every launch, in order. Nothing is executed.
 
-    Unlike the interpreter and an ahead-of-time compile, this detects options and arguments that a launch rejects.
+    Unlike the interpreter and an ahead-of-time compile, this detects options and arguments that a
+    launch rejects.
     """
     import triton
     from triton.runtime.jit import JITFunction
 
     from kernels import launch, precompile
 
-    monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", False)  # the default to come in Triton 3.10
-    monkeypatch.setattr(precompile, "NO_DEVICE", 4_000_000)  # so that kernels of other tests are compiled again
+    monkeypatch.setattr(
+        triton.knobs.language, "default_fp_fusion", False
+    )  # the default to come in Triton 3.10
+    monkeypatch.setattr(
+        precompile, "NO_DEVICE", 4_000_000
+    )  # so that kernels of other tests are compiled again
     recorded = []
     with precompile.compile_only(launch.stand_in):
         compile_only = JITFunction.run
@@ -63,7 +73,8 @@ def launches(monkeypatch):
 def builtins_are_searched_once():
     """Cache the names of the builtins of Triton's language.
 
-    The interpreter searches for them in every call of a helper, which takes a third of the time of such a kernel.
+    The interpreter searches for them in every call of a helper, which takes a third of the time of
+    such a kernel.
     """
     from triton.language.core import is_builtin
     from triton.runtime import interpreter
@@ -72,7 +83,9 @@ def builtins_are_searched_once():
 
     def builtins_of(thing):
         if thing not in names:
-            names[thing] = [name for name, member in inspect.getmembers(thing) if is_builtin(member)]
+            names[thing] = [
+                name for name, member in inspect.getmembers(thing) if is_builtin(member)
+            ]
         return [(name, getattr(thing, name)) for name in names[thing]]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -83,13 +96,18 @@ def builtins_are_searched_once():
 
 @pytest.fixture(scope="session", autouse=INTERPRETED)
 def whole_numbers_are_scalars():
-    """Make Triton 3.6 accept an array of one element as loop bound, and wrap sums of int32, as 3.9 does.
+    """Make Triton 3.6 accept an array of one element as loop bound, and wrap sums of int32, as 3.9
+    does.
 
-    numpy rejects the conversion of a one-dimensional array since 2.5, and of an integer beyond the dtype since 2.0.
+    numpy rejects the conversion of a one-dimensional array since 2.5, and of an integer beyond the
+    dtype since 2.0.
     """
     from triton.runtime import interpreter
 
-    patch_tensor, to_tensor = interpreter._patch_lang_tensor, interpreter.ReduceScanOpInterface.to_tensor
+    patch_tensor, to_tensor = (
+        interpreter._patch_lang_tensor,
+        interpreter.ReduceScanOpInterface.to_tensor,
+    )
 
     def wrapped(self, values, dtype):
         if not getattr(values, "shape", ()):

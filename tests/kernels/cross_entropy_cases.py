@@ -57,7 +57,11 @@ def special_logits(v, dtype):
     x[9], x[10], x[11] = -math.inf, math.nan, math.inf
     x[12, : v - 1] = -math.inf
     labels[12] = v - 1  # nothing else is left, so the loss is 0
-    x[13] = torch.tensor([0.0, -0.0, info.smallest_normal * info.eps, -info.smallest_normal]).repeat(v)[:v].to(dtype)
+    x[13] = (
+        torch.tensor([0.0, -0.0, info.smallest_normal * info.eps, -info.smallest_normal])
+        .repeat(v)[:v]
+        .to(dtype)
+    )
     x[14, 0], x[14, v - 1] = info.max, info.min
     labels[14] = 0
     x[15], labels[15] = math.nan, IGNORED

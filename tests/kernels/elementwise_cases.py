@@ -7,7 +7,24 @@ import torch
 from exact import DEVICE, EPS32, TINY32, Expected, assert_close, run_guarded, version_of
 
 UNARY = ("copy", "relu", "gelu", "gelu-tanh", "silu")
-SPECIALS = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-7, -1e-7, 0.5, -1.0, -3.0, -5.0, -10.0, -88.5, -6e4, 6e4, 2.7]
+SPECIALS = [
+    math.nan,
+    math.inf,
+    -math.inf,
+    0.0,
+    -0.0,
+    1e-7,
+    -1e-7,
+    0.5,
+    -1.0,
+    -3.0,
+    -5.0,
+    -10.0,
+    -88.5,
+    -6e4,
+    6e4,
+    2.7,
+]
 DROPPED = 0.1
 SEED = 0x0123456789ABCDEF  # both halves of the key count
 
@@ -22,14 +39,18 @@ def philox4x32(counters, key, rounds):
     c0, c1, c2, c3 = counters.astype(np.uint64).T
     k0, k1 = key
     for _ in range(rounds):
-        first, second = (np.uint64(m) * c for m, c in zip(PHILOX_MULTIPLIERS, (c0, c2), strict=True))
+        first, second = (
+            np.uint64(m) * c for m, c in zip(PHILOX_MULTIPLIERS, (c0, c2), strict=True)
+        )
         c0, c1, c2, c3 = (
             (second >> np.uint64(32)) ^ c1 ^ np.uint64(k0),
             second & low,
             (first >> np.uint64(32)) ^ c3 ^ np.uint64(k1),
             first & low,
         )
-        k0, k1 = ((k + step) & 0xFFFFFFFF for k, step in zip((k0, k1), PHILOX_KEY_STEPS, strict=True))
+        k0, k1 = (
+            (k + step) & 0xFFFFFFFF for k, step in zip((k0, k1), PHILOX_KEY_STEPS, strict=True)
+        )
     return np.stack((c0, c1, c2, c3), axis=1)
 
 
@@ -40,7 +61,10 @@ def words(seed, numbers, rounds):
 
 def keep_mask(version, seed, n, first=0):
     elements = np.arange(first, first + n, dtype=np.int64)
-    if version in ("v1", "v2"):  # Triton's uniform number of the first word, negative integers mirrored
+    if version in (
+        "v1",
+        "v2",
+    ):  # Triton's uniform number of the first word, negative integers mirrored
         word = words(seed, elements, 10)[:, 0].astype(np.uint32).view(np.int32)
         uniform = np.where(word < 0, ~word, word).astype(np.float32) * np.float32(4.6566127342e-10)
         return torch.from_numpy(uniform >= np.float32(DROPPED))
@@ -50,7 +74,8 @@ def keep_mask(version, seed, n, first=0):
 
 def _gelu(v, argument_error, version):
     exact = 0.5 * v * torch.special.erfc(-v * math.sqrt(0.5))
-    # 1 + erf cancels in the negative tail, so the error is absolute there; the slope of GELU stays below 1.13.
+    # 1 + erf cancels in the negative tail, so the error is absolute there; the slope of GELU stays
+    # below 1.13.
     error = (0.5 * v.abs() + exact.abs()) * 4 * EPS32 + 1.13 * argument_error
     if version not in ("v1", "v2"):  # these multiply infinity by zero
         exact = torch.where(v == -math.inf, -0.0, exact)
@@ -60,7 +85,8 @@ def _gelu(v, argument_error, version):
 
 def _logistic_product(v, argument, argument_eps):
     exact = v * torch.sigmoid(argument)
-    # A relative error of the argument grows by |argument| (1 - logistic), which is large in the negative tail only.
+    # A relative error of the argument grows by |argument| (1 - logistic), which is large in the
+    # negative tail only.
     growth = argument.abs() * torch.sigmoid(-argument)
     return Expected(exact, exact.abs() * (8 + argument_eps * growth) * EPS32 + v.abs() * TINY32)
 
@@ -87,7 +113,9 @@ def expect(op, version, *inputs):
     if op == "bias-gelu":
         return _gelu(x + y, (x + y).abs() * EPS32 / 2, version)
     if op == "gelu-tanh":
-        return _logistic_product(x, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3), argument_eps=4)
+        return _logistic_product(
+            x, 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3), argument_eps=4
+        )
     gate = _logistic_product(x, x, argument_eps=2)
     if op == "silu":
         return gate
@@ -102,8 +130,12 @@ def check(op, module, *inputs):
     expected = expect(op, version, *inputs)
     assert_close(out, expected, f"{op} {version}")
     zero = expected.exact == 0
-    if op != "relu" or DEVICE != "cpu":  # on a GPU the larger of -0 and 0 is 0, in the interpreter it may be either
-        assert torch.equal(torch.signbit(out)[zero], torch.signbit(expected.exact)[zero]), f"{op}: sign of zero"
+    if (
+        op != "relu" or DEVICE != "cpu"
+    ):  # on a GPU the larger of -0 and 0 is 0, in the interpreter it may be either
+        assert torch.equal(torch.signbit(out)[zero], torch.signbit(expected.exact)[zero]), (
+            f"{op}: sign of zero"
+        )
 
 
 def draw(op, dtype, n, cols=None):

@@ -1,7 +1,7 @@
 """Error bounds and guarded tensors shared by the tests of all kernel families.
 
-Every element is compared with an fp64 reference. Its bound has two parts: half a unit in the last place (ulp) of the
-output dtype for the final rounding, and the fp32 error of the formula before it.
+Every element is compared with an fp64 reference. Its bound has two parts: half a unit in the last
+place (ulp) of the output dtype for the final rounding, and the fp32 error of the formula before it.
 """
 
 import math
@@ -19,7 +19,9 @@ EPS32 = 2.0**-23  # distance from 1 to the next fp32 number, that is two roundin
 TINY32 = 2.0**-126  # an fp32 exponential below this is flushed to zero
 GUARD = 64  # elements before and after a tensor; a multiple of 16 bytes in every dtype
 UNWRITTEN = -77.0
-FAR = 2**30  # a row stride: the third row begins at 2^31 elements, which a 32-bit offset does not reach
+FAR = (
+    2**30
+)  # a row stride: the third row begins at 2^31 elements, which a 32-bit offset does not reach
 MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
 DEVICE = "cpu" if INTERPRETED else "cuda"
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}  # the interpreter truncates bf16
@@ -27,7 +29,9 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16}  # the interpreter trunc
 
 @dataclass(frozen=True)
 class Expected:
-    """The exact result, and the error allowed before the final rounding; None if not even that may differ."""
+    """The exact result, and the error allowed before the final rounding; None if not even that may
+    differ.
+    """
 
     exact: torch.Tensor
     fp32_error: torch.Tensor | None
@@ -55,7 +59,9 @@ def assert_close(out: torch.Tensor, expected: Expected, what: str) -> None:
 class Guarded:
     def __init__(self, values: torch.Tensor, fill: float) -> None:
         self.fill = fill if values.dtype.is_floating_point else torch.iinfo(values.dtype).max - 5
-        self.buffer = torch.full((values.numel() + 2 * GUARD,), self.fill, dtype=values.dtype, device=DEVICE)
+        self.buffer = torch.full(
+            (values.numel() + 2 * GUARD,), self.fill, dtype=values.dtype, device=DEVICE
+        )
         self.tensor = self.buffer[GUARD : GUARD + values.numel()].view(values.shape)
         self.tensor.copy_(values)
 
@@ -70,7 +76,9 @@ def run_guarded(
     out_shape: tuple[int, ...],
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Launch on copies of the inputs surrounded by NaN, so that reads beyond them show in the result."""
+    """Launch on copies of the inputs surrounded by NaN, so that reads beyond them show in the
+    result.
+    """
     copies = [Guarded(tensor, math.nan).tensor for tensor in inputs]
     out = Guarded(torch.full(out_shape, UNWRITTEN, dtype=out_dtype or inputs[0].dtype), UNWRITTEN)
     launcher(*copies, out=out.tensor)
@@ -79,7 +87,8 @@ def run_guarded(
 
 
 def apart(values: torch.Tensor, stride: int, fill: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a copy of a matrix, or of a stack, whose rows lie `stride` elements apart amid `fill`, and its memory.
+    """Return a copy of a matrix, or of a stack, whose rows lie `stride` elements apart amid `fill`,
+    and its memory.
 
     There is room behind it for a kernel that takes a larger stride for this one.
     """
@@ -99,9 +108,11 @@ def run_apart(
     out_stride: int | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Launch on copies of the inputs, with NaN between the rows of the first, and look between the rows of out.
+    """Launch on copies of the inputs, with NaN between the rows of the first, and look between the
+    rows of out.
 
-    `strides` has one for each input whose rows lie apart; `out_stride` is None for an output of one dimension.
+    `strides` has one for each input whose rows lie apart; `out_stride` is None for an output of one
+    dimension.
     """
     fills = [math.nan if tensor.dtype.is_floating_point else 113 for tensor in inputs]
     views = [apart(*given)[0] for given in zip(inputs, strides, fills, strict=False)]
@@ -120,7 +131,8 @@ def run_apart(
 class Plane:
     """Memory that is mapped and never filled: 2^32 elements after its middle, 2^31 before it.
 
-    An offset that wraps round to a negative number reads zeros there, where elsewhere it would end the process.
+    An offset that wraps round to a negative number reads zeros there, where elsewhere it would end
+    the process.
     """
 
     def __init__(self, dtype: torch.dtype = torch.float16, margin: int = 2**17) -> None:
@@ -129,12 +141,16 @@ class Plane:
         memory = mmap.mmap(-1, (self.before + 2**32 + margin) * dtype.itemsize, flags=flags)
         self._elements = torch.frombuffer(memory, dtype=dtype)
 
-    def strided(self, shape: tuple[int, ...], strides: tuple[int, ...], start: int = 0) -> torch.Tensor:
+    def strided(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], start: int = 0
+    ) -> torch.Tensor:
         return self._elements.as_strided(shape, strides, self.before + start)
 
 
 def far_rows(values: torch.Tensor, stride: int = FAR) -> torch.Tensor:
-    """Return a copy of a matrix whose third row begins at 2^31 elements, which a 32-bit offset does not reach."""
+    """Return a copy of a matrix whose third row begins at 2^31 elements, which a 32-bit offset does
+    not reach.
+    """
     rows = Plane(values.dtype).strided(tuple(values.shape), (stride, 1))
     return rows.copy_(values)
 
@@ -149,5 +165,7 @@ def rejection(launcher: Callable[..., None], label: str, *inputs: object, out: t
 
 
 def version_of(module: ModuleType) -> str:
-    """Return `v3` for the module of `v3_lean.py`, also for a copy of it with another module name."""
+    """Return `v3` for the module of `v3_lean.py`, also for a copy of it with another module
+    name.
+    """
     return module.__file__.rpartition("/")[2].partition("_")[0]

@@ -24,7 +24,9 @@ SMALL = {
 
 
 def versions_of(family: str) -> dict[str, ModuleType]:
-    return {version: importlib.import_module(name) for version, name in versions.modules(family).items()}
+    return {
+        version: importlib.import_module(name) for version, name in versions.modules(family).items()
+    }
 
 
 def cases_of(family: str) -> ModuleType:
@@ -33,12 +35,22 @@ def cases_of(family: str) -> ModuleType:
 
 def runs_here(module: ModuleType) -> bool:
     needed = getattr(module, "MINIMUM_ARCH", 0) // 10
-    return launch.INTERPRETED or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= needed
+    return (
+        launch.INTERPRETED
+        or not torch.cuda.is_available()
+        or torch.cuda.get_device_capability()[0] >= needed
+    )
 
 
 def pairs(family: str) -> list:
-    found = [(version, module) for version, module in versions_of(family).items() if runs_here(module)]
-    return [pytest.param(op, module, id=f"{op}-{version}") for version, module in found for op in module.KERNELS]
+    found = [
+        (version, module) for version, module in versions_of(family).items() if runs_here(module)
+    ]
+    return [
+        pytest.param(op, module, id=f"{op}-{version}")
+        for version, module in found
+        for op in module.KERNELS
+    ]
 
 
 def ways(family: str) -> list:
@@ -52,7 +64,9 @@ def ways(family: str) -> list:
 
 def every_way() -> list:
     return [
-        pytest.param(family, *pair.values, id=f"{family}-{pair.id}") for family in FAMILIES for pair in pairs(family)
+        pytest.param(family, *pair.values, id=f"{family}-{pair.id}")
+        for family in FAMILIES
+        for pair in pairs(family)
     ]
 
 
@@ -69,7 +83,9 @@ def blank(family: str, op: str, inputs: tuple[torch.Tensor, ...]) -> torch.Tenso
     return torch.zeros(shape, dtype=dtype)
 
 
-def small(family: str, op: str, dtype: torch.dtype, *shape: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+def small(
+    family: str, op: str, dtype: torch.dtype, *shape: int
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
     inputs = cases_of(family).draw(op, dtype, *(shape or SMALL[family]))
     return inputs, blank(family, op, inputs)
 
@@ -77,4 +93,6 @@ def small(family: str, op: str, dtype: torch.dtype, *shape: int) -> tuple[tuple[
 def skip_without(free_gigabytes: int) -> None:
     free_bytes, _ = torch.cuda.mem_get_info()
     if free_bytes < free_gigabytes * 10**9:
-        pytest.skip(f"needs {free_gigabytes} GB of free GPU memory, {free_bytes / 1e9:.0f} GB are free")
+        pytest.skip(
+            f"needs {free_gigabytes} GB of free GPU memory, {free_bytes / 1e9:.0f} GB are free"
+        )

@@ -1,7 +1,7 @@
 """Inputs, fp64 references and error bounds of matmul, in every layout.
 
-Values are surrounded by NaN, also between rows, so that a read beyond a matrix shows in the result. Only elements
-of C may be written.
+Values are surrounded by NaN, also between rows, so that a read beyond a matrix shows in the result.
+Only elements of C may be written.
 """
 
 import math
@@ -39,9 +39,11 @@ def draw(op, dtype, m, n, k, batch=(), kind="normal"):
 
 
 def expect(a, b, scale=1.0, is_exact=False):
-    """Return the product in fp64; sums of k terms in fp32 err by no more than k half-ulps of the sum of magnitudes.
+    """Return the product in fp64; sums of k terms in fp32 err by no more than k half-ulps of the
+    sum of magnitudes.
 
-    Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), equation 3.5, for any order of summation.
+    Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), equation 3.5, for any
+    order of summation.
     """
     a, b = a.double(), b.double()
     error = None if is_exact else (a.shape[-1] + 2) * EPS32 / 2 * (a.abs() @ b.abs()) * abs(scale)
@@ -53,13 +55,17 @@ def run(module, a, b, layout, scales=(), padded=False, launchers="KERNELS"):
     orders = dict(zip("ab", layout, strict=True))
 
     def launch(*stored, out):
-        operands = [rows if order == "n" else rows.mT for rows, order in zip(stored, layout, strict=True)]
+        operands = [
+            rows if order == "n" else rows.mT for rows, order in zip(stored, layout, strict=True)
+        ]
         getattr(module, launchers)["matmul"](*operands, *factors, out=out)
 
     stored = [a if orders["a"] == "n" else a.mT, b if orders["b"] == "n" else b.mT]
     strides = [row_stride(module, rows.shape[-1], rows.dtype, padded) for rows in stored]
     shape, dtype = (*a.shape[:-1], b.shape[-1]), output_dtype(a.dtype)
-    return run_apart(launch, stored, strides, shape, row_stride(module, shape[-1], dtype, padded), dtype)
+    return run_apart(
+        launch, stored, strides, shape, row_stride(module, shape[-1], dtype, padded), dtype
+    )
 
 
 def check(op, module, a, b, layout="nn", is_exact=False, scales=(), **how):
@@ -96,22 +102,30 @@ def check_far(module):
         for name, size in sizes.items():
             strides = (FAR if name == far else 16, 1)
             strides = (FAR, *strides) if batch else strides
-            matrix = Plane().strided((*batch, *(size if orders[name] == "n" else size[::-1])), strides)
+            matrix = Plane().strided(
+                (*batch, *(size if orders[name] == "n" else size[::-1])), strides
+            )
             matrix.copy_(values(tuple(matrix.shape), matrix.dtype, "integers", seed=len(name)))
             placed[name] = matrix if orders[name] == "n" else matrix.mT
         module.KERNELS["matmul"](placed["a"], placed["b"], out=placed["out"])
         wanted = placed["a"].double() @ placed["b"].double()
-        assert torch.equal(placed["out"].double(), wanted), f"{module.LABEL}: {far} beyond 2^31 elements, {layout}"
+        assert torch.equal(placed["out"].double(), wanted), (
+            f"{module.LABEL}: {far} beyond 2^31 elements, {layout}"
+        )
 
 
 def check_groups(module, k=8):
     tile = next(iter(sizes(module.TILES, 90, "fp32").values()))
-    check_case(module, DTYPES["fp32"], "nt", ((GROUP_M + 1) * tile.m + 1, tile.n + 1, k), kind="integers")
+    check_case(
+        module, DTYPES["fp32"], "nt", ((GROUP_M + 1) * tile.m + 1, tile.n + 1, k), kind="integers"
+    )
 
 
 def check_splits(module):
     half, fp8, tile = DTYPES["fp16"], FP8["fp8e4m3"], Tile(64, 128, 64, 4, 3)
-    check_case(module, half, "nt", (60, 56, 700), kind="integers", padded=True)  # split by the rule for few tiles
+    check_case(
+        module, half, "nt", (60, 56, 700), kind="integers", padded=True
+    )  # split by the rule for few tiles
     check_case(module, half, "nt", (330, 264, 72), kind="integers")
     with patch.object(module, "chosen", lambda operands: (tile, 2)):
         check_case(module, half, "nn", (33, 40, 600), (2,), "integers", padded=True)

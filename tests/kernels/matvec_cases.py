@@ -1,4 +1,6 @@
-"""Inputs, fp64 references and error bounds of the matrix-vector product, in every dtype and with int8 weights."""
+"""Inputs, fp64 references and error bounds of the matrix-vector product, in every dtype and with
+int8 weights.
+"""
 
 import itertools
 import math
@@ -10,14 +12,17 @@ from exact import EPS32, FAR, Expected, assert_close, far_rows, run_apart, run_g
 def depth(n):
     """Return the most fp32 additions a term takes part in, for n columns, in any of the versions.
 
-    Version 2 in fp32 has the longest way: blocks of 256 columns one after another, then a tree. The rest is that tree
-    (8), or the fixed part of version 3: 16 in an access, 4 loads, 7 for the lanes, 6 and 1 for splits, 2 for edges.
+    Version 2 in fp32 has the longest way: blocks of 256 columns one after another, then a tree. The
+    rest is that tree (8), or the fixed part of version 3: 16 in an access, 4 loads, 7 for the
+    lanes, 6 and 1 for splits, 2 for edges.
     """
     return math.ceil(n / 256) + 36
 
 
 def expect(a, x, scales=None):
-    """Evaluate the product in fp64. NaN and infinities of a row leave no bound for the row, nor need one."""
+    """Evaluate the product in fp64. NaN and infinities of a row leave no bound for the row, nor
+    need one.
+    """
     a, x = a.double(), x.double()
     exact, magnitude = a @ x, a.abs() @ x.abs()
     error = depth(len(x)) * EPS32 / 2 * magnitude
@@ -37,7 +42,9 @@ def draw(op, dtype, m, n):
 
 
 def draw_integers(op, dtype, m, n):
-    """Draw inputs whose products and sums are integers that fp32 holds, so that the result must be exact."""
+    """Draw inputs whose products and sums are integers that fp32 holds, so that the result must be
+    exact.
+    """
     generator = torch.Generator().manual_seed(n)
     small = torch.randint(-3, 4, (m + 1, n), generator=generator)
     x = small[m].to(dtype)
@@ -54,7 +61,9 @@ def draw_cancelling(op, n):
 
 
 def specials(op, dtype, n):
-    """Return inputs with special values in single rows, or in x, which reach every row, with denormals and zeros."""
+    """Return inputs with special values in single rows, or in x, which reach every row, with
+    denormals and zeros.
+    """
     values = (math.nan, math.inf, -math.inf)
     a, x, *scales = draw(op, dtype, 24, n)
     for row, (value, column) in enumerate(itertools.product(values, (0, n // 3, n // 2, n - 1))):
@@ -82,7 +91,9 @@ def check(op, module, *inputs):
 def check_exact(op, module, *inputs):
     out = run_guarded(module.KERNELS[op], inputs, inputs[0].shape[:1], inputs[1].dtype)
     exact = expect(*inputs).exact
-    assert torch.equal(out, exact.to(out.dtype)), f"{op} {tuple(inputs[0].shape)}: integers come out inexact"
+    assert torch.equal(out, exact.to(out.dtype)), (
+        f"{op} {tuple(inputs[0].shape)}: integers come out inexact"
+    )
 
 
 def check_apart(op, module, dtype, m, n, pads):
@@ -94,14 +105,18 @@ def check_apart(op, module, dtype, m, n, pads):
 def check_far_rows(op, module, stride=FAR):
     is_int8 = op == "matvec-int8"
     numbers = torch.arange(1, 5)
-    a = far_rows(numbers[:, None].expand(4, 40).to(torch.int8 if is_int8 else torch.float16), stride)
+    a = far_rows(
+        numbers[:, None].expand(4, 40).to(torch.int8 if is_int8 else torch.float16), stride
+    )
     out = torch.zeros(4).half()
     module.KERNELS[op](a, torch.ones(40).half(), *([torch.ones(4)] if is_int8 else []), out=out)
     assert torch.equal(out, (40 * numbers).half()), f"{op}: rows beyond 2^31 elements"
 
 
 def battery(module):
-    """Far rows come last: beyond their last one there is no memory, and reading it would end the process."""
+    """Far rows come last: beyond their last one there is no memory, and reading it would end the
+    process.
+    """
     for op in module.KERNELS:
         for pad in (90, 105):  # strides of 1201 and 1216
             check_apart(op, module, torch.float16, 9, 1111, [pad])

@@ -1,7 +1,8 @@
 """References, error bounds and inputs for the tests of the row norms.
 
-The bounds follow the formulas in fp32: u is half the distance from 1 to the next fp32 number, a sum of n terms has a
-depth of about log2(n) additions and a few more, and what is left is one rounding to the dtype of the output.
+The bounds follow the formulas in fp32: u is half the distance from 1 to the next fp32 number, a sum
+of n terms has a depth of about log2(n) additions and a few more, and what is left is one rounding
+to the dtype of the output.
 """
 
 import math
@@ -13,7 +14,11 @@ from exact import EPS32, FAR, Expected, Plane, assert_close, far_rows, run_apart
 import kernels.launch
 
 OPS = ("rmsnorm", "layernorm", "residual-rmsnorm")
-SCALES = (1.0, 1e-4, 300.0)  # of rows: plain, where eps decides, where squares pass the range of fp16
+SCALES = (
+    1.0,
+    1e-4,
+    300.0,
+)  # of rows: plain, where eps decides, where squares pass the range of fp16
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 U = EPS32 / 2
 SMALLEST32 = 2.0**-149  # the last step of fp32 below its normal range
@@ -25,7 +30,9 @@ def depth(n):
 
 
 def expect_rmsnorm(x, weight):
-    """Evaluate RMSNorm in fp64; halving by the root and 6 roundings after the sum bound the error."""
+    """Evaluate RMSNorm in fp64; halving by the root and 6 roundings after the sum bound the
+    error.
+    """
     x, weight = x.double(), weight.double()
     exact = x * torch.rsqrt(x.square().mean(1, keepdim=True) + RMS_EPS) * weight
     relative = (depth(x.shape[1]) / 2 + 6) * U
@@ -33,7 +40,9 @@ def expect_rmsnorm(x, weight):
 
 
 def expect_layernorm(x, weight, bias, corrected):
-    """Evaluate LayerNorm in fp64; `corrected` if the error of the mean follows the spread of a row, not its mean."""
+    """Evaluate LayerNorm in fp64; `corrected` if the error of the mean follows the spread of a row,
+    not its mean.
+    """
     x, weight, bias = x.double(), weight.double(), bias.double()
     mean = x.mean(1, keepdim=True)
     centered = x - mean
@@ -44,13 +53,17 @@ def expect_layernorm(x, weight, bias, corrected):
     size = 2 * variance.sqrt() if corrected else x.abs().mean(1, keepdim=True)
     mean_error = steps * U * size
     relative = (steps / 2 + 6) * U + (mean_error * scale) ** 2
-    error = weight.abs() * scale * (mean_error + centered.abs() * relative) + 2 * U * (exact.abs() + bias.abs())
+    error = weight.abs() * scale * (mean_error + centered.abs() * relative) + 2 * U * (
+        exact.abs() + bias.abs()
+    )
     return Expected(exact, error + SMALLEST32)
 
 
 def check(op, module, *inputs, corrected=None):
     shape = tuple(inputs[0].shape)
-    out = run_guarded(module.KERNELS[op], inputs, (2, *shape) if op == "residual-rmsnorm" else shape)
+    out = run_guarded(
+        module.KERNELS[op], inputs, (2, *shape) if op == "residual-rmsnorm" else shape
+    )
     compare(op, out, *inputs, corrected=is_corrected(module) if corrected is None else corrected)
     return out
 
@@ -85,7 +98,9 @@ def draw(op, dtype, m, n, scales=(1.0,), shift=0.0):
 
 def specials(op, dtype, n):
     x, *others = draw(op, dtype, 9, n, SCALES)
-    for row, (column, value) in enumerate([(0, math.nan), (n - 1, math.inf), (n // 2, -math.inf), (n - 1, math.nan)]):
+    for row, (column, value) in enumerate(
+        [(0, math.nan), (n - 1, math.inf), (n // 2, -math.inf), (n - 1, math.nan)]
+    ):
         x[2 * row, column] = value
     x[1], x[3] = 0.0, -0.0
     x[5, ::2] = 2.0**-24  # below the normal range of fp16
@@ -94,7 +109,9 @@ def specials(op, dtype, n):
 
 
 def is_corrected(module):
-    """Return whether the error of a LayerNorm follows the spread of a row, whatever its mean: from version 3 on."""
+    """Return whether the error of a LayerNorm follows the spread of a row, whatever its mean: from
+    version 3 on.
+    """
     return hasattr(module, "layer_tiles") or hasattr(module, "layer_finish")
 
 
@@ -123,7 +140,11 @@ def battery(module):
         battery_of_shared_rows(module)
         return
     for op in ("residual-rmsnorm", "layernorm", "rmsnorm"):
-        for dtype, m, n in ((torch.float16, 17, 40), (torch.float16, 3, 1001), (torch.float32, 1, 1025)):
+        for dtype, m, n in (
+            (torch.float16, 17, 40),
+            (torch.float16, 3, 1001),
+            (torch.float32, 1, 1025),
+        ):
             check(op, module, *draw(op, dtype, m, n, SCALES))
         for extra in ((3, 5, 9), (3, 11, 19)):
             check_apart(op, module, torch.float16, 3, 200, extra)
@@ -145,5 +166,7 @@ def battery_of_shared_rows(module):
             check_far_rows(op, module, torch.float16, 4104)
         check("layernorm", module, *draw("layernorm", torch.float32, 3, 5001, shift=1e4))
         check("rmsnorm", module, *draw("rmsnorm", torch.float32, 3, 10001))
-        with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 30_000)):  # a row at a time
+        with patch.object(
+            kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 30_000)
+        ):  # a row at a time
             check("rmsnorm", module, *draw("rmsnorm", torch.float16, 3, 5001, SCALES))

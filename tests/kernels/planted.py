@@ -1,7 +1,7 @@
 """Planted bugs: mutations of kernel files that the checks of their family must catch.
 
-The interpreter runs the `battery` of a family on them. Bugs that would need too much memory, such as an offset that
-wraps at 2^31 elements of a flat operation, are checked in the compiled code.
+The interpreter runs the `battery` of a family on them. Bugs that would need too much memory, such
+as an offset that wraps at 2^31 elements of a flat operation, are checked in the compiled code.
 """
 
 import importlib.util
@@ -35,7 +35,9 @@ class Bug:
 def plant(bug: Bug, folder: Path) -> ModuleType:
     """Return the module of the version with the bug, imported from a copy in `folder`."""
     text = (ROOT / bug.file).read_text(encoding="utf-8")
-    assert text.count(bug.old) == bug.count, f"{bug.file} has {bug.old!r} {text.count(bug.old)} times, not {bug.count}"
+    assert text.count(bug.old) == bug.count, (
+        f"{bug.file} has {bug.old!r} {text.count(bug.old)} times, not {bug.count}"
+    )
     wrong = _imported(bug.file, text.replace(bug.old, bug.new), folder)
     if not bug.seen_in:
         return wrong
@@ -47,7 +49,9 @@ def plant(bug: Bug, folder: Path) -> ModuleType:
 def _imported(file: str, text: str, folder: Path) -> ModuleType:
     copy = folder / Path(file).name
     copy.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"planted_{folder.name.replace('-', '_')}_{copy.stem}", copy)
+    spec = importlib.util.spec_from_file_location(
+        f"planted_{folder.name.replace('-', '_')}_{copy.stem}", copy
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

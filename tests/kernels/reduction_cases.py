@@ -9,8 +9,9 @@ from exact import DTYPES, EPS32, Expected, assert_close, run_guarded
 def depth(n):
     """Return the maximum number of fp32 roundings of a term for n elements, in any version.
 
-    Version 2: one product, ACCESS + LOADS + 2 log2(LANES) + SLOTS / LANES = 8 + 8 + 16 + 4, and a round for each
-    49,152 elements or more (dot in fp32 with 12 programs, in the interpreter). Version 1 stays below that.
+    Version 2: one product, ACCESS + LOADS + 2 log2(LANES) + SLOTS / LANES = 8 + 8 + 16 + 4, and a
+    round for each 49,152 elements or more (dot in fp32 with 12 programs, in the interpreter).
+    Version 1 stays below that.
     """
     return 37 + n // 49152
 
@@ -22,11 +23,15 @@ def expect(x, y=None):
 
 def draw(op, dtype, n):
     generator = torch.Generator().manual_seed(n)
-    return tuple(torch.randn(n, generator=generator).to(dtype) for _ in range(1 if op == "sum" else 2))
+    return tuple(
+        torch.randn(n, generator=generator).to(dtype) for _ in range(1 if op == "sum" else 2)
+    )
 
 
 def draw_integers(op, dtype, n):
-    """Return nonzero integers whose sums are exact in fp32, so that a missing element changes the result."""
+    """Return nonzero integers whose sums are exact in fp32, so that a missing element changes the
+    result.
+    """
     generator = torch.Generator().manual_seed(n)
 
     def integers():
@@ -58,12 +63,18 @@ def specials(op, dtype, n):
 
 def check(op, module, *inputs):
     out, expected = run_guarded(module.KERNELS[op], inputs, ()), expect(*inputs)
-    assert_close(out[None], Expected(expected.exact[None], expected.fp32_error[None]), f"{op} of {len(inputs[0])}")
+    assert_close(
+        out[None],
+        Expected(expected.exact[None], expected.fp32_error[None]),
+        f"{op} of {len(inputs[0])}",
+    )
 
 
 def check_exact(op, module, *inputs):
     out, exact = run_guarded(module.KERNELS[op], inputs, ()), expect(*inputs).exact
-    assert torch.equal(out, exact.to(out.dtype)), f"{op} of {len(inputs[0])}: {out} where {exact} is exact"
+    assert torch.equal(out, exact.to(out.dtype)), (
+        f"{op} of {len(inputs[0])}: {out} where {exact} is exact"
+    )
 
 
 def battery(module):

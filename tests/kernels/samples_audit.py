@@ -1,4 +1,6 @@
-"""Small kernels with the faults that an audit must show, and some whose instruction counts are known. Not shipped."""
+"""Small kernels with the faults that an audit must show, and some whose instruction counts are
+known. Not shipped.
+"""
 
 # ruff: noqa: N803  constants are in capitals
 
@@ -18,7 +20,9 @@ def masked_copy(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def residual_rmsnorm(x_ptr, residual_ptr, weight_ptr, out_ptr, n, eps, BLOCK: tl.constexpr):
-    """A whole row in the registers of one program; with 65,536 elements in 32 warps they do not fit."""
+    """A whole row in the registers of one program; with 65,536 elements in 32 warps they do not
+    fit.
+    """
     row = tl.program_id(0).to(tl.int64) * n
     lanes = tl.arange(0, BLOCK)
     inside = lanes < n

@@ -1,7 +1,7 @@
 """Inputs, fp64 references and error bounds of softmax, and what cross-entropy shares with it.
 
-The bound of an element is relative to the element: the values of a wide softmax are near 1e-5, where an absolute
-tolerance of the usual size lets a row of zeros pass.
+The bound of an element is relative to the element: the values of a wide softmax are near 1e-5,
+where an absolute tolerance of the usual size lets a row of zeros pass.
 """
 
 import math
@@ -25,11 +25,13 @@ def draw(op, dtype, m, n, scale=3.0, offset=0.0):
 
 
 def exponential_error(x, softmax):
-    """Bound the relative errors of exp(x_ij - max_i) and of their sum over j, in fp32 without the final rounding.
+    """Bound the relative errors of exp(x_ij - max_i) and of their sum over j, in fp32 without the
+    final rounding.
 
-    The difference, log2(e) and their product are rounded, which an exponential multiplies by the difference; the
-    exponential itself is good to 2 ulp. A sum of positive terms keeps the mean error of its terms and adds a rounding
-    for each addition on the way, and a rescaling in each step that finds a higher maximum.
+    The difference, log2(e) and their product are rounded, which an exponential multiplies by the
+    difference; the exponential itself is good to 2 ulp. A sum of positive terms keeps the mean
+    error of its terms and adds a rounding for each addition on the way, and a rescaling in each
+    step that finds a higher maximum.
     """
     below = x.amax(1, keepdim=True) - x
     of_each = (2 + 1.2 * below.nan_to_num(0.0, 0.0, 0.0)) * EPS32
@@ -89,7 +91,9 @@ def check_far_rows(module, n=40):
 def battery(module):
     check_far_rows(module)
     check_far_rows(module, 16400)  # which programs share
-    with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 70_000)):  # a row at a time
+    with patch.object(
+        kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 70_000)
+    ):  # a row at a time
         check("softmax", module, normal(3, 17000, torch.float16))
     for dtype in DTYPES.values():
         for m, n in ((3, 1), (3, 7), (2, 256), (2, 1030), (1, 33007)):

@@ -21,9 +21,35 @@ SAMPLES = Path(__file__).with_name("samples_audit.py")
 COPY = f"{SAMPLES}:masked_copy"
 KNOWN = ("--signature", "x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32:16", "--constexpr", "BLOCK=1024")
 KEYS = {
-    *("kernel", "version", "arch", "dtype", "part", "shape_class", "registers", "stack_bytes", "spill_bytes"),
-    *("shared_bytes", "occupancy", "load_bits", "store_bits", "mma", "instructions", "instructions_per_element"),
-    *("issue_budget_instructions_per_element", "bound", "fp_fusion", "double_precision", "triton", "ptxas", "target"),
+    *(
+        "kernel",
+        "version",
+        "arch",
+        "dtype",
+        "part",
+        "shape_class",
+        "registers",
+        "stack_bytes",
+        "spill_bytes",
+    ),
+    *(
+        "shared_bytes",
+        "occupancy",
+        "load_bits",
+        "store_bits",
+        "mma",
+        "instructions",
+        "instructions_per_element",
+    ),
+    *(
+        "issue_budget_instructions_per_element",
+        "bound",
+        "fp_fusion",
+        "double_precision",
+        "triton",
+        "ptxas",
+        "target",
+    ),
 }
 
 
@@ -44,7 +70,12 @@ def test_audit_json_has_all_keys(capsys):
     assert {row["gpu"] for row in document["rows"]} >= {"h100-sxm", "l40s", "rtx-5090"}
     for row in document["rows"]:
         assert set(row) >= KEYS
-        assert (row["load_bits"], row["store_bits"], row["dtype"], row["mma"]) == (128, 128, "bf16", None)
+        assert (row["load_bits"], row["store_bits"], row["dtype"], row["mma"]) == (
+            128,
+            128,
+            "bf16",
+            None,
+        )
         assert row["version"] is None
         assert row["bound"] == "memory"
         assert row["instructions_per_element"] == row["hot_instructions"] * 128 / 1024
@@ -80,9 +111,15 @@ def test_sass_prints_only_the_hot_path(capsys):
 
 
 MISTAKES = {
-    "no file": (["nowhere.py:kernel"], "nowhere.py:kernel: expected path/to/file.py:kernel of an existing file"),
+    "no file": (
+        ["nowhere.py:kernel"],
+        "nowhere.py:kernel: expected path/to/file.py:kernel of an existing file",
+    ),
     "no kernel": ([f"{SAMPLES}:nothing", *KNOWN], "no kernel 'nothing'; it has masked_copy, "),
-    "missing argument": ([COPY], "argument 'x_ptr' of masked_copy is missing; add it to --signature"),
+    "missing argument": (
+        [COPY],
+        "argument 'x_ptr' of masked_copy is missing; add it to --signature",
+    ),
     "unknown type": (
         [COPY, "--signature", "*bf17,*bf16,i32"],
         "'x_ptr': unknown type '*bf17' (choose from i1",
@@ -92,9 +129,18 @@ MISTAKES = {
         "unknown argument 'y' (choose from x_ptr, out_ptr, n,",
     ),
     "no constant": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK"], "expected NAME=VALUE, got 'BLOCK'"),
-    "too many": ([COPY, "--signature", "*bf16,*bf16,i32,8,9"], "5 types, expected 4: x_ptr, out_ptr, n, BLOCK"),
-    "divisor": ([COPY, "--signature", "*bf16:8,*bf16,i32,8"], "argument 'x_ptr': unknown type '*bf16:8'"),
-    "architecture": ([COPY, *KNOWN, "--arch", "sm_91"], "unknown architecture 'sm_91' (choose from sm_80, sm_86,"),
+    "too many": (
+        [COPY, "--signature", "*bf16,*bf16,i32,8,9"],
+        "5 types, expected 4: x_ptr, out_ptr, n, BLOCK",
+    ),
+    "divisor": (
+        [COPY, "--signature", "*bf16:8,*bf16,i32,8"],
+        "argument 'x_ptr': unknown type '*bf16:8'",
+    ),
+    "architecture": (
+        [COPY, *KNOWN, "--arch", "sm_91"],
+        "unknown architecture 'sm_91' (choose from sm_80, sm_86,",
+    ),
     "name": (["gelo"], "unknown kernel 'gelo'; did you mean "),
     "dtype": (["gelu", "--dtype", "bf17"], "unknown dtype 'bf17'; did you mean bf16?"),
     "version": (["gelu", "--version", "v99"], "unknown version 'v99'; choose from v1, "),
@@ -103,10 +149,22 @@ MISTAKES = {
     "option of files": (["gelu", "--elements", "8"], "--elements requires your own kernel"),
     "removed option": (["gelu", "--check"], "--check was removed: "),
     "warps": ([COPY, *KNOWN, "--num-warps", "64"], "expected 1, 2, 4, 8, 16 or 32 warps, got '64'"),
-    "empty list": (["copy", "--arch", ""], "argument --arch: expected a comma-separated list, got ''"),
+    "empty list": (
+        ["copy", "--arch", ""],
+        "argument --arch: expected a comma-separated list, got ''",
+    ),
     "does not compile": (
-        [f"{SAMPLES}:does_not_compile", "--signature", "*i32:16", "--constexpr", "BLOCK=128", "--arch", "sm_90"],
-        "Cannot make_shape_compatible: incompatible dimensions",  # Triton 3.6 writes more before it than 3.8 does
+        [
+            f"{SAMPLES}:does_not_compile",
+            "--signature",
+            "*i32:16",
+            "--constexpr",
+            "BLOCK=128",
+            "--arch",
+            "sm_90",
+        ],
+        # Triton 3.6 writes more before it than 3.8 does.
+        "Cannot make_shape_compatible: incompatible dimensions",
     ),
 }
 
@@ -138,7 +196,9 @@ def test_audit_of_an_invalid_file_gets_a_one_line_error(capsys, tmp_path, text, 
 
 
 def test_output_of_a_user_file_goes_to_stderr(capsys, tmp_path):
-    text = SAMPLES.read_text(encoding="utf-8").replace("    inside =", "    tl.static_print('hello')\n    inside =")
+    text = SAMPLES.read_text(encoding="utf-8").replace(
+        "    inside =", "    tl.static_print('hello')\n    inside ="
+    )
     (tmp_path / "loud.py").write_text(f"print('good morning')\n{text}", encoding="utf-8")
     name = f"{tmp_path / 'loud.py'}:masked_copy"
     code, out, err = run(capsys, "audit", name, *KNOWN, "--arch", "sm_90", "--format", "json")
@@ -151,7 +211,9 @@ def test_output_of_a_user_file_goes_to_stderr(capsys, tmp_path):
 def test_audit_reports_a_kernel_that_cannot_launch(capsys, monkeypatch):
     monkeypatch.setitem(limits.MULTIPROCESSORS, 90, limits.Multiprocessor("h100-sxm", 64, 32, 1000))
     sizes = ("--elements", "1024", "--bytes", "4096")
-    code, out, err = run(capsys, "audit", COPY, *KNOWN, *sizes, "--arch", "sm_90", "--format", "json")
+    code, out, err = run(
+        capsys, "audit", COPY, *KNOWN, *sizes, "--arch", "sm_90", "--format", "json"
+    )
     [row] = json.loads(out)["rows"]
     assert (code, row["occupancy"], row["bound"]) == (0, 0, None)
     assert "| sm_90: cannot be launched: a program needs too much of: shared memory\n" in err
@@ -165,7 +227,9 @@ def test_audit_rejects_the_interpreter(capsys, monkeypatch):
     assert "TRITON_INTERPRET is set" in err
 
 
-@pytest.mark.parametrize(("arguments", "wanted"), [(["audit", "--help"], "--signature"), (["list"], "softmax")])
+@pytest.mark.parametrize(
+    ("arguments", "wanted"), [(["audit", "--help"], "--signature"), (["list"], "softmax")]
+)
 def test_help_and_list_import_nothing_heavy(arguments, wanted):
     code = f"""
 import sys
@@ -175,7 +239,9 @@ try:
 finally:
     print(*sorted({{"torch", "triton", "numpy"}} & set(sys.modules)), file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stderr == "\n"
     assert wanted in done.stdout
 
@@ -184,15 +250,25 @@ def test_list_has_the_operations_and_dtypes_of_every_variant(capsys):
     code, out, _ = run(capsys, "list", "--format", "json")
     assert code == 0
     listed = json.loads(out)["rows"]
-    assert all({"family", "op", "version", "dtypes", "file", "change"} == set(row) for row in listed)
+    assert all(
+        {"family", "op", "version", "dtypes", "file", "change"} == set(row) for row in listed
+    )
     assert all(len(row["change"]) > 10 for row in listed)
     compiled = {
         (choice.version.family, choice.version.name, choice.variant.op, choice.variant.dtype)
         for choice in catalog.choices()
     }
-    assert compiled == {(row["family"], row["version"], row["op"], dtype) for row in listed for dtype in row["dtypes"]}
-    files = {f"kernels/{path.parent.name}/{path.name}" for path in (ROOT / "kernels").glob("*/v*_*.py")}
-    assert {row["file"] for row in listed} == files | {f"kernels/{name}.py" for name in versions.CALIBRATION}
+    assert compiled == {
+        (row["family"], row["version"], row["op"], dtype)
+        for row in listed
+        for dtype in row["dtypes"]
+    }
+    files = {
+        f"kernels/{path.parent.name}/{path.name}" for path in (ROOT / "kernels").glob("*/v*_*.py")
+    }
+    assert {row["file"] for row in listed} == files | {
+        f"kernels/{name}.py" for name in versions.CALIBRATION
+    }
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""The audit on kernels whose faults and counts are known, and its model of a multiprocessor by published figures."""
+"""The audit on kernels whose faults and counts are known, and its model of a multiprocessor by
+published figures.
+"""
 
 import pytest
 import samples_audit
@@ -44,12 +46,22 @@ def test_row_of_65536_in_32_warps_spills():
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("formula", "published"), [("same", 2.5), ("silu", 17), ("gelu_erf", 36.9)])
+@pytest.mark.parametrize(
+    ("formula", "published"), [("same", 2.5), ("silu", 17), ("gelu_erf", 36.9)]
+)
 def test_instructions_per_element(formula, published):
-    row = audited(samples_audit.flat, "*bf16:16,*bf16:16,i32:16", f"FORMULA={formula},BLOCK=1024", elements=1024)
+    row = audited(
+        samples_audit.flat,
+        "*bf16:16,*bf16:16,i32:16",
+        f"FORMULA={formula},BLOCK=1024",
+        elements=1024,
+    )
     if IS_RECORDED_TRITON:  # other releases compile the formulas to more or fewer instructions
-        # The published counts include the branch to itself behind the exit: one instruction for the eight elements.
-        assert row["instructions_per_element"] + 1 / 8 == pytest.approx(published, abs=0.5 if published > 10 else 0.01)
+        # The published counts include the branch to itself behind the exit: one instruction for the
+        # eight elements.
+        assert row["instructions_per_element"] + 1 / 8 == pytest.approx(
+            published, abs=0.5 if published > 10 else 0.01
+        )
     assert row["bound"] == ("mixed" if formula == "gelu_erf" else "memory")
     assert row["issue_budget_instructions_per_element"] == pytest.approx(39.92, abs=0.01)
 
@@ -60,7 +72,8 @@ def test_unrolled_loop_counts_as_one_pass(arch):
     row = audited(samples_audit.summed, "*fp32:16,*fp32,i32", "BLOCK=1024", arch, elements=1024)
     assert row["hot_path"] == "loop"
     assert (row["load_bits"], row["store_bits"]) == (128, None)
-    # 1024 elements, 128 threads: two loads of four, eight sums or four packed ones, and the loop, unrolled or not.
+    # 1024 elements, 128 threads: two loads of four, eight sums or four packed ones, and the loop,
+    # unrolled or not.
     assert 6 <= row["instructions_per_element"] * 1024 / 128 <= 20
 
 
@@ -68,7 +81,13 @@ def test_unrolled_loop_counts_as_one_pass(arch):
     ("arch", "registers", "shared_bytes", "threads", "resident"),
     [
         (80, 32, 0, 256, 64),  # 64 warps of 32 registers are exactly the 65,536 there are
-        (80, 33, 0, 256, 48),  # 40 registers in the next unit: 51 warps, 48 in fours, 6 programs of 8
+        (
+            80,
+            33,
+            0,
+            256,
+            48,
+        ),  # 40 registers in the next unit: 51 warps, 48 in fours, 6 programs of 8
         (90, 64, 0, 1024, 32),  # NVIDIA H100 Tuning Guide: 64 K registers, 255 a thread, 64 warps
         (90, 128, 227 * 1024, 256, 8),  # 227 KB is the most one program may have
         (90, 128, 228 * 1024, 256, 0),

@@ -10,7 +10,10 @@ from kernels.audit.rows import key_of
 from kernels.audit.sass import rank
 from kernels.launch import INTERPRETED
 
-pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")]
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled"),
+]
 
 ARCHES = {f"sm_{arch}": arch for arch in catalog.ARCHES}
 NEWEST = {
@@ -21,7 +24,9 @@ NEWEST = {
 }
 FAMILIES = sorted({version.family for version in catalog.shipped()})
 STACK_BYTES = 0 if IS_RECORDED_TRITON else 16
-"""Maximum stack per thread of the newest versions. Triton 3.6 uses 8 bytes in four variants, and 16 in one."""
+"""Maximum stack per thread of the newest versions. Triton 3.6 uses 8 bytes in four variants, and 16
+in one.
+"""
 OF_ODD_SIZES = ("elementwise", "matvec", "reduction", "softmax", "cross_entropy")
 WIDE = (128, 256, "tma")
 
@@ -55,12 +60,18 @@ def family(row):
 
 def newest(name, found=None):
     every = found or shipped_rows()
-    return [row for row in every if family(row) == name and row["version"] == NEWEST[name, row["arch"]]]
+    return [
+        row for row in every if family(row) == name and row["version"] == NEWEST[name, row["arch"]]
+    ]
 
 
 def is_wide_path(row):
-    """Shifted operands, finish kernels and int8 operands that are transposed in registers have narrow accesses."""
-    return "shifted" not in row["shape_class"] and row["part"] != "finish" and row["dtype"] != "int8"
+    """Shifted operands, finish kernels and int8 operands that are transposed in registers have
+    narrow accesses.
+    """
+    return (
+        "shifted" not in row["shape_class"] and row["part"] != "finish" and row["dtype"] != "int8"
+    )
 
 
 def assert_lean(row):
@@ -84,7 +95,11 @@ def test_newest_versions_do_not_spill_and_access_wide(name):
         assert type(row["fp_fusion"]) is bool
         if is_wide_path(row):
             assert {row["load_bits"], row["store_bits"]} <= {*WIDE, None}, key_of(row)
-        if name not in ("fma", "launch_floor", "matmul"):  # of which memory moves nothing, or the shape says what
+        if name not in (
+            "fma",
+            "launch_floor",
+            "matmul",
+        ):  # of which memory moves nothing, or the shape says what
             assert row["instructions_per_element"], key_of(row)
             assert row["issue_budget_instructions_per_element"], key_of(row)
             assert row["bound"], key_of(row)
@@ -107,12 +122,17 @@ def bits(text):
     return rank(text if text == "tma" else int(text or 0))
 
 
-@pytest.mark.skipif(not IS_RECORDED_TRITON, reason="figures are recorded of another release of Triton")
+@pytest.mark.skipif(
+    not IS_RECORDED_TRITON, reason="figures are recorded of another release of Triton"
+)
 def test_no_shipped_kernel_is_worse_than_recorded():
     for row in shipped_rows():
         key, before = key_of(row), RECORDED.get(key_of(row))
         if before:
-            assert (row["mma"] or "", str(row["fp_fusion"]).lower()) == (before["mma"], before["fp_fusion"]), key
+            assert (row["mma"] or "", str(row["fp_fusion"]).lower()) == (
+                before["mma"],
+                before["fp_fusion"],
+            ), key
             for name in WIDTHS:
                 assert rank(row[name]) >= bits(before[name]), (key, name)
             for name in (*SIZES, *COUNTS):
@@ -123,6 +143,15 @@ def test_figures_are_recorded_of_all_newest_versions():
     wanted = set()
     for choice in catalog.quick(catalog.choices()):
         variant, arch = choice.variant, f"sm_{choice.arch}"
-        words = (choice.kernel, choice.version.name, variant.dtype, variant.part, variant.shape_class, arch)
+        words = (
+            choice.kernel,
+            choice.version.name,
+            variant.dtype,
+            variant.part,
+            variant.shape_class,
+            arch,
+        )
         wanted.add(" | ".join(filter(None, words)))
-    assert RECORDED.keys() == wanted, "python -m kernels audit --format csv > tests/kernels/audited.csv"
+    assert RECORDED.keys() == wanted, (
+        "python -m kernels audit --format csv > tests/kernels/audited.csv"
+    )

@@ -1,4 +1,6 @@
-"""Exact results of calibration kernels, in Triton's interpreter and on a GPU. See test_every_family.py."""
+"""Exact results of calibration kernels, in Triton's interpreter and on a GPU. See
+test_every_family.py.
+"""
 
 import re
 
@@ -16,7 +18,12 @@ from kernels.launch import INTERPRETED
 pytestmark = [] if INTERPRETED else pytest.mark.gpu
 
 UNWRITTEN = -77
-SMALL_CONFIGS = [Config(1, 1), Config(1, 4), Config(2, 2, programs=3), Config(1, 2, programs=2, policy="streaming")]
+SMALL_CONFIGS = [
+    Config(1, 1),
+    Config(1, 4),
+    Config(2, 2, programs=3),
+    Config(1, 2, programs=2, policy="streaming"),
+]
 CONFIGS = SMALL_CONFIGS if INTERPRETED else tiles.configs(132)
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="for tensors in host memory")
 FMA_CONFIGS = [fma.Config(1, 4, 64), fma.Config(2, 8, 128)]
@@ -24,7 +31,11 @@ FMA_CONFIGS = [fma.Config(1, 4, 64), fma.Config(2, 8, 128)]
 
 def words(count, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).to(torch.int32).to(DEVICE)
+    return (
+        torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64)
+        .to(torch.int32)
+        .to(DEVICE)
+    )
 
 
 def wrapped(values):
@@ -86,7 +97,10 @@ def test_fma_counts_its_steps(name, iterations):
 
 def test_fma_coefficients_are_not_swapped():
     config = FMA_CONFIGS[0]
-    x, out = torch.arange(config.block, device=DEVICE) / 64 - 1, torch.empty(config.block, device=DEVICE)
+    x, out = (
+        torch.arange(config.block, device=DEVICE) / 64 - 1,
+        torch.empty(config.block, device=DEVICE),
+    )
     fma.launch(torch.tensor([-1.0, 0.25], device=DEVICE), x, 1, out=out, config=config)
     assert torch.equal(out, x)  # x <- 0.25 - x twice is x again, and the count of steps is even
     fma.launch(torch.tensor([0.0, 0.25], device=DEVICE), x, 1, out=out, config=config)
@@ -139,18 +153,33 @@ AB, STARTS = torch.ones(2), torch.zeros(CHAINS.block)
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        (lambda: tiles.copy(X.float(), out=OUT, config=SMALL), "x has dtype torch.float32; allowed are torch.int32"),
+        (
+            lambda: tiles.copy(X.float(), out=OUT, config=SMALL),
+            "x has dtype torch.float32; allowed are torch.int32",
+        ),
         (lambda: tiles.copy(X, out=OUT[:128], config=SMALL), "out has shape (128,)"),
         (lambda: tiles.read(X[::2], out=OUT, config=SMALL), "strides (2,)"),
         (lambda: tiles.write(out=X[1:], config=SMALL), "4 bytes past"),
         (lambda: tiles.write(out=X[:252], config=SMALL), "252 words"),
         (lambda: tiles.write(out=X[:100], config=SMALL), "expected at least 128 words for"),
         (lambda: tiles.read(X, out=OUT[:1], config=SMALL), "expected at least 2, one per program"),
-        (lambda: fma.launch(AB.double(), STARTS, 1, out=STARTS, config=CHAINS), "ab has dtype torch.float64"),
-        (lambda: fma.launch(AB, STARTS.int(), 1, out=STARTS, config=CHAINS), "x has dtype torch.int32"),
-        (lambda: fma.launch(torch.ones(3), STARTS, 1, out=STARTS, config=CHAINS), "ab has shape (3,)"),
+        (
+            lambda: fma.launch(AB.double(), STARTS, 1, out=STARTS, config=CHAINS),
+            "ab has dtype torch.float64",
+        ),
+        (
+            lambda: fma.launch(AB, STARTS.int(), 1, out=STARTS, config=CHAINS),
+            "x has dtype torch.int32",
+        ),
+        (
+            lambda: fma.launch(torch.ones(3), STARTS, 1, out=STARTS, config=CHAINS),
+            "ab has shape (3,)",
+        ),
         (lambda: fma.launch(AB, STARTS, 1, out=STARTS[:8], config=CHAINS), "out has shape (8,)"),
-        (lambda: fma.launch(AB, STARTS[:120], 1, out=STARTS[:120], config=CHAINS), "a multiple of 128"),
+        (
+            lambda: fma.launch(AB, STARTS[:120], 1, out=STARTS[:120], config=CHAINS),
+            "a multiple of 128",
+        ),
         (lambda: fma.coefficients(torch.int8, "cpu"), "torch.int8"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Calibration kernels as machine code: instructions counted, accesses 16 bytes wide, launches that fit."""
+"""Calibration kernels as machine code: instructions counted, accesses 16 bytes wide, launches that
+fit.
+"""
 
 from dataclasses import replace
 
@@ -16,8 +18,12 @@ pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not
 
 SM_COUNT = 132
 FMA_LANES = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2}
-"""Fused multiply-adds of one instruction in one thread. Source: PTX ISA, fma.f32x2 and fma.f16x2."""
-TILE_SHAPES = {(config.warps, config.accesses, config.policy): config for config in tiles.configs(SM_COUNT)}
+"""Fused multiply-adds of one instruction in one thread. Source: PTX ISA, fma.f32x2 and
+fma.f16x2.
+"""
+TILE_SHAPES = {
+    (config.warps, config.accesses, config.policy): config for config in tiles.configs(SM_COUNT)
+}
 LARGEST_SHAPE, HINTED_SHAPE = (8, 8, "default"), (8, 4, "streaming")
 MIN_CHAINS, MAX_CHAINS = (pick(config.chains for config in fma.CONFIGS) for pick in (min, max))
 
@@ -50,9 +56,14 @@ def test_fma_flops_match_the_machine_code(chains, dtype, arch):
     assert fma_count(binary.instructions) == fma_count(loop.instructions)
     others = [item.opcode for item in loop.instructions if item.base not in FMA_LANES]
     assert len(others) <= 0.06 * loop.count, others
-    assert loop.count - len(others) >= 8 * fma.UNROLL  # eight chains are left where one instruction takes two
+    assert (
+        loop.count - len(others) >= 8 * fma.UNROLL
+    )  # eight chains are left where one instruction takes two
     wide = chains * dtype.itemsize // 16
-    assert [sass.widths(binary.instructions, kind)[128] for kind in ("load", "store")] == [wide, wide]
+    assert [sass.widths(binary.instructions, kind)[128] for kind in ("load", "store")] == [
+        wide,
+        wide,
+    ]
 
 
 @pytest.mark.parametrize("dtype", fma.NAMES, ids=str)
@@ -60,7 +71,11 @@ def test_fma_chains_stay_small_and_never_settle(dtype):
     a, b = (value.double() for value in fma.coefficients(dtype, "cpu"))
     assert (a.item(), b.item()) == fma.COEFFICIENTS[dtype]  # exact in the dtype
     assert abs(a) < 1
-    x = torch.rand(256, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype).double()
+    x = (
+        torch.rand(256, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        .to(dtype)
+        .double()
+    )
     for _ in range(5000):
         before, x = x, (a * x + b).to(dtype).double()
     assert x.abs().max() < 2
@@ -85,7 +100,9 @@ def test_bandwidth_kernels_access_16_bytes(name, shape, arch):
     binary = compiled(tiles.variant(name, config), "int32", arch)
     assert_lean(binary)
     loads, stores = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}[name]
-    check_accesses(binary, config.accesses * loads, config.accesses * stores, narrow_stores=name == "read")
+    check_accesses(
+        binary, config.accesses * loads, config.accesses * stores, narrow_stores=name == "read"
+    )
     if config.policy != "default":
         wide = [item for item in binary.instructions if item.access and item.access[1] == 128]
         assert all(len(item.modifiers) > 2 for item in wide)  # each carries the hint
@@ -106,7 +123,9 @@ def test_empty_kernel_has_no_instructions(arch):
     binary = read_back(compile_ahead(launch_floor.VARIANT, arch))
     assert_lean(binary)
     opcodes = {item.base for item in binary.instructions}
-    assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes  # one of the last three sets the stack up
+    assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, (
+        opcodes
+    )  # one of the last three sets the stack up
 
 
 def test_calibration_launches_match_their_kernels(launches):
@@ -124,6 +143,8 @@ def test_calibration_launches_match_their_kernels(launches):
     assert [compiled.metadata.num_warps for _, compiled in launches] == [8] * 4 + [4, 1]
     for _, compiled in launches:
         assert compiled.metadata.target == GPUTarget("cuda", 90, 32)
-        assert divisible(compiled) >= {name for name, kind in compiled.src.signature.items() if kind.startswith("*")}
+        assert divisible(compiled) >= {
+            name for name, kind in compiled.src.signature.items() if kind.startswith("*")
+        }
     strided = [compiled.src.signature for _, compiled in launches[:4]]
     assert all(signature.get("steps") == "i32" for signature in strided)

@@ -1,4 +1,6 @@
-"""Machine code of kernels: 64-bit offsets, and the claims of kernel docstrings. See also `test_audit_shipped.py`."""
+"""Machine code of kernels: 64-bit offsets, and the claims of kernel docstrings. See also
+`test_audit_shipped.py`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -55,9 +57,13 @@ def wraps(variant):
     ir = compile_ahead(variant, 90).asm["ttir"]
     numbers = set(re.findall(r"(%\w+) = tt\.get_(?:program_id|num_programs) x", ir))
     for number in list(numbers):
-        numbers.update(re.findall(rf"(%\w+) = arith\.(?:div|rem)si {re.escape(number)}, .* : i32", ir))
+        numbers.update(
+            re.findall(rf"(%\w+) = arith\.(?:div|rem)si {re.escape(number)}, .* : i32", ir)
+        )
     products = [line for line in ir.splitlines() if "arith.muli" in line and ": i32" in line]
-    return any(re.search(rf"{re.escape(number)}\b", line) for number in numbers for line in products)
+    return any(
+        re.search(rf"{re.escape(number)}\b", line) for number in numbers for line in products
+    )
 
 
 OF_ROWS = [version for version in catalog.shipped() if version.family in ROW_FAMILIES]
@@ -71,7 +77,10 @@ def test_program_indices_are_multiplied_in_64_bits(version):
 
 
 WRAPS = [
-    bug for family in ROW_FAMILIES for bug in BUGS[family] if bug.kind == "int32 offset wrap" and bug.only_compiled
+    bug
+    for family in ROW_FAMILIES
+    for bug in BUGS[family]
+    if bug.kind == "int32 offset wrap" and bug.only_compiled
 ]
 
 
@@ -111,7 +120,9 @@ def test_reduction_orders_partial_sums_around_the_counter():
     after = code[counted:]
     assert "CCTL.IVALL" in after  # what the L1 holds is forgotten
     first_read = next(place for place, opcode in enumerate(after) if opcode.startswith("LDG"))
-    assert any(opcode.startswith("BAR") for opcode in after[:first_read])  # the others wait for the one that counts
+    assert any(
+        opcode.startswith("BAR") for opcode in after[:first_read]
+    )  # the others wait for the one that counts
     assert ".STRONG.GPU" in after[first_read]
 
 
@@ -141,7 +152,11 @@ LOAD_BY_THREADS = r"\bLDG"
 WIDER_THAN_2_BYTES = r"\bLDG\.E(?!\.U16)"
 PROMISES = [
     # One maximum that keeps NaN, and no comparison. Source: CUDA Math API, `__hmax2_nan`.
-    *[Promise(name, "relu", "ptx", r"\bmax\.NaN\.", dtype=dtype) for name in ELEMENTWISE for dtype in ON_A_GPU],
+    *[
+        Promise(name, "relu", "ptx", r"\bmax\.NaN\.", dtype=dtype)
+        for name in ELEMENTWISE
+        for dtype in ON_A_GPU
+    ],
     *[Promise(name, "relu", "ptx", r"\b(?:selp|setp\.\w+)\.b?f\d", 0) for name in ELEMENTWISE],
     # A profiler shows the formula.
     Promise("elementwise/v1", "bias-gelu", "ptx", r"\.entry bias_gelu_masked\("),
@@ -152,28 +167,50 @@ PROMISES = [
     Promise("elementwise/v3", "silu", "hot", r"\bMUFU\.RCP\b", 0),
     Promise("elementwise/v3", "silu", "hot", r"\bMUFU\.RSQ\b", 16),
     # Its exponential flushes to zero, so that GELU of -infinity is -0.
-    *[Promise("elementwise/v3", "gelu", "ptx", r"\bex2\.approx\.ftz\.f32\b", arch=arch) for arch in ARCHES],
-    *[Promise("elementwise/v3", "gelu", "ptx", r"\bex2\.(?!approx\.ftz\.f32\b)", 0, arch=arch) for arch in ARCHES],
+    *[
+        Promise("elementwise/v3", "gelu", "ptx", r"\bex2\.approx\.ftz\.f32\b", arch=arch)
+        for arch in ARCHES
+    ],
+    *[
+        Promise("elementwise/v3", "gelu", "ptx", r"\bex2\.(?!approx\.ftz\.f32\b)", 0, arch=arch)
+        for arch in ARCHES
+    ],
     # The first versions read odd sizes element by element, and spill the widest rows.
     Promise("elementwise/v1", "copy", "sass", WIDER_THAN_2_BYTES, 0, known_sizes=False),
     Promise("softmax/v1", "softmax", "sass", WIDER_THAN_2_BYTES, 0, known_sizes=False),
     Promise("softmax/v1", "softmax", "sass", SPILL, shapes="n <= 65536"),
     Promise("norm/v1", "layernorm", "sass", SPILL, shapes="n <= 65536"),
     # Loops of loads are pipelined: of 2 or 3 steps in flight, 4 rows each.
-    Promise("softmax/v2", "softmax", "ttgir", r"ttg\.local_alloc.*memdesc<2x4x", 2, shapes="n > 32768"),
+    Promise(
+        "softmax/v2", "softmax", "ttgir", r"ttg\.local_alloc.*memdesc<2x4x", 2, shapes="n > 32768"
+    ),
     Promise("matvec/v2", "matvec", "ttgir", r"memdesc<3x4x"),
-    # Every version of the matrix product feeds tensor cores; fp32 does not spill, but for version 5 in Triton 3.6.
+    # Every version of the matrix product feeds tensor cores; fp32 does not spill, but for version 5
+    # in Triton 3.6.
     *[Promise("matmul/v1", "matmul", "sass", MMA[arch], arch=arch) for arch in ARCHES],
     *[Promise("matmul/v2", "matmul", "sass", MMA[arch], arch=arch) for arch in ARCHES],
     *[Promise("matmul/v3", "matmul", "sass", MMA[arch], arch=arch) for arch in (90, 100)],
     *[Promise("matmul/v4", "matmul", "sass", MMA[arch], arch=arch) for arch in (90, 100)],
     *[Promise("matmul/v3", "matmul", "sass", SPILL, 0, "fp32", arch) for arch in ARCHES],
-    *[Promise("matmul/v5", "matmul", "sass", SPILL, 0, "fp32", arch) for arch in (90, 100) if IS_RECORDED_TRITON],
-    # Descriptors cost nothing where sizes are odd; int8 with its terms side by side is loaded 16 bytes at a time.
+    *[
+        Promise("matmul/v5", "matmul", "sass", SPILL, 0, "fp32", arch)
+        for arch in (90, 100)
+        if IS_RECORDED_TRITON
+    ],
+    # Descriptors cost nothing where sizes are odd; int8 with its terms side by side is loaded 16
+    # bytes at a time.
     Promise("matmul/v5", "matmul", "sass", r"\bUTMALDG\b", known_sizes=False),
     Promise("matmul/v5", "matmul", "sass", r"\bUTMASTG\b", known_sizes=False),
     Promise("matmul/v5", "matmul", "sass", LOAD_BY_THREADS, 0, known_sizes=False),
-    Promise("matmul/v3", "matmul", "sass", r"\bLDGSTS\.\S*\b128\b", dtype="int8", arch=80, shapes="nt, any"),
+    Promise(
+        "matmul/v3",
+        "matmul",
+        "sass",
+        r"\bLDGSTS\.\S*\b128\b",
+        dtype="int8",
+        arch=80,
+        shapes="nt, any",
+    ),
 ]
 
 
@@ -184,12 +221,15 @@ def test_docstring_claims_hold_in_machine_code(promise):
     variant = next(
         variant
         for variant in versions_of(family)[version].variants(promise.arch)
-        if (variant.op, variant.dtype) == (promise.op, promise.dtype) and variant.shape_class.startswith(promise.shapes)
+        if (variant.op, variant.dtype) == (promise.op, promise.dtype)
+        and variant.shape_class.startswith(promise.shapes)
     )
     compiled = compile_ahead(variant, promise.arch, known_sizes=promise.known_sizes)
     if promise.form in ("sass", "hot"):
         instructions = read_back(compiled).instructions
-        selected = instructions if promise.form == "sass" else hot_path.find(instructions).instructions
+        selected = (
+            instructions if promise.form == "sass" else hot_path.find(instructions).instructions
+        )
         text = "\n".join(map(str, selected))
     else:
         text = compiled.asm[promise.form]
@@ -197,8 +237,18 @@ def test_docstring_claims_hold_in_machine_code(promise):
     assert len(found) == promise.times or (found and promise.times is None), found[:5]
 
 
-MAX_INSTRUCTIONS = {"copy": 3, "relu": 5, "silu": 11, "gelu-tanh": 13, "swiglu": 15, "gelu": 22, "dropout": 21}
-"""Of an element in bf16 on sm_90. An H100 has issue slots for about 40 at 3.0 TB/s, for 59 where two are read."""
+MAX_INSTRUCTIONS = {
+    "copy": 3,
+    "relu": 5,
+    "silu": 11,
+    "gelu-tanh": 13,
+    "swiglu": 15,
+    "gelu": 22,
+    "dropout": 21,
+}
+"""Of an element in bf16 on sm_90. An H100 has issue slots for about 40 at 3.0 TB/s, for 59 where
+two are read.
+"""
 
 
 @pytest.mark.exhaustive
@@ -216,16 +266,26 @@ def test_each_elementwise_version_needs_fewer_instructions(op):
 @pytest.mark.exhaustive
 def test_norm_v2_needs_fewer_registers():
     first, second = (
-        read_back(compile_ahead(module.VARIANTS["layernorm", ON_A_GPU["bf16"], 16384], 90)).registers
+        read_back(
+            compile_ahead(module.VARIANTS["layernorm", ON_A_GPU["bf16"], 16384], 90)
+        ).registers
         for module in (versions_of("norm")["v1"], versions_of("norm")["v2"])
     )
     assert second <= 0.7 * first
 
 
 MATMUL = versions_of("matmul")
-SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # CUDA C++ Programming Guide, table of limits
+SHARED_LIMIT_BYTES = {
+    80: 163 * 1024,
+    90: 227 * 1024,
+    100: 227 * 1024,
+}  # CUDA C++ Programming Guide, table of limits
 SMALL_SHARED_BYTES = 99 * 1024  # of sm_86, sm_89 and sm_120, from the same table
-ONE_OF_EACH = ("nn, large", "nn, any", "nt, large")  # a dtype's main shape class; the audit compiles all
+ONE_OF_EACH = (
+    "nn, large",
+    "nn, any",
+    "nt, large",
+)  # a dtype's main shape class; the audit compiles all
 
 
 def main_variants(module, arch):
@@ -249,13 +309,22 @@ def test_fp8_sums_are_kept_in_fp32_on_sm_90():
 def test_matmul_v3_does_not_spill_for_unaligned_sizes(arch):
     for variant in v3_persistent.variants(arch):
         is_shifted = variant.shape_class.endswith("shifted")
-        if not variant.shape_class.startswith("nt") or (variant.dtype != "bf16" and (arch != 90 or not is_shifted)):
+        if not variant.shape_class.startswith("nt") or (
+            variant.dtype != "bf16" and (arch != 90 or not is_shifted)
+        ):
             continue
         binary = read_back(compile_ahead(variant, arch, known_sizes=False))
         assert_lean(binary)
-        loads, bits = sass.widths(binary.instructions, "load"), {"bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
-        assert sass.main_width(loads) == (bits.get(variant.dtype, 8) if is_shifted else 128), variant.shape_class
-        assert sass.mma_kind(binary.instructions) == TENSOR_CORES[arch].get(variant.dtype), variant.shape_class
+        loads, bits = (
+            sass.widths(binary.instructions, "load"),
+            {"bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32},
+        )
+        assert sass.main_width(loads) == (bits.get(variant.dtype, 8) if is_shifted else 128), (
+            variant.shape_class
+        )
+        assert sass.mma_kind(binary.instructions) == TENSOR_CORES[arch].get(variant.dtype), (
+            variant.shape_class
+        )
 
 
 @pytest.mark.exhaustive
@@ -271,7 +340,9 @@ def test_autotuned_tiles_fit_shared_memory(dtype, arch):
 @pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (89, "v3"), (120, "v5")])
 def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
     module = MATMUL[version]
-    variants = [variant for variant in module.variants(arch) if variant.shape_class.startswith("nt")]
+    variants = [
+        variant for variant in module.variants(arch) if variant.shape_class.startswith("nt")
+    ]
     assert {variant.dtype for variant in variants} >= {"fp32", "tf32", "bf16"}
     for variant in variants:
         if variant.dtype in ("tf32", "bf16", "int8"):
@@ -294,6 +365,8 @@ def test_tile_indices_have_64_bits(version):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("bug", [bug for bug in BUGS["matmul"] if bug.only_compiled], ids=lambda bug: bug.label)
+@pytest.mark.parametrize(
+    "bug", [bug for bug in BUGS["matmul"] if bug.only_compiled], ids=lambda bug: bug.label
+)
 def test_planted_32_bit_tile_index_is_caught(bug, tmp_path):
     assert not tile_numbers_are_wide(plant(bug, tmp_path))

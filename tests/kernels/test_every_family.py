@@ -1,7 +1,7 @@
 """Results of all kernel versions compared with fp64.
 
-Without TRITON_INTERPRET these tests need a GPU; `test_interpreted.py` runs them in the interpreter. Tests of a single
-family are in `interpreted/`, `test_gpu.py` and `test_matmul.py`.
+Without TRITON_INTERPRET these tests need a GPU; `test_interpreted.py` runs them in the interpreter.
+Tests of a single family are in `interpreted/`, `test_gpu.py` and `test_matmul.py`.
 """
 
 import pytest
@@ -15,18 +15,26 @@ pytestmark = [] if INTERPRETED else pytest.mark.gpu
 
 # Around the widths of accesses, of blocks, and from which a row is walked or shared by programs.
 WIDTHS = (1, 7, 16, 257, 1000, 1024, 1128, 4099)
-HEIGHTS = (3,) if INTERPRETED else (1, 3)  # the interpreter is slow; it has single rows of the widths below
+HEIGHTS = (
+    (3,) if INTERPRETED else (1, 3)
+)  # the interpreter is slow; it has single rows of the widths below
 ROWS = [(m, n) for n in WIDTHS for m in HEIGHTS]
 ROWS += [(17, 24), (17, 27), (1, 8193), (1, 16408), (2, 20001), (2, 32769), (1, 65536), (1, 131075)]
 SHAPES = {
     "cross_entropy": ROWS,
-    "elementwise": [(m * n, n) for n in (1, 7, 256, 513) for m in (1, 5)],  # the second is the length of a bias
+    "elementwise": [
+        (m * n, n) for n in (1, 7, 256, 513) for m in (1, 5)
+    ],  # the second is the length of a bias
     "matvec": [(m, n) for n in (1, 7, 127, 256, 511, 513, 1000, 2049, 4099) for m in (1, 3, 18)],
     "norm": ROWS,
     "reduction": [(n,) for n in (1, 7, 1023, 1025, 2049, 16384, 49152, 98305, 250003)],
     "softmax": ROWS,
 }
-SHAPES["matvec"] += [(2, 8192), (2, 8209), (2, 16400)]  # two steps and more of columns that programs share
+SHAPES["matvec"] += [
+    (2, 8192),
+    (2, 8209),
+    (2, 16400),
+]  # two steps and more of columns that programs share
 LARGE_ROWS = [(199, 1000), (199, 4099), (17, 50257), (17, 128256), (1, 262144)]
 LARGE = {
     "cross_entropy": LARGE_ROWS,
@@ -44,7 +52,11 @@ def takes(family, module, columns):
 
 
 def each_way(*families):
-    return [pytest.param(family, *way.values, id=f"{family}-{way.id}") for family in families for way in ways(family)]
+    return [
+        pytest.param(family, *way.values, id=f"{family}-{way.id}")
+        for family in families
+        for way in ways(family)
+    ]
 
 
 def each_size(*families):
@@ -64,7 +76,9 @@ def test_sizes(family, op, module, dtype, shape):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(("family", "op", "module", "dtype", "shape"), each_size("matvec", "reduction"))
+@pytest.mark.parametrize(
+    ("family", "op", "module", "dtype", "shape"), each_size("matvec", "reduction")
+)
 def test_integers_are_exact(family, op, module, dtype, shape):
     cases = cases_of(family)
     cases.check_exact(op, module, *cases.draw_integers(op, dtype, *shape))
@@ -72,7 +86,9 @@ def test_integers_are_exact(family, op, module, dtype, shape):
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("n", [13, 1111, 33001])
-@pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("cross_entropy", "matvec", "norm", "softmax"))
+@pytest.mark.parametrize(
+    ("family", "op", "module", "dtype"), each_way("cross_entropy", "matvec", "norm", "softmax")
+)
 def test_row_strides_beyond_the_width(family, op, module, dtype, n):
     aligned = -n % 16
     if takes(family, module, n):
@@ -104,11 +120,15 @@ def test_large_offsets_and_wide_ranges(family, op, module, dtype, n, scale, offs
 @pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("cross_entropy", "softmax"))
 def test_running_maximum_rises_and_falls(family, op, module, dtype, order):
     labels = [torch.tensor([777])] if family == "cross_entropy" else []
-    cases_of(family).check(op, module, torch.linspace(-50 * order, 50 * order, 60000)[None].to(dtype), *labels)
+    cases_of(family).check(
+        op, module, torch.linspace(-50 * order, 50 * order, 60000)[None].to(dtype), *labels
+    )
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("elementwise", "norm", "softmax"))
+@pytest.mark.parametrize(
+    ("family", "op", "module", "dtype"), each_way("elementwise", "norm", "softmax")
+)
 def test_output_may_be_the_first_input(family, op, module, dtype):
     if op == "residual-rmsnorm":  # whose output is twice as large
         return

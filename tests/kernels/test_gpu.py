@@ -15,7 +15,9 @@ pytestmark = pytest.mark.gpu
 FAR_COUNT = 2**31 + 4099  # elements, 4.3 GB in a 16-bit dtype
 FAR_STRIDE = 2**30 + 16  # of rows
 each_dtype = pytest.mark.parametrize("dtype", ON_A_GPU.values(), ids=ON_A_GPU)
-each_sum = pytest.mark.parametrize(("op", "module"), [pair for pair in pairs("reduction") if "sum" in pair.id])
+each_sum = pytest.mark.parametrize(
+    ("op", "module"), [pair for pair in pairs("reduction") if "sum" in pair.id]
+)
 
 
 @each_dtype
@@ -64,11 +66,17 @@ def test_long_fp8_sums_keep_more_than_14_bits(op, module):
 def test_autotuned_matmul():
     if torch.cuda.get_device_capability()[0] >= 9:
         for shape in ((300, 200, 130), (2048, 2048, 130)):
-            check_case(versions_of("matmul")["v5"], torch.bfloat16, "nt", shape, launchers="AUTOTUNED")
+            check_case(
+                versions_of("matmul")["v5"], torch.bfloat16, "nt", shape, launchers="AUTOTUNED"
+            )
 
 
 def integers_on_gpu(seed):
-    return torch.randint(-3, 4, (3_000_001,), generator=torch.Generator().manual_seed(seed)).float().cuda()
+    return (
+        torch.randint(-3, 4, (3_000_001,), generator=torch.Generator().manual_seed(seed))
+        .float()
+        .cuda()
+    )
 
 
 def recorded(launch, *operands, out, times=1):
@@ -101,7 +109,9 @@ def test_concurrent_graphs_and_eager_launches(op, module):
     outs = torch.zeros(3, 4, device="cuda")
     launch(vectors[0], out=outs[0, 0])
     streams = [torch.cuda.Stream() for _ in range(3)]
-    graphs = [recorded(launch, vectors[number], out=outs[number, 0], times=10) for number in range(2)]
+    graphs = [
+        recorded(launch, vectors[number], out=outs[number, 0], times=10) for number in range(2)
+    ]
     outs.zero_()
     torch.cuda.synchronize()
     for _ in range(50):
@@ -154,7 +164,9 @@ def test_sums_beyond_32_bit_offsets(op, module):
 
 
 @pytest.mark.parametrize("n", [2**29 + 8, 2**29 + 5])
-@pytest.mark.parametrize(("op", "module"), [pair for pair in pairs("matvec") if "int8" not in pair.id])
+@pytest.mark.parametrize(
+    ("op", "module"), [pair for pair in pairs("matvec") if "int8" not in pair.id]
+)
 def test_matrices_beyond_32_bit_offsets(op, module, n):
     skip_without(12)
     a = torch.zeros((5, n), dtype=torch.bfloat16, device="cuda")

@@ -1,9 +1,10 @@
-"""Correctness without a GPU: runs the GPU tests of results, and `interpreted/`, in Triton's interpreter.
+"""Correctness without a GPU: runs the GPU tests of results, and `interpreted/`, in Triton's
+interpreter.
 
-Triton reads TRITON_INTERPRET when a kernel is decorated, so this takes separate processes: one for few cases of all
-files, two for all cases. Files
-that need the interpreter are named `check_*.py`, so that no other run collects them. They use only fp32 and fp16,
-because the interpreter truncates bf16. To run one file:
+Triton reads TRITON_INTERPRET when a kernel is decorated, so this takes separate processes: one for
+few cases of all files, two for all cases. Files
+that need the interpreter are named `check_*.py`, so that no other run collects them. They use only
+fp32 and fp16, because the interpreter truncates bf16. To run one file:
 
     TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_rows.py -o python_files='check_*.py'
 """
@@ -36,7 +37,15 @@ CHECKS = [
 ]
 ONE_HALF = ("test_every_family",)
 """Files of the first process; the other files together take about as long."""
-OPTIONS = ("-o", "python_files=check_*.py", "-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning")
+OPTIONS = (
+    "-o",
+    "python_files=check_*.py",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore::RuntimeWarning",
+)
 SAMPLE, EVERYTHING = ("--sample", "1"), ("-m", "")
 TIME_LIMIT_S = 900
 
@@ -52,7 +61,9 @@ class Run:
 
 @functools.cache
 def started(chosen):
-    halves = [[check for check in CHECKS if (check in ONE_HALF) is is_one] for is_one in (True, False)]
+    halves = [
+        [check for check in CHECKS if (check in ONE_HALF) is is_one] for is_one in (True, False)
+    ]
     parts = [CHECKS] if chosen is SAMPLE else halves
     pool = ThreadPoolExecutor(len(parts))
     runs = [(part, pool.submit(run_part, part, chosen)) for part in parts]
@@ -76,7 +87,9 @@ def run_part(checks, chosen):
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     runs = {}
     for check in checks:
-        own = [case for case in cases if case.get("classname", "").endswith(check) and len(case) == 0]
+        own = [
+            case for case in cases if case.get("classname", "").endswith(check) and len(case) == 0
+        ]
         passed = tuple(case.get("name", "") for case in own)
         runs[check] = Run(done.returncode, f"{done.stdout}\n{done.stderr[-2000:]}", passed)
     return runs
@@ -88,7 +101,9 @@ def run_of(check, chosen=EVERYTHING):
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("chosen", [SAMPLE, pytest.param(EVERYTHING, marks=pytest.mark.exhaustive)], ids=["few", "all"])
+@pytest.mark.parametrize(
+    "chosen", [SAMPLE, pytest.param(EVERYTHING, marks=pytest.mark.exhaustive)], ids=["few", "all"]
+)
 def test_interpreted_checks_pass(check, chosen):
     run = run_of(check, chosen)
     assert run.returncode == 0, f"\n{run.output[-8000:]}"
@@ -102,6 +117,12 @@ def test_all_operations_are_checked_and_all_bugs_caught(family):
     for version, module in versions_of(family).items():
         for op in module.KERNELS:
             for dtype in DTYPES:
-                assert any(f"{op}-{version}-{dtype}" in name for name in passed), (op, version, dtype)
-    caught = sum(f"planted_bug_is_caught[{family}-" in name for name in run_of("check_planted").passed)
+                assert any(f"{op}-{version}-{dtype}" in name for name in passed), (
+                    op,
+                    version,
+                    dtype,
+                )
+    caught = sum(
+        f"planted_bug_is_caught[{family}-" in name for name in run_of("check_planted").passed
+    )
     assert caught == sum(not bug.only_compiled for bug in BUGS[family])

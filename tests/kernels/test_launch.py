@@ -1,4 +1,6 @@
-"""Launchers without a GPU: they launch the audited variants, with the configuration for the shape."""
+"""Launchers without a GPU: they launch the audited variants, with the configuration for the
+shape.
+"""
 
 import pytest
 import torch
@@ -25,7 +27,9 @@ def run(family, op, version, dtype, *shape):
 
 
 def constants_of(compiled):
-    return {compiled.src.fn.arg_names[path[0]]: value for path, value in compiled.src.constants.items()}
+    return {
+        compiled.src.fn.arg_names[path[0]]: value for path, value in compiled.src.constants.items()
+    }
 
 
 def properties_of(compiled):
@@ -34,12 +38,16 @@ def properties_of(compiled):
 
 
 @pytest.mark.parametrize("name", ON_A_GPU)
-@pytest.mark.parametrize(("family", "op", "module"), [way for way in every_way() if "matmul" not in way.id])
+@pytest.mark.parametrize(
+    ("family", "op", "module"), [way for way in every_way() if "matmul" not in way.id]
+)
 def test_launch_compiles_the_audited_variant(launches, family, op, module, name):
     inputs, out = small(family, op, ON_A_GPU[name])
     module.KERNELS[op](*inputs, out=out)
     assert launches
-    variants = [variant for variant in module.variants(90) if (variant.op, variant.dtype) == (op, name)]
+    variants = [
+        variant for variant in module.variants(90) if (variant.op, variant.dtype) == (op, name)
+    ]
     for _, compiled in launches:
         kernel, constants, types, warps = properties_of(compiled)
         assert compiled.metadata.enable_fp_fusion is True
@@ -59,7 +67,9 @@ def test_launch_compiles_the_audited_variant(launches, family, op, module, name)
 def test_launchers_reject_cpu_tensors(family, op, module):
     inputs, out = small(family, op, torch.float32)
     label = f"{op} {version_of(module)}"
-    with pytest.raises(ValueError, match=rf"^{label}: \w+ is on cpu; Triton needs a GPU, device 'cuda'$"):
+    with pytest.raises(
+        ValueError, match=rf"^{label}: \w+ is on cpu; Triton needs a GPU, device 'cuda'$"
+    ):
         module.KERNELS[op](*inputs, out=out)
 
 
@@ -110,17 +120,30 @@ def test_row_width_selects_the_configuration(launches, family, op, version, n, w
     [
         ("softmax", "softmax", "v3", (4, 65536), {"row_partial": 64, "softmax_finish": 64}),
         ("softmax", "softmax", "v3", (132, 65536), {"softmax_walk": 132}),
-        ("cross_entropy", "cross-entropy", "v3", (5, 50257), {"row_partial": 65, "cross_entropy_finish": 5}),
+        (
+            "cross_entropy",
+            "cross-entropy",
+            "v3",
+            (5, 50257),
+            {"row_partial": 65, "cross_entropy_finish": 5},
+        ),
         ("norm", "layernorm", "v4", (4, 65536), {"layer_partial": 64, "layer_finish": 64}),
         ("norm", "residual-rmsnorm", "v4", (4, 65536), {"rms_partial": 64, "rms_finish": 64}),
         ("norm", "rmsnorm", "v4", (132, 65536), {"rms_tiles": 132}),
     ],
 )
-def test_few_rows_are_shared_by_all_processors(launches, monkeypatch, family, op, version, shape, wanted):
+def test_few_rows_are_shared_by_all_processors(
+    launches, monkeypatch, family, op, version, shape, wanted
+):
     monkeypatch.setattr(kernels.launch, "stand_in", H100)
     run(family, op, version, torch.float32 if family == "cross_entropy" else torch.bfloat16, *shape)
     assert {compiled.metadata.name: programs for (programs,), compiled in launches} == wanted
-    assert not divisible(launches[0][1]) & {"steps", "splits", "first_row", "chunk"}  # one binary for all of them
+    assert not divisible(launches[0][1]) & {
+        "steps",
+        "splits",
+        "first_row",
+        "chunk",
+    }  # one binary for all of them
 
 
 V3 = versions_of("matvec")["v3"]
@@ -135,7 +158,9 @@ def test_matvec_plans_cover_every_row_and_column(sm_count, width):
             plan = V3.plan(m, n, width, n, sm_count)
             config, access = V3.CONFIGS[plan.shape_class], 16 // width
             assert plan.splits * plan.steps * config.lanes * config.loads * access >= n
-            assert (plan.splits - 1) * plan.steps * config.lanes * config.loads * access < n  # none has nothing
+            assert (
+                plan.splits - 1
+            ) * plan.steps * config.lanes * config.loads * access < n  # none has nothing
             assert plan.programs * config.rows >= m * plan.splits
             assert plan.programs % plan.splits == 0
             if plan.splits > 1:
@@ -168,7 +193,9 @@ def streams(monkeypatch):
         is_recorded = False
 
     zeros = torch.zeros
-    monkeypatch.setattr(V2.torch, "zeros", lambda *shape, device=None, **options: zeros(*shape, **options))
+    monkeypatch.setattr(
+        V2.torch, "zeros", lambda *shape, device=None, **options: zeros(*shape, **options)
+    )
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Current)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Current.is_recorded)
@@ -201,7 +228,8 @@ def test_each_recorded_launch_has_a_separate_counter(streams):
     recorded += addresses(counters, V2.COUNTERS)
     assert more == eager
     assert len({*recorded, *eager}) == len(recorded) + 1
-    # A graph knows addresses only: all of them stay allocated. Each is aligned, so that one binary serves all.
+    # A graph knows addresses only: all of them stay allocated. Each is aligned, so that one binary
+    # serves all.
     retained = {row.data_ptr() for block in counters._blocks for row in block}
     assert not [address for address in recorded if address % 16]
     assert set(recorded) <= retained
@@ -212,8 +240,16 @@ POINTERS = {"a_ptr", "b_ptr", "out_ptr"}
 
 
 def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
-    a = torch.empty(*batch, m, k, dtype=dtype) if layout[0] == "n" else torch.empty(*batch, k, m, dtype=dtype).mT
-    b = torch.empty(*batch, k, n, dtype=dtype) if layout[1] == "n" else torch.empty(*batch, n, k, dtype=dtype).mT
+    a = (
+        torch.empty(*batch, m, k, dtype=dtype)
+        if layout[0] == "n"
+        else torch.empty(*batch, k, m, dtype=dtype).mT
+    )
+    b = (
+        torch.empty(*batch, k, n, dtype=dtype)
+        if layout[1] == "n"
+        else torch.empty(*batch, n, k, dtype=dtype).mT
+    )
     scales = (torch.ones(1), torch.ones(1)) if DTYPES[dtype].startswith("fp8") else ()
     return (a, b, *scales), torch.empty(*batch, m, n, dtype=output_dtype(dtype))
 
@@ -228,9 +264,18 @@ def test_matmul_pointer_launches_are_specialized(launches, version, layout):
     assert compiled.metadata.enable_fp_fusion is True
     if version == "v3":
         assert divisible(compiled) == POINTERS | {"n", "out_stride", "out_batch"}
-        assert constants_of(compiled)["UNIT"] == 8  # which says the same of A and B, and of multiples of 8 too
+        assert (
+            constants_of(compiled)["UNIT"] == 8
+        )  # which says the same of A and B, and of multiples of 8 too
     else:
-        assert divisible(compiled) >= POINTERS | {"m", "n", "k", "a_stride", "b_stride", "out_stride"}
+        assert divisible(compiled) >= POINTERS | {
+            "m",
+            "n",
+            "k",
+            "a_stride",
+            "b_stride",
+            "out_stride",
+        }
 
 
 @pytest.mark.parametrize(
@@ -256,7 +301,10 @@ def test_matmul_v3_detects_aligned_operands(launches, layout, shape, unit):
 
 def test_matmul_v3_checks_row_and_batch_strides(launches):
     buffer = torch.empty(2 * 4 * 72 + 4, dtype=torch.bfloat16)
-    b, out = torch.empty(2, 64, 16, dtype=torch.bfloat16), torch.empty(2, 4, 16, dtype=torch.bfloat16)
+    b, out = (
+        torch.empty(2, 64, 16, dtype=torch.bfloat16),
+        torch.empty(2, 4, 16, dtype=torch.bfloat16),
+    )
     for strides, unit in (((288, 72, 1), 8), ((292, 72, 1), 1), ((288, 68, 1), 1)):
         MATMUL["v3"].KERNELS["matmul"](buffer.as_strided((2, 4, 64), strides), b, out=out)
         assert constants_of(launches[-1][1])["UNIT"] == unit, strides
@@ -311,11 +359,22 @@ def test_tf32_follows_the_torch_setting(launches, version, precision):
     assert found == [False, True]
 
 
-@pytest.mark.parametrize(("arch", "dtype", "line"), [
-    (80, torch.bfloat16, r"matmul v4: no kernel for bf16 on sm_80; tensor descriptors need sm_90 or newer"),
-    (75, torch.bfloat16, r"matmul v3: no kernel for bf16 on sm_75; "),
-    (89, torch.float8_e4m3fn, r"matmul v3: no kernel for fp8e4m3 on sm_89; fp8 needs sm_90 or sm_100"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arch", "dtype", "line"),
+    [
+        (
+            80,
+            torch.bfloat16,
+            r"matmul v4: no kernel for bf16 on sm_80; tensor descriptors need sm_90 or newer",
+        ),
+        (75, torch.bfloat16, r"matmul v3: no kernel for bf16 on sm_75; "),
+        (
+            89,
+            torch.float8_e4m3fn,
+            r"matmul v3: no kernel for fp8e4m3 on sm_89; fp8 needs sm_90 or sm_100",
+        ),
+    ],
+)
 def test_matmul_rejects_unsupported_gpus(launches, monkeypatch, arch, dtype, line):
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(arch, 4, 2**16))
     inputs, out = product(dtype)
@@ -336,7 +395,9 @@ def test_autotune_runs_once_per_shape(launches, monkeypatch):
     for shape in ((480, 640, 80), (480, 640, 80), (480, 640, 96)):
         inputs, out = product(torch.float16, *shape)
         v5.AUTOTUNED["matmul"](*inputs, out=out)
-    assert len(tried) == 4 * len(v5.TUNED["fp16"]), "one search for each shape, none for a shape seen before"
+    assert len(tried) == 4 * len(v5.TUNED["fp16"]), (
+        "one search for each shape, none for a shape seen before"
+    )
     assert len(launches) == 3
     for _, compiled in launches:
         assert (compiled.metadata.num_warps, compiled.metadata.num_stages) == (8, 4)

@@ -1,4 +1,6 @@
-"""Matmul kernels in every layout, against fp64: under Triton's interpreter, and on a GPU. See test_every_family.py."""
+"""Matmul kernels in every layout, against fp64: under Triton's interpreter, and on a GPU. See
+test_every_family.py.
+"""
 
 import math
 
@@ -15,13 +17,21 @@ pytestmark = [] if INTERPRETED else pytest.mark.gpu
 VERSIONS = {version_of(module): module for _, module in (pair.values for pair in pairs("matmul"))}
 NARROW = [version for version in ("v3", "v4", "v5") if version in VERSIONS]  # with int8 and fp8
 HAS_FP8 = "v5" in VERSIONS
-SHAPES = [(m, n, k) for m in (1, 70) for n, k in ((1, 1), (16, 16), (17, 31), (64, 33), (65, 63), (7, 129))]
+SHAPES = [
+    (m, n, k)
+    for m in (1, 70)
+    for n, k in ((1, 1), (16, 16), (17, 31), (64, 33), (65, 63), (7, 129))
+]
 LARGE = [(129, 257, 127), (1000, 1023, 513), (2049, 640, 1025)]  # too much for the interpreter
 SIZES = [
-    pytest.param(shape, LAYOUTS[number % 3], id=f"{'x'.join(map(str, shape))}-{LAYOUTS[number % 3]}")
+    pytest.param(
+        shape, LAYOUTS[number % 3], id=f"{'x'.join(map(str, shape))}-{LAYOUTS[number % 3]}"
+    )
     for number, shape in enumerate(SHAPES + ([] if INTERPRETED else LARGE))
 ]
-every_version = pytest.mark.parametrize("version", [pytest.param(name, id=f"matmul-{name}") for name in VERSIONS])
+every_version = pytest.mark.parametrize(
+    "version", [pytest.param(name, id=f"matmul-{name}") for name in VERSIONS]
+)
 every_dtype = pytest.mark.parametrize("name", DTYPES if INTERPRETED else ON_A_GPU)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -44,7 +54,11 @@ def test_batches_with_padded_rows_and_integers(version, name, layout):
 
 @pytest.mark.parametrize("version", NARROW)
 def test_every_tile_size(version):
-    for shape in ((200, 264, 24), (200, 200, 24), (40, 40, 24)):  # with the 4 processors of the interpreter
+    for shape in (
+        (200, 264, 24),
+        (200, 200, 24),
+        (40, 40, 24),
+    ):  # with the 4 processors of the interpreter
         check_case(VERSIONS[version], torch.float16, "nn", shape, kind="integers")
 
 
@@ -93,12 +107,18 @@ def test_fp8(version, name):
 @every_layout
 def test_int8(version, layout):
     check_case(VERSIONS[version], torch.int8, layout, (70, 66, 200), kind="bytes")
-    check_case(VERSIONS[version], torch.int8, layout, (129, 17, 33), kind="bytes", batch=(2,), padded=True)
+    check_case(
+        VERSIONS[version], torch.int8, layout, (129, 17, 33), kind="bytes", batch=(2,), padded=True
+    )
 
 
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 def test_no_terms_give_zeros(version):
-    a, b, out = torch.empty(3, 0, device=DEVICE), torch.empty(0, 5, device=DEVICE), torch.ones(3, 5, device=DEVICE)
+    a, b, out = (
+        torch.empty(3, 0, device=DEVICE),
+        torch.empty(0, 5, device=DEVICE),
+        torch.ones(3, 5, device=DEVICE),
+    )
     VERSIONS[version].KERNELS["matmul"](a, b, out=out)
     assert not out.any()
 

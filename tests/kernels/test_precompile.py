@@ -18,7 +18,9 @@ from kernels.audit import AuditError, rows
 from kernels.launch import Gpu
 from kernels.precompile import launch_version
 
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+pytestmark = pytest.mark.skipif(
+    kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"
+)
 
 H100 = Gpu(90, 132, 50 * 2**20)
 TILES = tiles.Config(4, 1)
@@ -37,17 +39,25 @@ def calls(device):
     return {
         "copy": partial(tiles.copy, words(device), out=words(device), config=TILES),
         "read": partial(tiles.read, words(device), out=words(device), config=TILES),
-        "fma": partial(fma.launch, chains[:2], chains, 7, out=torch.empty_like(chains), config=CHAINS),
+        "fma": partial(
+            fma.launch, chains[:2], chains, 7, out=torch.empty_like(chains), config=CHAINS
+        ),
         "softmax": partial(launch_version, SOFTMAX, "softmax", half(3, 1000), out=half(3, 1000)),
-        "matmul": partial(launch_version, "kernels.matmul.v3_persistent", "matmul", *factors, out=out),
-        "descriptors": partial(launch_version, "kernels.matmul.v4_tma", "matmul", *factors, out=out),
+        "matmul": partial(
+            launch_version, "kernels.matmul.v3_persistent", "matmul", *factors, out=out
+        ),
+        "descriptors": partial(
+            launch_version, "kernels.matmul.v4_tma", "matmul", *factors, out=out
+        ),
     }
 
 
 @pytest.fixture
 def compilations(monkeypatch):
     found = []
-    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **event: found.append(event["cache_hit"]))
+    monkeypatch.setattr(
+        triton.knobs.compilation, "listener", lambda **event: found.append(event["cache_hit"])
+    )
     return found
 
 
@@ -60,7 +70,9 @@ def test_precompiled_launch_is_in_the_cache(compilations, monkeypatch, tmp_path)
     assert len(compiled) == 6
     assert all(item.metadata.target.arch == 90 for item in compiled)
     del compilations[:]
-    monkeypatch.setattr(precompile, "NO_DEVICE", 2_000_000)  # what this process has compiled for the other is not asked
+    monkeypatch.setattr(
+        precompile, "NO_DEVICE", 2_000_000
+    )  # what this process has compiled for the other is not asked
     with precompile.compile_only(H100):
         for call in calls("cpu").values():  # tensors with memory, as those of a launch
             call()
@@ -106,7 +118,9 @@ def test_killed_processes_are_reported_in_one_line(monkeypatch):
         yield BrokenPool()
 
     monkeypatch.setattr(precompile, "_pool_of", broken_pool)
-    assert precompile.precompile(dict.fromkeys("ab"), H100) == dict.fromkeys("ab", precompile.KILLED)
+    assert precompile.precompile(dict.fromkeys("ab"), H100) == dict.fromkeys(
+        "ab", precompile.KILLED
+    )
     monkeypatch.setattr(rows, "MAX_SERIAL_KERNELS", 0)
     with pytest.raises(AuditError, match="a compiler process was killed"):
         rows.audit_all([None] * 30)

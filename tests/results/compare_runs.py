@@ -16,11 +16,15 @@ def case(size):
 
 
 NO_DRIFT = ("--drift", "0%")
-"""These runs were made on a machine that does not drift: what is allowed for it has tests of its own."""
+"""These runs were made on a machine that does not drift: what is allowed for it has tests of its
+own.
+"""
 
 
 def compared(capsys, *arguments, margin="1%"):
-    """Return exit code and JSON document of a comparison, by default without drift; a margin of None is not given."""
+    """Return exit code and JSON document of a comparison, by default without drift; a margin of
+    None is not given.
+    """
     if "--drift" not in arguments:
         arguments += NO_DRIFT
     if "--margin" not in arguments and margin is not None:

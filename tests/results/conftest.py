@@ -1,7 +1,8 @@
-"""Records and environments to keep: an H100 with round numbers, so that every judged value is known by hand.
+"""Records and environments to keep: an H100 with round numbers, so that every judged value is known
+by hand.
 
-bf16 peak 1000 TFLOP/s and bandwidth 2 TB/s give a ridge of 500 FLOP/byte. A 1024-cube product in 4.294967296 us is
-2^31 FLOPs at 500 TFLOP/s: half of the peak.
+bf16 peak 1000 TFLOP/s and bandwidth 2 TB/s give a ridge of 500 FLOP/byte. A 1024-cube product in
+4.294967296 us is 2^31 FLOPs at 500 TFLOP/s: half of the peak.
 """
 
 from __future__ import annotations
@@ -21,8 +22,20 @@ HARDWARE = {
     "slug": "h100-sxm",
     "name": "NVIDIA H100 80GB HBM3",
     "entries": [
-        {"quantity": "flops", "name": "bf16", "value": 1000e12, "kind": "datasheet", "source": "a test"},
-        {"quantity": "bandwidth", "name": "memory", "value": 2e12, "kind": "datasheet", "source": "a test"},
+        {
+            "quantity": "flops",
+            "name": "bf16",
+            "value": 1000e12,
+            "kind": "datasheet",
+            "source": "a test",
+        },
+        {
+            "quantity": "bandwidth",
+            "name": "memory",
+            "value": 2e12,
+            "kind": "datasheet",
+            "source": "a test",
+        },
     ],
     "note": None,
 }
@@ -70,7 +83,13 @@ def _record(**changes: Any) -> Record:
 
 
 def _skipped(**changes: Any) -> Record:
-    nothing = {"samples_s": (), "median_s": None, "ci95_s": None, "converged": None, "first_call_s": None}
+    nothing = {
+        "samples_s": (),
+        "median_s": None,
+        "ci95_s": None,
+        "converged": None,
+        "first_call_s": None,
+    }
     return _record(**{"status": "skipped", "reason": "out of memory", **nothing, **changes})
 
 
@@ -91,11 +110,15 @@ def make_skipped() -> Callable[..., Record]:
 
 @pytest.fixture
 def write_lines(tmp_path: Path) -> Callable[..., Path]:
-    """Returns a function that writes lines, objects or raw bytes, as a file and returns its path."""
+    """Returns a function that writes lines, objects or raw bytes, as a file and returns its
+    path.
+    """
 
     def write(*lines: Any, name: str = "run.jsonl") -> Path:
         path = tmp_path / name
-        raw = [line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines]
+        raw = [
+            line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines
+        ]
         path.write_bytes(b"".join(raw))
         return path
 
@@ -128,7 +151,9 @@ def measured(make_record):
 
 @pytest.fixture
 def save(tmp_path, make_environment):
-    """Returns a function that writes a run and returns its path; `again`: and a second run of the same code."""
+    """Returns a function that writes a run and returns its path; `again`: and a second run of the
+    same code.
+    """
 
     def write(name, *records, again=False, **changes):
         for run in (f"{name}-again", name) if again else (name,):
@@ -145,7 +170,9 @@ def save(tmp_path, make_environment):
 
 @pytest.fixture
 def keep(make_environment):
-    """Returns a function that saves a run of a day of November 2026 in the directory of runs and returns its path."""
+    """Returns a function that saves a run of a day of November 2026 in the directory of runs and
+    returns its path.
+    """
 
     def write(day, *records, **changes):
         usual = {

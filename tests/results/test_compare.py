@@ -11,7 +11,8 @@ from roofline.model import judge_of, judged
 
 
 @pytest.mark.parametrize(
-    ("scale", "verdict", "code"), [(1.0, "SAME", 0), (0.9, "FASTER", 0), (1.1, "SLOWER", 1), (1.01, "UNSURE", 0)]
+    ("scale", "verdict", "code"),
+    [(1.0, "SAME", 0), (0.9, "FASTER", 0), (1.1, "SLOWER", 1), (1.01, "UNSURE", 0)],
 )
 def test_two_revisions_of_one_kernel(save, measured, capsys, scale, verdict, code):
     before, after = save("a", measured(1.0, seed=1)), save("b", measured(scale, seed=2))
@@ -41,19 +42,28 @@ def test_the_margin_is_a_percentage_or_a_fraction(save, measured, capsys):
     before, after = save("a", measured(seed=1)), save("b", measured(1.03, seed=2))
     for margin in ("5%", "0.05", "5 %"):
         code, document = compared(capsys, before, after, "--margin", margin)
-        assert (code, document["rows"][0]["verdict"], document["summary"]["margin"]) == (0, "SAME", 0.05)
+        assert (code, document["rows"][0]["verdict"], document["summary"]["margin"]) == (
+            0,
+            "SAME",
+            0.05,
+        )
     assert compared(capsys, before, after, "--margin", "0")[0] == 1
 
 
 @pytest.mark.parametrize("margin", ["-3%", "abc", "-0.03", "1", "100%", "nan", "inf", ""])
 def test_invalid_margin_is_rejected(capsys, margin):
     message = refused(capsys, "a", "b", "--margin", margin)
-    assert f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got '{margin}'" in message
+    assert (
+        f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got '{margin}'"
+        in message
+    )
 
 
 def test_unknown_modes_and_removed_options_are_refused(capsys):
     assert "invalid choice: 'date' (choose from" in refused(capsys, "a", "b", "--by", "date")
-    message = "--metric was removed: results compare prints the MFU of both sides if the peak is known"
+    message = (
+        "--metric was removed: results compare prints the MFU of both sides if the peak is known"
+    )
     assert message in refused(capsys, "a", "b", "--metric", "mfu")
 
 
@@ -62,7 +72,9 @@ def test_mfu_of_both_sides_is_that_of_the_judge(save, measured, make_environment
     paths = save("a", one), save("b", other)
     (row,) = compared(capsys, *paths)[1]["rows"]
     scores = judged(make_environment(), [one, other])
-    assert (row["mfu_baseline"], row["mfu_candidate"]) == pytest.approx([score["mfu"] for score in scores])
+    assert (row["mfu_baseline"], row["mfu_candidate"]) == pytest.approx(
+        [score["mfu"] for score in scores]
+    )
     for form in ("table", "md"):
         main(["compare", *paths, "--format", form])
         out = capsys.readouterr().out
@@ -82,14 +94,30 @@ def test_mfu_is_null_and_has_no_column_if_no_peak_is_known(save, measured, capsy
 
 
 def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment, make_record):
-    vector = {"quantity": "fma", "name": "fp32", "value": 50e12, "kind": "datasheet", "source": "a test"}
+    vector = {
+        "quantity": "fma",
+        "name": "fp32",
+        "value": 50e12,
+        "kind": "datasheet",
+        "source": "a test",
+    }
     hardware = make_environment().hardware
     environment = make_environment(hardware=hardware | {"entries": [*hardware["entries"], vector]})
-    works = [{}, {"op": "gelu"}, {"op": "mine", "units": "vector"}, {"op": "gelu", "bytes_read": 2**30}, {"flops": 0}]
+    works = [
+        {},
+        {"op": "gelu"},
+        {"op": "mine", "units": "vector"},
+        {"op": "gelu", "bytes_read": 2**30},
+        {"flops": 0},
+    ]
     records = [make_record(**work) for work in works]
-    found = [Side("", [record], environment, judge_of(environment)).of_ceiling for record in records]
+    found = [
+        Side("", [record], environment, judge_of(environment)).of_ceiling for record in records
+    ]
     scores = judged(environment, records)
-    assert [100 * share for share, _ in found] == pytest.approx([score["roofline_pct"] for score in scores])
+    assert [100 * share for share, _ in found] == pytest.approx(
+        [score["roofline_pct"] for score in scores]
+    )
     assert [bound for _, bound in found] == ["memory", "compute", "compute", "memory", "memory"]
     unknown = make_environment(hardware={})
     assert Side("", records[:1], unknown, judge_of(unknown)).of_ceiling is None
@@ -99,7 +127,15 @@ def test_repeated_rows_of_a_run_widen_the_interval(save, measured, capsys):
     def repeated(name, *scales):
         return save(name, *[measured(scale, seed=scale) for scale in scales])
 
-    main(["compare", repeated("a", 0.98, 1.0, 1.02), repeated("b", 1.48, 1.5, 1.52), "--format", "json"])
+    main(
+        [
+            "compare",
+            repeated("a", 0.98, 1.0, 1.02),
+            repeated("b", 1.48, 1.5, 1.52),
+            "--format",
+            "json",
+        ]
+    )
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["windows_baseline"], row["windows_candidate"]) == (3, 3)
     assert row["verdict"] == "UNSURE"
@@ -123,16 +159,22 @@ def test_the_same_row_several_times_is_taken_as_repeats(save, measured, capsys):
         (1.5e9 / 1.1, "SAME", "in clock cycles it is SAME: the clock frequency changed by -9.1 %"),
     ],
 )
-def test_difference_in_clock_cycles_has_its_own_verdict(save, measured, capsys, clock, verdict, reason):
+def test_difference_in_clock_cycles_has_its_own_verdict(
+    save, measured, capsys, clock, verdict, reason
+):
     before = save("a", measured(seed=1, telemetry={"sm_clock_hz": 1.5e9}))
-    (row,) = compared(capsys, before, save("b", measured(1.1, seed=2, telemetry={"sm_clock_hz": clock})))[1]["rows"]
+    (row,) = compared(
+        capsys, before, save("b", measured(1.1, seed=2, telemetry={"sm_clock_hz": clock}))
+    )[1]["rows"]
     assert (row["verdict"], row["cycles_verdict"]) == ("SLOWER", verdict)
     assert row["cycles_ratio"] == pytest.approx(row["ratio"] * clock / 1.5e9)
     assert row["reason"].endswith(reason)
 
 
 def test_without_a_clock_nothing_is_said_of_cycles(save, measured, capsys):
-    (row,) = compared(capsys, save("a", measured(seed=1)), save("b", measured(1.1, seed=2)))[1]["rows"]
+    (row,) = compared(capsys, save("a", measured(seed=1)), save("b", measured(1.1, seed=2)))[1][
+        "rows"
+    ]
     assert (row["cycles_ratio"], row["cycles_verdict"]) == (None, None)
     assert "cycles" not in row["reason"]
 
@@ -149,5 +191,8 @@ def test_one_sample_is_unsure(save, make_record, measured, capsys):
 def test_a_median_without_its_samples_is_unsure(save, make_record, measured, capsys):
     bare = make_record(samples_s=(), median_s=8e-6)
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", bare))[1]["rows"]
-    assert (row["verdict"], row["reason"]) == ("UNSURE", "only a median was saved of the candidate, no samples")
+    assert (row["verdict"], row["reason"]) == (
+        "UNSURE",
+        "only a median was saved of the candidate, no samples",
+    )
     assert row["ratio"] == pytest.approx(2.0, rel=0.003)

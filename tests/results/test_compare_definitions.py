@@ -1,4 +1,6 @@
-"""Rows of two definitions of an op: `results compare` refuses them or is forced, `results history` marks them."""
+"""Rows of two definitions of an op: `results compare` refuses them or is forced, `results history`
+marks them.
+"""
 
 import csv
 import io
@@ -20,12 +22,15 @@ def test_two_definitions_are_refused_and_forced(save, measured, capsys):
     message = refused(capsys, before, after)
     assert (
         "1 row of matmul measured by two definitions of the op, such as matmul 1024x1024x1024 bf16 "
-        "(1111111111 against 2222222222): the time may have changed because the op did; choose other ops"
+        "(1111111111 against 2222222222): the time may have changed because the op did; choose "
+        "other ops"
     ) in message
     code, document = compared(capsys, before, after, "--force")
     assert (code, [row["verdict"] for row in document["rows"]]) == (1, ["SAME", "SLOWER"])
     (note,) = [note for note in document["summary"]["notes"] if "definition" in note]
-    assert note.startswith("compared by force: 1 row of matmul measured by two definitions of the op, such as matmul")
+    assert note.startswith(
+        "compared by force: 1 row of matmul measured by two definitions of the op, such as matmul"
+    )
     assert main(["compare", *NO_DRIFT, before, after, "--force"]) == 1
     assert "note: compared by force: 1 row of matmul" in capsys.readouterr().err
     assert "definition" not in str(compared(capsys, before, after, "--case", "64x64"))
@@ -33,7 +38,9 @@ def test_two_definitions_are_refused_and_forced(save, measured, capsys):
 
 @pytest.mark.parametrize("known", [(None, None), (ONE, None), (None, OTHER), (ONE, ONE)], ids=str)
 def test_what_does_not_tell_its_definition_is_compared_as_before(save, measured, capsys, known):
-    before, after = (save(name, measured(seed=1, op_sha256=sha)) for name, sha in zip("ab", known, strict=True))
+    before, after = (
+        save(name, measured(seed=1, op_sha256=sha)) for name, sha in zip("ab", known, strict=True)
+    )
     code, document = compared(capsys, before, after)
     assert (code, len(document["rows"])) == (0, 1)
     assert "definition" not in str(document["summary"]["notes"])
@@ -45,11 +52,15 @@ def test_other_flops_or_bytes_are_told(save, measured, capsys):
     code, document = compared(capsys, before, after)
     assert code == 0
     (note,) = [note for note in document["summary"]["notes"] if "FLOPs" in note]
-    assert note.startswith("1 row with other FLOPs or bytes on the two sides, such as matmul 1024x1024x1024 bf16")
+    assert note.startswith(
+        "1 row with other FLOPs or bytes on the two sides, such as matmul 1024x1024x1024 bf16"
+    )
 
 
 def test_repeated_rows_of_two_definitions_are_rejected(save, measured, capsys):
-    before = save("a", *[measured(seed=seed, op_sha256=sha) for seed, sha in enumerate((ONE, None, OTHER))])
+    before = save(
+        "a", *[measured(seed=seed, op_sha256=sha) for seed, sha in enumerate((ONE, None, OTHER))]
+    )
     assert "two definitions of the op" in refused(capsys, before, save("b", measured(seed=5)))
 
 
@@ -57,7 +68,9 @@ def test_providers_of_one_run_are_of_one_definition(save, measured, capsys):
     both = [measured(seed=1, op_sha256=ONE), measured(seed=2, provider="triton-v1", op_sha256=ONE)]
     assert compared(capsys, save("a", *both), "--by", "provider")[0] == 0
     both[1] = measured(seed=2, provider="triton-v1", op_sha256=OTHER)
-    assert "1 row of matmul measured by two definitions" in refused(capsys, save("b", *both), "--by", "provider")
+    assert "1 row of matmul measured by two definitions" in refused(
+        capsys, save("b", *both), "--by", "provider"
+    )
 
 
 @pytest.fixture
@@ -80,14 +93,17 @@ def test_a_history_says_from_where_on_an_op_is_defined_otherwise(days, capsys):
     days(None, ONE, None, ONE, OTHER, OTHER, ONE)
     out, _ = history(capsys, "json")
     (series,) = json.loads(out)["series"]
-    assert [place for place, point in enumerate(series["points"]) if point["is_redefined"]] == [4, 6]
+    assert [place for place, point in enumerate(series["points"]) if point["is_redefined"]] == [
+        4,
+        6,
+    ]
     assert [point["op_sha256"] for point in series["points"]][:2] == [None, ONE]
     rows = list(csv.DictReader(io.StringIO(history(capsys, "csv")[0])))
     assert [row["is_redefined"] for row in rows].count("true") == 2
     table = history(capsys, "table")[0]
-    assert [("the op was redefined" in line) for line in table.splitlines() if "2026-11-0" in line] == [
-        place in (4, 6) for place in range(7)
-    ]
+    assert [
+        ("the op was redefined" in line) for line in table.splitlines() if "2026-11-0" in line
+    ] == [place in (4, 6) for place in range(7)]
 
 
 def test_history_of_one_or_unknown_definition_marks_nothing(days, capsys):

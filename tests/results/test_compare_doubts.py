@@ -1,4 +1,6 @@
-"""What makes a kept verdict doubtful: flags of a record, drift between two windows, medians that say something else."""
+"""What makes a kept verdict doubtful: flags of a record, drift between two windows, medians that
+say something else.
+"""
 
 import csv
 import io
@@ -22,13 +24,19 @@ from results.store.runfile import load_run
 def test_a_disturbed_row_is_neither_faster_nor_slower(save, measured, capsys, flag, side):
     flags = {"baseline": (), "candidate": (), side: (flag,)}
     before = save("a", measured(seed=1, flags=flags["baseline"]))
-    code, document = compared(capsys, before, save("b", measured(1.3, seed=2, flags=flags["candidate"])))
+    code, document = compared(
+        capsys, before, save("b", measured(1.3, seed=2, flags=flags["candidate"]))
+    )
     (row,) = document["rows"]
     assert (code, row["verdict"]) == (0, "UNSURE")
     assert (
-        f"all of it beyond the margin of 1 %, but the {side} is flagged {flag}; save more runs of both" in row["reason"]
+        f"all of it beyond the margin of 1 %, but the {side} is flagged {flag}; save more runs of "
+        f"both" in row["reason"]
     )
-    assert (row["flags_baseline"], row["flags_candidate"]) == (list(flags["baseline"]), list(flags["candidate"]))
+    assert (row["flags_baseline"], row["flags_candidate"]) == (
+        list(flags["baseline"]),
+        list(flags["candidate"]),
+    )
 
 
 def test_a_disturbed_row_is_not_the_same_either(save, measured, capsys):
@@ -38,7 +46,10 @@ def test_a_disturbed_row_is_not_the_same_either(save, measured, capsys):
 
 @pytest.mark.parametrize("flag", ["above-roof", "doubtful-roof"])
 def test_doubtful_roof_of_both_sides_does_not_affect_the_verdict(save, measured, capsys, flag):
-    before, after = save("a", measured(seed=1, flags=(flag,))), save("b", measured(1.3, seed=2, flags=(flag,)))
+    before, after = (
+        save("a", measured(seed=1, flags=(flag,))),
+        save("b", measured(1.3, seed=2, flags=(flag,))),
+    )
     code, document = compared(capsys, before, after)
     assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
     assert flag not in document["rows"][0]["reason"]
@@ -46,10 +57,15 @@ def test_doubtful_roof_of_both_sides_does_not_affect_the_verdict(save, measured,
 
 @pytest.mark.parametrize("flag", ["launch-limited", "above-roof", "not-converged", "power-limited"])
 def test_a_flag_that_leaves_the_time_right_is_told_and_no_more(save, measured, capsys, flag):
-    before, after = save("a", measured(seed=1)), save("b", measured(1.3, seed=2, flags=(flag, "settings-restored")))
+    before, after = (
+        save("a", measured(seed=1)),
+        save("b", measured(1.3, seed=2, flags=(flag, "settings-restored"))),
+    )
     code, document = compared(capsys, before, after)
     assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
-    assert document["rows"][0]["reason"].endswith(f"; the candidate is flagged {flag}, settings-restored")
+    assert document["rows"][0]["reason"].endswith(
+        f"; the candidate is flagged {flag}, settings-restored"
+    )
 
 
 @pytest.mark.parametrize("flag", ["l2-suspect", "not-cold", "not-captured"])
@@ -95,7 +111,11 @@ def judge(capsys, *arguments):
     """Return the verdicts, the notes and the exit code of a comparison that learns the spread."""
     code = main(["compare", *arguments, "--margin", "1%", "--format", "json"])
     document = json.loads(capsys.readouterr().out)
-    return [row["verdict"] for row in document["rows"]], " ".join(document["summary"]["notes"]), code
+    return (
+        [row["verdict"] for row in document["rows"]],
+        " ".join(document["summary"]["notes"]),
+        code,
+    )
 
 
 def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, capsys):
@@ -114,11 +134,16 @@ def test_spread_without_repeats_is_unknown(save, measured, capsys):
     paths = save("a", measured(seed=1, visits=())), save("b", measured(seed=2, visits=()))
     assert main(["compare", *paths, "--format", "json"]) == 0
     drift = json.loads(capsys.readouterr().out)["summary"]["drift"]
-    assert drift == {"share": None, "source": "unknown: no measurement of the same code was repeated"}
+    assert drift == {
+        "share": None,
+        "source": "unknown: no measurement of the same code was repeated",
+    }
 
 
 def test_earlier_runs_of_the_same_code_give_the_spread(save, measured, capsys):
-    """Student's t of 4 degrees, runs that differ by 2 %: differences below 2.776 x 2 % x sqrt(2) = 8 % are open."""
+    """Student's t of 4 degrees, runs that differ by 2 %: differences below 2.776 x 2 % x sqrt(2) =
+    8 % are open.
+    """
     for version in "ab":
         for run, level in enumerate((0.98, 1.0, 1.02)):
             scale = level * (1.25 if version == "b" else 1.0)
@@ -130,14 +155,18 @@ def test_earlier_runs_of_the_same_code_give_the_spread(save, measured, capsys):
     assert judge(capsys, str(folder / "a1.jsonl"), str(folder / "c.jsonl"))[0] == ["UNSURE"]
 
 
-@pytest.mark.parametrize(("moved", "change", "verdict"), [(1.002, 1.25, "SLOWER"), (1.002, 1.01, "UNSURE"),
-    (1.13, 1.25, "UNSURE")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("moved", "change", "verdict"),
+    [(1.002, 1.25, "SLOWER"), (1.002, 1.01, "UNSURE"), (1.13, 1.25, "UNSURE")],
+)
 def test_rows_of_unchanged_code_show_the_spread(save, measured, capsys, moved, change, verdict):
     """One pair of runs is one degree of freedom, however many rows it has: t = 12.7."""
 
     def run(name, level, scale):
         same = [measured(level, seed=size, op_sha256=SHA, **case(size)) for size in (32, 64, 128)]
-        mine = measured(level * scale, seed=1, provider="mine.py:f", op_sha256=SHA, source_sha256=name * 64)
+        mine = measured(
+            level * scale, seed=1, provider="mine.py:f", op_sha256=SHA, source_sha256=name * 64
+        )
         return save(name, *same, mine)
 
     paths = run("a", 1.0, 1.0), run("b", moved, change)
@@ -149,11 +178,18 @@ def test_rows_of_unchanged_code_show_the_spread(save, measured, capsys, moved, c
 @pytest.mark.parametrize(("change", "verdict"), [(1.02, "UNSURE"), (1.4, "SLOWER")])
 def test_visits_tell_the_spread_of_the_rows_of_one_run(save, measured, capsys, change, verdict):
     def visited(scale, provider):
-        parts = [measured(scale * level, seed=f"{provider}{level}", count=20).samples_s for level in (0.99, 1.0, 1.01)]
+        parts = [
+            measured(scale * level, seed=f"{provider}{level}", count=20).samples_s
+            for level in (0.99, 1.0, 1.01)
+        ]
         taken = tuple(sample for part in parts for sample in part)
-        return measured(provider=provider, samples_s=taken, median_s=sorted(taken)[30], visits=(20, 20, 20))
+        return measured(
+            provider=provider, samples_s=taken, median_s=sorted(taken)[30], visits=(20, 20, 20)
+        )
 
-    found, notes, _ = judge(capsys, save("a", visited(1.0, "torch"), visited(change, "mine")), "--by", "provider")
+    found, notes, _ = judge(
+        capsys, save("a", visited(1.0, "torch"), visited(change, "mine")), "--by", "provider"
+    )
     assert found == [verdict]
     assert "from visits of each row in its run" in notes
 
@@ -178,15 +214,24 @@ USERS = HASHED | {"provider": "mine.py:f", "source_sha256": "b" * 64}
     ("before", "after", "versions"),
     [
         ({"provider": "function"}, {"provider": "function"}, {}),  # measured from Python, no hash
-        (HASHED | {"provider": "liger"}, HASHED | {"provider": "liger"}, {}),  # its version is not recorded
+        (
+            HASHED | {"provider": "liger"},
+            HASHED | {"provider": "liger"},
+            {},
+        ),  # its version is not recorded
         (USERS | {"source_git": {"sha": "c" * 40}}, USERS | {"source_git": {"sha": "d" * 40}}, {}),
         (HASHED, HASHED, {"versions": {"python": "3.13.1", "torch": "2.13.0"}}),
     ],
     ids=["Python", "library", "a module that the file imports", "another interpreter"],
 )
-def test_code_that_may_have_changed_is_not_the_same_code(save, measured, capsys, before, after, versions):
+def test_code_that_may_have_changed_is_not_the_same_code(
+    save, measured, capsys, before, after, versions
+):
     git = {"git": {"sha": "e" * 40}}
-    paths = save("a", measured(seed=1, **before), **git), save("b", measured(1.5, seed=2, **after), **git, **versions)
+    paths = (
+        save("a", measured(seed=1, **before), **git),
+        save("b", measured(1.5, seed=2, **after), **git, **versions),
+    )
     code, document = compared(capsys, *paths)
     assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
 
@@ -206,13 +251,19 @@ def test_different_code_is_compared_by_the_means_over_its_runs(save, measured, c
     (row,) = document["rows"]
     assert (row["verdict"], row["windows_baseline"], row["windows_candidate"]) == ("SLOWER", 3, 3)
     assert row["ratio"] == pytest.approx(1.15, rel=0.003)  # of the two runs that were named, 1.22
-    assert "1 row compared by the means over all runs of the same code" in document["summary"]["notes"][0]
+    assert (
+        "1 row compared by the means over all runs of the same code"
+        in document["summary"]["notes"][0]
+    )
 
 
 def test_clean_revision_identifies_code_of_records_without_hashes(save, measured, capsys):
     for name, dirty, verdict in (("clean", False, "UNSURE"), ("dirty", True, "SLOWER")):
         git = {"git": {"sha": "e" * 40, "dirty": dirty}}
-        paths = save(f"{name}-a", measured(seed=1), **git), save(f"{name}-b", measured(1.5, seed=2), **git)
+        paths = (
+            save(f"{name}-a", measured(seed=1), **git),
+            save(f"{name}-b", measured(1.5, seed=2), **git),
+        )
         (row,) = compared(capsys, *paths)[1]["rows"]
         assert row["verdict"] == verdict
         assert ("the machine changed" in row["reason"]) == (not dirty)
@@ -243,11 +294,15 @@ def test_a_median_that_is_not_that_of_the_samples_is_remarked(save, make_record,
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", odd))[1]["rows"]
     medians = row["candidate_s"] / row["baseline_s"]
     assert medians > 1.05
-    text = f"the ratio of the medians is {medians:.4f}: the saved medians are not those of the samples"
+    text = (
+        f"the ratio of the medians is {medians:.4f}: the saved medians are not those of the samples"
+    )
     assert row["reason"].endswith(text)
     assert (
         "ratio of the medians"
-        not in compared(capsys, save("c", measured(seed=1)), save("d", measured(seed=2)))[1]["rows"][0]["reason"]
+        not in compared(capsys, save("c", measured(seed=1)), save("d", measured(seed=2)))[1][
+            "rows"
+        ][0]["reason"]
     )
 
 
@@ -256,7 +311,10 @@ def test_a_run_of_bad_lines_says_how_many_and_the_first(save, measured, tmp_path
     lines = (tmp_path / "b.jsonl").read_text().replace('"dtype":"bf16"', '"dtype":"bf61"')
     (tmp_path / "b.jsonl").write_text(lines)
     message = refused(capsys, good, bad)
-    assert f"{bad} has no record: 2 lines cannot be used, the first is {bad}:2: Expected `str` matching" in message
+    assert (
+        f"{bad} has no record: 2 lines cannot be used, the first is {bad}:2: Expected `str` "
+        f"matching" in message
+    )
 
 
 def test_each_kind_of_rows_has_a_mean_of_its_own(save, measured, capsys):
@@ -268,16 +326,28 @@ def test_each_kind_of_rows_has_a_mean_of_its_own(save, measured, capsys):
     ]
     run = save("p", *records)
     summary = compared(capsys, run, "--by", "provider")[1]["summary"]
-    found = {(mean["op"], mean["candidate"]): (mean["ratio"], mean["rows"]) for mean in summary["geomeans"]}
-    expected = {("gelu", "a"): 1.2, ("gelu", "b"): 2.0, ("softmax", "a"): 0.8, ("softmax", "b"): 2.0}
+    found = {
+        (mean["op"], mean["candidate"]): (mean["ratio"], mean["rows"])
+        for mean in summary["geomeans"]
+    }
+    expected = {
+        ("gelu", "a"): 1.2,
+        ("gelu", "b"): 2.0,
+        ("softmax", "a"): 0.8,
+        ("softmax", "b"): 2.0,
+    }
     assert {kind: rows for kind, (_, rows) in found.items()} == dict.fromkeys(expected, 2)
     assert {kind: ratio for kind, (ratio, _) in found.items()} == pytest.approx(expected, rel=0.01)
     assert summary["geomean"] is None
     main(["compare", *NO_DRIFT, run, "--by", "provider", "--format", "md"])
     out = capsys.readouterr().out
-    below = out.partition("\n\nGeometric means:\n\n")[2]  # a blank line alone would not end the list above
+    below = out.partition("\n\nGeometric means:\n\n")[
+        2
+    ]  # a blank line alone would not end the list above
     assert "- softmax, torch -> a: geometric mean 0.8" in below
     assert "geometric mean" not in out.splitlines()[0]
     assert summary["geomean_by_candidate"] == {}  # both have rows of two ops
-    only = compared(capsys, run, "--by", "provider", "--op", "gelu")[1]["summary"]["geomean_by_candidate"]
+    only = compared(capsys, run, "--by", "provider", "--op", "gelu")[1]["summary"][
+        "geomean_by_candidate"
+    ]
     assert {name: mean["rows"] for name, mean in only.items()} == {"a": 2, "b": 2}

@@ -1,4 +1,6 @@
-"""python -m results compare: what belongs together, what is listed without a counterpart, what is refused."""
+"""python -m results compare: what belongs together, what is listed without a counterpart, what is
+refused.
+"""
 
 import csv
 import io
@@ -12,11 +14,15 @@ from results.__main__ import main
 def test_what_has_no_counterpart_is_listed(save, measured, make_skipped, capsys):
     shared = measured(seed=1)
     before = save("a", shared, measured(**case(64)))
-    after = save("b", shared, measured(**case(128)), measured(provider="triton-v1"), make_skipped(**case(32)))
+    after = save(
+        "b", shared, measured(**case(128)), measured(provider="triton-v1"), make_skipped(**case(32))
+    )
     code, document = compared(capsys, before, after)
     assert code == 0
     assert len(document["rows"]) == 1
-    found = {(one["side"], one["case"], one["provider"], one["reason"]) for one in document["unmatched"]}
+    found = {
+        (one["side"], one["case"], one["provider"], one["reason"]) for one in document["unmatched"]
+    }
     assert found == {
         ("baseline", "64x64", "torch", "not in the candidate"),
         ("candidate", "128x128", "torch", "not in the baseline"),
@@ -39,16 +45,22 @@ def test_a_candidate_that_became_wrong_fails(save, measured, make_skipped, capsy
     assert code == 1
     assert [one["broken"] for one in document["unmatched"] if one["side"] == "candidate"] == [True]
     assert document["summary"]["broken"] == 1
-    # Where the baseline was wrong as well, or the candidate alone has the case, nothing has become wrong.
+    # Where the baseline was wrong as well, or the candidate alone has the case, nothing has become
+    # wrong.
     assert compared(capsys, save("c", good, wrong), save("d", good, wrong))[0] == 0
     assert compared(capsys, save("e", good, wrong), save("f", good, small))[0] == 0
 
 
-@pytest.mark.parametrize(("name", "usual", "value"), [("fill", "uniform", "zeros"), ("cache", "cold", "warm")])
+@pytest.mark.parametrize(
+    ("name", "usual", "value"), [("fill", "uniform", "zeros"), ("cache", "cold", "warm")]
+)
 def test_another_fill_or_cache_is_refused_and_forced(save, measured, capsys, name, usual, value):
     before, after = save("a", measured(seed=1)), save("b", measured(seed=1, **{name: value}))
     message = refused(capsys, before, after)
-    assert f"the two sides were measured differently: {name} {usual} against {value}; --force" in message
+    assert (
+        f"the two sides were measured differently: {name} {usual} against {value}; --force"
+        in message
+    )
     code, document = compared(capsys, before, after, "--force")
     assert len(document["rows"]) == 1
     assert document["unmatched"] == []
@@ -59,13 +71,20 @@ def test_another_fill_or_cache_is_refused_and_forced(save, measured, capsys, nam
 def test_both_fills_in_both_runs_find_each_other(save, measured, capsys):
     both = [measured(seed=1), measured(2.0, seed=1, fill="zeros")]
     document = compared(capsys, save("a", *both), save("b", *reversed(both)))[1]
-    assert [(row["fill"], row["verdict"]) for row in document["rows"]] == [("zeros", "SAME"), ("uniform", "SAME")]
+    assert [(row["fill"], row["verdict"]) for row in document["rows"]] == [
+        ("zeros", "SAME"),
+        ("uniform", "SAME"),
+    ]
 
 
-def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(save, measured, make_skipped, capsys):
+def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(
+    save, measured, make_skipped, capsys
+):
     failed = make_skipped(status="failed", reason="crashed", cache=None)
     code, document = compared(
-        capsys, save("a", measured(seed=1), measured(**case(64))), save("b", failed, measured(**case(64)))
+        capsys,
+        save("a", measured(seed=1), measured(**case(64))),
+        save("b", failed, measured(**case(64))),
     )
     assert code == 1
     assert document["summary"]["broken"] == 1
@@ -84,7 +103,10 @@ def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(save, measured,
 )
 def test_another_machine_is_refused_and_forced(save, measured, capsys, changes, reason):
     usual = {"settings": {"clock_mode": "default"}, "preflight": {"power_limit_w": 700.0}}
-    before, after = save("a", measured(seed=1), **usual), save("b", measured(seed=1), **(usual | changes))
+    before, after = (
+        save("a", measured(seed=1), **usual),
+        save("b", measured(seed=1), **(usual | changes)),
+    )
     assert f"not the same machine: {reason}; --force" in refused(capsys, before, after)
     document = compared(capsys, before, after, "--force")[1]
     assert f"compared by force: {reason}" in document["summary"]["notes"]
@@ -97,13 +119,23 @@ def test_what_one_run_does_not_tell_is_no_difference(save, measured, capsys):
 
 def test_other_versions_are_a_note(save, measured, capsys):
     one = measured(seed=1)
-    before, after = save("a", one), save("b", one, versions={"python": "3.11.9", "torch": "2.14.0", "triton": None})
-    assert "other versions: torch 2.13.0 to 2.14.0" in compared(capsys, before, after)[1]["summary"]["notes"]
+    before, after = (
+        save("a", one),
+        save("b", one, versions={"python": "3.11.9", "torch": "2.14.0", "triton": None}),
+    )
+    assert (
+        "other versions: torch 2.13.0 to 2.14.0"
+        in compared(capsys, before, after)[1]["summary"]["notes"]
+    )
 
 
 def test_options_and_shapes_tell_cases_apart(save, measured, capsys):
-    before = save("a", measured(options={"layout": "nn"}), measured(seed=1, options={"layout": "nt"}))
-    after = save("b", measured(options={"layout": "nn"}), measured(shape={"m": 7}, options={"layout": "nt"}))
+    before = save(
+        "a", measured(options={"layout": "nn"}), measured(seed=1, options={"layout": "nt"})
+    )
+    after = save(
+        "b", measured(options={"layout": "nn"}), measured(shape={"m": 7}, options={"layout": "nt"})
+    )
     document = compared(capsys, before, after)[1]
     assert [row["options"] for row in document["rows"]] == ["layout=nn"]
     assert len(document["unmatched"]) == 2
@@ -113,13 +145,19 @@ def test_options_and_shapes_tell_cases_apart(save, measured, capsys):
 def providers(save, measured):
     """A run of three providers at two shapes, with a slower version 1 and a faster version 2."""
     scales = {"torch": 1.0, "triton-v1": 1.1, "triton-v2": 0.9}
-    records = [measured(scale, provider=name, **case(size)) for size in (64, 128) for name, scale in scales.items()]
+    records = [
+        measured(scale, provider=name, **case(size))
+        for size in (64, 128)
+        for name, scale in scales.items()
+    ]
     return save("p", *records)
 
 
 def test_the_providers_of_one_run(providers, capsys):
     code, document = compared(capsys, providers, "--by", "provider")
-    found = [(row["case"], row["baseline"], row["candidate"], row["verdict"]) for row in document["rows"]]
+    found = [
+        (row["case"], row["baseline"], row["candidate"], row["verdict"]) for row in document["rows"]
+    ]
     expected = [("triton-v1", "SLOWER"), ("triton-v2", "FASTER")]
     assert found == [(size, "torch", *pair) for size in ("64x64", "128x128") for pair in expected]
     assert code == 1
@@ -132,7 +170,9 @@ def test_the_providers_of_one_run(providers, capsys):
 
 def test_the_versions_of_one_run(providers, capsys):
     code, document = compared(capsys, providers, "--by", "version")
-    assert {(row["baseline"], row["candidate"]) for row in document["rows"]} == {("triton-v1", "triton-v2")}
+    assert {(row["baseline"], row["candidate"]) for row in document["rows"]} == {
+        ("triton-v1", "triton-v2")
+    }
     assert code == 0
     assert {(one["provider"], one["reason"]) for one in document["unmatched"]} == {
         ("torch", "its provider is not a version of a kernel")
@@ -142,9 +182,14 @@ def test_the_versions_of_one_run(providers, capsys):
 
 @pytest.mark.parametrize(
     ("names", "baseline"),
-    [(("triton-v10", "triton-v2", "triton-v9"), "triton-v2"), (("gelu.py:b", "gelu.py:a"), "gelu.py:a")],
+    [
+        (("triton-v10", "triton-v2", "triton-v9"), "triton-v2"),
+        (("gelu.py:b", "gelu.py:a"), "gelu.py:a"),
+    ],
 )
-def test_versions_are_ordered_and_functions_of_a_file_are_versions(save, measured, capsys, names, baseline):
+def test_versions_are_ordered_and_functions_of_a_file_are_versions(
+    save, measured, capsys, names, baseline
+):
     run = save("a", *[measured(provider=name) for name in names])
     document = compared(capsys, run, "--by", "version")[1]
     assert {row["baseline"] for row in document["rows"]} == {baseline}
@@ -155,7 +200,11 @@ def test_a_provider_of_one_run_against_those_of_another(save, measured, capsys):
     before = save("a", measured(seed=1))
     after = save("b", measured(0.9, seed=2, provider="triton-v1"))
     (row,) = compared(capsys, before, after, "--by", "provider")[1]["rows"]
-    assert (row["provider_baseline"], row["provider_candidate"], row["verdict"]) == ("torch", "triton-v1", "FASTER")
+    assert (row["provider_baseline"], row["provider_candidate"], row["verdict"]) == (
+        "torch",
+        "triton-v1",
+        "FASTER",
+    )
 
 
 def test_selections(providers, capsys):
@@ -171,15 +220,21 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
     assert "unknown baseline cublas (choose from torch, triton-v1, triton-v2)" in refused(
         capsys, providers, "--by", "provider", "--baseline", "cublas"
     )
-    assert "--baseline torch requires --by provider" in refused(capsys, providers, other, "--baseline", "torch")
+    assert "--baseline torch requires --by provider" in refused(
+        capsys, providers, other, "--baseline", "torch"
+    )
     assert "no other provider to compare with torch" in refused(capsys, other, "--by", "provider")
     one_version = save("v", measured(seed=1), measured(seed=1, provider="triton-v1"))
-    assert "no other version of a kernel to compare with triton-v1" in refused(capsys, one_version, "--by", "version")
+    assert "no other version of a kernel to compare with triton-v1" in refused(
+        capsys, one_version, "--by", "version"
+    )
     assert "no provider is a version" in refused(capsys, other, "--by", "version")
     assert "expected two runs, got one" in refused(capsys, providers)
     assert "--by git: expected two runs" in refused(capsys, providers, "--by", "git")
     message = refused(capsys, providers, other)
-    assert "error: nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the" in message
+    assert (
+        "error: nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the" in message
+    )
     assert "the candidate has matmul 3x3 bf16 torch (not in the baseline)" in message
 
 
@@ -189,6 +244,10 @@ def test_by_git_needs_two_revisions(save, measured, capsys):
     assert "both runs are of revision cccccccccc" in refused(
         capsys, save("a", one, **same), save("b", other, **same), "--by", "git"
     )
-    assert "a run has no revision" in refused(capsys, save("c", one, git={}), save("d", other), "--by", "git")
-    document = compared(capsys, save("e", one, git={"sha": "e" * 40, "dirty": True}), save("f", other))[1]
+    assert "a run has no revision" in refused(
+        capsys, save("c", one, git={}), save("d", other), "--by", "git"
+    )
+    document = compared(
+        capsys, save("e", one, git={"sha": "e" * 40, "dirty": True}), save("f", other)
+    )[1]
     assert document["summary"]["baseline"]["label"] == "eeeeeeeeee-dirty"

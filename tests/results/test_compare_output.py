@@ -51,7 +51,9 @@ def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):
     assert lines[3] == "| " + " | ".join(["---"] * (lines[2].count("|") - 1)) + " |"
     assert re.match(r"\| SLOWER \| 1\.\d{3}x \| ±\d", lines[4])
     assert "| matmul | 1024x1024x1024 | bf16 | torch |" in lines[4]
-    assert lines[6].startswith("- baseline: aaaaaaaa (NVIDIA H100 80GB HBM3, 20261120T210312Z-a, 2026-11-20T21:03:12")
+    assert lines[6].startswith(
+        "- baseline: aaaaaaaa (NVIDIA H100 80GB HBM3, 20261120T210312Z-a, 2026-11-20T21:03:12"
+    )
     assert "<details><summary>2 not compared</summary>" in lines
     assert "- baseline: matmul 64x64 bf16 torch uniform cold: not in the candidate" in lines
 
@@ -62,10 +64,15 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
     records = [measured(seed=size, **case(size)) for size in range(1, 60)]
     slower = [measured(1 + size / 500, seed=-size, **case(size)) for size in range(1, 60)]
     picture = tmp_path / "made" / f"compare.{suffix}"
-    assert main(["compare", *NO_DRIFT, save("a", *records), save("b", *slower), "-o", str(picture)]) == 1
+    assert (
+        main(["compare", *NO_DRIFT, save("a", *records), save("b", *slower), "-o", str(picture)])
+        == 1
+    )
     assert picture.read_bytes().startswith(start)
     if suffix == "svg":
-        text = " ".join(re.findall(r"<!-- (.*?) -->", picture.read_text(encoding="utf-8"), re.DOTALL))
+        text = " ".join(
+            re.findall(r"<!-- (.*?) -->", picture.read_text(encoding="utf-8"), re.DOTALL)
+        )
         assert "40 of 59 rows drawn, the most important" in text
         assert "% of the limiting ceiling" in text
 
@@ -97,7 +104,9 @@ def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_pat
 
 
 def test_a_picture_of_an_unknown_format_is_refused_before_any_work(capsys):
-    assert "by its suffix; allowed: .png, .svg, .pdf" in refused(capsys, "a", "b", "-o", "compare.gif")
+    assert "by its suffix; allowed: .png, .svg, .pdf" in refused(
+        capsys, "a", "b", "-o", "compare.gif"
+    )
 
 
 def test_a_ratio_that_is_far_off_is_drawn_on_a_log_axis(save, measured, monkeypatch):

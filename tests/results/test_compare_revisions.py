@@ -1,4 +1,6 @@
-"""python -m results compare --by git: whose revision counts, and what the hash of a kernel's file tells beside it."""
+"""python -m results compare --by git: whose revision counts, and what the hash of a kernel's file
+tells beside it.
+"""
 
 import pytest
 from compare_runs import compared, refused
@@ -9,11 +11,15 @@ ONE, OTHER = "1" * 40, "2" * 40
 
 @pytest.fixture
 def users(measured):
-    """Returns a function that makes a record of a user's function: a repository's sha, and the hash of its file."""
+    """Returns a function that makes a record of a user's function: a repository's sha, and the hash
+    of its file.
+    """
 
     def make(sha=ONE, dirty=False, text="a", **changes):
         git = {"sha": sha, "dirty": dirty} if sha else None
-        return measured(**({"provider": MINE, "source_git": git, "source_sha256": text * 64} | changes))
+        return measured(
+            **({"provider": MINE, "source_git": git, "source_sha256": text * 64} | changes)
+        )
 
     return make
 
@@ -29,7 +35,10 @@ def names(document):
 
 
 def test_the_revisions_are_those_of_the_users_repository(capsys, users, save, here):
-    paths = save("a", users(), **here), save("b", users(OTHER, dirty=True, text="b", seed=1), **here)
+    paths = (
+        save("a", users(), **here),
+        save("b", users(OTHER, dirty=True, text="b", seed=1), **here),
+    )
     _, document = compared(capsys, *paths, "--by", "git")
     assert names(document) == {("1111111111", "2222222222-dirty")}
     # They name the sides without the option too.
@@ -46,12 +55,16 @@ def test_file_outside_a_repository_has_no_revision(capsys, users, save):
 def test_users_revisions_name_sides_among_other_providers(capsys, users, measured, save, here):
     before = save("a", users(), measured(provider="torch"), **here)
     after = save("b", users(OTHER, seed=1), measured(provider="torch", seed=2), **here)
-    assert names(compared(capsys, before, after, "--by", "git")[1]) == {("1111111111", "2222222222")}
+    assert names(compared(capsys, before, after, "--by", "git")[1]) == {
+        ("1111111111", "2222222222")
+    }
 
 
 def test_measuring_code_names_runs_if_the_users_file_is_unchanged(capsys, users, measured, save):
     records = users(), measured(provider="triton-v2", source_sha256="e" * 64)
-    before, after = (save(name, *records, git={"sha": name * 40, "dirty": False}) for name in ("a", "b"))
+    before, after = (
+        save(name, *records, git={"sha": name * 40, "dirty": False}) for name in ("a", "b")
+    )
     assert names(compared(capsys, before, after, "--by", "git")[1]) == {("a" * 10, "b" * 10)}
     # Of the user's file alone both runs are of one revision.
     found = refused(capsys, before, after, "--by", "git", "--provider", MINE)
@@ -66,7 +79,10 @@ def test_two_repositories_are_both_named(capsys, users, save, here):
 
 
 def test_a_text_that_changed_under_one_dirty_revision_is_said(capsys, users, save, here):
-    before, after = save("a", users(dirty=True), **here), save("b", users(dirty=True, text="b", scale=2), **here)
+    before, after = (
+        save("a", users(dirty=True), **here),
+        save("b", users(dirty=True, text="b", scale=2), **here),
+    )
     found = refused(capsys, before, after, "--by", "git")
     assert "both runs are of revision 1111111111-dirty; omit --by" in found
     (row,) = compared(capsys, before, after)[1]["rows"]
@@ -80,7 +96,9 @@ def reason(capsys, *arguments):
 
 def test_the_reason_tells_whether_the_file_of_a_kernel_changed(capsys, measured, users, save, here):
     def version(name, scale=1.0, text="a", seed=0):
-        return save(name, measured(scale, seed, provider="triton-v2", source_sha256=text * 64), **here)
+        return save(
+            name, measured(scale, seed, provider="triton-v2", source_sha256=text * 64), **here
+        )
 
     first = version("a")
     assert reason(capsys, first, version("b", text="b")).endswith("; its source file changed")
@@ -97,7 +115,10 @@ def test_two_revisions_of_one_text_are_said_to_be_the_same(capsys, users, save, 
 
 
 def test_two_providers_have_two_files_and_nothing_is_said(capsys, measured, save):
-    one, other = (measured(scale, provider=f"triton-v{n}", source_sha256=str(n) * 64) for n, scale in ((1, 1), (2, 2)))
+    one, other = (
+        measured(scale, provider=f"triton-v{n}", source_sha256=str(n) * 64)
+        for n, scale in ((1, 1), (2, 2))
+    )
     (row,) = compared(capsys, save("a", one, other), "--by", "version")[1]["rows"]
     assert row["verdict"] == "SLOWER"
     assert "source file" not in row["reason"]

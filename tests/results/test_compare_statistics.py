@@ -1,4 +1,6 @@
-"""Verdicts on series that were not interleaved: as right as they claim on simulated machines, many rows at once."""
+"""Verdicts on series that were not interleaved: as right as they claim on simulated machines, many
+rows at once.
+"""
 
 import math
 from collections import Counter
@@ -6,7 +8,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from results.stats.comparison import FASTER, SLOWER, UNKNOWN, UNSURE, geometric_mean, holm, judged, with_holm
+from results.stats.comparison import (
+    FASTER,
+    SLOWER,
+    UNKNOWN,
+    UNSURE,
+    geometric_mean,
+    holm,
+    judged,
+    with_holm,
+)
 from results.stats.spread import given_spread
 from results.stats.verdict import compare_sides, side_of
 
@@ -14,8 +25,13 @@ TRIALS = 1000
 
 
 def compare_many(rows, margin=0.01):
-    """Return the comparisons of rows on a machine whose measurements of the same code do not differ."""
-    return [compare_sides(side_of(before), side_of(after), margin, given_spread(0.0)) for before, after in rows]
+    """Return the comparisons of rows on a machine whose measurements of the same code do not
+    differ.
+    """
+    return [
+        compare_sides(side_of(before), side_of(after), margin, given_spread(0.0))
+        for before, after in rows
+    ]
 
 
 def compare_windows(baseline, candidate, margin=0.01):
@@ -29,7 +45,9 @@ def compare_unpaired(baseline_s, candidate_s, margin=0.01):
 def correlated(random, rows, count, correlation):
     values = random.normal(size=(rows, count))
     for at in range(1, count):
-        values[:, at] = correlation * values[:, at - 1] + math.sqrt(1 - correlation**2) * values[:, at]
+        values[:, at] = (
+            correlation * values[:, at - 1] + math.sqrt(1 - correlation**2) * values[:, at]
+        )
     return values
 
 
@@ -38,14 +56,19 @@ NOISE = {
     "one-sided": lambda random, rows, count: random.exponential(size=(rows, count)),
     "heavy-tailed": lambda random, rows, count: random.standard_t(3, size=(rows, count)),
     "correlated": lambda random, rows, count: correlated(random, rows, count, 0.3),
-    "bimodal": lambda random, rows, count: random.normal(size=(rows, count)) + 8 * (random.random((rows, count)) < 0.4),
+    "bimodal": lambda random, rows, count: (
+        random.normal(size=(rows, count)) + 8 * (random.random((rows, count)) < 0.4)
+    ),
 }
 
 
 def series(seed, sigma, count, slowdown=1.0, noise="normal", trials=TRIALS):
     """Return rows of a baseline and a candidate, each measured in one window."""
     random = np.random.default_rng(seed)
-    sides = [factor * np.exp(sigma * NOISE[noise](random, trials, count)) for factor in (1e-3, 1e-3 * slowdown)]
+    sides = [
+        factor * np.exp(sigma * NOISE[noise](random, trials, count))
+        for factor in (1e-3, 1e-3 * slowdown)
+    ]
     return [([before], [after]) for before, after in zip(*sides, strict=True)]
 
 
@@ -107,7 +130,8 @@ def test_p_value_is_5_percent_if_the_interval_touches_the_margin(degrees):
 
 
 def test_the_probability_is_that_of_student_s_distribution():
-    # Twice as far from the margin as the interval reaches: t = 2 x 2.228 at 10 degrees, two-sided 0.00122 by the table.
+    # Twice as far from the margin as the interval reaches: t = 2 x 2.228 at 10 degrees, two-sided
+    # 0.00122 by the table.
     margin, half = math.log(1.01), 0.01
     center = margin + 2 * half
     found = judged(center, center - half, center + half, 10, 50, 0.01)
@@ -115,7 +139,9 @@ def test_the_probability_is_that_of_student_s_distribution():
 
 
 def test_holm_steps_down():
-    """The example of four hypotheses: 0.01 <= 0.05/4, 0.015 <= 0.05/3, 0.03 > 0.05/2, so the rest stand."""
+    """The example of four hypotheses: 0.01 <= 0.05/4, 0.015 <= 0.05/3, 0.03 > 0.05/2, so the rest
+    stand.
+    """
     assert holm([0.03, 0.01, 0.04, 0.015]) == [False, True, False, True]
     assert holm([0.05]) == [True]
     assert holm([]) == []
@@ -138,7 +164,9 @@ def test_among_many_rows_a_weak_finding_is_chance():
 
 
 def test_tables_at_the_margin_rarely_have_a_false_row():
-    """200 tables of 20 rows, each at the margin itself, where every single row would be wrong in 2.5 % of cases."""
+    """200 tables of 20 rows, each at the margin itself, where every single row would be wrong in
+    2.5 % of cases.
+    """
     compared = compare_many(series(15, 0.01, 60, 1.01, trials=4000))
     tables = [compared[start : start + 20] for start in range(0, 4000, 20)]
     alone = sum(any(row.verdict == SLOWER for row in table) for table in tables)
@@ -149,7 +177,8 @@ def test_tables_at_the_margin_rarely_have_a_false_row():
 
 def test_the_geometric_mean_and_its_interval():
     rows = [
-        judged(math.log(ratio), math.log(ratio) - 0.03, math.log(ratio) + 0.04, 20, 50, 0.01) for ratio in (1, 2, 4)
+        judged(math.log(ratio), math.log(ratio) - 0.03, math.log(ratio) + 0.04, 20, 50, 0.01)
+        for ratio in (1, 2, 4)
     ]
     assert rows[1].reason == "time +94.09 % to +108.16 %: all of it beyond the margin of 1 %"
     ratio, (low, high) = geometric_mean(rows)

@@ -18,7 +18,9 @@ ROUNDS = 60
 
 
 def turns(scale, seed, noise=0.01, drift=0.2, size=1):
-    """Return samples of a machine that becomes slower round by round, and that all providers share."""
+    """Return samples of a machine that becomes slower round by round, and that all providers
+    share.
+    """
     generator = random.Random(f"{seed} {scale}")
     return [
         4e-6 * scale * (1 + drift * place / ROUNDS) * generator.lognormvariate(0, noise)
@@ -49,7 +51,11 @@ def interleaved(make_record):
             }
             extra |= {} if process is None else {"process": process}
             middle = sorted(taken)[len(taken) // 2]
-            ends = {"ci95_s": (min(taken), max(taken)), "samples_s": tuple(taken), "median_s": middle}
+            ends = {
+                "ci95_s": (min(taken), max(taken)),
+                "samples_s": tuple(taken),
+                "median_s": middle,
+            }
             records.append(make_record(provider=name, **(extra | ends | changes)))
         return records
 
@@ -69,7 +75,9 @@ def assert_alike(kept, rows):
         assert (row["candidate"], row["verdict"]) == (one.candidate.label, one.compared.verdict)
         assert row["ratio"] == pytest.approx(one.ratio, rel=1e-12)
         assert row["ci95"] == pytest.approx(one.ci95, rel=1e-12)
-        assert row["cycles_ratio"] == (one.cycles_ratio and pytest.approx(one.cycles_ratio, rel=1e-12))
+        assert row["cycles_ratio"] == (
+            one.cycles_ratio and pytest.approx(one.cycles_ratio, rel=1e-12)
+        )
         assert (row["windows_baseline"], row["windows_candidate"]) == (
             len(one.baseline.records),
             len(one.candidate.records),
@@ -79,7 +87,9 @@ def assert_alike(kept, rows):
 
 @pytest.mark.parametrize("is_fixed", [True, False])
 @pytest.mark.parametrize("size", [1, 3])
-def test_rounds_of_one_run_are_compared_as_the_live_command_did(save, interleaved, capsys, is_fixed, size):
+def test_rounds_of_one_run_are_compared_as_the_live_command_did(
+    save, interleaved, capsys, is_fixed, size
+):
     scales = {"torch": 1.0, "same": 1.0, "near": 1.012, "slow": 1.03, "fast": 0.95}
     records = [
         record
@@ -105,9 +115,13 @@ def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsy
 
 @pytest.mark.parametrize(
     ("rounds", "slower", "flags", "verdict"),
-    [(MIN_DISTURBED_ROUNDS, 1.1, ("preempted",), "SLOWER"), (60, 1.1, ("preempted",), "UNSURE"),
-     (60, 2.5, ("preempted",), "SLOWER"), (60, 1.1, ("not-converged",), "SLOWER")],
-)  # fmt: skip
+    [
+        (MIN_DISTURBED_ROUNDS, 1.1, ("preempted",), "SLOWER"),
+        (60, 1.1, ("preempted",), "UNSURE"),
+        (60, 2.5, ("preempted",), "SLOWER"),
+        (60, 1.1, ("not-converged",), "SLOWER"),
+    ],
+)
 def test_few_rounds_with_interference_on_both_sides_are_unsure(
     save, interleaved, capsys, monkeypatch, rounds, slower, flags, verdict
 ):
@@ -119,7 +133,9 @@ def test_few_rounds_with_interference_on_both_sides_are_unsure(
     assert ("60 rounds are too few" in row["reason"]) is (verdict == "UNSURE")
 
 
-def test_a_large_difference_of_disturbed_sides_needs_their_fastest_samples(save, interleaved, capsys):
+def test_a_large_difference_of_disturbed_sides_needs_their_fastest_samples(
+    save, interleaved, capsys
+):
     first, second = interleaved({"torch": 1.0, "a": 2.5}, seed=3, flags=("preempted",))
     waited = replace(second, samples_s=[min(first.samples_s), *second.samples_s[1:]])
     (row,) = compared(capsys, save("a", first, waited), "--by", "provider")[1]["rows"]
@@ -128,10 +144,14 @@ def test_a_large_difference_of_disturbed_sides_needs_their_fastest_samples(save,
 
 def test_a_time_of_the_interpreter_has_no_verdict(save, interleaved, capsys):
     first, second = interleaved({"torch": 1.0, "a": 2.5}, seed=3)
-    code, document = compared(capsys, save("a", first, replace(second, flags=("interpreted",))), "--by", "provider")
+    code, document = compared(
+        capsys, save("a", first, replace(second, flags=("interpreted",))), "--by", "provider"
+    )
     (row,) = document["rows"]
     assert (code, row["verdict"]) == (0, "UNSURE")
-    assert "flagged interpreted: the time of an interpreter is not that of the kernel" in row["reason"]
+    assert (
+        "flagged interpreted: the time of an interpreter is not that of the kernel" in row["reason"]
+    )
 
 
 def test_two_runs_are_two_windows_though_each_has_rounds(save, interleaved, capsys):
@@ -142,46 +162,69 @@ def test_two_runs_are_two_windows_though_each_has_rounds(save, interleaved, caps
 
 @pytest.mark.parametrize(
     "broken",
-    [{"seed": 7}, {"with": ["torch", "b"]}, {"samples_per_round": 7}, {"samples_per_round": 0}, {"is_fixed": None}],
+    [
+        {"seed": 7},
+        {"with": ["torch", "b"]},
+        {"samples_per_round": 7},
+        {"samples_per_round": 0},
+        {"is_fixed": None},
+    ],
     ids=str,
 )
 def test_what_did_not_share_rounds_is_compared_apart(save, interleaved, capsys, broken):
     first, second = interleaved({"torch": 1.0, "a": 1.1}, seed=5)
     second.interleaved.update(broken)
-    (row,) = compared(capsys, save("a", first, second), "--by", "provider", "--drift", "3%")[1]["rows"]
+    (row,) = compared(capsys, save("a", first, second), "--by", "provider", "--drift", "3%")[1][
+        "rows"
+    ]
     assert not row["paired"]
     assert "is the spread between measurements" in row["reason"]
 
 
 def test_medians_that_contradict_the_rounds_are_remarked(save, make_record, interleaved, capsys):
-    """The candidate is 1 % faster in each round, and its median of all is slower: the speed changed meanwhile."""
+    """The candidate is 1 % faster in each round, and its median of all is slower: the speed changed
+    meanwhile.
+    """
     first, second = interleaved({"torch": 1.0, "a": 1.0}, seed=7)
     base = [4e-6] * 31 + [4.4e-6] * 29
     other = [0.99 * time_s for time_s in base]
     other[30] = 4.35e-6
 
     def made(record, taken, middle):
-        return record.__class__(**{**vars(record), "samples_s": tuple(taken), "median_s": middle, "ci95_s": None})
+        return record.__class__(
+            **{**vars(record), "samples_s": tuple(taken), "median_s": middle, "ci95_s": None}
+        )
 
     path = save("a", made(first, base, 4e-6), made(second, other, 4.35e-6))
     (row,) = compared(capsys, path, "--by", "provider")[1]["rows"]
     assert row["ratio"] == pytest.approx(0.99)
     assert row["reason"].endswith(
-        "the ratio of the medians is 1.0875: the speed changed between the rounds, and the ratio is taken within each"
+        "the ratio of the medians is 1.0875: the speed changed between the rounds, and the ratio "
+        "is taken within each"
     )
     assert math.isclose(row["candidate_s"] / row["baseline_s"], 1.0875)
 
 
 def test_a_saved_comparison_is_compared_and_shown_as_it_was(save, interleaved, capsys):
     records = interleaved({"a": 1.0, "torch": 1.1})
-    old, new = save("old", *records), save("new", *records, settings={"baseline": "a", "margin": 0.2})
+    old, new = (
+        save("old", *records),
+        save("new", *records, settings={"baseline": "a", "margin": 0.2}),
+    )
     for path, margin, verdict in ((old, DEFAULT_MARGIN, "SLOWER"), (new, 0.2, "SAME")):
         found = compared(capsys, path, margin=None)[1]
         (row,) = found["rows"]
-        assert (found["summary"]["margin"], row["provider_baseline"], row["verdict"]) == (margin, "a", verdict)
+        assert (found["summary"]["margin"], row["provider_baseline"], row["verdict"]) == (
+            margin,
+            "a",
+            verdict,
+        )
         assert main(["show", path]) == 0
         assert f"\n{verdict} " in capsys.readouterr().out
-    assert compared(capsys, new, "--margin", "1%", "--by", "provider")[1]["rows"][0]["verdict"] == "SLOWER"
+    assert (
+        compared(capsys, new, "--margin", "1%", "--by", "provider")[1]["rows"][0]["verdict"]
+        == "SLOWER"
+    )
 
 
 def test_a_saved_comparison_that_compared_nothing_says_why(save, make_record, make_skipped, capsys):

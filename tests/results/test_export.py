@@ -14,7 +14,14 @@ import pytest
 
 from results.record import OPTIONAL_KEYS, Record
 from results.show.grid import markdown_text
-from results.show.rows import COLUMNS, TELEMETRY_NUMBERS, document, flat_rows, parquet_bytes, to_frame
+from results.show.rows import (
+    COLUMNS,
+    TELEMETRY_NUMBERS,
+    document,
+    flat_rows,
+    parquet_bytes,
+    to_frame,
+)
 from results.show.table import table_of_run
 from results.show.terminal import TABLE_FORMATS
 from results.store.runfile import Run, StoreError, write_output
@@ -27,7 +34,13 @@ HOSTILE = "a|b\nc\x1b[31m\\|`<b>,\"'\u202e\ud800"
 def records(make_record, make_skipped):
     return [
         make_record(),
-        make_record(provider="triton-v1", samples_s=(3e-6,), median_s=3e-6, ci95_s=(3e-6, 3e-6), flags=("a", "b")),
+        make_record(
+            provider="triton-v1",
+            samples_s=(3e-6,),
+            median_s=3e-6,
+            ci95_s=(3e-6, 3e-6),
+            flags=("a", "b"),
+        ),
         make_skipped(shape={"m": 2**40, "n": 1, "batch": 8}, options={"layout": "nt"}, flops=None),
     ]
 
@@ -40,7 +53,10 @@ def run(make_environment, records, tmp_path):
 def test_units_of_the_op_are_not_those_of_the_peak_that_judges_it(run, make_record):
     """The vector peak of this machine is unknown, so the matrix peak stands in."""
     record = make_record(op="gelu", units="vector")
-    for row in (document(run.environment, [record])["records"][0], flat_rows(run.environment, [record])[0]):
+    for row in (
+        document(run.environment, [record])["records"][0],
+        flat_rows(run.environment, [record])[0],
+    ):
         assert (row["units"], row["peak_units"]) == ("vector", "matrix")
     assert document(run.environment, [make_record(op="mine")])["records"][0]["units"] is None
 
@@ -56,7 +72,9 @@ def test_json_holds_everything_and_the_judged_keys(run):
 
 
 def test_csv_reads_back_exactly(run):
-    rows = list(csv.DictReader(io.StringIO(table_of_run(run.environment, run.records).render("csv"))))
+    rows = list(
+        csv.DictReader(io.StringIO(table_of_run(run.environment, run.records).render("csv")))
+    )
     expected = flat_rows(run.environment, run.records)
     assert list(rows[0]) == list(expected[0])
     for read, row in zip(rows, expected, strict=True):
@@ -72,7 +90,10 @@ def test_csv_reads_back_exactly(run):
 
 
 def test_the_columns_keep_their_order_whatever_the_records_have(run, make_skipped):
-    few, many = flat_rows(run.environment, [make_skipped()]), flat_rows(run.environment, run.records)
+    few, many = (
+        flat_rows(run.environment, [make_skipped()]),
+        flat_rows(run.environment, run.records),
+    )
     assert list(few[0])[: len(COLUMNS)] == list(many[0])[: len(COLUMNS)] == list(COLUMNS)
     assert list(many[0])[len(COLUMNS) :] == [
         *("shape_m", "shape_n", "shape_k", "shape_batch", "option_layout"),
@@ -84,8 +105,19 @@ def test_the_columns_keep_their_order_whatever_the_records_have(run, make_skippe
 
 
 def test_every_plain_value_that_all_records_hold_has_a_column():
-    elsewhere = {"shape", "options", "telemetry", "verified", "samples_s", "ci95_s", "compiled", "extra"}
-    elsewhere |= {key for group in OPTIONAL_KEYS for key in group}  # of some ops and commands, in JSON only
+    elsewhere = {
+        "shape",
+        "options",
+        "telemetry",
+        "verified",
+        "samples_s",
+        "ci95_s",
+        "compiled",
+        "extra",
+    }
+    elsewhere |= {
+        key for group in OPTIONAL_KEYS for key in group
+    }  # of some ops and commands, in JSON only
     assert {field.name for field in fields(Record)} - elsewhere <= set(COLUMNS)
 
 
@@ -102,20 +134,40 @@ def test_a_run_without_records_has_an_export(make_environment, format):
 
 
 def markdown_cells(text):
-    """Cells of a Markdown table as GitHub splits it: at every pipe that has no backslash before it."""
+    """Cells of a Markdown table as GitHub splits it: at every pipe that has no backslash before
+    it.
+    """
     lines = text.removesuffix("\n").split("\n\n")[-1].split("\n")
     assert all(line.startswith("| ") and line.endswith(" |") for line in lines)
-    return [[cell.strip() for cell in re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1]] for line in lines]
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1]] for line in lines
+    ]
 
 
 def test_markdown_is_the_table_that_people_read(run):
-    head, rule, first, second, skipped = markdown_cells(table_of_run(run.environment, run.records).render("md"))
-    titles = "op, case, dtype, provider, fill, options, status, reason, median, 95% CI, TFLOP/s, GB/s, FLOP/B, bound"
+    head, rule, first, second, skipped = markdown_cells(
+        table_of_run(run.environment, run.records).render("md")
+    )
+    titles = (
+        "op, case, dtype, provider, fill, options, status, reason, median, 95% CI, TFLOP/s, "
+        "GB/s, FLOP/B, bound"
+    )
     # Without `% meas` and `mix`, as nothing was measured of this machine.
     assert head == f"{titles}, MFU, MBU, % roof, flags".split(", ")
     assert rule == ["---"] * len(head)
     assert first == [
-        *("matmul", "1024x1024x1024", "bf16", "torch", "uniform", "", "ok", "", "4.295 us", "±2.3%"),
+        *(
+            "matmul",
+            "1024x1024x1024",
+            "bf16",
+            "torch",
+            "uniform",
+            "",
+            "ok",
+            "",
+            "4.295 us",
+            "±2.3%",
+        ),
         *("500.0", "1465", "341.3", "memory", "50.0%", "73.2%", "73.2%", ""),
     ]
     assert second[-1] == "a, b"
@@ -133,7 +185,9 @@ def test_markdown_keeps_any_text_within_its_cell():
 
 @pytest.mark.parametrize("format", TABLE_FORMATS[1:])
 def test_no_export_holds_what_a_terminal_obeys(make_environment, make_record, format):
-    record = make_record(provider=HOSTILE, options={HOSTILE: HOSTILE}, flags=(HOSTILE,), reason=HOSTILE)
+    record = make_record(
+        provider=HOSTILE, options={HOSTILE: HOSTILE}, flags=(HOSTILE,), reason=HOSTILE
+    )
     text = table_of_run(make_environment(run_id=HOSTILE), [record]).render(format)
     assert all(character.isprintable() or character == "\n" for character in text)
     text.encode("utf-8")
@@ -159,7 +213,9 @@ def test_parquet_reads_back_as_the_frame(run):
     frame = to_frame(run)
     assert list(read.columns) == list(frame.columns)
     assert read.samples_s[0].tolist() == list(run.records[0].samples_s)
-    pd.testing.assert_frame_equal(read.drop(columns="samples_s"), frame.drop(columns="samples_s"), check_dtype=False)
+    pd.testing.assert_frame_equal(
+        read.drop(columns="samples_s"), frame.drop(columns="samples_s"), check_dtype=False
+    )
 
 
 def test_parquet_takes_columns_of_mixed_values(make_environment, make_record, tmp_path):
@@ -169,20 +225,29 @@ def test_parquet_takes_columns_of_mixed_values(make_environment, make_record, tm
 
 
 @pytest.mark.parametrize("value", [None, 3, 0.5])
-def test_a_known_column_has_one_type_whatever_it_holds(make_environment, make_skipped, make_record, tmp_path, value):
+def test_a_known_column_has_one_type_whatever_it_holds(
+    make_environment, make_skipped, make_record, tmp_path, value
+):
     import pyarrow.parquet as pq
 
     keys = (*TELEMETRY_NUMBERS, "cgroup_throttled_periods")
     whole = None if value is None else 7
     telemetry = dict.fromkeys(keys, value) | {"cgroup_throttled_periods": whole}
-    records = (make_skipped(telemetry=telemetry, flops=whole), make_record(telemetry=dict.fromkeys(keys), flops=None))
+    records = (
+        make_skipped(telemetry=telemetry, flops=whole),
+        make_record(telemetry=dict.fromkeys(keys), flops=None),
+    )
     schema = pq.read_schema(io.BytesIO(parquet_bytes(Run(tmp_path, make_environment(), records))))
     types = {name: str(schema.field(name).type).removeprefix("large_") for name in schema.names}
     assert {types[f"telemetry_{key}"] for key in TELEMETRY_NUMBERS} == {"double"}
     assert types["telemetry_cgroup_throttled_periods"] == "int64"
     assert {types[name] for name in ("flops", "samples", "copies", "shape_m")} == {"int64"}
-    assert {types[name] for name in ("median_s", "warm_median_s", "mfu", "host_latency_s")} == {"double"}
-    assert {types[name] for name in ("reason", "bound", "flags", "flag_reasons", "fill", "excess")} == {"string"}
+    assert {types[name] for name in ("median_s", "warm_median_s", "mfu", "host_latency_s")} == {
+        "double"
+    }
+    assert {
+        types[name] for name in ("reason", "bound", "flags", "flag_reasons", "fill", "excess")
+    } == {"string"}
     assert {types[name] for name in ("converged", "settled")} == {"bool"}
 
 
@@ -196,7 +261,11 @@ def test_why_telemetry_is_missing_is_left_to_json(make_environment, make_record)
     record = make_record(telemetry={"power_w": None, "errors": {"power_w": "NoPermission"}})
     assert "NoPermission" in table_of_run(make_environment(), [record]).render("json")
     text = table_of_run(make_environment(), [record]).render("csv")
-    assert ("NoPermission" in text, "telemetry_errors" in text, "telemetry_power_w" in text) == (False, False, True)
+    assert ("NoPermission" in text, "telemetry_errors" in text, "telemetry_power_w" in text) == (
+        False,
+        False,
+        True,
+    )
 
 
 def test_parquet_without_pyarrow_is_one_clear_line(run, monkeypatch):

@@ -53,16 +53,29 @@ GITHUB = {  # the interface BenchmarkResult of github-action-benchmark, which re
 
 
 def table(required, **columns):
-    return {"type": "object", "properties": columns, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": columns,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 COUNT = {"type": "integer", "minimum": 0}
-PYTORCH = {  # columns of oss_ci_benchmark_v3/schema.sql of pytorch/test-infra that a benchmark fills in
+# Columns of oss_ci_benchmark_v3/schema.sql of pytorch/test-infra that a benchmark fills in.
+PYTORCH = {
     "type": "array",
     "items": table(
         ["benchmark", "model", "metric"],
         benchmark=table(["name"], name=TEXT, mode=TEXT, dtype=TEXT, extra_info=TEXTS),
-        model=table(["name"], name=TEXT, type=TEXT, backend=TEXT, origins={"type": "array"}, extra_info=TEXTS),
+        model=table(
+            ["name"],
+            name=TEXT,
+            type=TEXT,
+            backend=TEXT,
+            origins={"type": "array"},
+            extra_info=TEXTS,
+        ),
         metric=table(
             ["name", "benchmark_values"],
             name=TEXT,
@@ -72,34 +85,66 @@ PYTORCH = {  # columns of oss_ci_benchmark_v3/schema.sql of pytorch/test-infra t
         ),
         dependencies={
             "type": "object",
-            "additionalProperties": table([], repo=TEXT, branch=TEXT, sha=TEXT, version=TEXT, extra_info=TEXTS),
+            "additionalProperties": table(
+                [], repo=TEXT, branch=TEXT, sha=TEXT, version=TEXT, extra_info=TEXTS
+            ),
         },
         runners={
             "type": "array",
-            "items": table([], name=TEXT, type=TEXT, cpu_info=TEXT, cpu_count=COUNT, gpu_info=TEXT, gpu_count=COUNT),
+            "items": table(
+                [],
+                name=TEXT,
+                type=TEXT,
+                cpu_info=TEXT,
+                cpu_count=COUNT,
+                gpu_info=TEXT,
+                gpu_count=COUNT,
+            ),
         },
     ),
 }
 
 DECIMAL = re.compile(r"\d+(\.\d+)?")
-SUITE = ["name", "package", "id", "timestamp", "hostname", "tests", "failures", "errors", "skipped", "time"]
+SUITE = [
+    "name",
+    "package",
+    "id",
+    "timestamp",
+    "hostname",
+    "tests",
+    "failures",
+    "errors",
+    "skipped",
+    "time",
+]
 
 
 def read_junit(text):
-    """Return the test cases by name, after checks of what JUnit.xsd of windyroad/JUnit-Schema requires."""
+    """Return the test cases by name, after checks of what JUnit.xsd of windyroad/JUnit-Schema
+    requires.
+    """
     root = ElementTree.fromstring(text.encode())
     (suite,) = root
     assert (root.tag, suite.tag, sorted(suite.attrib)) == ("testsuites", "testsuite", sorted(SUITE))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
     cases = suite.findall("testcase")
-    assert [child.tag for child in suite] == ["properties", *["testcase"] * len(cases), "system-out", "system-err"]
+    assert [child.tag for child in suite] == [
+        "properties",
+        *["testcase"] * len(cases),
+        "system-out",
+        "system-err",
+    ]
     assert all(sorted(child.attrib) == ["name", "value"] for child in suite[0])
     for case in cases:
         assert sorted(case.attrib) == ["classname", "name", "time"]
         assert len(case) <= 1
-        assert all(child.tag in ("failure", "error", "skipped") and child.get("type") for child in case)
+        assert all(
+            child.tag in ("failure", "error", "skipped") and child.get("type") for child in case
+        )
     assert all(DECIMAL.fullmatch(element.get("time")) for element in (suite, *cases))
-    counts = [len(suite.findall(f"testcase{path}")) for path in ("", "/failure", "/error", "/skipped")]
+    counts = [
+        len(suite.findall(f"testcase{path}")) for path in ("", "/failure", "/error", "/skipped")
+    ]
     assert [int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")] == counts
     assert len({case.get("name") for case in cases}) == len(cases)
     return {case.get("name"): case for case in cases}
@@ -129,7 +174,11 @@ def names_in(form, text):
     if form == "junit":
         return list(read_junit(text))
     document = json.loads(text)
-    return [row.get("name") or row["model"]["name"] for row in document] if form != "bmf" else list(document)
+    return (
+        [row.get("name") or row["model"]["name"] for row in document]
+        if form != "bmf"
+        else list(document)
+    )
 
 
 def test_bmf_has_measures_with_their_intervals(save, make_record, capsys):
@@ -137,10 +186,18 @@ def test_bmf_has_measures_with_their_intervals(save, make_record, capsys):
     jsonschema.validate(document, BMF)
     assert document == {
         NAME: {
-            "latency": pytest.approx({"value": 1e9 * MEDIAN_S, "lower_value": 4200, "upper_value": 4400}),
-            "throughput": pytest.approx({"value": 1 / MEDIAN_S, "lower_value": 1 / HIGH_S, "upper_value": 1 / LOW_S}),
+            "latency": pytest.approx(
+                {"value": 1e9 * MEDIAN_S, "lower_value": 4200, "upper_value": 4400}
+            ),
+            "throughput": pytest.approx(
+                {"value": 1 / MEDIAN_S, "lower_value": 1 / HIGH_S, "upper_value": 1 / LOW_S}
+            ),
             "mfu": pytest.approx(
-                {"value": 0.5, "lower_value": 0.5 * MEDIAN_S / HIGH_S, "upper_value": 0.5 * MEDIAN_S / LOW_S}
+                {
+                    "value": 0.5,
+                    "lower_value": 0.5 * MEDIAN_S / HIGH_S,
+                    "upper_value": 0.5 * MEDIAN_S / LOW_S,
+                }
             ),
         }
     }
@@ -150,7 +207,11 @@ def test_github_benchmark_has_half_the_interval_as_range(save, make_record, caps
     document = json.loads(export(capsys, save("a", make_record()), "github-benchmark")[0])
     jsonschema.validate(document, GITHUB)
     (entry,) = document
-    assert (entry["name"], entry["unit"], entry["value"]) == (NAME, "ns", pytest.approx(1e9 * MEDIAN_S))
+    assert (entry["name"], entry["unit"], entry["value"]) == (
+        NAME,
+        "ns",
+        pytest.approx(1e9 * MEDIAN_S),
+    )
     # The pattern of src/extractRangeInfo.ts; the rest must be a number.
     assert float(re.search(r"(?:\+-|±)\s*(\d.*)", entry["range"])[1]) == pytest.approx(100)
     assert entry["extra"].split("\n") == [
@@ -170,16 +231,24 @@ def test_pytorch_v3_has_samples_roof_and_command(save, make_record, capsys):
     assert row["metric"]["benchmark_values"] == list(record.samples_s)
     assert row["metric"]["target_value"] == pytest.approx(max(ROOF_S, 2**31 / 1000e12))
     texts = row["metric"]["extra_info"]
-    assert [float(texts[key]) for key in ("median_s", "ci95_low_s", "ci95_high_s")] == [MEDIAN_S, LOW_S, HIGH_S]
+    assert [float(texts[key]) for key in ("median_s", "ci95_low_s", "ci95_high_s")] == [
+        MEDIAN_S,
+        LOW_S,
+        HIGH_S,
+    ]
     assert row["dependencies"] == {"python": {"version": "3.11.9"}, "torch": {"version": "2.13.0"}}
-    assert row["runners"] == [{"name": "h100-sxm", "type": "cuda", "gpu_info": "NVIDIA H100 80GB HBM3"}]
+    assert row["runners"] == [
+        {"name": "h100-sxm", "type": "cuda", "gpu_info": "NVIDIA H100 80GB HBM3"}
+    ]
 
 
 def test_openmetrics_has_a_gauge_for_each_quantity(save, make_record, capsys):
     text = export(capsys, save("a", make_record(), make_record(**UNKNOWN)), "openmetrics")[0]
     assert text.endswith("# EOF\n")
     case = {"op": "matmul", "case": "1024x1024x1024", "dtype": "bf16", "device": "h100-sxm"}
-    known, other = (tuple(sorted((case | {"provider": name}).items())) for name in ("torch", "triton-v1"))
+    known, other = (
+        tuple(sorted((case | {"provider": name}).items())) for name in ("torch", "triton-v1")
+    )
     assert read_openmetrics(text) == {
         "roofmark_time_seconds": {known: MEDIAN_S, other: MEDIAN_S},
         "roofmark_time_ci95_low_seconds": {known: LOW_S},
@@ -207,10 +276,20 @@ def test_unknown_interval_samples_and_roof_are_left_out(save, make_record, capsy
 
 
 def test_junit_without_a_baseline(save, make_record, make_skipped, capsys):
-    failed = [make_skipped(status=status, provider=status, reason="raised") for status in ("failed", "invalid")]
-    text, notes = export(capsys, save("a", make_record(), *failed, make_skipped(provider="x")), "junit")
+    failed = [
+        make_skipped(status=status, provider=status, reason="raised")
+        for status in ("failed", "invalid")
+    ]
+    text, notes = export(
+        capsys, save("a", make_record(), *failed, make_skipped(provider="x")), "junit"
+    )
     cases = read_junit(text)
-    assert [[child.tag for child in case] for case in cases.values()] == [[], ["error"], ["error"], ["skipped"]]
+    assert [[child.tag for child in case] for case in cases.values()] == [
+        [],
+        ["error"],
+        ["error"],
+        ["skipped"],
+    ]
     assert float(cases[NAME].get("time")) == pytest.approx(MEDIAN_S, rel=1e-6)
     assert cases[NAME.replace("torch", "failed")][0].get("message") == "raised"
     assert "±2.3%" in text
@@ -219,7 +298,12 @@ def test_junit_without_a_baseline(save, make_record, make_skipped, capsys):
 
 @pytest.mark.parametrize(
     ("scale", "verdict", "tags"),
-    [(1.1, "SLOWER", ["failure"]), (1.01, "UNSURE", ["skipped"]), (1.0, "SAME", []), (0.9, "FASTER", [])],
+    [
+        (1.1, "SLOWER", ["failure"]),
+        (1.01, "UNSURE", ["skipped"]),
+        (1.0, "SAME", []),
+        (0.9, "FASTER", []),
+    ],
 )
 def test_junit_has_the_verdicts_of_compare(save, measured, capsys, scale, verdict, tags):
     before = save("a", measured(seed=1), again=True)
@@ -233,7 +317,10 @@ def test_junit_has_the_verdicts_of_compare(save, measured, capsys, scale, verdic
         assert child.get("type") == verdict
         assert f"{row['ratio']:.4f}x the time" in child.get("message")
         assert child.get("message").endswith(row["reason"])
-    assert cases[NAME.replace("torch", "new")][0].get("message") == "not compared: no matching row in the baseline"
+    assert (
+        cases[NAME.replace("torch", "new")][0].get("message")
+        == "not compared: no matching row in the baseline"
+    )
 
 
 def test_junit_of_a_run_without_any_result_has_errors(save, measured, make_skipped, capsys):
@@ -243,8 +330,12 @@ def test_junit_of_a_run_without_any_result_has_errors(save, measured, make_skipp
 
 
 @pytest.mark.parametrize("form", [name for name in FORMATS if name != "junit"])
-def test_rows_without_a_time_are_counted_and_left_out(save, make_record, make_skipped, capsys, form):
-    text, notes = export(capsys, save("a", make_record(), make_skipped(status="failed"), make_skipped()), form)
+def test_rows_without_a_time_are_counted_and_left_out(
+    save, make_record, make_skipped, capsys, form
+):
+    text, notes = export(
+        capsys, save("a", make_record(), make_skipped(status="failed"), make_skipped()), form
+    )
     assert notes == ["note: 2 of 3 rows have no time and are left out"]
     if form == "openmetrics":
         assert len(read_openmetrics(text)["roofmark_time_seconds"]) == 1
@@ -271,7 +362,13 @@ def test_each_row_has_its_own_name(save, make_record, capsys, form):
     rows = [{}, {"options": usual | {"layout": "nt"}}, {"fill": "zeros"}, {}, {"options": usual}]
     path = save("a", *(make_record(**changes) for changes in rows), settings={"cache": "warm"})
     text = export(capsys, path, form)[0]
-    options = ["cache=warm", "cache=warm layout=nt", "cache=warm fill=zeros", "cache=warm #2", "cache=warm #3"]
+    options = [
+        "cache=warm",
+        "cache=warm layout=nt",
+        "cache=warm fill=zeros",
+        "cache=warm #2",
+        "cache=warm #3",
+    ]
     if form == "openmetrics":
         labels = map(dict, read_openmetrics(text)["roofmark_time_seconds"])
         assert [label["options"] for label in labels] == options
@@ -281,7 +378,10 @@ def test_each_row_has_its_own_name(save, make_record, capsys, form):
 
 def test_name_does_not_depend_on_other_rows(save, make_record):
     row = make_record(options={"layout": "nt"})
-    alone, among = (load_run(save(name, *records)) for name, records in (("a", [row]), ("b", [make_record(), row])))
+    alone, among = (
+        load_run(save(name, *records))
+        for name, records in (("a", [row]), ("b", [make_record(), row]))
+    )
     assert rows_of(alone, print)[0].name == rows_of(among, print)[1].name == f"{NAME}[layout=nt]"
 
 
@@ -308,7 +408,9 @@ def test_wrong_arguments_are_one_line(save, make_record, tmp_path, capsys, argum
 def test_the_newest_run_is_exported_to_a_file_by_default(save, make_record, tmp_path, capsys):
     save("a", make_record())
     path = tmp_path / "new" / "bencher.json"
-    assert results.main(["export", "--runs", str(tmp_path), "--format", "bmf", "-o", str(path)]) == 0
+    assert (
+        results.main(["export", "--runs", str(tmp_path), "--format", "bmf", "-o", str(path)]) == 0
+    )
     assert capsys.readouterr() == ("", f"saved: {path}: 1 records of run 20261120T210312Z-a\n")
     assert list(json.loads(path.read_text())) == [NAME]
 
@@ -325,7 +427,11 @@ def test_commands_of_the_workflow_have_valid_arguments():
     for command in commands:
         module, *arguments = shlex.split(command)
         _, _, family = module.partition("bench.")
-        parser = build_parser(family, "", (), ops[family], options_of(family)) if family else results._parser()
+        parser = (
+            build_parser(family, "", (), ops[family], options_of(family))
+            if family
+            else results._parser()
+        )
         parsed.setdefault(module, []).append(vars(parser.parse_args(arguments)))
     measured = [str(options["output"]) for options in parsed["bench.elementwise"]]
     assert measured == ["../runs/base-1.jsonl", "runs/head-1.jsonl"]

@@ -1,4 +1,6 @@
-"""`bench fleet-report`: verdicts, causes and outputs on synthetic fleets with known slow devices."""
+"""`bench fleet-report`: verdicts, causes and outputs on synthetic fleets with known slow
+devices.
+"""
 
 import json
 import os
@@ -17,7 +19,14 @@ from results.fleet.causes import explain
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
 from results.fleet.output import document, draw
-from tests.validation.fleet_generator import CLASSES, device_lines, environment, fleet, healthy, record
+from tests.validation.fleet_generator import (
+    CLASSES,
+    device_lines,
+    environment,
+    fleet,
+    healthy,
+    record,
+)
 from tests.validation.fleets import counts_of
 
 
@@ -29,7 +38,9 @@ def written(directory, files):
 
 
 def small(tmp_path, ranks, size=16, **unlike):
-    """Write 16 ranks of healthy devices, with other lines for some of them: `{rank: options of device_lines}`."""
+    """Write 16 ranks of healthy devices, with other lines for some of them:
+    `{rank: options of device_lines}`.
+    """
     rng = random.Random(7)
     for rank in range(size):
         lines = device_lines(rng, rank, size, **(unlike | ranks.get(rank, {})))
@@ -52,11 +63,17 @@ def judged(directory, *history):
 
 
 def by_rank(directory, *history):
-    return {finding.device.fleet.rank: finding for finding in judged(directory, *history)[0] if finding.device}
+    return {
+        finding.device.fleet.rank: finding
+        for finding in judged(directory, *history)[0]
+        if finding.device
+    }
 
 
 def not_ok(directory, *history):
-    return {rank: f.verdict for rank, f in by_rank(directory, *history).items() if f.verdict != "ok"}
+    return {
+        rank: f.verdict for rank, f in by_rank(directory, *history).items() if f.verdict != "ok"
+    }
 
 
 def test_slow_devices_are_found_with_their_cause(tmp_path):
@@ -77,7 +94,9 @@ def test_recall_false_flags_and_causes_of_1000_devices(spread):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("spread", "recall", "false_per_1000"), [(0.003, 0.99, 1), (0.01, 0.99, 1), (0.03, 0.9, 5)])
+@pytest.mark.parametrize(
+    ("spread", "recall", "false_per_1000"), [(0.003, 0.99, 1), (0.01, 0.99, 1), (0.03, 0.9, 5)]
+)
 def test_recall_false_flags_and_causes_of_8_fleets(spread, recall, false_per_1000):
     counts = counts_of(spread, seeds=8, rules=False)
     assert counts["found"] >= recall * counts["slow"]
@@ -91,7 +110,7 @@ from pathlib import Path
 from bench.__main__ import main
 main(["fleet-report", sys.argv[1]])
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])  # getrusage counts the parent
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.exhaustive
@@ -100,7 +119,10 @@ def test_memory_of_1000_files_with_20_rows(tmp_path):
     samples = [1e-3] * 100
     for rank in range(size):
         first, *rows = device_lines(rng, rank, size)
-        rows = [row | {"samples_s": samples, "telemetry": row["telemetry"] | {"errors": {}}} for row in rows]
+        rows = [
+            row | {"samples_s": samples, "telemetry": row["telemetry"] | {"errors": {}}}
+            for row in rows
+        ]
         rows += [
             row | {"dtype": dtype}
             for row in rows
@@ -108,8 +130,12 @@ def test_memory_of_1000_files_with_20_rows(tmp_path):
             for dtype in ("fp16", "fp8e4m3", "fp32", "int8")
         ]
         assert len(rows) == 20
-        (tmp_path / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [first, *rows]))
-    out = subprocess.run([sys.executable, "-c", PEAK, tmp_path], capture_output=True, text=True, check=True).stdout
+        (tmp_path / f"{rank}.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in [first, *rows])
+        )
+    out = subprocess.run(
+        [sys.executable, "-c", PEAK, tmp_path], capture_output=True, text=True, check=True
+    ).stdout
     assert int(out.split()[-1]) < 300 * 1024
 
 
@@ -132,7 +158,10 @@ def test_the_order_of_files_does_not_matter(tmp_path):
     names = list(files)
     random.Random(0).shuffle(names)
     shuffled = dict(zip(names, files.values(), strict=True))
-    first, second = (judged(written(tmp_path / name, content)) for name, content in (("a", files), ("b", shuffled)))
+    first, second = (
+        judged(written(tmp_path / name, content))
+        for name, content in (("a", files), ("b", shuffled))
+    )
     assert repr(first[0]) == repr(second[0])
 
 
@@ -145,7 +174,17 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
     rng = random.Random(3)
     for rank in range(80):
         node_loss, cause = (0.1, "memory" if rank == 18 else None) if 16 <= rank < 24 else (0, None)
-        lines = [*device_lines(rng, rank, 80, node_loss=node_loss, spread=0.003, cause=cause, loss=0.1 * bool(cause))]
+        lines = [
+            *device_lines(
+                rng,
+                rank,
+                80,
+                node_loss=node_loss,
+                spread=0.003,
+                cause=cause,
+                loss=0.1 * bool(cause),
+            )
+        ]
         lines[0]["fleet"]["rack"] = f"rack {rank // 8}"
         for line in lines[1:] if node_loss else ():
             line["telemetry"]["sm_clock_hz"] *= 1 - node_loss
@@ -156,15 +195,21 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
     assert not_ok(tmp_path) == {18: "slow"}
     member = by_rank(tmp_path)[17]
     assert member.evidence == ["n0002 is slow as a whole"]
-    assert all(abs(row.clock) < 0.03 for row in member.rows if row.metric.ceiling == "tensor")  # relative, too
+    assert all(
+        abs(row.clock) < 0.03 for row in member.rows if row.metric.ceiling == "tensor"
+    )  # relative, too
 
 
 def test_a_slow_rack_is_reported_instead_of_its_nodes(tmp_path):
     small(tmp_path, {rank: {"node_loss": 0.1} for rank in range(16)}, size=96, spread=0.003)
     for rank in range(96):
-        edited(tmp_path, rank, lambda lines, rank=rank: lines[0]["fleet"].update(rack=f"r{rank // 16}"))
+        edited(
+            tmp_path, rank, lambda lines, rank=rank: lines[0]["fleet"].update(rack=f"r{rank // 16}")
+        )
     findings, _, _ = judged(tmp_path)
-    assert [(f.rack, f.node, f.fell) for f in findings if f.verdict != "ok"] == [("r0", None, ["tensor"])]
+    assert [(f.rack, f.node, f.fell) for f in findings if f.verdict != "ok"] == [
+        ("r0", None, ["tensor"])
+    ]
 
 
 def test_a_fall_in_one_phase_without_a_cause_is_suspect(tmp_path):
@@ -172,14 +217,19 @@ def test_a_fall_in_one_phase_without_a_cause_is_suspect(tmp_path):
         def change(lines):
             for line in lines:
                 if line.get("op") == "copy" and line["options"]["phase"] == phase:
-                    line |= {"median_s": factor * line["median_s"], "ci95_s": [factor * end for end in line["ci95_s"]]}
+                    line |= {
+                        "median_s": factor * line["median_s"],
+                        "ci95_s": [factor * end for end in line["ci95_s"]],
+                    }
 
         return change
 
     small(tmp_path, {})
     edited(tmp_path, 5, times("together", 1.2))
     assert not_ok(tmp_path) == {5: "suspect"}
-    edited(tmp_path, 5, lambda lines: lines[0]["fleet"]["health"]["remapped_rows"].update(pending=1))
+    edited(
+        tmp_path, 5, lambda lines: lines[0]["fleet"]["health"]["remapped_rows"].update(pending=1)
+    )
     assert not_ok(tmp_path) == {5: "slow"}  # the cause confirms it
     edited(tmp_path, 5, times("solo", 0.6))
     assert not_ok(tmp_path) == {5: "suspect"}  # a device that is faster alone was disturbed
@@ -187,7 +237,13 @@ def test_a_fall_in_one_phase_without_a_cause_is_suspect(tmp_path):
 
 def test_a_wide_interval_is_unstable(tmp_path):
     small(tmp_path, {})
-    edited(tmp_path, 5, lambda lines: [line.update(ci95_s=[1e-9, 1.0]) for line in lines if line.get("op") == "copy"])
+    edited(
+        tmp_path,
+        5,
+        lambda lines: [
+            line.update(ci95_s=[1e-9, 1.0]) for line in lines if line.get("op") == "copy"
+        ],
+    )
     assert not_ok(tmp_path) == {5: "unstable"}
 
 
@@ -206,7 +262,11 @@ def test_an_interval_that_reaches_the_limit_is_suspect(tmp_path):
 def test_facts_that_all_peers_have_explain_nothing(tmp_path):
     small(tmp_path, {5: {"cause": "locked clock", "loss": 0.15}})
     for rank in range(16):
-        edited(tmp_path, rank, lambda lines: [line["telemetry"]["throttle"].update(thermal=0.3) for line in lines[1:]])
+        edited(
+            tmp_path,
+            rank,
+            lambda lines: [line["telemetry"]["throttle"].update(thermal=0.3) for line in lines[1:]],
+        )
     assert by_rank(tmp_path)[5].rule.cause == "locked clock"
 
 
@@ -230,9 +290,13 @@ def test_few_peers(tmp_path, size, verdict):
 def test_another_device_has_no_peers_and_a_small_group_is_widened(tmp_path):
     small(tmp_path, {})
     edited(tmp_path, 2, lambda lines: lines[0]["device"].update(name="NVIDIA A100"))
-    edited(tmp_path, 6, lambda lines: lines[0]["fleet"]["health"].update(vbios="other", driver="590"))
+    edited(
+        tmp_path, 6, lambda lines: lines[0]["fleet"]["health"].update(vbios="other", driver="590")
+    )
     findings, groups, _ = judged(tmp_path)
-    assert {f.device.fleet.rank: f.evidence for f in findings if f.verdict != "ok"} == {2: ["no peers"]}
+    assert {f.device.fleet.rank: f.evidence for f in findings if f.verdict != "ok"} == {
+        2: ["no peers"]
+    }
     assert [group.ignored for group in groups] == [(), ("driver", "vbios"), ("driver", "vbios")]
 
 
@@ -251,8 +315,18 @@ def test_failed_wrong_and_missing_rows(tmp_path):
     (tmp_path / "4.jsonl").unlink()
     edited(tmp_path, 5, lambda lines: lines.__delitem__(slice(3, None)))  # killed after two rows
     found = by_rank(tmp_path)
-    assert not_ok(tmp_path) == {1: "unmeasured", 2: "suspect", 3: "unmeasured", 4: "unmeasured", 5: "unmeasured"}
-    assert found[5].evidence[0].startswith("not measured, unlike peers: launch solo, launch together, ")
+    assert not_ok(tmp_path) == {
+        1: "unmeasured",
+        2: "suspect",
+        3: "unmeasured",
+        4: "unmeasured",
+        5: "unmeasured",
+    }
+    assert (
+        found[5]
+        .evidence[0]
+        .startswith("not measured, unlike peers: launch solo, launch together, ")
+    )
     assert found[1].evidence == ["matmul together failed: killed by signal 9"]
     assert (found[2].rule.cause, found[2].severity) == ("wrong result", "ISOLATE")
     assert (found[4].device.fleet.node, found[4].evidence) == ("n0000", ["no file of this rank"])
@@ -269,7 +343,12 @@ def test_drift_needs_three_slow_runs(tmp_path):
     def run_of(day, loss):
         (tmp_path / str(day)).mkdir()
         fault = {"cause": "unknown", "loss": loss} if loss else {}
-        return small(tmp_path / str(day), {5: fault}, started=f"2026-11-{day:02}T12:00:00+00:00", spread=0.001)
+        return small(
+            tmp_path / str(day),
+            {5: fault},
+            started=f"2026-11-{day:02}T12:00:00+00:00",
+            spread=0.001,
+        )
 
     runs = [run_of(1, 0), run_of(2, 0), run_of(3, 0.03), run_of(4, 0.03)]
     assert by_rank(runs[-1], *runs[:-1])[5].drift is None
@@ -310,7 +389,9 @@ def test_older_files_in_the_directory_are_history(tmp_path):
     for path in old.iterdir():
         path.rename(tmp_path / f"old-{path.name}")
     assert not not_ok(tmp_path)
-    assert judged(tmp_path)[2] == ["older or duplicate files: 16; the newest of each rank is judged"]
+    assert judged(tmp_path)[2] == [
+        "older or duplicate files: 16; the newest of each rank is judged"
+    ]
     (tmp_path / "7.jsonl").unlink()
     assert by_rank(tmp_path)[7].evidence == ["no file of this rank since 2026-11-01 12:00:00"]
 
@@ -325,7 +406,9 @@ def test_nodes_that_were_launched_one_by_one(tmp_path):
     assert not not_ok(tmp_path)
     (tmp_path / "13.jsonl").unlink()
     findings, _, _ = judged(tmp_path)
-    assert [(f.node, f.device.fleet.rank) for f in findings if f.verdict == "unmeasured"] == [("n1", 5)]
+    assert [(f.node, f.device.fleet.rank) for f in findings if f.verdict == "unmeasured"] == [
+        ("n1", 5)
+    ]
 
 
 def test_launches_of_the_same_size_are_told_apart_by_local_ranks(tmp_path):
@@ -334,7 +417,11 @@ def test_launches_of_the_same_size_are_told_apart_by_local_ranks(tmp_path):
         for rank in range(16):
             node, uuid = f"{launch}{rank // 8}", f"GPU-{launch}{rank}"
             path = tmp_path / launch / f"{rank}.jsonl"
-            text = path.read_text().replace(f'"GPU-{rank}"', f'"{uuid}"').replace(f'"n000{rank // 8}"', f'"{node}"')
+            text = (
+                path.read_text()
+                .replace(f'"GPU-{rank}"', f'"{uuid}"')
+                .replace(f'"n000{rank // 8}"', f'"{node}"')
+            )
             path.write_text(text.replace('"run_id": "', f'"run_id": "{launch}'))
     devices, _, _ = read_fleet([tmp_path / "a", tmp_path / "b"])
     assert len(devices) == 32
@@ -342,7 +429,9 @@ def test_launches_of_the_same_size_are_told_apart_by_local_ranks(tmp_path):
 
 def test_collectives_of_the_ranks_are_passed_over_and_a_directory_without_files_is_named(tmp_path):
     small(tmp_path, {})
-    edited(tmp_path, 3, lambda lines: [line.update(op="all-reduce") for line in lines[1:]], "x.jsonl")
+    edited(
+        tmp_path, 3, lambda lines: [line.update(op="all-reduce") for line in lines[1:]], "x.jsonl"
+    )
     (tmp_path / "runs").mkdir()
     assert judged(tmp_path)[2] == []
     assert judged(tmp_path, tmp_path / "runs")[2] == [
@@ -369,7 +458,10 @@ def test_a_foreign_file_is_one_line(tmp_path, name):
     small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
     (tmp_path / "x.jsonl").write_bytes(HOSTILE[name])
     assert not_ok(tmp_path) == {3: "slow"}
-    assert [note.startswith(f"{tmp_path / 'x.jsonl'}: not a rank's file: ") for note in judged(tmp_path)[2]] == [True]
+    assert [
+        note.startswith(f"{tmp_path / 'x.jsonl'}: not a rank's file: ")
+        for note in judged(tmp_path)[2]
+    ] == [True]
 
 
 ODD = {
@@ -465,13 +557,25 @@ def test_junit_has_a_failure_for_each_slow_device(tmp_path, capsys):
 def test_prometheus_has_the_labels_of_dcgm_exporter(tmp_path, capsys):
     small(tmp_path, {3: {"cause": "power cap", "loss": 0.2}})
     main(["fleet-report", str(tmp_path), "--format", "prometheus"])
-    families = {family.name: family for family in text_string_to_metric_families(capsys.readouterr().out)}
-    limits = {sample.labels["UUID"]: sample for sample in families["roofmark_fleet_power_limit_watts"].samples}
+    families = {
+        family.name: family for family in text_string_to_metric_families(capsys.readouterr().out)
+    }
+    limits = {
+        sample.labels["UUID"]: sample
+        for sample in families["roofmark_fleet_power_limit_watts"].samples
+    }
     assert limits["GPU-3"].value < 700 == limits["GPU-4"].value
-    labels = {"gpu": "3", "pci_bus_id": "0000:03:00.0", "modelName": "NVIDIA H100 80GB HBM3", "Hostname": "n0000"}
+    labels = {
+        "gpu": "3",
+        "pci_bus_id": "0000:03:00.0",
+        "modelName": "NVIDIA H100 80GB HBM3",
+        "Hostname": "n0000",
+    }
     assert limits["GPU-3"].labels == labels | {"UUID": "GPU-3"}
     verdicts = families["roofmark_fleet_verdict"].samples
-    assert {s.labels["UUID"] for s in verdicts if s.labels["verdict"] == "slow" and s.value} == {"GPU-3"}
+    assert {s.labels["UUID"] for s in verdicts if s.labels["verdict"] == "slow" and s.value} == {
+        "GPU-3"
+    }
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,10 @@ def test_a_column_that_may_not_leave_goes_below_its_rows():
         "    slower than the baseline, beyond the margin of",
     ]
     assert lines[-3] == "    provider torch -> torch#2"
-    assert lines[-2:] == ["the terminal is too narrow for: 95% CI, flagged", "(--format csv has all)"]
+    assert lines[-2:] == [
+        "the terminal is too narrow for: 95% CI, flagged",
+        "(--format csv has all)",
+    ]
 
 
 def test_narrow_table_moves_shared_cells_into_headings():
@@ -57,7 +60,11 @@ def test_narrow_table_moves_shared_cells_into_headings():
         Column("dtype", ("bf16", "bf16", "bf16", "bf16"), heads=True),
         Column("n", ("1", "2", "3", "4"), "right"),
     ]
-    assert shown(14, columns, ()) == ["op    dtype  n", "─" * 14, *(f"{op:4}  bf16   {n}" for op, n in OPS)]
+    assert shown(14, columns, ()) == [
+        "op    dtype  n",
+        "─" * 14,
+        *(f"{op:4}  bf16   {n}" for op, n in OPS),
+    ]
     assert shown(13, columns, ()) == ["n", "─", "gelu bf16", "1", "2", "add bf16", "3", "4"]
     columns[0] = Column("op", ("gelu", "add", "gelu", "add"), heads=True)
     assert shown(13, columns, ())[0] == "op    dtype  n"

@@ -16,7 +16,9 @@ from results.__main__ import main
 
 @pytest.fixture
 def keep(keep, make_record):
-    """Returns a function that saves a run of one day, at a time relative to 4 us, with noise of 0.2 %."""
+    """Returns a function that saves a run of one day, at a time relative to 4 us, with noise of 0.2
+    %.
+    """
 
     def write(day, scale=1.0, provider="torch", environment=None, **changes):
         taken = samples(scale, f"{day} {provider} {changes}", 60)
@@ -55,8 +57,16 @@ def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):
         keep(day)
     (series,) = shown(capsys, "--op", "matmul")
     points = series["points"]
-    assert [point["started_at"][:10] for point in points] == ["2026-11-01", "2026-11-02", "2026-11-03"]
-    assert [point["revision"] for point in points] == ["0101010101", "0202020202-dirty", "0303030303"]
+    assert [point["started_at"][:10] for point in points] == [
+        "2026-11-01",
+        "2026-11-02",
+        "2026-11-03",
+    ]
+    assert [point["revision"] for point in points] == [
+        "0101010101",
+        "0202020202-dirty",
+        "0303030303",
+    ]
     assert [point["verdict"] for point in points] == [None, "SAME", "SLOWER"]
     assert [point["is_change"] for point in points] == [False, False, True]
     assert "is the spread between measurements" in points[2]["reason"]
@@ -136,7 +146,9 @@ def test_each_provider_has_its_own_series(keep, capsys):
     ]
     main(["history", "--format", "md"])
     out = capsys.readouterr().out
-    assert out.startswith("**matmul 1024x1024x1024 bf16 uniform cold on h100-sxm**\n\n| date | revision |")
+    assert out.startswith(
+        "**matmul 1024x1024x1024 bf16 uniform cold on h100-sxm**\n\n| date | revision |"
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,14 +171,20 @@ def test_more_than_one_case_is_refused(keep, capsys, changes, message):
 def test_runs_of_several_machines_are_refused_unless_one_is_named(keep, capsys):
     keep(1)
     keep(2, environment={"device": {"slug": "a100-pcie", "name": "NVIDIA A100", "type": "cuda"}})
-    assert "the runs are of 2 machines: h100-sxm, a100-pcie; choose one with --machine" in refused(capsys)
+    assert "the runs are of 2 machines: h100-sxm, a100-pcie; choose one with --machine" in refused(
+        capsys
+    )
     assert shown(capsys, "--machine", "a100-pcie")[0]["device"] == "a100-pcie"
 
 
 def test_history_without_a_match_is_an_error(keep, capsys, runs):
     keep(1, dtype="fp8e4m3")
-    assert "no run has a successful record of gelu bf16" in refused(capsys, "--op", "gelu", "--dtype", "bf16")
-    assert "the MFU of matmul 1024x1024x1024 fp8e4m3 torch is unknown in all runs" in refused(capsys, "--metric", "mfu")
+    assert "no run has a successful record of gelu bf16" in refused(
+        capsys, "--op", "gelu", "--dtype", "bf16"
+    )
+    assert "the MFU of matmul 1024x1024x1024 fp8e4m3 torch is unknown in all runs" in refused(
+        capsys, "--metric", "mfu"
+    )
 
 
 def test_a_broken_run_is_left_out_and_said(keep, runs, capsys):
@@ -190,7 +208,9 @@ def test_steps_allow_for_the_spread_between_runs_of_the_same_code(keep, capsys):
     verdicts = [point["verdict"] for point in series["points"][1:]]
     assert verdicts[-1] == "SLOWER"
     assert set(verdicts[:-1]) <= {"UNSURE", "SAME"}
-    assert sum(abs(math.log(b / a)) > 0.012 for a, b in pairwise(scales)) >= 3  # beyond the margin all the same
+    assert (
+        sum(abs(math.log(b / a)) > 0.012 for a, b in pairwise(scales)) >= 3
+    )  # beyond the margin all the same
 
 
 def test_a_run_of_the_same_code_that_is_slower_is_a_changed_machine(keep, capsys):
@@ -211,7 +231,11 @@ def test_a_users_kernel_has_the_revision_of_its_own_repository(keep, capsys, tmp
     found = {series["provider"]: series["points"] for series in json.loads(out)["series"]}
     assert {point["revision"] for point in found["mine.py:gelu"]} == {"eeeeeeeeee-dirty"}
     assert [point["source_sha256"][0] for point in found["mine.py:gelu"]] == ["a", "b", "b"]
-    assert [point["revision"] for point in found["torch"]] == ["0101010101", "0202020202-dirty", "0303030303"]
+    assert [point["revision"] for point in found["torch"]] == [
+        "0101010101",
+        "0202020202-dirty",
+        "0303030303",
+    ]
 
 
 @pytest.fixture
@@ -220,7 +244,9 @@ def drawn(monkeypatch, capsys, tmp_path):
 
     def run(*arguments):
         figures, original = [], history.draw
-        monkeypatch.setattr(history, "draw", lambda *drawn: figures.append(original(*drawn)) or figures[0])
+        monkeypatch.setattr(
+            history, "draw", lambda *drawn: figures.append(original(*drawn)) or figures[0]
+        )
         assert main(["history", "-o", str(tmp_path / "history.png"), *arguments]) == 0
         capsys.readouterr()
         return figures[0].axes[0], figures[0]
@@ -238,10 +264,17 @@ def test_the_picture_of_one_run_does_not_blow_up_its_noise(keep, drawn):
 
 def test_runs_of_one_day_are_distinguished_by_time(keep, drawn, make_environment):
     for hour in (9, 14):
-        run = {"run_id": f"at-{hour}", "started_at": f"2026-11-03T{hour:02d}:30:00+00:00", "git": {"sha": "03" * 20}}
+        run = {
+            "run_id": f"at-{hour}",
+            "started_at": f"2026-11-03T{hour:02d}:30:00+00:00",
+            "git": {"sha": "03" * 20},
+        }
         keep(3, environment=run)
     axes, _ = drawn()
-    assert [label.get_text()[:16] for label in axes.get_xticklabels()] == ["2026-11-03 09:30", "2026-11-03 14:30"]
+    assert [label.get_text()[:16] for label in axes.get_xticklabels()] == [
+        "2026-11-03 09:30",
+        "2026-11-03 14:30",
+    ]
 
 
 def test_history_of_an_empty_directory_is_an_error(capsys, runs):

@@ -1,4 +1,6 @@
-"""`results.load`: a run, the newest one, or a folder of them as a frame, and one clear error where there is none."""
+"""`results.load`: a run, the newest one, or a folder of them as a frame, and one clear error where
+there is none.
+"""
 
 import json
 
@@ -13,7 +15,13 @@ def folder(save, make_record, tmp_path, monkeypatch):
     for op, day, slug in (("gelu", 20, "cpu-x"), ("matmul", 21, "cpu-y")):
         records = [make_record(op=op, dtype=dtype, case="8") for dtype in ("fp32", "bf16")]
         device = {"slug": slug, "name": "X", "type": "cpu"}
-        save(f"{op}-2026", *records, run_id=f"{op}-2026", started_at=f"2026-11-{day}T21:03:12+00:00", device=device)
+        save(
+            f"{op}-2026",
+            *records,
+            run_id=f"{op}-2026",
+            started_at=f"2026-11-{day}T21:03:12+00:00",
+            device=device,
+        )
     return tmp_path
 
 

@@ -17,7 +17,9 @@ def test_a_path_is_a_path_unless_it_is_a_folder_to_be_made(tmp_path):
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("held")
-    with pytest.raises(UsageError, match=r"cannot write .*file: .*file: Not a directory; choose another"):
+    with pytest.raises(
+        UsageError, match=r"cannot write .*file: .*file: Not a directory; choose another"
+    ):
         check_output(path(f"{tmp_path}/file/"))
 
 

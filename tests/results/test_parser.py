@@ -47,15 +47,23 @@ def test_an_abbreviated_option_is_refused_and_the_whole_one_named(parser, capsys
 
 def test_removed_option_names_its_replacement(parser, capsys):
     line = refused(parser, capsys, "--counters")
-    assert line.startswith("tool: error: --counters was removed: run the operation under Nsight Compute")
+    assert line.startswith(
+        "tool: error: --counters was removed: run the operation under Nsight Compute"
+    )
 
 
 def test_removed_command_and_value_name_their_replacement(capsys):
     whole = Parser(prog="tool")
-    whole.add_subparsers(metavar="COMMAND").add_parser("part").add_argument("--theme", choices=("light", "dark"))
-    assert refused(whole, capsys, "smoke").startswith("tool: error: 'smoke' was removed: use `python -m bench doctor`")
+    whole.add_subparsers(metavar="COMMAND").add_parser("part").add_argument(
+        "--theme", choices=("light", "dark")
+    )
+    assert refused(whole, capsys, "smoke").startswith(
+        "tool: error: 'smoke' was removed: use `python -m bench doctor`"
+    )
     line = refused(whole, capsys, "part", "--theme", "print")
-    assert line.startswith("tool part: error: argument --theme: 'print' was removed: choose light or dark")
+    assert line.startswith(
+        "tool part: error: argument --theme: 'print' was removed: choose light or dark"
+    )
 
 
 def test_a_caller_in_python_gets_an_exception(parser):
@@ -88,12 +96,16 @@ def test_the_parser_of_a_part_keeps_these_rules(capsys):
     part = whole.add_subparsers().add_parser("part")
     part.add_argument("--margin")
     assert whole.parse_args(["part", "--margin", "-3%"]).margin == "-3%"
-    assert refused(whole, capsys, "part", "--marg", "1").startswith("tool part: error: unrecognized arguments: --marg")
+    assert refused(whole, capsys, "part", "--marg", "1").startswith(
+        "tool part: error: unrecognized arguments: --marg"
+    )
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
-@pytest.mark.parametrize("command", ["bench.matmul", "kernels", "results", "roofline", "bench", "bench suite"])
+@pytest.mark.parametrize(
+    "command", ["bench.matmul", "kernels", "results", "roofline", "bench", "bench suite"]
+)
 def test_a_help_that_cannot_be_written_is_one_line(command):
     with FULL.open("w") as full:
         done = subprocess.run(
@@ -105,4 +117,7 @@ def test_a_help_that_cannot_be_written_is_one_line(command):
             text=True,
         )
     assert done.returncode == 2
-    assert done.stderr == f"python -m {command}: error: cannot write the output: No space left on device\n"
+    assert (
+        done.stderr
+        == f"python -m {command}: error: cannot write the output: No space left on device\n"
+    )

@@ -1,4 +1,6 @@
-"""The tables of `python -m results` at the widths of terminals: `table_pictures` says how they are kept."""
+"""The tables of `python -m results` at the widths of terminals: `table_pictures` says how they are
+kept.
+"""
 
 import pytest
 from compare_runs import case
@@ -29,9 +31,15 @@ def run(measured, make_skipped, save):
     records = [
         measured(scale * size / 512, seed=size, provider=provider, op=op, flags=flags, **case(size))
         for op, size in (("matmul", 512), ("matmul", 4096), ("gelu", 2048))
-        for (provider, scale), flags in zip(scales.items(), ((), ("preempted", "not-converged"), ()), strict=True)
+        for (provider, scale), flags in zip(
+            scales.items(), ((), ("preempted", "not-converged"), ()), strict=True
+        )
     ]
-    return save("a", *records, make_skipped(op="gelu", provider=mine, reason="out of memory: 12 GiB asked for"))
+    return save(
+        "a",
+        *records,
+        make_skipped(op="gelu", provider=mine, reason="out of memory: 12 GiB asked for"),
+    )
 
 
 def test_the_table_of_a_run(picture, run):
@@ -45,7 +53,9 @@ def test_a_comparison_of_providers(picture, run):
 def test_a_comparison_of_runs(picture, save, measured):
     sizes, scales = (64, 1024, 4096), (0.8, 1.0, 1.3)
     before = save("a", *(measured(seed=size, **case(size)) for size in sizes), again=True)
-    after = [measured(scale, seed=-size, **case(size)) for size, scale in zip(sizes, scales, strict=True)]
+    after = [
+        measured(scale, seed=-size, **case(size)) for size, scale in zip(sizes, scales, strict=True)
+    ]
     picture("compare-runs", "compare", before, save("b", *after), "--margin", "1%")
 
 
@@ -56,7 +66,10 @@ def kept(keep, measured):
         flags = ("preempted",) if day == 2 else ()
         names = ("torch", "triton-v4-persistent")
         records = [measured(scale, seed=day, provider=provider, flags=flags) for provider in names]
-        run = {"run_id": f"2026110{day}T060000Z-000000000{day}", "started_at": f"2026-11-0{day}T06:00:00+00:00"}
+        run = {
+            "run_id": f"2026110{day}T060000Z-000000000{day}",
+            "started_at": f"2026-11-0{day}T06:00:00+00:00",
+        }
         keep(day, *records, **run, git={"sha": str(day) * 40, "dirty": day == 2})
 
 

@@ -54,11 +54,17 @@ def test_what_is_no_time_is_refused(make_record, value):
         ("shape", {"m": 0}),
         ("ci95_s", [1e-3]),
         ("compiled", ["enable_fp_fusion"]),
-        *((key, None) for key in ("op", "provider", "dtype", "shape", "case", "status", "median_s")),
+        *(
+            (key, None)
+            for key in ("op", "provider", "dtype", "shape", "case", "status", "median_s")
+        ),
     ],
 )
 def test_a_value_of_another_kind_or_none_is_refused(make_record, key, value):
-    with pytest.raises(RecordError, match=rf"at `\$\.{key}|missing required field `{key}`|'{key}' is missing although"):
+    with pytest.raises(
+        RecordError,
+        match=rf"at `\$\.{key}|missing required field `{key}`|'{key}' is missing although",
+    ):
         Record.from_dict(changed(make_record(), **{key: value}))
 
 
@@ -69,14 +75,23 @@ def test_dtypes_are_those_of_the_model():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        *(({"run_id": value}, r"at `\$\.run_id`") for value in ("", ".", "..", "a/b", "../../x", "a\\b", "a\0b", 7)),
+        *(
+            ({"run_id": value}, r"at `\$\.run_id`")
+            for value in ("", ".", "..", "a/b", "../../x", "a\\b", "a\0b", 7)
+        ),
         *(
             ({"started_at": value}, "'started_at' is not an ISO 8601 time")
             for value in ("yesterday", "", "2026-13-01T00:00:00Z")
         ),
-        *(({key: None}, f"`{key}`|'{key}' is missing") for key in ("run_id", "started_at", "argv", "device", "schema")),
+        *(
+            ({key: None}, f"`{key}`|'{key}' is missing")
+            for key in ("run_id", "started_at", "argv", "device", "schema")
+        ),
         ({"device": {"slug": "x", "name": "X"}}, r"'device\.type' is missing or not text"),
-        ({"device": {"slug": 1, "name": "X", "type": "cpu"}}, r"'device\.slug' is missing or not text"),
+        (
+            {"device": {"slug": 1, "name": "X", "type": "cpu"}},
+            r"'device\.slug' is missing or not text",
+        ),
         (
             {"schema": SCHEMA + 1, "device": "of another form"},
             f"schema {SCHEMA + 1} is newer than the supported {SCHEMA}",
@@ -96,7 +111,9 @@ def test_what_is_not_json_is_not_written(make_record, key, value):
         encode_line(make_record(**{key: value if key == "median_s" else {"deep": [value]}}))
 
 
-@pytest.mark.parametrize("changes", [{"median_s": -1.0}, {"samples_s": (1e-3, 0.0)}, {"flops": 1.5}, {"shape": {}}])
+@pytest.mark.parametrize(
+    "changes", [{"median_s": -1.0}, {"samples_s": (1e-3, 0.0)}, {"flops": 1.5}, {"shape": {}}]
+)
 def test_nothing_is_written_that_could_not_be_read(make_record, changes):
     with pytest.raises(RecordError, match="Expected"):
         encode_line(make_record(**changes))

@@ -30,7 +30,9 @@ def saved(make_environment, make_record, make_skipped):
 
 def results(*arguments, **options):
     command = [sys.executable, "-m", "results", *map(str, arguments)]
-    return subprocess.run(command, **({"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60} | options))
+    return subprocess.run(
+        command, **({"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60} | options)
+    )
 
 
 def test_list_shows_the_runs(saved, capsys):
@@ -51,7 +53,10 @@ def test_list_writes_data(saved, capsys):
         None,
     )
     main(["list", "--format", "csv"])
-    assert capsys.readouterr().out.splitlines()[0] == "run_id,started_at,device_slug,op,records,command,path,error"
+    assert (
+        capsys.readouterr().out.splitlines()[0]
+        == "run_id,started_at,device_slug,op,records,command,path,error"
+    )
     main(["list", "--format", "md"])
     assert capsys.readouterr().out.startswith("| run_id | started_at |")
 
@@ -104,7 +109,9 @@ def test_the_directory_may_be_named_before_or_after_the_command(saved, runs, mon
 
 
 def test_export_to_parquet(saved, tmp_path, capsys):
-    assert main(["export", "latest", "--format", "parquet", "-o", str(tmp_path / "run.parquet")]) == 0
+    assert (
+        main(["export", "latest", "--format", "parquet", "-o", str(tmp_path / "run.parquet")]) == 0
+    )
     assert len(pd.read_parquet(tmp_path / "run.parquet")) == 2
     assert capsys.readouterr().out == ""
 
@@ -129,7 +136,9 @@ def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):
 @pytest.mark.parametrize("format", ["table", "json", "csv", "md"])
 def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
     good = saved.read_bytes()
-    saved.write_bytes(good + b'{"kind": "record", "samples_s": [NaN]}\nhello\x1b[31m\n' + good.splitlines(True)[1])
+    saved.write_bytes(
+        good + b'{"kind": "record", "samples_s": [NaN]}\nhello\x1b[31m\n' + good.splitlines(True)[1]
+    )
     assert main(["show", "latest", "--format", format]) == 2
     out, err = capsys.readouterr()
     assert out.count("1024x1024x1024") == 3
@@ -155,7 +164,10 @@ def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
         ("show /no/such/file", "no run file /no/such/file"),
         ("show /", "no run file /"),
         ("list --runs /no/such/folder", "--runs /no/such/folder: no such directory"),
-        ("export latest --format csv -o /dev/null/such/x", "cannot write /dev/null/such/x: a parent is a file"),
+        (
+            "export latest --format csv -o /dev/null/such/x",
+            "cannot write /dev/null/such/x: a parent is a file",
+        ),
         ("export latest --format csv -o no-folder/", "--output no-folder/ names a directory"),
         ("export latest --format csv -o ", "--output is empty"),
         ("export latest --format parquet", "--format parquet requires --output PATH"),
@@ -195,13 +207,17 @@ def test_a_reader_that_leaves_early_is_no_error(make_environment, make_record, c
     shell = f"{sys.executable} -m results {command}; echo ${{PIPESTATUS[0]}}"
     # Without its buffer, Python does not notice that the reader has left.
     env = os.environ | {"PYTHONUNBUFFERED": ""}
-    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=60, env=env
+    )
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to be full")
-@pytest.mark.parametrize("arguments", [["show", "latest"], ["list"], ["export", "latest", "--format", "json"]])
+@pytest.mark.parametrize(
+    "arguments", [["show", "latest"], ["list"], ["export", "latest", "--format", "json"]]
+)
 def test_an_output_that_is_full_is_one_line_and_exit_2(saved, arguments):
     with open("/dev/full", "w") as full:  # noqa: PTH123  # a file object for the child, not a path to read
         done = results(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
@@ -212,11 +228,18 @@ def test_an_output_that_is_full_is_one_line_and_exit_2(saved, arguments):
 
 def test_an_interrupt_is_one_line_and_exit_130(runs):
     runs.mkdir()
-    pause = "import results.__main__ as m, time; m.list_runs = lambda d: (print('ready', flush=True), time.sleep(60))"
+    pause = (
+        "import results.__main__ as m, time; m.list_runs = lambda d: (print('ready', "
+        "flush=True), time.sleep(60))"
+    )
     code = f"{pause}; import sys; sys.exit(m.main(['list']))"
     with usual_signals():
         process = subprocess.Popen(
-            [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
@@ -230,7 +253,9 @@ def test_a_pipe_gets_whole_rows(saved):
     assert row.split()[-1] == "3"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["show", "--help"], ["export", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list", "--help"], ["show", "--help"], ["export", "--help"]]
+)
 def test_help_is_fast_and_imports_nothing_heavy(arguments):
     code = (
         "import sys; from results.__main__ import main\n"
@@ -240,7 +265,11 @@ def test_help_is_fast_and_imports_nothing_heavy(arguments):
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "usage: python -m results" in done.stdout
@@ -249,9 +278,11 @@ def test_help_is_fast_and_imports_nothing_heavy(arguments):
 def test_show_and_text_exports_load_neither_torch_nor_pandas(saved, tmp_path):
     code = (
         "import sys; from results.__main__ import main\n"
-        "for format in ('table', 'json', 'csv', 'md'): main(['show', 'latest', '--format', format])\n"
+        "for format in ('table', 'json', 'csv', 'md'): main(['show', 'latest', '--format', "
+        "format])\n"
         "main(['list']); main(['export', 'latest', '--format', 'json', '-o', sys.argv[1]])\n"
-        "sys.exit(', '.join({'torch', 'triton', 'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules)) or 0)"
+        "sys.exit(', '.join({'torch', 'triton', 'pandas', 'pyarrow', 'matplotlib'} & "
+        "set(sys.modules)) or 0)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -263,7 +294,10 @@ def test_show_and_text_exports_load_neither_torch_nor_pandas(saved, tmp_path):
 def three(keep, make_record):
     """Runs of three days and two machines: gelu, then matmul, then one without a record."""
     for day, op, slug in ((1, "gelu", "h100-sxm"), (2, "matmul", "cpu"), (3, None, "cpu")):
-        records = [make_record(op=op, provider=provider) for provider in (("torch", "triton-v1") if op else ())]
+        records = [
+            make_record(op=op, provider=provider)
+            for provider in (("torch", "triton-v1") if op else ())
+        ]
         keep(day, *records, device={"slug": slug, "name": "a device", "type": "cuda"})
 
 
@@ -285,13 +319,19 @@ def test_the_list_shows_the_runs_that_were_asked_for(capsys, arguments, days):
     assert main(["list", *arguments, "--format", "json"]) == 0
     out, err = capsys.readouterr()
     assert [run["run_id"][7] for run in json.loads(out)] == list(days)
-    assert ("matches --op, --dtype, --case and --provider, --machine and --since" in err) is (days == "")
+    assert ("matches --op, --dtype, --case and --provider, --machine and --since" in err) is (
+        days == ""
+    )
 
 
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
     ("arguments", "day", "ops"),
-    [([], 2, {"matmul"}), (["--op", "gelu"], 1, {"gelu"}), (["--machine", "h100-sxm"], 1, {"gelu"})],
+    [
+        ([], 2, {"matmul"}),
+        (["--op", "gelu"], 1, {"gelu"}),
+        (["--machine", "h100-sxm"], 1, {"gelu"}),
+    ],
 )
 def test_latest_is_the_newest_run_with_a_matching_record(capsys, arguments, day, ops):
     assert main(["show", "latest", *arguments]) == 0
@@ -310,10 +350,16 @@ def test_run_without_a_matching_record_is_an_error(saved, capsys):
 
 def test_show_tells_why_a_row_is_flagged(runs, make_environment, make_record, capsys):
     with RunWriter.create(make_environment(), "matmul") as writer:
-        writer.append(make_record(flags=("preempted",), flag_reasons={"preempted": "others had the cores for 12 ms"}))
+        writer.append(
+            make_record(
+                flags=("preempted",), flag_reasons={"preempted": "others had the cores for 12 ms"}
+            )
+        )
     assert main(["show", "latest", "--verbose"]) == 0
     timed, reason = capsys.readouterr().err.splitlines()
-    assert timed.startswith("matmul 1024x1024x1024 bf16 torch: 3 samples of 10 launches by graph, cold, first call")
+    assert timed.startswith(
+        "matmul 1024x1024x1024 bf16 torch: 3 samples of 10 launches by graph, cold, first call"
+    )
     assert reason == "  preempted: others had the cores for 12 ms"
 
 
@@ -324,9 +370,15 @@ def said(capsys, *arguments):
 
 def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make_record, capsys):
     with RunWriter.create(make_environment(), "matmul") as writer:
-        empty, note = f"note: {writer.path} has no record\n", f"note: {writer.path}: the run is still being measured\n"
+        empty, note = (
+            f"note: {writer.path} has no record\n",
+            f"note: {writer.path}: the run is still being measured\n",
+        )
         assert said(capsys, "show", "latest") == (0, empty + note)
-        refusal = f"python -m results compare: error: {writer.path} has no record: the run is still being measured\n"
+        refusal = (
+            f"python -m results compare: error: {writer.path} has no record: the run is "
+            f"still being measured\n"
+        )
         assert said(capsys, "compare", "latest", "--by", "provider") == (2, refusal)
         writer.append(make_record())
         assert said(capsys, "show", "latest") == (0, note)
@@ -337,6 +389,12 @@ def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make
 def test_a_run_that_ended_without_a_record_is_named(make_environment, capsys):
     RunWriter.create(make_environment(), "matmul").close()
     path = find_run("latest")
-    assert said(capsys, "export", "latest", "--format", "csv") == (0, f"note: {path} has no record\n")
-    assert said(capsys, "compare", "latest") == (2, f"python -m results compare: error: {path} has no record\n")
+    assert said(capsys, "export", "latest", "--format", "csv") == (
+        0,
+        f"note: {path} has no record\n",
+    )
+    assert said(capsys, "compare", "latest") == (
+        2,
+        f"python -m results compare: error: {path} has no record\n",
+    )
     assert load_run(path).notes == ()

@@ -69,7 +69,10 @@ def test_a_whole_last_line_without_its_newline_is_kept(write_lines, first, good)
 
 
 BAD_LINES = {
-    "NaN as a sample": (b'{"kind": "record", "samples_s": [NaN]}\n', "not JSON (NaN is not a JSON number)"),
+    "NaN as a sample": (
+        b'{"kind": "record", "samples_s": [NaN]}\n',
+        "not JSON (NaN is not a JSON number)",
+    ),
     "cut in the middle": (b'{"kind": "record", "op"\n', "not JSON"),
     "text": (b"hello\n", "not JSON"),
     "an empty line": (b"\n", "not JSON"),
@@ -99,7 +102,10 @@ NO_RUNS = {
     "empty": (lambda first: b"", "is empty"),
     "compressed": (gzip.compress, "line 1: not JSON"),
     "another tool's": (lambda first: b'{\n  "machine_info": {}\n}\n', "not JSON"),
-    "a record first": (lambda first: b'{"kind": "record"}\n' + first, "not a JSON object with 'kind' 'environment'"),
+    "a record first": (
+        lambda first: b'{"kind": "record"}\n' + first,
+        "not a JSON object with 'kind' 'environment'",
+    ),
     "newer": (
         lambda first: first.replace(b'"schema":1', f'"schema":{SCHEMA + 1}'.encode()),
         f"schema {SCHEMA + 1} is newer than the supported {SCHEMA}",

@@ -1,4 +1,6 @@
-"""The median's interval, outliers, two modes and drift: as often right as promised, and not found in plain noise."""
+"""The median's interval, outliers, two modes and drift: as often right as promised, and not found
+in plain noise.
+"""
 
 import math
 import random
@@ -41,7 +43,9 @@ def correlated(count, correlation, trials=1000):
 @pytest.mark.parametrize("count", [20, 60, 200])
 def test_95_percent_of_median_intervals_hold_despite_correlation(count, correlation, kind):
     values = correlated(count, correlation)
-    found = [interval_of_median(row) for row in (values if kind == "normal" else values**3).tolist()]
+    found = [
+        interval_of_median(row) for row in (values if kind == "normal" else values**3).tolist()
+    ]
     held = sum(one.low <= 0 <= one.high for one in found) / len(found)
     assert 0.91 <= held <= 0.98  # the trials leave 0.7 % to chance
 
@@ -112,7 +116,14 @@ def test_two_clusters_are_found_with_their_medians_and_shares():
 
 @pytest.mark.parametrize(
     ("gap", "upper", "is_found"),
-    [(0.04, 30, True), (0.02, 30, False), (0.04, 10, False), (0.04, 90, False), (0.5, 10, False), (0.5, 20, True)],
+    [
+        (0.04, 30, True),
+        (0.02, 30, False),
+        (0.04, 10, False),
+        (0.04, 90, False),
+        (0.5, 10, False),
+        (0.5, 20, True),
+    ],
 )
 def test_modes_are_large_and_far_apart(gap, upper, is_found):
     samples = [1 + 0.0001 * (i % 10) + (gap if i < upper else 0) for i in range(100)]
@@ -181,7 +192,13 @@ def test_noise_is_not_called_drift(name, count):
 
 @pytest.mark.parametrize("count", [60, 300])
 def test_correlated_noise_is_not_called_drift(count):
-    assert sum(drift((1 + 0.03 * row).tolist()) is not None for row in correlated(count, 0.5, trials=200)) <= 2
+    assert (
+        sum(
+            drift((1 + 0.03 * row).tolist()) is not None
+            for row in correlated(count, 0.5, trials=200)
+        )
+        <= 2
+    )
 
 
 def test_outliers_in_the_last_third_are_no_drift():

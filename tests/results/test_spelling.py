@@ -9,7 +9,13 @@ OPS = ("gelu", "gelu-tanh", "relu", "residual-add", "cross_entropy")
 
 @pytest.mark.parametrize(
     ("word", "name"),
-    [("GELU", "gelu"), ("gelu_tanh", "gelu-tanh"), ("cross-entropy", "cross_entropy"), ("relu", "relu"), ("a", "a")],
+    [
+        ("GELU", "gelu"),
+        ("gelu_tanh", "gelu-tanh"),
+        ("cross-entropy", "cross_entropy"),
+        ("relu", "relu"),
+        ("a", "a"),
+    ],
 )
 def test_another_spelling_of_one_name_is_that_name(word, name):
     assert known_as(word, OPS) == name

@@ -1,4 +1,6 @@
-"""Writing runs so that nothing finished is lost and nothing is overwritten, and finding them again."""
+"""Writing runs so that nothing finished is lost and nothing is overwritten, and finding them
+again.
+"""
 
 import os
 import re
@@ -41,7 +43,9 @@ def template(make_environment, make_record, tmp_path):
 
 def save(make_environment, run_id, slug="h100-sxm", **changes):
     device = {"slug": slug, "name": "a device", "type": "cuda"}
-    with RunWriter.create(make_environment(run_id=run_id, device=device, **changes), "matmul") as writer:
+    with RunWriter.create(
+        make_environment(run_id=run_id, device=device, **changes), "matmul"
+    ) as writer:
         return writer.path
 
 
@@ -71,7 +75,9 @@ def test_names_from_outside_cannot_leave_the_folder(make_environment, runs):
         save(make_environment, "../../x")
 
 
-def test_every_record_is_on_the_disk_before_append_returns(make_environment, make_record, monkeypatch):
+def test_every_record_is_on_the_disk_before_append_returns(
+    make_environment, make_record, monkeypatch
+):
     calls = []
     write, sync = os.write, os.fsync
     with RunWriter.create(make_environment(), "matmul") as writer:
@@ -82,7 +88,9 @@ def test_every_record_is_on_the_disk_before_append_returns(make_environment, mak
         assert len(load_run(writer.path).records) == 1
 
 
-def test_a_failed_append_keeps_a_record_whose_fsync_was_interrupted(make_environment, make_record, monkeypatch):
+def test_a_failed_append_keeps_a_record_whose_fsync_was_interrupted(
+    make_environment, make_record, monkeypatch
+):
     def failing(error):
         def fsync(descriptor):
             raise error
@@ -144,7 +152,9 @@ def test_output_may_be_an_empty_file(make_environment, make_record, tmp_path):
 def test_nothing_is_overwritten(make_environment, tmp_path):
     path = tmp_path / "precious.txt"
     path.write_text("precious")
-    with pytest.raises(StoreError, match=r"precious\.txt: it exists and is not empty; choose another --output"):
+    with pytest.raises(
+        StoreError, match=r"precious\.txt: it exists and is not empty; choose another --output"
+    ):
         RunWriter.create(make_environment(), "matmul", path)
     assert path.read_text() == "precious"
 
@@ -165,7 +175,9 @@ def test_without_any_locks_a_run_is_written(make_environment, make_record, monke
     assert len(load_run(writer.path).records) == 1
 
 
-@pytest.mark.parametrize("place", ["file/run.jsonl", "file/deeper/run.jsonl", "/proc/run.jsonl", "x" * 300])
+@pytest.mark.parametrize(
+    "place", ["file/run.jsonl", "file/deeper/run.jsonl", "/proc/run.jsonl", "x" * 300]
+)
 def test_an_output_that_cannot_be_written_is_one_line(make_environment, tmp_path, place):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StoreError) as caught:
@@ -201,7 +213,9 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_record(template, tmp_path):
     assert (len(run.records), run.notes, run.problems) == (2, (), ())
 
 
-def test_a_run_that_cannot_get_its_first_line_leaves_no_file(make_environment, tmp_path, monkeypatch):
+def test_a_run_that_cannot_get_its_first_line_leaves_no_file(
+    make_environment, tmp_path, monkeypatch
+):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -220,7 +234,11 @@ def test_a_record_that_may_not_be_written_leaves_the_run_as_it_was(make_environm
     assert (len(run.records), run.problems) == (1, ())
 
 
-FIRST, SECOND, THIRD = "20261118T000000Z-aaaa000001", "20261119T000000Z-bbbb000002", "20261119T000001Z-bbbb000003"
+FIRST, SECOND, THIRD = (
+    "20261118T000000Z-aaaa000001",
+    "20261119T000000Z-bbbb000002",
+    "20261119T000001Z-bbbb000003",
+)
 
 
 @pytest.fixture
@@ -268,7 +286,10 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
     [
         (
             "20261119",
-            "'20261119' matches 2 runs: 20261119T000001Z-matmul-bbbb000003, 20261119T000000Z-matmul-bbbb000002",
+            (
+                "'20261119' matches 2 runs: 20261119T000001Z-matmul-bbbb000003, "
+                "20261119T000000Z-matmul-bbbb000002"
+            ),
         ),
         ("bbbb", "'bbbb' matches 2 runs"),
         ("20261118T000000Z-aaaa000002", f"choose from {FIRST}"),
@@ -290,7 +311,10 @@ def test_a_whole_name_wins_over_a_longer_one_that_begins_with_it(three, make_env
 def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
     copy = three[0].with_name("copy.jsonl")
     copy.write_bytes(three[0].read_bytes())
-    with pytest.raises(RunNotFoundError, match=rf"matches 2 runs: {re.escape(str(three[0]))}, {re.escape(str(copy))}"):
+    with pytest.raises(
+        RunNotFoundError,
+        match=rf"matches 2 runs: {re.escape(str(three[0]))}, {re.escape(str(copy))}",
+    ):
         find_run(FIRST)
 
 
@@ -322,7 +346,9 @@ def test_a_renamed_run_is_the_newest_all_the_same(three):
     assert find_run("latest") == renamed
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0\1\2", b'{"kind": "environment", "schema": 999}\n', b'{"kind": "enviro'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"\0\1\2", b'{"kind": "environment", "schema": 999}\n', b'{"kind": "enviro']
+)
 def test_a_newest_file_that_cannot_be_read_is_passed_over(three, damage):
     three[2].write_bytes(damage)
     assert find_run("latest") == three[1]

@@ -1,4 +1,6 @@
-"""The table: what a number looks like, that nothing is hidden, and that no text takes over the terminal."""
+"""The table: what a number looks like, that nothing is hidden, and that no text takes over the
+terminal.
+"""
 
 import io
 
@@ -7,12 +9,20 @@ from rich.console import Console
 
 from results.show.table import header_lines, render_table
 from results.show.terminal import table_console
-from results.show.units import format_half_width, format_number, format_percent, format_rate, format_time
+from results.show.units import (
+    format_half_width,
+    format_number,
+    format_percent,
+    format_rate,
+    format_time,
+)
 
 
 def rendered(environment, records, width=200, report=None, terminal=False):
     file = io.StringIO()
-    render_table(environment, records, Console(file=file, width=width, force_terminal=terminal), report)
+    render_table(
+        environment, records, Console(file=file, width=width, force_terminal=terminal), report
+    )
     return file.getvalue()
 
 
@@ -51,7 +61,19 @@ def test_a_number_has_four_digits_and_the_unit_that_suits_it(shown, text):
 def test_a_row_holds_what_was_measured_and_what_it_means(make_environment, make_record):
     text = rendered(make_environment(), [make_record(flags=("tick-limited",))])
     assert row_with(text, "matmul", "torch", "%") == [
-        *("matmul", "1024x1024x1024", "bf16", "torch", "4.295", "us", "±2.3%", "500.0", "1465", "341.3", "memory"),
+        *(
+            "matmul",
+            "1024x1024x1024",
+            "bf16",
+            "torch",
+            "4.295",
+            "us",
+            "±2.3%",
+            "500.0",
+            "1465",
+            "341.3",
+            "memory",
+        ),
         *("50.0%", "73.2%", "73.2%", "250.0", "ms", "3", "tick-limited"),
     ]
     head = row_with(text, "median")
@@ -81,7 +103,9 @@ def test_a_slow_machine_is_shown_in_gflops(make_environment, make_record):
     assert "912.0" in row_with(text, "matmul", "torch", "%")
 
 
-def test_what_was_not_measured_is_listed_with_its_reason(make_environment, make_record, make_skipped):
+def test_what_was_not_measured_is_listed_with_its_reason(
+    make_environment, make_record, make_skipped
+):
     records = [
         make_record(),
         make_skipped(),
@@ -89,7 +113,10 @@ def test_what_was_not_measured_is_listed_with_its_reason(make_environment, make_
         make_skipped(status="failed", reason=None),
     ]
     text = rendered(make_environment(), records)
-    assert " ".join(row_with(text, "skipped")) == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+    assert (
+        " ".join(row_with(text, "skipped"))
+        == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+    )
     assert "differs from the reference by 5 ulp" in text
     assert row_with(text, "failed")[-1] == "-"
     assert "no measurement" not in text
@@ -104,12 +131,17 @@ def test_options_tell_the_rows_apart_that_were_not_measured(make_environment, ma
 
 
 def test_many_rows_with_one_reason_take_one_line(make_environment, make_skipped):
-    late = [make_skipped(op=op, reason="the budget of 1 s is spent") for op in ("gelu", "relu") for _ in range(2)]
+    late = [
+        make_skipped(op=op, reason="the budget of 1 s is spent")
+        for op in ("gelu", "relu")
+        for _ in range(2)
+    ]
     text = rendered(make_environment(), [*late, make_skipped(), *late[:1]])
     assert "skipped: 5 rows (gelu, relu): the budget of 1 s is spent\n" in text
     assert text.count("the budget of 1 s is spent") == 1
     assert (
-        " ".join(row_with(text, "matmul", "out of memory")) == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
+        " ".join(row_with(text, "matmul", "out of memory"))
+        == "skipped matmul 1024x1024x1024 bf16 torch out of memory"
     )
 
 
@@ -130,9 +162,14 @@ def hardware_of(*mixes, is_published=True, peak=0.0):
     """Return an H200: mixes in TB/s, the fastest matmul in TFLOP/s."""
     entries = [("bandwidth", name, value * 1e12, "measured") for name, value in mixes]
     entries += [("flops", "bf16", peak * 1e12, "measured")] if peak else []
-    entries += [("bandwidth", "memory", 4.8e12, "datasheet"), ("flops", "bf16", 989e12, "datasheet")] * is_published
+    entries += [
+        ("bandwidth", "memory", 4.8e12, "datasheet"),
+        ("flops", "bf16", 989e12, "datasheet"),
+    ] * is_published
     keys = ("quantity", "name", "value", "kind")
-    return {"entries": [dict(zip(keys, entry, strict=True)) | {"source": "a test"} for entry in entries]}
+    return {
+        "entries": [dict(zip(keys, entry, strict=True)) | {"source": "a test"} for entry in entries]
+    }
 
 
 def moved(make_record, op, read, written, bytes_per_s):
@@ -151,7 +188,12 @@ def test_calibrated_gpu_shows_percent_of_measured_and_mbu(make_environment, make
     ]
     text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), records)
     assert row_with(text, "median")[-8:] == ["%", "roof", "%", "meas", "mix", "first", "call", "n"]
-    assert row_with(text, "relu")[-7:-3] == ["80.2%", "80.2%", "98.0%", "copy"]  # MBU, % roof, % meas, mix
+    assert row_with(text, "relu")[-7:-3] == [
+        "80.2%",
+        "80.2%",
+        "98.0%",
+        "copy",
+    ]  # MBU, % roof, % meas, mix
     assert row_with(text, "dot")[-7:-3] == ["90.9%", "90.9%", "97.0%", "read"]
 
 
@@ -163,7 +205,9 @@ def test_matmul_is_compared_with_the_matmul_peak_not_a_mix(make_environment, mak
 
 
 def test_measured_machine_shows_mix_if_rows_differ(make_environment, make_record):
-    copy, read = (moved(make_record, op, 10**9, w, 3.5e12) for op, w in (("relu", 10**9), ("dot", 4)))
+    copy, read = (
+        moved(make_record, op, 10**9, w, 3.5e12) for op, w in (("relu", 10**9), ("dot", 4))
+    )
     environment = make_environment(hardware=hardware_of(*MIXES, is_published=False, peak=795))
     both = rendered(environment, [copy, read])
     assert "% meas" not in both
@@ -182,12 +226,21 @@ def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
-def test_narrow_terminal_lists_omitted_columns_and_cuts_no_number(make_environment, make_record, width):
+def test_narrow_terminal_lists_omitted_columns_and_cuts_no_number(
+    make_environment, make_record, width
+):
     text = rendered(make_environment(), [make_record()], width)
     assert ("too narrow for: " in " ".join(text.split())) == (width < 100)
     assert ("first call, n (--format csv has all)" in " ".join(text.split())) == (width < 100)
     table = text[text.index("─") :].split()
-    for whole in ("torch", "1024x1024x1024", "bf16", "4.295", "500.0", *(["73.2%"] if width >= 60 else [])):
+    for whole in (
+        "torch",
+        "1024x1024x1024",
+        "bf16",
+        "4.295",
+        "500.0",
+        *(["73.2%"] if width >= 60 else []),
+    ):
         assert whole in table
     assert "…" not in text
 
@@ -201,20 +254,34 @@ def test_a_file_gets_whole_lines(make_environment, make_skipped, tmp_path):
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_median_interval_rate_and_mfu_leave_a_narrow_terminal_last(make_environment, make_record, width):
-    records = [make_record(op=op, provider=provider) for op in ("matmul", "gelu") for provider in ("torch", "a.py:f")]
-    titles = next(line for line in rendered(make_environment(), records, width).splitlines() if "median" in line)
+def test_median_interval_rate_and_mfu_leave_a_narrow_terminal_last(
+    make_environment, make_record, width
+):
+    records = [
+        make_record(op=op, provider=provider)
+        for op in ("matmul", "gelu")
+        for provider in ("torch", "a.py:f")
+    ]
+    titles = next(
+        line
+        for line in rendered(make_environment(), records, width).splitlines()
+        if "median" in line
+    )
     assert {"median", "95%", "CI", "TFLOP/s", "MFU"} <= set(titles.split())
 
 
-@pytest.mark.parametrize(("interval", "text"), [((0.9, 1.1), "±10%"), ((0.1, 2.0), "±95%"), ((0.0, 2.4), "too noisy")])
+@pytest.mark.parametrize(
+    ("interval", "text"), [((0.9, 1.1), "±10%"), ((0.1, 2.0), "±95%"), ((0.0, 2.4), "too noisy")]
+)
 def test_an_interval_wider_than_its_value_is_too_noisy(interval, text):
     assert format_half_width(interval, 1.0) == text
 
 
 def test_header_lines_wrap_at_words_and_the_command_does_not(make_environment, make_record):
     lines = rendered(
-        make_environment(argv=("python", "-m", "bench.matmul", *["--dtype", "bf16"] * 9)), [make_record()], 60
+        make_environment(argv=("python", "-m", "bench.matmul", *["--dtype", "bf16"] * 9)),
+        [make_record()],
+        60,
     )
     (command,) = [line for line in lines.splitlines() if line.startswith("python -m")]
     assert len(command) > 60

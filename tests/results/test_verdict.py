@@ -1,4 +1,6 @@
-"""Verdicts on pairs of series: right as often as they claim on simulated machines, and in plain words."""
+"""Verdicts on pairs of series: right as often as they claim on simulated machines, and in plain
+words.
+"""
 
 import math
 from collections import Counter
@@ -21,7 +23,9 @@ def noise_of(random, count, sigma, correlation):
 
 
 def interleaved(seed, pairs, sigma, slowdown=1.0, drift=0.0, correlation=0.0, slow_share=0.0):
-    """Return two series taken in turns, in random order within each pair, on a machine that drifts and wanders."""
+    """Return two series taken in turns, in random order within each pair, on a machine that drifts
+    and wanders.
+    """
     random = np.random.default_rng(seed)
     at = np.arange(2 * pairs)
     wander = 0.3 * drift * np.cumsum(random.normal(size=2 * pairs)) / math.sqrt(2 * pairs)
@@ -31,13 +35,20 @@ def interleaved(seed, pairs, sigma, slowdown=1.0, drift=0.0, correlation=0.0, sl
     for turn, factor in ((second, 1.0), (1 - second, slowdown)):
         slow = 1 + 0.05 * (random.random(pairs) < slow_share)
         series.append(
-            1e-3 * factor * level[2 * np.arange(pairs) + turn] * noise_of(random, pairs, sigma, correlation) * slow
+            1e-3
+            * factor
+            * level[2 * np.arange(pairs) + turn]
+            * noise_of(random, pairs, sigma, correlation)
+            * slow
         )
     return series[0].tolist(), series[1].tolist()
 
 
 def verdicts(trials=TRIALS, margin=0.01, **machine):
-    return Counter(compare_pairs(*interleaved(seed, **machine), margin=margin).verdict for seed in range(trials))
+    return Counter(
+        compare_pairs(*interleaved(seed, **machine), margin=margin).verdict
+        for seed in range(trials)
+    )
 
 
 @pytest.mark.sampled(4)
@@ -61,12 +72,19 @@ def test_same_code_is_same_with_enough_pairs(sigma, pairs):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("slowdown", "sigma", "pairs"), [(1.02, 0.01, 200), (1.1, 0.05, 100), (1.02, 0.002, 30)], ids=str
+    ("slowdown", "sigma", "pairs"),
+    [(1.02, 0.01, 200), (1.1, 0.05, 100), (1.02, 0.002, 30)],
+    ids=str,
 )
-@pytest.mark.parametrize("machine", [{}, {"drift": 0.05}, {"drift": 0.05, "correlation": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "machine", [{}, {"drift": 0.05}, {"drift": 0.05, "correlation": 0.3}], ids=str
+)
 def test_a_true_change_is_found_both_ways(slowdown, sigma, pairs, machine):
     assert verdicts(slowdown=slowdown, sigma=sigma, pairs=pairs, **machine)[SLOWER] >= 0.95 * TRIALS
-    assert verdicts(slowdown=1 / slowdown, sigma=sigma, pairs=pairs, **machine)[FASTER] >= 0.95 * TRIALS
+    assert (
+        verdicts(slowdown=1 / slowdown, sigma=sigma, pairs=pairs, **machine)[FASTER]
+        >= 0.95 * TRIALS
+    )
 
 
 @pytest.mark.sampled(1)
@@ -74,14 +92,20 @@ def test_a_true_change_is_found_both_ways(slowdown, sigma, pairs, machine):
 def test_95_percent_of_the_intervals_hold_the_true_ratio(drift):
     held = 0
     for seed in range(1000):
-        low, high = compare_pairs(*interleaved(seed, pairs=100, sigma=0.02, slowdown=1.05, drift=drift)).ci95
+        low, high = compare_pairs(
+            *interleaved(seed, pairs=100, sigma=0.02, slowdown=1.05, drift=drift)
+        ).ci95
         held += low <= 1.05 <= high
     assert 930 <= held <= 970
 
 
 def test_pairs_find_a_change_that_drift_hides_from_two_medians():
-    """What pairing buys: the same samples, taken one series after the other, are off by the drift."""
-    paired = compare_pairs(*interleaved(1, pairs=200, sigma=0.005, slowdown=1.02, drift=0.05), margin=0.01)
+    """What pairing buys: the same samples, taken one series after the other, are off by the
+    drift.
+    """
+    paired = compare_pairs(
+        *interleaved(1, pairs=200, sigma=0.005, slowdown=1.02, drift=0.05), margin=0.01
+    )
     assert paired.verdict == SLOWER
     assert paired.ratio == pytest.approx(1.02, abs=0.002)
     before, after = interleaved(1, pairs=400, sigma=0.005, drift=0.05)
@@ -90,9 +114,13 @@ def test_pairs_find_a_change_that_drift_hides_from_two_medians():
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("machine", [{"sigma": 0.01, "pairs": 100}, {"sigma": 0.03, "pairs": 200}], ids=str)
+@pytest.mark.parametrize(
+    "machine", [{"sigma": 0.01, "pairs": 100}, {"sigma": 0.03, "pairs": 200}], ids=str
+)
 def test_smallest_detectable_change_is_detected_but_not_a_third(machine):
-    percents = [smallest_detectable_change(*interleaved(seed + 5000, **machine), 0.01) for seed in range(50)]
+    percents = [
+        smallest_detectable_change(*interleaved(seed + 5000, **machine), 0.01) for seed in range(50)
+    ]
     percent = median(percents)
     assert max(percents) < 2 * min(percents)
     assert verdicts(slowdown=1 + percent / 100, **machine)[SLOWER] >= 0.9 * TRIALS
@@ -123,12 +151,15 @@ def test_the_margin_parts_the_verdicts(ratio, verdict, reason):
 
 
 @pytest.mark.parametrize(
-    ("count", "ratio", "verdict"), [(14, 1.0, UNSURE), (14, 1.5, UNSURE), (14, 3.0, SLOWER), (15, 1.5, SLOWER)]
+    ("count", "ratio", "verdict"),
+    [(14, 1.0, UNSURE), (14, 1.5, UNSURE), (14, 3.0, SLOWER), (15, 1.5, SLOWER)],
 )
 def test_fewer_than_15_pairs_show_no_correlation_and_get_no_verdict(count, ratio, verdict):
     found = compare_pairs([2.0] * count, [2.0 * ratio] * count)
     assert found.verdict == verdict
-    assert ("14 pairs are too few to estimate their correlation" in found.reason) is (verdict == UNSURE)
+    assert ("14 pairs are too few to estimate their correlation" in found.reason) is (
+        verdict == UNSURE
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,9 +188,19 @@ def test_too_few_pairs_are_never_sure(pairs):
 
 
 def test_the_ratio_is_that_of_the_pairs():
-    baseline = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]  # a machine that slows down sevenfold, between the pairs
+    baseline = [
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+        5.0,
+        6.0,
+        7.0,
+    ]  # a machine that slows down sevenfold, between the pairs
     ratios = [2.0, 2.0, 2.0, 1.1, 1.1, 1.1, 1.1]
-    found = compare_pairs(baseline, [time_s * ratio for time_s, ratio in zip(baseline, ratios, strict=True)])
+    found = compare_pairs(
+        baseline, [time_s * ratio for time_s, ratio in zip(baseline, ratios, strict=True)]
+    )
     assert found.ratio == pytest.approx(1.1)  # the medians alone stand at 5.5 to 4
     assert found.ci95 == pytest.approx((1.1, 2.0))
 
@@ -173,7 +214,9 @@ def test_exchanging_the_series_exchanges_everything():
 
 
 def test_strongly_correlated_rounds_are_too_few():
-    slow = [math.exp(0.3 + 0.05 * math.sin(place / 8)) for place in range(20)]  # one swing in all of them
+    slow = [
+        math.exp(0.3 + 0.05 * math.sin(place / 8)) for place in range(20)
+    ]  # one swing in all of them
     found = compare_pairs([1.0] * 20, slow)
     assert (found.verdict, found.p_value) == (UNSURE, 1.0)
     assert found.reason.endswith("20 pairs that resemble their neighbors are too few")
@@ -184,7 +227,9 @@ def test_strongly_correlated_rounds_are_too_few():
 def test_contradicting_rounds_raise_the_p_value_of_a_narrow_interval():
     """Three quarters of the rounds agree to a hair, and the others find nothing."""
     most = np.random.default_rng(0).permutation([1.03] * 44 + [1.0] * 16).tolist()
-    p_values = [judge_rounds([1.0] * 60, ratios, 0.01).p_value for ratios in (most, [1.03, 1.031] * 30)]
+    p_values = [
+        judge_rounds([1.0] * 60, ratios, 0.01).p_value for ratios in (most, [1.03, 1.031] * 30)
+    ]
     assert p_values[1] < 1e-6
     assert p_values[0] > 0.01
     assert judge_rounds([1.0] * 60, most, 0.01).ci95 == pytest.approx((1.03, 1.03))

@@ -25,14 +25,24 @@ from roofline.work import bytes_of
 Ends = tuple[tuple[float, float], tuple[float, float]]
 
 
-def machine(slug: str, peaks: dict[str, float], bandwidth: float, kind: str = "datasheet", *more: Ceiling) -> Machine:
+def machine(
+    slug: str, peaks: dict[str, float], bandwidth: float, kind: str = "datasheet", *more: Ceiling
+) -> Machine:
     entries = [Ceiling("flops", dtype, value, kind, "a test") for dtype, value in peaks.items()]
-    entries.append(Ceiling("bandwidth", "memory" if kind == "datasheet" else "copy", bandwidth, kind, "a test"))
+    entries.append(
+        Ceiling("bandwidth", "memory" if kind == "datasheet" else "copy", bandwidth, kind, "a test")
+    )
     return Machine(slug, f"Device {slug}", (*entries, *more))
 
 
-H100 = machine("h100-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 3.352e12)
-H200 = machine("h200-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 4.8e12)
+H100 = machine(
+    "h100-sxm",
+    {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12},
+    3.352e12,
+)
+H200 = machine(
+    "h200-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 4.8e12
+)
 A100 = machine("a100-sxm-80gb", {"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, 2.039e12)
 CPU_PEAKS = {"bf16": 930e9, "fp32": 224e9}
 CPU = machine("cpu", CPU_PEAKS, 45e9, "measured")
@@ -46,7 +56,9 @@ BOTH = H200.with_entries(
 
 
 def calibrated(known: Machine, mixes: dict[str, float]) -> Machine:
-    return known.with_entries(Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items())
+    return known.with_entries(
+        Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items()
+    )
 
 
 H100_MIXES = {"read": 3.0e12, "write": 2.9e12, "triad": 2.78e12, "copy": 2.66e12}
@@ -73,7 +85,9 @@ def saved(path: Path, records: Sequence[Record], stamp: Environment | None = Non
     return path
 
 
-def matmul(n: int, dtype: str, flops_per_s: float, provider: str = "torch", **changes: Any) -> Record:
+def matmul(
+    n: int, dtype: str, flops_per_s: float, provider: str = "torch", **changes: Any
+) -> Record:
     values: dict[str, Any] = {
         "op": "matmul",
         "provider": provider,
@@ -128,10 +142,16 @@ def crowd() -> tuple[Record, ...]:
 
 def streams(share: float) -> tuple[Record, ...]:
     """Return relu and two others just below the roof of a copy."""
-    return tuple(elementwise(op, 2**28, flops, share) for op, flops in (("relu", 1), ("silu", 5), ("gelu", 20)))
+    return tuple(
+        elementwise(op, 2**28, flops, share)
+        for op, flops in (("relu", 1), ("silu", 5), ("gelu", 20))
+    )
 
 
-CUBES = tuple(matmul(n, "bf16", f) for n, f in ((1024, 300e12), (2048, 520e12), (4096, 640e12), (8192, 690e12)))
+CUBES = tuple(
+    matmul(n, "bf16", f)
+    for n, f in ((1024, 300e12), (2048, 520e12), (4096, 640e12), (8192, 690e12))
+)
 
 
 def on(ceilings: Machine, *records: Record, **changes: Any) -> Measured:
@@ -145,7 +165,10 @@ def scaled(ceilings: Machine, step: float) -> Measured:
 
 
 MIXED = calibrated(H100, H100_MIXES).with_entries(
-    [Ceiling("flops", dtype, peak, "measured", "a test") for dtype, peak in (("bf16", 700e12), ("fp32", 52e12))]
+    [
+        Ceiling("flops", dtype, peak, "measured", "a test")
+        for dtype, peak in (("bf16", 700e12), ("fp32", 52e12))
+    ]
 )
 OF_A_CPU = ((256, 410e9, 150e9), (512, 700e9, 190e9), (1024, 860e9, 212e9), (2048, 915e9, 218e9))
 
@@ -153,7 +176,13 @@ SCENES: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
     "one GPU": ([], [H100], None),
     "three GPUs": ([], [H100, A100, H200], None),
     "a CPU with points": (
-        [on(CPU, *(matmul(n, "bf16", f) for n, f, _ in OF_A_CPU), *(matmul(n, "fp32", f) for n, _, f in OF_A_CPU))],
+        [
+            on(
+                CPU,
+                *(matmul(n, "bf16", f) for n, f, _ in OF_A_CPU),
+                *(matmul(n, "fp32", f) for n, _, f in OF_A_CPU),
+            )
+        ],
         [],
         ["bf16", "fp32"],
     ),
@@ -161,12 +190,27 @@ SCENES: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
     "two GPUs with points": ([scaled(H100, 1e11), scaled(A100, 4e10)], [], ["bf16"]),
     "mixes under a datasheet": ([on(MIXED, *streams(0.54), *CUBES)], [], None),
     "mixes of a CPU": (
-        [on(calibrated(CPU, CPU_MIXES), *streams(0.008), *(matmul(n, "bf16", f) for n, f, _ in OF_A_CPU[:3]))],
+        [
+            on(
+                calibrated(CPU, CPU_MIXES),
+                *streams(0.008),
+                *(matmul(n, "bf16", f) for n, f, _ in OF_A_CPU[:3]),
+            )
+        ],
         [],
         ["bf16", "fp32"],
     ),
     "sixty points": (
-        [on(CPU, *(matmul(256 + 64 * n, d, top * (0.3 + n / 100)) for n in range(30) for d, top in CPU_PEAKS.items()))],
+        [
+            on(
+                CPU,
+                *(
+                    matmul(256 + 64 * n, d, top * (0.3 + n / 100))
+                    for n in range(30)
+                    for d, top in CPU_PEAKS.items()
+                ),
+            )
+        ],
         [],
         None,
     ),
@@ -191,7 +235,11 @@ def drawn(ceilings: Machine, *records: Record) -> Figure:
 def texts(figure: Figure) -> list[Text]:
     axes = figure.axes[0]
     legend = axes.get_legend()
-    return [text for text in (*figure.texts, *axes.texts, *(legend.get_texts() if legend else ())) if text.get_text()]
+    return [
+        text
+        for text in (*figure.texts, *axes.texts, *(legend.get_texts() if legend else ()))
+        if text.get_text()
+    ]
 
 
 def words(figure: Figure) -> list[str]:
@@ -199,7 +247,9 @@ def words(figure: Figure) -> list[str]:
 
 
 def last_line(figure: Figure) -> str:
-    """Return the caption, which may have been wrapped: the figure's own texts after title and subtitle."""
+    """Return the caption, which may have been wrapped: the figure's own texts after title and
+    subtitle.
+    """
     return " ".join(text.get_text() for text in figure.texts[2:])
 
 
@@ -223,7 +273,10 @@ def corners(figure: Figure, text: Text) -> np.ndarray:
     box = text.get_window_extent(renderer(figure))
     text.set_rotation(math.degrees(angle))
     x, y = anchor(text)
-    around = np.array([[box.x0, box.y0], [box.x1, box.y0], [box.x1, box.y1], [box.x0, box.y1]]) - (x, y)
+    around = np.array([[box.x0, box.y0], [box.x1, box.y0], [box.x1, box.y1], [box.x0, box.y1]]) - (
+        x,
+        y,
+    )
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
     return around @ turn + (x, y)
 
@@ -267,7 +320,11 @@ def flats(figure: Figure) -> list[Line2D]:
 
 
 def markers(figure: Figure) -> list[Line2D]:
-    return [line for line in figure.axes[0].lines if line.get_zorder() == 7 and line.get_marker() != "None"]
+    return [
+        line
+        for line in figure.axes[0].lines
+        if line.get_zorder() == 7 and line.get_marker() != "None"
+    ]
 
 
 def spots(figure: Figure) -> Iterator[tuple[float, float]]:

@@ -1,4 +1,6 @@
-"""Eleven runs as they are kept: versions of a kernel, sweeps, a suite, machines, decoding, training and a profile."""
+"""Eleven runs as they are kept: versions of a kernel, sweeps, a suite, machines, decoding, training
+and a profile.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from roofline.work import VECTOR_OPS
 
 GPUS = ("h100-sxm", "a100-sxm-80gb", "h200-sxm", "h100-pcie", "l40s", "b200-sxm")
 MEASURED = (
-    *(("flops", "bf16", 702e12), ("flops", "fp32", 51e12), ("fma", "fp32", 58e12), ("bandwidth", "read", 3.02e12)),
+    *(
+        ("flops", "bf16", 702e12),
+        ("flops", "fp32", 51e12),
+        ("fma", "fp32", 58e12),
+        ("bandwidth", "read", 3.02e12),
+    ),
     *(("bandwidth", "copy", 2.81e12), ("launch", "launch", 2.1e-6)),
 )
 
@@ -33,7 +40,9 @@ def of_gpu(ceilings: Machine, **changes: Any) -> Environment:
     return environment(device=device, hardware=ceilings.to_dict(), **changes)
 
 
-def vector(op: str, elements: int, flops: int, bytes_per_s: float, dtype: str = "bf16", **changes: Any) -> Record:
+def vector(
+    op: str, elements: int, flops: int, bytes_per_s: float, dtype: str = "bf16", **changes: Any
+) -> Record:
     """Return an operation that reads and writes one array, at a rate of bytes."""
     width = 4 if dtype == "fp32" else 2
     time_s = 2 * width * elements / bytes_per_s
@@ -55,12 +64,23 @@ def vector(op: str, elements: int, flops: int, bytes_per_s: float, dtype: str = 
 
 
 def versions() -> list[Record]:
-    rates = {"torch": 702e12, "triton-v1": 331e12, "triton-v2": 515e12, "triton-v3": 594e12, "triton-v4": 683e12}
+    rates = {
+        "torch": 702e12,
+        "triton-v1": 331e12,
+        "triton-v2": 515e12,
+        "triton-v3": 594e12,
+        "triton-v4": 683e12,
+    }
     return [matmul(8192, "bf16", rate, provider) for provider, rate in rates.items()]
 
 
 def elementwise_versions() -> list[Record]:
-    rates = {"torch": 2.41e12, "torch-compile": 2.39e12, "triton-v1": 2.24e12, "kernels/mine_fast.py:gelu": 2.46e12}
+    rates = {
+        "torch": 2.41e12,
+        "torch-compile": 2.39e12,
+        "triton-v1": 2.24e12,
+        "kernels/mine_fast.py:gelu": 2.46e12,
+    }
     return [vector("gelu", 2**28, 20, rate, provider=provider) for provider, rate in rates.items()]
 
 
@@ -73,41 +93,74 @@ def sweep() -> list[Record]:
 
 
 def suite() -> list[Record]:
-    """Return 90 points: 14 ops without a product at several sizes by two providers, and products in two dtypes."""
+    """Return 90 points: 14 ops without a product at several sizes by two providers, and products in
+    two dtypes.
+    """
     flops = {op: 1 + index for index, op in enumerate(sorted(VECTOR_OPS - {"copy"}))}
     found = [
-        vector(op, 2**n, count, 2.9e12 * (0.2 + 0.02 * n) * (1 - 0.013 * count) * share, provider=provider)
+        vector(
+            op,
+            2**n,
+            count,
+            2.9e12 * (0.2 + 0.02 * n) * (1 - 0.013 * count) * share,
+            provider=provider,
+        )
         for op, count in list(flops.items())[:14]
         for provider, share in (("torch", 0.92), ("torch-compile", 1.0))
         for n in (20, 24, 28)
     ]
-    return found + [matmul(n, "bf16", 700e12 * n / (n + 1200), p) for n in (1024, 4096, 8192) for p in ("torch", "v1")]
+    return found + [
+        matmul(n, "bf16", 700e12 * n / (n + 1200), p)
+        for n in (1024, 4096, 8192)
+        for p in ("torch", "v1")
+    ]
 
 
 def decoding() -> list[Record]:
-    """Return blocks of a model at batches up to beyond the critical one: the weights are read once a step."""
+    """Return blocks of a model at batches up to beyond the critical one: the weights are read once
+    a step.
+    """
     found = []
     for batch in (1, 4, 16, 64, 256, 1024):
         weights, cache = 436e6, 4.2e6 * batch
         flops, moved = round(weights * batch), round(weights + 0.05 * cache)
         time_s = max(flops / 640e12, moved / 2.7e12) * 1.1 + 4e-6
-        values = {"shape": {"b": batch, "s": 1024}, "case": f"{batch}x1024", "flops": flops, "bytes_read": moved}
+        values = {
+            "shape": {"b": batch, "s": 1024},
+            "case": f"{batch}x1024",
+            "flops": flops,
+            "bytes_read": moved,
+        }
         base = vector("decode-block", 1024, 1, 1e12)
-        times = {"median_s": time_s, "ci95_s": (time_s * 0.98, time_s * 1.02), "options": {"model": "llama-3-8b"}}
+        times = {
+            "median_s": time_s,
+            "ci95_s": (time_s * 0.98, time_s * 1.02),
+            "options": {"model": "llama-3-8b"},
+        }
         found.append(replace(base, **values, **times))
     return found
 
 
 def training() -> list[Record]:
-    base = replace(vector("train-step", 1024, 1, 1e12, shape={"b": 4, "s": 128}, case="4x128"), flops=2 * 10**13)
+    base = replace(
+        vector("train-step", 1024, 1, 1e12, shape={"b": 4, "s": 128}, case="4x128"),
+        flops=2 * 10**13,
+    )
     found = []
     for recipe, checkpoint, time_s in (
-        *(("bf16", "none", 0.061), ("bf16", "full", 0.079), ("amp", "none", 0.066), ("amp", "full", 0.088)),
+        *(
+            ("bf16", "none", 0.061),
+            ("bf16", "full", 0.079),
+            ("amp", "none", 0.066),
+            ("amp", "full", 0.088),
+        ),
     ):
         options = {"model": "tiny", "recipe": recipe, "checkpoint": checkpoint, "micro_batches": 1}
         moved = 8 * 10**9 if checkpoint == "none" else 9 * 10**9
         times = {"median_s": time_s, "ci95_s": (time_s * 0.97, time_s * 1.03)}
-        found.append(replace(base, options=options, bytes_read=moved, bytes_written=moved // 2, **times))
+        found.append(
+            replace(base, options=options, bytes_read=moved, bytes_written=moved // 2, **times)
+        )
     return found
 
 
@@ -121,7 +174,9 @@ def flagged() -> list[Record]:
 
 
 def profiled() -> list[Record]:
-    """Return the rows of a profile: 4 products and an elementwise operation that take long, and 195 that do not."""
+    """Return the rows of a profile: 4 products and an elementwise operation that take long, and 195
+    that do not.
+    """
     shares = [0.3, 0.2, 0.1, 0.05, 0.03] + [0.32 / 195] * 195
     parts = [matmul(256 * (1 + i % 7), "bf16", 1e12 * (1 + i % 41)) for i in range(4)]
     parts += [vector("aten.add", 2**16 * (1 + i % 29), 1, 1e10 * (1 + i % 53)) for i in range(196)]
@@ -135,7 +190,9 @@ def of_six_gpus() -> list[Measured]:
         known = find_gpu(slug)
         peak = known.peak("bf16")
         top = (0.5 + 0.04 * index) * (peak.value if peak else 1e14)
-        runs.append((of_gpu(known), [matmul(n, "bf16", top * n / (n + 1500)) for n in (2048, 8192)]))
+        runs.append(
+            (of_gpu(known), [matmul(n, "bf16", top * n / (n + 1500)) for n in (2048, 8192)])
+        )
     return runs
 
 
@@ -154,7 +211,11 @@ RUNS: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
     "decode": (one(h100(), decoding()), [], ["bf16"]),
     "train_step": (one(h100(), training()), [], ["bf16"]),
     "flagged": ([on(CPU, *flagged())], [], ["bf16", "fp32"]),
-    "long names": (one(h100(), [replace(r, provider=f"{LONG}{i}") for i, r in enumerate(versions())]), [], ["bf16"]),
+    "long names": (
+        one(h100(), [replace(r, provider=f"{LONG}{i}") for i, r in enumerate(versions())]),
+        [],
+        ["bf16"],
+    ),
     "vector and matrix": (
         one(h100(), [*elementwise_versions()[:1], vector("gelu", 2**20, 20, 9e11), *sweep()[:5]]),
         [],

@@ -1,4 +1,6 @@
-"""Configurations changed at random: the count is that of the real architecture, or a clear refusal."""
+"""Configurations changed at random: the count is that of the real architecture, or a clear
+refusal.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,30 @@ from roofline.accounting.presets import read_config
 REAL = {name: values for name, values in VARIED.items() if values["model_type"] != "nanogpt"}
 """transformers has no model of nanoGPT's kind."""
 SWITCHES = (
-    *("tie_word_embeddings", "attention_bias", "mlp_bias", "use_qk_norm", "enable_bias", "bias", "multi_query"),
-    *("parallel_attn", "new_decoder_architecture", "use_bias", "use_conv_bias", "qkv_bias", "do_layer_norm_before"),
+    *(
+        "tie_word_embeddings",
+        "attention_bias",
+        "mlp_bias",
+        "use_qk_norm",
+        "enable_bias",
+        "bias",
+        "multi_query",
+    ),
+    *(
+        "parallel_attn",
+        "new_decoder_architecture",
+        "use_bias",
+        "use_conv_bias",
+        "qkv_bias",
+        "do_layer_norm_before",
+    ),
 )
 
 
 def changed(draw):
-    """Return a configuration of some family of which one to three keys were changed, left out or made null."""
+    """Return a configuration of some family of which one to three keys were changed, left out or
+    made null.
+    """
     values = dict(draw.choice(list(REAL.values())))
     for _ in range(draw.randint(1, 3)):
         key = draw.choice([key for key in values if key != "model_type"])
@@ -36,7 +55,9 @@ def changed(draw):
         elif isinstance(value, bool):
             values[key] = not value
         elif isinstance(value, int):
-            values[key] = draw.choice([value + 1, value - 1, 2 * value, value // 2, value // 3, 3 * value, 0, 1])
+            values[key] = draw.choice(
+                [value + 1, value - 1, 2 * value, value // 2, value // 3, 3 * value, 0, 1]
+            )
     return values
 
 
@@ -51,7 +72,9 @@ def real_total(values):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_changed_configurations_count_as_real_models_or_are_rejected(seed):
-    """1,000 in all. What transformers cannot build is no architecture whose number could be wrong."""
+    """1,000 in all. What transformers cannot build is no architecture whose number could be
+    wrong.
+    """
     draw, counted, refusals = random.Random(seed), 0, []
     for _ in range(50):
         values = changed(draw)

@@ -1,4 +1,6 @@
-"""Configurations of models: presets, what a file may leave out, and files that are wrong, foreign or hostile."""
+"""Configurations of models: presets, what a file may leave out, and files that are wrong, foreign
+or hostile.
+"""
 
 from __future__ import annotations
 
@@ -42,20 +44,35 @@ def test_a_file_gives_the_shape_of_its_preset(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
     config, preset = load_config(path), load_preset("llama-3-8b")
-    for field in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary", "is_tied", "context"):
+    for field in (
+        "layers",
+        "width",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "mlp_width",
+        "vocabulary",
+        "is_tied",
+        "context",
+    ):
         assert getattr(config, field) == getattr(preset, field)
     assert str(path) in config.source
 
 
 def test_what_a_file_leaves_out_is_named():
-    config = read_config({key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}, "config.json")
+    config = read_config(
+        {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}, "config.json"
+    )
     assert config.kv_heads == 32
     assert any(
-        "'num_key_value_heads' is missing in the configuration: default 32" in line for line in config.assumptions
+        "'num_key_value_heads' is missing in the configuration: default 32" in line
+        for line in config.assumptions
     )
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"])
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"]
+)
 def test_a_missing_key_is_named(key):
     assert f"'{key}' is missing" in refused(**{key: None})
 
@@ -97,7 +114,11 @@ def test_an_unsupported_architecture_is_named(family):
 def test_text_part_of_a_multimodal_model_is_counted_and_named():
     """LLaVA 1.5 7B holds Vicuna 7B, which is Llama 2 7B with 64 more rows of vocabulary."""
     text = {**LLAMA, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32064}
-    seeing = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "vision_config": {}}
+    seeing = {
+        "model_type": "llava",
+        "architectures": ["LlavaForConditionalGeneration"],
+        "vision_config": {},
+    }
     config = read_config({**seeing, "text_config": text}, "config.json")
     assert count_parameters(config).total == 6_738_415_616 + 2 * 64 * 4096
     assert "'text_config' of a 'llava' only" in config.assumptions[0]
@@ -105,9 +126,16 @@ def test_text_part_of_a_multimodal_model_is_counted_and_named():
 
 
 def test_null_rank_is_none_and_missing_rank_is_the_family_default():
-    """transformers: `q_lora_rank` is 1536 where a file does not name it; DeepSeek-V2-Lite says null."""
-    values = tomllib.loads((MODEL_FOLDER / "deepseek-v3.toml").read_text(encoding="utf-8"))["config"]
-    named, left_out = read_config(values, "a"), {k: v for k, v in values.items() if k != "q_lora_rank"}
+    """transformers: `q_lora_rank` is 1536 where a file does not name it; DeepSeek-V2-Lite says
+    null.
+    """
+    values = tomllib.loads((MODEL_FOLDER / "deepseek-v3.toml").read_text(encoding="utf-8"))[
+        "config"
+    ]
+    named, left_out = (
+        read_config(values, "a"),
+        {k: v for k, v in values.items() if k != "q_lora_rank"},
+    )
     assert read_config(left_out, "a").latent == named.latent
     assert any(
         "'q_lora_rank' is missing in the configuration: default 1536" in line

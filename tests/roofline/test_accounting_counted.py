@@ -1,8 +1,10 @@
-"""Training FLOPs against torch's own counter on forward and backward passes of the real architectures.
+"""Training FLOPs against torch's own counter on forward and backward passes of the real
+architectures.
 
-`FlopCounterMode` counts products of matrices (mm, addmm, bmm), whatever asked for them. It knows nothing of the grouped
-products of experts, and of flash attention on a CPU only newer releases know something, so attention and experts run in
-their plain forms here; what it counts and leaves out otherwise are tests of their own.
+`FlopCounterMode` counts products of matrices (mm, addmm, bmm), whatever asked for them. It knows
+nothing of the grouped products of experts, and of flash attention on a CPU only newer releases know
+something, so attention and experts run in their plain forms here; what it counts and leaves out
+otherwise are tests of their own.
 """
 
 import pytest
@@ -17,7 +19,9 @@ from roofline.accounting.presets import read_config
 SEQUENCE, BATCH = 24, 2
 APART = ("nanogpt", "llama4_text", "mamba", "mamba2")
 REAL = {name: values for name, values in VARIED.items() if values["model_type"] not in APART}
-"""transformers has no model of nanoGPT's kind; of the others its plain form computes something else, too: see below."""
+"""transformers has no model of nanoGPT's kind; of the others its plain form computes something
+else, too: see below.
+"""
 
 
 def real_model(values, attention="eager", experts="eager"):
@@ -27,7 +31,9 @@ def real_model(values, attention="eager", experts="eager"):
     if hasattr(config, "num_experts_per_tok"):
         config._experts_implementation = experts
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).train()
+    return transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation=attention
+    ).train()
 
 
 def counted(model):
@@ -85,7 +91,8 @@ def test_llama_4_computes_every_expert_in_its_plain_form():
 def test_state_space_models_forward(name):
     """The plain convolution has kernel - 1 positions more.
 
-    The counter's formula for the backward pass of a convolution with groups is not that of what is executed.
+    The counter's formula for the backward pass of a convolution with groups is not that of what is
+    executed.
     """
     values, count = VARIED[name], predicted(VARIED[name])
     padding = count.forward["convolution"] // SEQUENCE * (values["conv_kernel"] - 1)
@@ -93,7 +100,9 @@ def test_state_space_models_forward(name):
 
 
 def test_projections_and_convolutions_of_mamba_2():
-    """Its plain scan runs in padded chunks of 256 tokens, so that modules are compared, and not the whole."""
+    """Its plain scan runs in padded chunks of 256 tokens, so that modules are compared, and not the
+    whole.
+    """
     values, count = VARIED["mamba2"], predicted(VARIED["mamba2"])
     model = real_model(values)
     with FlopCounterMode(display=False, depth=9) as counter, torch.no_grad():
@@ -117,8 +126,12 @@ def test_ops_that_the_counter_ignores_are_named(name):
 
 
 def test_flash_attention_on_a_cpu_is_uncounted_or_counted_as_executed():
-    """Releases up to 2.13 have no formula for it; 2.15 counts the scores that the backward pass computes again, too."""
-    count = train_flops(read_config(VARIED["llama"], "config.json"), SEQUENCE, BATCH, "gemm-full", is_flash=True)
+    """Releases up to 2.13 have no formula for it; 2.15 counts the scores that the backward pass
+    computes again, too.
+    """
+    count = train_flops(
+        read_config(VARIED["llama"], "config.json"), SEQUENCE, BATCH, "gemm-full", is_flash=True
+    )
     forward, both = sum(count.forward.values()), count.hardware_flops
     assert both > count.model_flops
     if torch.ops.aten._scaled_dot_product_flash_attention_for_cpu not in flop_registry:

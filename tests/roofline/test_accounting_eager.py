@@ -1,4 +1,6 @@
-"""Activations under `--kernels eager` against the tensors that real models of transformers save, to the byte."""
+"""Activations under `--kernels eager` against the tensors that real models of transformers save, to
+the byte.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SEQUENCE, BATCH = 24, 2
 
 
 def kept_by_layers(values, layers, element_bytes):
-    model = real_model({**values, "n_layer" if "n_layer" in values else "num_hidden_layers": layers})
+    model = real_model(
+        {**values, "n_layer" if "n_layer" in values else "num_hidden_layers": layers}
+    )
     model = model.to(DTYPES[element_bytes])
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -34,7 +38,9 @@ def kept_by_layers(values, layers, element_bytes):
 def test_a_layer_keeps_what_real_models_keep(name, element_bytes):
     values = VARIED[name]
     config = read_config(values, "config.json")
-    kernels = torch_kernels(config, RECIPES["fp32" if element_bytes == 4 else "bf16"], is_eager=True)
+    kernels = torch_kernels(
+        config, RECIPES["fp32" if element_bytes == 4 else "bf16"], is_eager=True
+    )
     if config.norm == "layer":  # on a CPU it keeps its statistics in the dtype
         kernels = replace(kernels, statistic_bytes=element_bytes)
     layer = kept_by_layers(values, 3, element_bytes) - kept_by_layers(values, 2, element_bytes)
@@ -43,9 +49,16 @@ def test_a_layer_keeps_what_real_models_keep(name, element_bytes):
 
 def test_eager_kernels_save_more(capsys):
     """32 layers with 32 heads of 2,048 x 2,048 scores, in fp32 and in bf16."""
-    fused, eager = (data_of(capsys, f"memory --model llama-3-8b --kernels {word}") for word in ("fused", "eager"))
+    fused, eager = (
+        data_of(capsys, f"memory --model llama-3-8b --kernels {word}")
+        for word in ("fused", "eager")
+    )
     scores = 32 * 32 * 2048 * 2048
     assert eager["components"]["activations_attention_scores"] == (2 + 4) * scores
     assert "activations_attention_scores" not in fused["components"]
-    assert any(line.startswith("kernels: fused norms, flash attention") for line in fused["assumptions"])
-    assert any(line.startswith("kernels: eager ones of transformers") for line in eager["assumptions"])
+    assert any(
+        line.startswith("kernels: fused norms, flash attention") for line in fused["assumptions"]
+    )
+    assert any(
+        line.startswith("kernels: eager ones of transformers") for line in eager["assumptions"]
+    )

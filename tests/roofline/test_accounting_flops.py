@@ -1,4 +1,6 @@
-"""FLOPs: published counts to the digit, every convention, and the identities that hold between them."""
+"""FLOPs: published counts to the digit, every convention, and the identities that hold between
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def per_token(name, sequence, convention):
 
 
 def test_nanogpt_notebook():
-    """nanoGPT, transformer_sizing.ipynb: forward and training FLOPs of 1024 tokens, the PaLM formula, MFU."""
+    """nanoGPT, transformer_sizing.ipynb: forward and training FLOPs of 1024 tokens, the PaLM
+    formula, MFU.
+    """
     config = load_preset("nanogpt-124m")
     count = train_flops(config, 1024, convention="gemm-full")
     assert sum(count.forward.values()) == 291_648_307_200
@@ -40,7 +44,9 @@ def test_maxtext_llama_2_7b():
 
 
 def test_gpt_3_compute():
-    """Brown et al. 2020, table D.1, 6 N D with their N: 3.14e23 = 3640 PF-days; Small 2.25e20; 13B 2.31e22."""
+    """Brown et al. 2020, table D.1, 6 N D with their N: 3.14e23 = 3640 PF-days; Small 2.25e20; 13B
+    2.31e22.
+    """
     flops = six_nd(174_600_000_000, 300_000_000_000)
     assert f"{flops:.4e}" == "3.1428e+23"
     assert round(flops / (1e15 * 86400), 1) == 3637.5
@@ -58,8 +64,13 @@ def test_llama_3_405b_compute():
 
 
 def test_palm_mfu():
-    """Chowdhery et al. 2022, appendix B: 46.2 % with attention, 45.7 % without; 540.35B parameters."""
-    weights, attention = 6 * 540_350_000_000, 3 * attention_core_flops(2048, 2048, 48, 256, 256) * 118 // 2048
+    """Chowdhery et al. 2022, appendix B: 46.2 % with attention, 45.7 % without; 540.35B
+    parameters.
+    """
+    weights, attention = (
+        6 * 540_350_000_000,
+        3 * attention_core_flops(2048, 2048, 48, 256, 256) * 118 // 2048,
+    )
     assert attention == 12 * 118 * 48 * 256 * 2048
     seconds_per_token = 1 / 238_300
     peak = 6144 * 275e12
@@ -68,11 +79,16 @@ def test_palm_mfu():
 
 
 def test_chinchilla_appendix_f():
-    """Hoffmann et al. 2022, appendix F, by hand for GPT-2 small: the embedding is a product, softmax has 3 a s^2."""
+    """Hoffmann et al. 2022, appendix F, by hand for GPT-2 small: the embedding is a product,
+    softmax has 3 a s^2.
+    """
     s, d, layers, vocabulary = 1024, 768, 12, 50257
     attention = 2 * 3 * s * d * d + 2 * s * s * d + 3 * 12 * s * s + 2 * s * s * d + 2 * s * d * d
     forward = 2 * 2 * s * vocabulary * d + layers * (attention + 2 * s * 2 * d * 4 * d)
-    assert train_flops(load_preset("nanogpt-124m"), s, convention="chinchilla").model_flops == 3 * forward
+    assert (
+        train_flops(load_preset("nanogpt-124m"), s, convention="chinchilla").model_flops
+        == 3 * forward
+    )
 
 
 def test_attention_of_published_shapes():
@@ -99,7 +115,8 @@ def test_pairs_are_those_of_a_mask(queries, keys, window):
 def test_conventions_agree_where_they_must(name):
     config, count = load_preset(name), count_parameters(load_preset(name))
     full, half, exact = (
-        train_flops(config, 512, convention=word) for word in ("gemm-full", "gemm-causal-half", "gemm-causal-exact")
+        train_flops(config, 512, convention=word)
+        for word in ("gemm-full", "gemm-causal-half", "gemm-causal-exact")
     )
     core = full.components["attention_core"]
     assert core == 6 * 512**2 * config.layers * config.heads * (config.head_dim + config.value_dim)
@@ -130,21 +147,32 @@ def test_recomputation_is_the_hardwares_alone():
     full = train_flops(config, 2048, convention="gemm-full", checkpoint="full", is_flash=False)
     assert full.model_flops == plain.model_flops
     per_layer = 96 * 2048 * 12288**2 + 16 * 2048**2 * 12288
-    assert full.hardware_flops == 96 * per_layer + 6 * 2048 * 12288 * 50257  # Narayanan et al. 2021, equation 3
+    assert (
+        full.hardware_flops == 96 * per_layer + 6 * 2048 * 12288 * 50257
+    )  # Narayanan et al. 2021, equation 3
     assert full.model_flops == korthikanti_flops(2048, 96, 12288, 50257)
-    selective = train_flops(config, 2048, convention="gemm-full", checkpoint="selective", is_flash=False)
+    selective = train_flops(
+        config, 2048, convention="gemm-full", checkpoint="selective", is_flash=False
+    )
     overhead = selective.hardware_flops / selective.model_flops - 1
-    # the papers count attention's forward and backward pass in what is added: three times what runs once more
+    # the papers count attention's forward and backward pass in what is added: three times what runs
+    # once more
     assert 3 * overhead == pytest.approx(added_of_korthikanti(2048, 96, 12288, 50257), rel=1e-12)
 
 
 def korthikanti_flops(sequence, layers, width, vocabulary):
-    """Return F = 72 B L s h^2 (1 + s / (6h) + V / (12 h L)) of one sequence: Korthikanti et al. 2022, appendix A."""
-    return sequence * (72 * layers * width**2 + 12 * layers * width * sequence + 6 * width * vocabulary)
+    """Return F = 72 B L s h^2 (1 + s / (6h) + V / (12 h L)) of one sequence: Korthikanti et al.
+    2022, appendix A.
+    """
+    return sequence * (
+        72 * layers * width**2 + 12 * layers * width * sequence + 6 * width * vocabulary
+    )
 
 
 def added_of_korthikanti(sequence, layers, width, vocabulary):
-    """Return s / (3h) in place of s / (6h), as a fraction of the model's FLOPs: Korthikanti et al. 2022, appendix A."""
+    """Return s / (3h) in place of s / (6h), as a fraction of the model's FLOPs: Korthikanti et al.
+    2022, appendix A.
+    """
     added = 12 * sequence * layers * width * sequence
     return added / korthikanti_flops(sequence, layers, width, vocabulary)
 
@@ -157,7 +185,9 @@ def test_flash_attention_executes_seven_products_for_six():
 
 
 def test_share_of_attention():
-    """6 N D leaves out 4 s h of attention over 24 h^2 of a block: Narayanan et al. (2021), equation 3."""
+    """6 N D leaves out 4 s h of attention over 24 h^2 of a block: Narayanan et al. (2021), equation
+    3.
+    """
     full = train_flops(load_preset("gpt2"), 768, convention="gemm-full").forward
     block = full["attention_projections"] + full["mlp"]
     assert full["attention_core"] / block == 1 / 6
@@ -166,14 +196,29 @@ def test_share_of_attention():
 def test_narayanan_percent_of_peak():
     """Narayanan et al. 2021, table 1: achieved teraFLOP/s per A100 and per cent of 312."""
     achieved = (137, 138, 142, 135, 138, 140, 148, 155, 163, 163)
-    assert [round(100 * mfu(value, 312)) for value in achieved] == [44, 44, 46, 43, 44, 45, 47, 50, 52, 52]
+    assert [round(100 * mfu(value, 312)) for value in achieved] == [
+        44,
+        44,
+        46,
+        43,
+        44,
+        45,
+        47,
+        50,
+        52,
+        52,
+    ]
 
 
 def test_llama_3_405b_mfu():
-    """Grattafiori et al. 2024, table 4, prints 43, 41 and 38 % for 430, 400 and 380 TFLOP/s; within a point."""
+    """Grattafiori et al. 2024, table 4, prints 43, 41 and 38 % for 430, 400 and 380 TFLOP/s; within
+    a point.
+    """
     shares = [100 * mfu(value, 989) for value in (430, 400, 380)]
     assert [round(share, 1) for share in shares] == [43.5, 40.4, 38.4]
-    assert all(abs(share - printed) < 1 for share, printed in zip(shares, (43, 41, 38), strict=True))
+    assert all(
+        abs(share - printed) < 1 for share, printed in zip(shares, (43, 41, 38), strict=True)
+    )
 
 
 def test_korthikanti_selective_recomputation():
@@ -190,11 +235,19 @@ def test_attention_costs_as_much_as_its_projections_at_twice_the_width():
 
 
 def test_intensities_of_the_lecture():
-    """CS336 2026, lecture 2, bf16: it counts 2 n - 1 operations for a sum of n products, one less than we do."""
-    dot, vector = matmul_work(1, 1, 2**20, "bf16", "bf16"), matmul_work(1024, 1, 1024, "bf16", "bf16")
+    """CS336 2026, lecture 2, bf16: it counts 2 n - 1 operations for a sum of n products, one less
+    than we do.
+    """
+    dot, vector = (
+        matmul_work(1, 1, 2**20, "bf16", "bf16"),
+        matmul_work(1024, 1, 1024, "bf16", "bf16"),
+    )
     square = matmul_work(1024, 1024, 1024, "bf16", "bf16")
     outputs = (1, 1024, 1024**2)
-    found = [(work.flops - count) / work.bytes for work, count in zip((dot, vector, square), outputs, strict=True)]
+    found = [
+        (work.flops - count) / work.bytes
+        for work, count in zip((dot, vector, square), outputs, strict=True)
+    ]
     assert round(found[0], 7) == 0.4999995
     assert round(found[1], 6) == 0.997563
     assert round(found[2], 3) == 341.167

@@ -35,11 +35,16 @@ def test_ranges_are_those_of_torch(name):
 def test_rounding_is_that_of_torch(name):
     draw = random.Random(0)
     values = [draw.choice((-1, 1)) * 2.0 ** draw.uniform(-60, 20) for _ in range(400)]
-    values += [float(FORMATS[name].smallest_subnormal) * factor for factor in (0.5, 0.50001, 1, 1.5, 2.5, 3.5)]
+    values += [
+        float(FORMATS[name].smallest_subnormal) * factor
+        for factor in (0.5, 0.50001, 1, 1.5, 2.5, 3.5)
+    ]
     values += [float(FORMATS[name].largest) * factor for factor in (0.99, 1.0, 1.01, 1.03, 1.2, -5)]
     # Both steps of a double rounding are torch's: a value is first made an fp32.
     given = torch.tensor(values, dtype=torch.float64).to(torch.float32)
-    for value, expected in zip(given.tolist(), given.to(TORCH[name]).to(torch.float64).tolist(), strict=True):
+    for value, expected in zip(
+        given.tolist(), given.to(TORCH[name]).to(torch.float64).tolist(), strict=True
+    ):
         own = shown_in(Fraction(value), name) if math.isfinite(value) else expected
         if own in ("448 or nan", "-448 or nan"):  # torch has changed from the one to the other
             assert math.isnan(expected) or abs(expected) == 448
@@ -52,7 +57,13 @@ def test_published_ranges():
     assert FORMATS["fp8e4m3"].largest == 448
     assert FORMATS["fp8e5m2"].largest == 57_344
     assert (FORMATS["nvfp4"].largest, FORMATS["nvfp4"].smallest_subnormal) == (6, Fraction(1, 2))
-    assert [shown_in(Fraction(value), "nvfp4") for value in ("0.2", "2.4", "5", "7", "-100")] == [0, 2, 4, 6, -6]
+    assert [shown_in(Fraction(value), "nvfp4") for value in ("0.2", "2.4", "5", "7", "-100")] == [
+        0,
+        2,
+        4,
+        6,
+        -6,
+    ]
     assert FORMATS["fp8e5m2"].decimal_digits == pytest.approx(0.90, abs=0.005)
     assert shown_in(Fraction(70_000), "fp16") == "inf"
     assert shown_in(Fraction(-70_000), "fp16") == "-inf"

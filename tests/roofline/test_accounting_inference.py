@@ -27,7 +27,8 @@ H100 = (989.4e12, 3.352e12)
 
 
 def test_kv_cache():
-    # Llama 3 8B: 2 x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB; Llama 1 without grouping four times that
+    # Llama 3 8B: 2 x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB; Llama 1 without grouping four
+    # times that
     assert kv_bytes_per_token(load_preset("llama-3-8b")) == 131_072
     assert kv_bytes_per_token(load_preset("llama-7b")) == 4 * 131_072
     # DeepSeek-V2 table 1 gives 9/2 d_h L for latent attention; V3: 61 x (512 + 64) x 2 bytes
@@ -46,7 +47,9 @@ def test_prefill_is_the_sum_of_its_decode_steps():
 
 
 def test_latent_attention_decodes_in_its_absorbed_form():
-    """DeepSeek-V3: 128 heads, each 576 elements of the cache for scores and 512 for values; 1,152 bytes a position."""
+    """DeepSeek-V3: 128 heads, each 576 elements of the cache for scores and 512 for values; 1,152
+    bytes a position.
+    """
     deepseek = load_preset("deepseek-v3")
     per_position = (decode_flops(deepseek, 4097) - decode_flops(deepseek, 4096)) // deepseek.layers
     assert per_position == 2 * 128 * (576 + 512) == 278_528
@@ -58,7 +61,9 @@ def test_weights_that_a_decode_step_reads():
     assert weight_bytes_read(llama, 1, 2) == 2 * (count.total - 128256 * 4096 + 4096)
     mixtral, all_of_it = load_preset("mixtral-8x7b"), count_parameters(load_preset("mixtral-8x7b"))
     one = weight_bytes_read(mixtral, 1, 2)
-    assert one == pytest.approx(2 * all_of_it.active, rel=0.03)  # of two experts; the embedding is but a row
+    assert one == pytest.approx(
+        2 * all_of_it.active, rel=0.03
+    )  # of two experts; the embedding is but a row
     assert weight_bytes_read(mixtral, 512, 2) == pytest.approx(2 * all_of_it.total, rel=0.01)
     touched = 8 * (1 - (3 / 4) ** 4)
     experts = all_of_it.components["experts"]
@@ -67,11 +72,16 @@ def test_weights_that_a_decode_step_reads():
 
 
 def test_critical_batch_balances_compute_and_memory_time():
-    """Without cache and experts it is the formula but for norms; every batch around it is on the side that it says."""
+    """Without cache and experts it is the formula but for norms; every batch around it is on the
+    side that it says.
+    """
     llama, mixtral = load_preset("llama-2-70b"), load_preset("mixtral-8x7b")
-    assert Serving(llama, 1, 1.97e14, 8.2e11).critical_batch(0) == 241  # 240.2 of Austin et al. 2025, rounded up
+    assert (
+        Serving(llama, 1, 1.97e14, 8.2e11).critical_batch(0) == 241
+    )  # 240.2 of Austin et al. 2025, rounded up
     assert Serving(load_preset("llama-7b"), 1, *H100).critical_batch(4096) is None
-    # 8 experts of which each token reads 2 and computes with 2: about 46.6 / 12.7 times the batch of a dense model
+    # 8 experts of which each token reads 2 and computes with 2: about 46.6 / 12.7 times the batch
+    # of a dense model
     free = Serving(mixtral, 1, *H100).critical_batch(0)
     assert free == pytest.approx(295.2 * 46.6e9 / 12.75e9, rel=0.01)
     for sequence in (0, 128, 512):
@@ -89,30 +99,45 @@ def test_a_run_under_published_ceilings_does_not_call_them_measured(kind):
         Ceiling(quantity, name, 1e12, kind, "somewhere")
         for quantity, name in (("flops", "bf16"), ("bandwidth", "memory"))
     )
-    environment = SimpleNamespace(device={"slug": "a"}, hardware=Machine("a", "A", entries).to_dict())
-    assert run_machine(SimpleNamespace(environment=environment, records=[]), "run 1").source == f"{kind}, run 1"
+    environment = SimpleNamespace(
+        device={"slug": "a"}, hardware=Machine("a", "A", entries).to_dict()
+    )
+    assert (
+        run_machine(SimpleNamespace(environment=environment, records=[]), "run 1").source
+        == f"{kind}, run 1"
+    )
 
 
 def test_state_space_models_store_a_constant_state():
-    """Mamba 2.8B: 64 layers of 5,120 channels with 16 states and 4 columns of the convolution, whatever the length."""
+    """Mamba 2.8B: 64 layers of 5,120 channels with 16 states and 4 columns of the convolution,
+    whatever the length.
+    """
     config = load_preset("mamba-2.8b")
     assert kv_cache_bytes(config, 10) == kv_cache_bytes(config, 10**6) == 64 * 5120 * (16 + 4) * 2
     assert kv_bytes_per_token(config) == 0
     assert decode_flops(config, 10) == decode_flops(config, 10**6)
-    # 64 layers x (convolution of 4, product of 16 states) x 5,120 channels beside the products of weights
-    assert decode_flops(config, 10) == 2 * count_parameters(config).matmul + 2 * 64 * 5120 * (4 + 16)
+    # 64 layers x (convolution of 4, product of 16 states) x 5,120 channels beside the products of
+    # weights
+    assert decode_flops(config, 10) == 2 * count_parameters(config).matmul + 2 * 64 * 5120 * (
+        4 + 16
+    )
 
 
 def test_fitted_loss():
     """Hoffmann et al. 2022: the fit falls with both, towards 1.69."""
-    assert fitted_loss(70e9, 1.4e12) == pytest.approx(1.69 + 406.4 / 70e9**0.34 + 410.7 / 1.4e12**0.28)
+    assert fitted_loss(70e9, 1.4e12) == pytest.approx(
+        1.69 + 406.4 / 70e9**0.34 + 410.7 / 1.4e12**0.28
+    )
     assert 1.69 < fitted_loss(70e9, 1.4e12) < fitted_loss(7e9, 1.4e12)
 
 
 def test_critical_batch():
     """Austin et al. 2025: 240 for TPU v5e in bf16, 120 with int8 weights; H100 SXM 295 and 148."""
     dense = dense_model(8e9)
-    for rates, batches in (((1.97e14, 8.2e11), (241, 121)), ((989.5e12, 3.35e12), (296, 148))):  # 240.2, rounded up
+    for rates, batches in (
+        ((1.97e14, 8.2e11), (241, 121)),
+        ((989.5e12, 3.35e12), (296, 148)),
+    ):  # 240.2, rounded up
         found = [Serving(dense, 1, *rates, weight_bytes=size).critical_batch(0) for size in (2, 1)]
         assert found == list(batches)
 

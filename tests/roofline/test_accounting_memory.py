@@ -1,4 +1,6 @@
-"""Bytes of state, activations and caches, against published cases and against what torch itself keeps."""
+"""Bytes of state, activations and caches, against published cases and against what torch itself
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from roofline.accounting.activations import Kernels, layer_activations, model_ac
 from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.presets import load_preset
-from roofline.accounting.state import RECIPES, Sharding, bytes_per_param, cast_bytes, shard, state_bytes
+from roofline.accounting.state import (
+    RECIPES,
+    Sharding,
+    bytes_per_param,
+    cast_bytes,
+    shard,
+    state_bytes,
+)
 
 BYTES_OF_ADAMW = {
     "fp32": 16,
@@ -38,7 +47,9 @@ def test_bytes_per_parameter_of_adamw(recipe, expected):
 
 def test_bytes_per_parameter_of_other_optimizers():
     fp32 = RECIPES["fp32"]
-    assert [bytes_per_param(fp32, name) for name in ("sgd", "momentum", "adagrad", "rmsprop", "lion")] == [8] + [12] * 4
+    assert [
+        bytes_per_param(fp32, name) for name in ("sgd", "momentum", "adagrad", "rmsprop", "lion")
+    ] == [8] + [12] * 4
     with pytest.raises(ConfigError, match="requires a model"):
         bytes_per_param(fp32, "muon")
 
@@ -49,11 +60,16 @@ def test_optimizers_that_look_at_shapes():
     h, f, layers, vocabulary = 2048, 8192, 24, 32000
     rows_and_columns = layers * (4 * (h + h) + 2 * (h + f)) + h + vocabulary
     norms = 49 * h
-    assert total(state_bytes(config, RECIPES["fp32"], "adafactor")) - plain == 4 * (rows_and_columns + norms)
+    assert total(state_bytes(config, RECIPES["fp32"], "adafactor")) - plain == 4 * (
+        rows_and_columns + norms
+    )
     matrices = count_parameters(config).matmul - vocabulary * h
     muon = total(state_bytes(config, RECIPES["fp32"], "muon")) - plain
     assert muon == 4 * matrices + 8 * (vocabulary * h + norms)
-    eight_bit = total(state_bytes(config, RECIPES["bf16"], "adam-8bit")) - 4 * count_parameters(config).total
+    eight_bit = (
+        total(state_bytes(config, RECIPES["bf16"], "adam-8bit"))
+        - 4 * count_parameters(config).total
+    )
     # 2 + 8/256 bytes each, but the norms of 2048 stay in fp32
     assert eight_bit == (2 + 8 / 256) * (matrices + vocabulary * h) + 8 * norms
 
@@ -65,7 +81,10 @@ def test_tensor_parallelism_divides_matrices_and_keeps_norms():
     for name, weight in whole.items():
         assert half[name].elements * (1 if weight.component == "norms" else 2) == weight.elements
     assert shard(whole["output"], config, 4).shape == (1024, 4096)
-    assert shard(whole["key"], config, 16).shape == (4096, 128)  # 8 heads: two devices have the same one
+    assert shard(whole["key"], config, 16).shape == (
+        4096,
+        128,
+    )  # 8 heads: two devices have the same one
     with pytest.raises(ConfigError, match="does not divide 32 heads"):
         shard(whole["query"], config, 5)
 
@@ -83,20 +102,28 @@ def test_checkpointing():
 
 
 def test_recomputed_layer_exists_once_with_micro_batches_in_flight():
-    """Llama 3 70B, a stage of 10 layers, full checkpointing: 8 x 10 inputs of 2 s h bytes, and one layer."""
+    """Llama 3 70B, a stage of 10 layers, full checkpointing: 8 x 10 inputs of 2 s h bytes, and one
+    layer.
+    """
     stage = load_preset("llama-3-70b").with_layers(10)
     parts = model_activations(stage, 8192, checkpoint="full", micro_batches=8)
     assert parts.pop("checkpoints") == 8 * 10 * 2 * 8192 * 8192
     assert parts == layer_activations(stage, 8192)
     scores = "attention_scores"
-    one, eight = (model_activations(stage, 512, 1, Kernels(is_flash=False), "selective", n) for n in (1, 8))
+    one, eight = (
+        model_activations(stage, 512, 1, Kernels(is_flash=False), "selective", n) for n in (1, 8)
+    )
     assert eight == {name: size * (1 if name == scores else 8) for name, size in one.items()}
 
 
 def test_key_value_heads_are_repeated_beyond_their_number():
-    """Llama 3 70B, 4,096 tokens on 16 devices: 4 query heads and one whole of the 8 key/value heads, 128 wide."""
+    """Llama 3 70B, 4,096 tokens on 16 devices: 4 query heads and one whole of the 8 key/value
+    heads, 128 wide.
+    """
     for ways, heads in ((16, 4), (8, 8)):
-        parts = layer_activations(load_preset("llama-3-70b"), 4096, 1, Kernels(tensor_parallel=ways))
+        parts = layer_activations(
+            load_preset("llama-3-70b"), 4096, 1, Kernels(tensor_parallel=ways)
+        )
         assert parts["attention"] == 4096 * 2 * 128 * (2 * heads + 2 * 1)
 
 
@@ -112,6 +139,11 @@ def test_experts_and_latent_attention_have_components():
 
 
 def test_zero_3_gathers_a_layer():
-    parts = state_bytes(load_preset("llama-3-70b"), RECIPES["bf16-master"], "adamw", Sharding(zero=3, data_parallel=64))
+    parts = state_bytes(
+        load_preset("llama-3-70b"),
+        RECIPES["bf16-master"],
+        "adamw",
+        Sharding(zero=3, data_parallel=64),
+    )
     assert parts["gathered_layer"] == 2 * 128256 * 8192  # the embedding is larger than a layer
     assert parts["weights"] == -(-2 * 70_553_706_496 // 64)

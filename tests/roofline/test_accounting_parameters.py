@@ -1,4 +1,6 @@
-"""Parameter counts: published totals to the last parameter, and the modules of transformers on the meta device."""
+"""Parameter counts: published totals to the last parameter, and the modules of transformers on the
+meta device.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_published_totals(name, total):
 def test_active_and_matmul_parameters():
     mixtral = count_parameters(load_preset("mixtral-8x7b"))
     assert mixtral.active == 12_879_925_248  # Jiang et al. 2024: 13B active
-    assert count_parameters(load_preset("llama-2-7b")).matmul == 6_607_077_376  # google/maxtext issue 1988
+    assert (
+        count_parameters(load_preset("llama-2-7b")).matmul == 6_607_077_376
+    )  # google/maxtext issue 1988
     gpt2 = count_parameters(load_preset("gpt2"))  # tied: the head is multiplied by, but stored once
     assert "lm_head" not in gpt2.components
     assert gpt2.matmul == 12 * 12 * 768**2 + 50257 * 768
@@ -76,8 +80,20 @@ def test_active_and_matmul_parameters():
 def test_table_1_of_narayanan(width, layers, billions):
     """Narayanan et al. 2021, table 1: V = 51,200 and s = 2048, without the final norm."""
     heads = width // 128
-    shape = {"layers": layers, "width": width, "mlp_width": 4 * width, "heads": heads, "kv_heads": heads}
-    config = replace(load_preset("gpt-3"), **shape, vocabulary=51200, position_embeddings=2048, has_final_norm=False)
+    shape = {
+        "layers": layers,
+        "width": width,
+        "mlp_width": 4 * width,
+        "heads": heads,
+        "kv_heads": heads,
+    }
+    config = replace(
+        load_preset("gpt-3"),
+        **shape,
+        vocabulary=51200,
+        position_embeddings=2048,
+        has_final_norm=False,
+    )
     assert round(count_parameters(config).total / 1e9, 3) == billions
 
 
@@ -97,11 +113,16 @@ def meta_model(values):
     values = dict(values)
     family = values.pop("model_type")
     is_nanogpt = family == "nanogpt"
-    is_biased, has_positions = is_nanogpt is False or values.pop("bias", True), values.pop("has_positions", True)
+    is_biased, has_positions = (
+        is_nanogpt is False or values.pop("bias", True),
+        values.pop("has_positions", True),
+    )
     config = transformers.AutoConfig.for_model("gpt2" if is_nanogpt else family, **values)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
-    left_out = lambda name: (not is_biased and name.endswith("bias")) or (not has_positions and "wpe" in name)  # noqa: E731
+    left_out = lambda name: (  # noqa: E731
+        (not is_biased and name.endswith("bias")) or (not has_positions and "wpe" in name)
+    )
     return {name: parameter for name, parameter in model.named_parameters() if not left_out(name)}
 
 
@@ -137,7 +158,12 @@ def gpt(family="gpt2", **others):
     return {"model_type": family, **sizes, **others}
 
 
-QWEN_EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 56, "decoder_sparse_step": 2}
+QWEN_EXPERTS = {
+    "num_experts": 10,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 56,
+    "decoder_sparse_step": 2,
+}
 LATENT = {
     "num_key_value_heads": 6,
     "moe_intermediate_size": 56,
@@ -156,7 +182,12 @@ LATENT = {
 
 GPT_OSS = {"head_dim": 24, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 8}
 LLAMA4 = {
-    **{"head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 1, "intermediate_size_mlp": 240},
+    **{
+        "head_dim": 16,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 1,
+        "intermediate_size_mlp": 240,
+    },
     **{"interleave_moe_layer_step": 2, "attention_chunk_size": 8},
 }
 STATE = {
@@ -168,21 +199,37 @@ STATE = {
     "pad_token_id": 0,
 }
 OPT = {"ffn_dim": 208, "word_embed_proj_dim": 96}
-FALCON = {"multi_query": True, "parallel_attn": True, "new_decoder_architecture": False, "bias": False}
+FALCON = {
+    "multi_query": True,
+    "parallel_attn": True,
+    "new_decoder_architecture": False,
+    "bias": False,
+}
 DEEPSEEK2 = {**LATENT, "num_experts_per_tok": 4}
 
 VARIED = {
     "olmo2": shape("olmo2"),
     "olmo2 with biases": shape("olmo2", attention_bias=True, tie_word_embeddings=True),
     "gpt_oss": shape("gpt_oss", **GPT_OSS),
-    "gpt_oss without biases": shape("gpt_oss", **GPT_OSS, attention_bias=False, tie_word_embeddings=True),
+    "gpt_oss without biases": shape(
+        "gpt_oss", **GPT_OSS, attention_bias=False, tie_word_embeddings=True
+    ),
     "deepseek_v2": shape("deepseek_v2", **DEEPSEEK2),
-    "deepseek_v2 queries not compressed": shape("deepseek_v2", **{**DEEPSEEK2, "q_lora_rank": None}),
+    "deepseek_v2 queries not compressed": shape(
+        "deepseek_v2", **{**DEEPSEEK2, "q_lora_rank": None}
+    ),
     "falcon": shape("falcon", **FALCON),
-    "falcon two norms": shape("falcon", **{**FALCON, "parallel_attn": False, "bias": True, "multi_query": False}),
-    "falcon grouped": shape("falcon", **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=2),
+    "falcon two norms": shape(
+        "falcon", **{**FALCON, "parallel_attn": False, "bias": True, "multi_query": False}
+    ),
+    "falcon grouped": shape(
+        "falcon", **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=2
+    ),
     "falcon grouped, one norm": shape(
-        "falcon", **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=3, num_ln_in_parallel_attn=1
+        "falcon",
+        **{**FALCON, "new_decoder_architecture": True},
+        num_kv_heads=3,
+        num_ln_in_parallel_attn=1,
     ),
     "opt": shape("opt", **OPT),
     "opt without biases": shape("opt", **OPT, enable_bias=False, tie_word_embeddings=False),
@@ -190,12 +237,29 @@ VARIED = {
     "granite": shape("granite", tie_word_embeddings=True),
     "granite with biases": shape("granite", attention_bias=True, mlp_bias=True),
     "cohere": shape("cohere"),
-    "cohere normalized": shape("cohere", use_qk_norm=True, attention_bias=True, tie_word_embeddings=False),
+    "cohere normalized": shape(
+        "cohere", use_qk_norm=True, attention_bias=True, tie_word_embeddings=False
+    ),
     "llama4_text": shape("llama4_text", **LLAMA4),
-    "llama4_text by list": shape("llama4_text", **{**LLAMA4, "moe_layers": [1, 2, 4]}, attention_bias=True),
+    "llama4_text by list": shape(
+        "llama4_text", **{**LLAMA4, "moe_layers": [1, 2, 4]}, attention_bias=True
+    ),
     "mamba": {"model_type": "mamba", **STATE, "state_size": 5},
-    "mamba with biases": {"model_type": "mamba", **STATE, "state_size": 5, "time_step_rank": 7, "use_bias": True},
-    "mamba2": {"model_type": "mamba2", **STATE, "state_size": 5, "num_heads": 12, "head_dim": 16, "n_groups": 2},
+    "mamba with biases": {
+        "model_type": "mamba",
+        **STATE,
+        "state_size": 5,
+        "time_step_rank": 7,
+        "use_bias": True,
+    },
+    "mamba2": {
+        "model_type": "mamba2",
+        **STATE,
+        "state_size": 5,
+        "num_heads": 12,
+        "head_dim": 16,
+        "n_groups": 2,
+    },
     "gpt2": gpt(),
     "gpt2 narrow MLP": gpt(n_inner=111),
     "gpt2 untied": gpt(tie_word_embeddings=False),
@@ -208,10 +272,14 @@ VARIED = {
     "llama tied, wide heads": shape("llama", tie_word_embeddings=True, head_dim=40),
     "llama with biases": shape("llama", attention_bias=True, mlp_bias=True),
     "llama multi-query": shape("llama", num_key_value_heads=1),
-    "llama without num_key_value_heads": {k: v for k, v in shape("llama").items() if k != "num_key_value_heads"},
+    "llama without num_key_value_heads": {
+        k: v for k, v in shape("llama").items() if k != "num_key_value_heads"
+    },
     "mistral": shape("mistral", head_dim=24, sliding_window=64),
     "mixtral": shape("mixtral", num_local_experts=7, num_experts_per_tok=3),
-    "mixtral tied": shape("mixtral", num_local_experts=4, num_experts_per_tok=1, tie_word_embeddings=True),
+    "mixtral tied": shape(
+        "mixtral", num_local_experts=4, num_experts_per_tok=1, tie_word_embeddings=True
+    ),
     "phi3": shape("phi3"),
     "qwen2": shape("qwen2"),
     "qwen2 tied": shape("qwen2", tie_word_embeddings=True, num_key_value_heads=6),
@@ -244,14 +312,20 @@ def test_varied_configurations_count_as_the_real_architecture(values):
     assert count.components["norms"] == norms
 
 
-@pytest.mark.parametrize("values", [VARIED["qwen2_moe some dense"], VARIED["deepseek_v3"], VARIED["mixtral"]])
+@pytest.mark.parametrize(
+    "values", [VARIED["qwen2_moe some dense"], VARIED["deepseek_v3"], VARIED["mixtral"]]
+)
 def test_active_parameters_leave_out_the_experts_not_chosen(values):
     config = read_config(values, "config.json")
     count = count_parameters(config)
     real = meta_model(values)
-    experts = [tensor for name, tensor in real.items() if ".experts." in name and "shared" not in name]
+    experts = [
+        tensor for name, tensor in real.items() if ".experts." in name and "shared" not in name
+    ]
     idle = sum(tensor.numel() // config.experts.count for tensor in experts)
     idle *= config.experts.count - config.experts.per_token
     assert count.active == count.total - idle
-    matrices = [tensor for name, tensor in real.items() if tensor.ndim > 1 and "embed_tokens" not in name]
+    matrices = [
+        tensor for name, tensor in real.items() if tensor.ndim > 1 and "embed_tokens" not in name
+    ]
     assert count.matmul == sum(tensor.numel() for tensor in matrices) - idle

@@ -1,4 +1,6 @@
-"""Activation estimates against the bytes that autograd really saves, for blocks of GPT and Llama kind, to the byte."""
+"""Activation estimates against the bytes that autograd really saves, for blocks of GPT and Llama
+kind, to the byte.
+"""
 
 import random
 from itertools import pairwise
@@ -10,7 +12,12 @@ from test_accounting_memory import total
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from roofline.accounting.activations import Kernels, checkpoint_group, layer_activations, model_activations
+from roofline.accounting.activations import (
+    Kernels,
+    checkpoint_group,
+    layer_activations,
+    model_activations,
+)
 from roofline.accounting.presets import read_config
 
 DTYPES = {2: torch.bfloat16, 4: torch.float32}
@@ -18,7 +25,9 @@ DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
 def drawn_shapes(count, seed=20):
-    """Return shapes of which hardly two share a number: kv heads, query heads a kv head, head and MLP width, s, b."""
+    """Return shapes of which hardly two share a number: kv heads, query heads a kv head, head and
+    MLP width, s, b.
+    """
     draw = random.Random(seed)
     return [
         (
@@ -49,9 +58,12 @@ class Attention(nn.Module):
         (batch, sequence, _), (kv_heads, group, dim) = q.shape, self.shape
         q, k, v = (part.view(batch, sequence, -1, dim).transpose(1, 2) for part in (q, k, v))
         if self.is_flash:
-            heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            heads = nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=True
+            )
         else:
-            # Copies, so that no view keeps the storage of all three; the queries of a group lie beside each other.
+            # Copies, so that no view keeps the storage of all three; the queries of a group lie
+            # beside each other.
             q, k, v = (part.clone(memory_format=torch.contiguous_format) for part in (q, k, v))
             q = q.view(batch, kv_heads, group * sequence, dim)
             core = self.core if not self.is_core_recomputed else self.recomputed_core
@@ -90,7 +102,11 @@ class LlamaBlock(nn.Module):
         self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
         self.q, self.out = linear(width, width), linear(width, width)
         self.k, self.v = linear(width, kv_heads * dim), linear(width, kv_heads * dim)
-        self.gate, self.up, self.down = linear(width, mlp_width), linear(width, mlp_width), linear(mlp_width, width)
+        self.gate, self.up, self.down = (
+            linear(width, mlp_width),
+            linear(width, mlp_width),
+            linear(mlp_width, width),
+        )
         self.attention = Attention(kv_heads, group, dim, is_flash, is_core_recomputed)
 
     def forward(self, x):
@@ -102,12 +118,22 @@ class LlamaBlock(nn.Module):
 
 def config_of(block, kv_heads, group, dim, mlp_width, layers=1):
     if block is GptBlock:
-        sizes = {"n_embd": kv_heads * dim, "n_head": kv_heads, "n_inner": mlp_width, "n_layer": layers}
+        sizes = {
+            "n_embd": kv_heads * dim,
+            "n_head": kv_heads,
+            "n_inner": mlp_width,
+            "n_layer": layers,
+        }
         return read_config(
-            {"model_type": "nanogpt", "bias": True, "n_positions": 99, "vocab_size": 9, **sizes}, "a test"
+            {"model_type": "nanogpt", "bias": True, "n_positions": 99, "vocab_size": 9, **sizes},
+            "a test",
         )
     sizes = {"hidden_size": kv_heads * group * dim, "num_attention_heads": kv_heads * group}
-    sizes |= {"num_key_value_heads": kv_heads, "intermediate_size": mlp_width, "num_hidden_layers": layers}
+    sizes |= {
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": mlp_width,
+        "num_hidden_layers": layers,
+    }
     return read_config({"model_type": "llama", "vocab_size": 9, **sizes}, "a test")
 
 
@@ -129,7 +155,10 @@ def saved_bytes(run, *inputs, parameters=()):
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no address comes twice
+            kept[storage.data_ptr()] = (
+                storage.nbytes(),
+                tensor,
+            )  # held, so that no address comes twice
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -143,7 +172,9 @@ def stack_of(block, shape, is_flash, layers, is_core_recomputed=False):
     group = 1 if block is GptBlock else group
     sizes = (kv_heads, group, dim, mlp_width, is_flash, is_core_recomputed)
     stack = nn.Sequential(*(block(*sizes) for _ in range(layers))).to(DTYPES[element_bytes])
-    x = torch.randn(batch, sequence, kv_heads * group * dim, dtype=DTYPES[element_bytes], requires_grad=True)
+    x = torch.randn(
+        batch, sequence, kv_heads * group * dim, dtype=DTYPES[element_bytes], requires_grad=True
+    )
     return stack, x, list(stack.parameters())
 
 
@@ -170,7 +201,9 @@ def test_a_block_keeps_exactly_what_is_predicted(shape, block, is_flash):
 @pytest.mark.parametrize("block", [GptBlock, LlamaBlock])
 @pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
 def test_checkpointing_keeps_the_inputs_of_groups_and_one_group(shape, block, is_flash, word):
-    """What lives in the backward pass: what the forward pass kept, and a group as if it alone had been run."""
+    """What lives in the backward pass: what the forward pass kept, and a group as if it alone had
+    been run.
+    """
     layers = 6
     stack, x, parameters = stack_of(block, shape, is_flash, layers)
     size = checkpoint_group(word, layers)
@@ -192,9 +225,13 @@ def test_checkpointing_keeps_the_inputs_of_groups_and_one_group(shape, block, is
 @pytest.mark.parametrize("block", [GptBlock, LlamaBlock])
 @pytest.mark.parametrize("shape", SHAPES[:8], ids=str)
 def test_selective_checkpointing_keeps_the_scores_of_one_layer(shape, block):
-    """Korthikanti et al. (2022), section 5: attention is computed again from query, key and value."""
+    """Korthikanti et al. (2022), section 5: attention is computed again from query, key and
+    value.
+    """
     layers = 3
-    stack, x, parameters = stack_of(block, shape, is_flash=False, layers=layers, is_core_recomputed=True)
+    stack, x, parameters = stack_of(
+        block, shape, is_flash=False, layers=layers, is_core_recomputed=True
+    )
     predicted = model_activations(*estimate_of(block, shape, False, layers), "selective")
     one = layer_activations(*estimate_of(block, shape, False))["attention_scores"]
     assert saved_bytes(stack, x, parameters=parameters) + one == total(predicted)

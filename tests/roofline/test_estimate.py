@@ -1,4 +1,6 @@
-"""`python -m roofline estimate`: the examples to the digits, the keys for programs, measured runs, bad input."""
+"""`python -m roofline estimate`: the examples to the digits, the keys for programs, measured runs,
+bad input.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def test_an_unknown_option_is_refused_in_the_name_of_its_own_question(capsys):
     with pytest.raises(SystemExit):
         main(["estimate", "params", "--params", "70b"])
     name = "python -m roofline estimate params"
-    assert capsys.readouterr().err == f"{name}: error: unrecognized arguments: --params 70b; see {name} --help\n"
+    assert (
+        capsys.readouterr().err
+        == f"{name}: error: unrecognized arguments: --params 70b; see {name} --help\n"
+    )
 
 
 def test_training_days(capsys):
@@ -55,7 +60,8 @@ def test_training_days(capsys):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "size_of_one", "shown"), [(8, 16, "40.00e9"), (8, 12, "53.33e9"), (1, 12, "6.667e9"), (8, 18, "35.56e9")]
+    ("gpus", "size_of_one", "shown"),
+    [(8, 16, "40.00e9"), (8, 12, "53.33e9"), (1, 12, "6.667e9"), (8, 18, "35.56e9")],
 )
 def test_largest_model(capsys, gpus, size_of_one, shown):
     """CS336 2025 and 2026, lecture 2."""
@@ -65,7 +71,9 @@ def test_largest_model(capsys, gpus, size_of_one, shown):
 
 
 def test_fit_reports_parameters_for_the_marketed_memory(capsys):
-    """`notes` and CS336 count 80 GB of an H100 as 80e9 bytes: 40.0e9 parameters on eight; it reports 85.0e9."""
+    """`notes` and CS336 count 80 GB of an H100 as 80e9 bytes: 40.0e9 parameters on eight; it
+    reports 85.0e9.
+    """
     data = data_of(capsys, "fit --gpu h100-sxm --gpus 8")
     assert data["params"] == 42_513_989_632
     note = "memory as h100-sxm reports it; its 80 GB read as 80e9 bytes hold 40.00e9 parameters"
@@ -78,13 +86,17 @@ def test_fit_reports_parameters_for_the_marketed_memory(capsys):
 def test_shares_in_per_cent_and_names_of_torch_are_understood(capsys):
     line = "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --dtype {} --mfu {}"
     assert (
-        data_of(capsys, line.format("bfloat16", "50%"))["days"] == data_of(capsys, line.format("bf16", "0.5"))["days"]
+        data_of(capsys, line.format("bfloat16", "50%"))["days"]
+        == data_of(capsys, line.format("bf16", "0.5"))["days"]
     )
 
 
 def test_largest_model_by_recipe(capsys):
     data = data_of(capsys, "fit --gpu h100-sxm,h200-sxm --gpus 8 --recipe bf16-master-fp32-grad")
-    assert [row["params"] for row in data["rows"]] == [8 * 81089 * 2**20 // 18, 8 * 143156 * 2**20 // 18]
+    assert [row["params"] for row in data["rows"]] == [
+        8 * 81089 * 2**20 // 18,
+        8 * 143156 * 2**20 // 18,
+    ]
     assert "params" not in data  # two machines, two answers
 
 
@@ -97,7 +109,9 @@ def test_compute_optimal_model(capsys):
     assert 6 * data["params"] * data["tokens"] == pytest.approx(data["flops"])
     text = text_of(capsys, f"{line} --peak 989.5e12")
     assert (result_of(text, "FLOPs"), result_of(text, "tokens")) == ("1.915e22", "252.7e9")
-    assert data_of(capsys, "chinchilla --flops 1.915e22")["params"] == pytest.approx(12.63e9, rel=1e-3)
+    assert data_of(capsys, "chinchilla --flops 1.915e22")["params"] == pytest.approx(
+        12.63e9, rel=1e-3
+    )
 
 
 def test_a_configuration_file(capsys, tmp_path):
@@ -107,7 +121,14 @@ def test_a_configuration_file(capsys, tmp_path):
     assert capsys.readouterr().err.strip().endswith("'n_positions' is missing")
     path.write_text(
         json.dumps(
-            {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+            {
+                "model_type": "gpt2",
+                "n_embd": 768,
+                "n_layer": 12,
+                "n_head": 12,
+                "n_positions": 1024,
+                "vocab_size": 50257,
+            }
         )
     )
     data = data_of(capsys, f"params --config {path}")
@@ -120,8 +141,12 @@ def test_a_configuration_file(capsys, tmp_path):
     [("gemm-full", 57_912_852_480), ("gemm-causal-half", 51_470_401_536), ("palm", 57_914_449_920)],
 )
 def test_flops(capsys, convention, per_token):
-    """By hand: 6 x 7,504,658,432 + 12 or 6 x 32 x 4096 x 8192; torchtitan: 6 (N - embedding) + 12 L a d s."""
-    data = data_of(capsys, f"flops --model llama-3-8b --sequence 8192 --convention {convention} --batch 2")
+    """By hand: 6 x 7,504,658,432 + 12 or 6 x 32 x 4096 x 8192; torchtitan: 6 (N - embedding) + 12 L
+    a d s.
+    """
+    data = data_of(
+        capsys, f"flops --model llama-3-8b --sequence 8192 --convention {convention} --batch 2"
+    )
     assert (data["per_token"], data["per_step"]) == (per_token, 2 * 8192 * per_token)
     assert data["convention"] == convention
     assert sum(data["components"].values()) == data["per_step"]
@@ -143,9 +168,19 @@ def test_memory(capsys):
 
 
 def test_matmul_side_by_side(capsys):
-    data = data_of(capsys, "matmul --shape 4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16,fp8e4m3")
+    data = data_of(
+        capsys, "matmul --shape 4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16,fp8e4m3"
+    )
     rows = {(row["gpu"], row["dtype"]): row for row in data["rows"]}
-    assert set(data["rows"][0]) >= {"gpu", "dtype", "flops", "bytes", "intensity", "seconds", "bound"}
+    assert set(data["rows"][0]) >= {
+        "gpu",
+        "dtype",
+        "flops",
+        "bytes",
+        "intensity",
+        "seconds",
+        "bound",
+    }
     assert rows["a100-sxm-80gb", "bf16"]["seconds"] == 2 * 4096**3 / 312e12
     assert rows["h100-sxm", "bf16"]["bytes"] == 3 * 2 * 4096**2
     assert rows["a100-sxm-80gb", "fp8e4m3"]["seconds"] is None
@@ -159,11 +194,15 @@ def test_matmul_side_by_side(capsys):
 def test_inference(capsys):
     data = data_of(capsys, "infer --model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16")
     assert data["kv_bytes_per_token"] == 131_072
-    assert data["critical_batch"] is None  # with 0.5 GB of cache a sequence, reading outgrows computing
+    assert (
+        data["critical_batch"] is None
+    )  # with 0.5 GB of cache a sequence, reading outgrows computing
     assert data["critical_batch_without_cache"] == 296
     assert data["decode_seconds"] == (data["weight_bytes_read"] + 16 * 4096 * 131_072) / 3.352e12
     assert data["prefill_seconds"] == data["prefill_flops"] / 989.4e12
-    eight_bit = data_of(capsys, "infer --model llama-3-8b --gpu h100-sxm --weight-dtype int8 --kv-dtype fp8e4m3")
+    eight_bit = data_of(
+        capsys, "infer --model llama-3-8b --gpu h100-sxm --weight-dtype int8 --kv-dtype fp8e4m3"
+    )
     assert eight_bit["critical_batch_without_cache"] == 148
     assert eight_bit["kv_bytes_per_token"] == 65_536
 
@@ -173,7 +212,9 @@ def test_warning_names_the_gpus_needed_if_a_model_does_not_fit(capsys):
     line = "infer --model llama-3-405b --gpu h100-sxm"
     data, text = data_of(capsys, line), text_of(capsys, line)
     held = data["weight_bytes"] + data["cache_bytes"]
-    assert (data["fits"], data["gpus_needed"]) == (False, -(-held // (81089 * 2**20))) == (False, 10)
+    assert (
+        (data["fits"], data["gpus_needed"]) == (False, -(-held // (81089 * 2**20))) == (False, 10)
+    )
     assert "does not fit" in text.splitlines()[2]
     assert "hypothetical" in " ".join(text.splitlines()[2:4])
     ten = data_of(capsys, f"{line} --gpus 10")
@@ -182,11 +223,17 @@ def test_warning_names_the_gpus_needed_if_a_model_does_not_fit(capsys):
 
 
 def test_memory_reports_headroom_and_devices_needed(capsys):
-    """Llama 3 8B: 16 x 8,030,261,248 bytes of state on two devices of 80e9 bytes, beside the activations of one."""
+    """Llama 3 8B: 16 x 8,030,261,248 bytes of state on two devices of 80e9 bytes, beside the
+    activations of one.
+    """
     data = data_of(capsys, "memory --model llama-3-8b --memory 80e9")
     row = data["rows"][0]
     assert (row["fits"], row["headroom_bytes"]) == (False, 80_000_000_000 - data["total_bytes"])
-    assert row["gpus_needed"] == -(-data["state_bytes"] // (80_000_000_000 - data["activation_bytes"])) == 2
+    assert (
+        row["gpus_needed"]
+        == -(-data["state_bytes"] // (80_000_000_000 - data["activation_bytes"]))
+        == 2
+    )
     assert "does not fit" in data["warnings"][0]
     tight = data_of(capsys, "memory --model llama-3.2-1b --memory 28e9")
     assert tight["rows"][0]["fits"]
@@ -202,7 +249,9 @@ def test_a_peak_a_bandwidth_and_a_memory_may_be_given(capsys):
 
 
 def test_memory_says_what_it_approximates_and_what_a_gpu_lacks(capsys):
-    notes = data_of(capsys, "memory --model deepseek-v3 --recipe fp8 --gpu a100-sxm-80gb")["assumptions"]
+    notes = data_of(capsys, "memory --model deepseek-v3 --recipe fp8 --gpu a100-sxm-80gb")[
+        "assumptions"
+    ]
     assert sum(line.startswith("approximate: ") for line in notes) == 2
     assert "a100-sxm-80gb has no hardware path for fp8e4m3" in notes
 
@@ -211,7 +260,11 @@ def test_tensor(capsys):
     """CS336 2025, lecture 2: GPT-3's MLP matrix; it is 2.416 GB or 2.25 GiB."""
     line = "tensor --shape 49152x12288 --dtype fp32"
     data, text = data_of(capsys, line), text_of(capsys, line)
-    assert (data["elements"], data["bytes"], data["strides"]) == (603_979_776, 2_415_919_104, [12288, 1])
+    assert (data["elements"], data["bytes"], data["strides"]) == (
+        603_979_776,
+        2_415_919_104,
+        [12288, 1],
+    )
     assert (result_of(text, "in GB"), result_of(text, "in GiB")) == ("2.416 GB", "2.25 GiB")
     assert data_of(capsys, "tensor --shape 1600 --dtype nvfp4")["bytes"] == 900
 
@@ -274,7 +327,10 @@ def test_a_measured_run_gives_peak_bandwidth_and_mfu(capsys, tmp_path):
     assert (data["gpu"], data["mfu"]) == ("cpu-test", 0.8)
     assert data["seconds"] == pytest.approx(6e12 / 0.8e12)
     assert any("an upper bound for training" in line for line in data["assumptions"])
-    assert data_of(capsys, f"train --params 1e6 --tokens 1e6 --measured {path} --mfu 0.25")["mfu"] == 0.25
+    assert (
+        data_of(capsys, f"train --params 1e6 --tokens 1e6 --measured {path} --mfu 0.25")["mfu"]
+        == 0.25
+    )
     row = data_of(capsys, f"matmul --shape 64x1x64 --measured {path}")["rows"][0]
     assert row["seconds"] == row["bytes"] / 4e10
     assert data_of(capsys, f"fit --measured {path} --bytes-per-param 16")["params"] == 10**9
@@ -289,22 +345,36 @@ def test_the_measured_run_may_be_the_latest_of_an_op(capsys, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("question", "notes"), [("train --params 1e6 --tokens 1e6", 1), ("chinchilla --days 1", 1), ("fit", 0)]
+    ("question", "notes"),
+    [("train --params 1e6 --tokens 1e6", 1), ("chinchilla --days 1", 1), ("fit", 0)],
 )
 def test_a_run_that_tells_no_mfu_says_that_one_is_assumed(capsys, tmp_path, question, notes):
     path = measured_run(tmp_path, [("relu", 10**9)])
-    line = "MFU 0.5 is assumed because run 20260101T000000Z-abc has no train-step and no matmul in bf16: published runs"
+    line = (
+        "MFU 0.5 is assumed because run 20260101T000000Z-abc has no train-step and no matmul "
+        "in bf16: published runs"
+    )
     command = [*question.split(), "--measured", str(path)]
     assert call(*command) == 0
     out, err = capsys.readouterr()
-    assert (" ".join(out.split()).count(line), err.count(f"note: {line}"), err.count("\n")) == (notes, notes, notes)
+    assert (" ".join(out.split()).count(line), err.count(f"note: {line}"), err.count("\n")) == (
+        notes,
+        notes,
+        notes,
+    )
     if notes:
         assert call(*command, "--mfu", "0.3") == 0
         assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
-    "question", ["flops", "memory", "train --tokens 1e9 --gpu h100-sxm --convention palm", "infer --gpu h100-sxm"]
+    "question",
+    [
+        "flops",
+        "memory",
+        "train --tokens 1e9 --gpu h100-sxm --convention palm",
+        "infer --gpu h100-sxm",
+    ],
 )
 def test_a_sequence_too_long_for_the_model_is_named(capsys, question):
     option = "--prompt" if question.startswith("infer") else "--sequence"
@@ -357,8 +427,8 @@ BAD = {
     "memory --model llama-3-8b --pipeline-parallel 64": "exceed the 32 layers",
     "memory --model llama-3-8b --expert-parallel 2": "a model without experts",
     "memory --model mixtral-8x7b --expert-parallel 3": "8 experts",
-    "memory --model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1": "is not a multiple of --expert",
-    "train --params 1e6 --tokens 1e6 --measured latest --machine nowhere --since 1m": "no run 'latest'",
+    "memory --model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1": "is not a multiple of --expert",  # noqa: E501
+    "train --params 1e6 --tokens 1e6 --measured latest --machine nowhere --since 1m": "no run 'latest'",  # noqa: E501
 }
 
 
@@ -377,14 +447,22 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, line, words):
 
 
 def test_flops_include_windows_by_default(capsys):
-    """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward three times."""
+    """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward
+    three times.
+    """
     data = data_of(capsys, "flops --model mistral-7b --sequence 16384")
     pairs = 4096 * 4097 // 2 + (16384 - 4096) * 4096
     assert data["components"]["attention_core"] == 3 * 32 * pairs * 4 * 32 * 128
 
 
 @pytest.mark.parametrize(
-    "line", ["infer --model gpt2", "chinchilla --days 1", "train --params 1e9 --tokens 1e9", "matmul --shape 64"]
+    "line",
+    [
+        "infer --model gpt2",
+        "chinchilla --days 1",
+        "train --params 1e9 --tokens 1e9",
+        "matmul --shape 64",
+    ],
 )
 def test_a_dtype_that_a_gpu_lacks_is_said(capsys, line):
     data = data_of(capsys, f"{line} --gpu a100-sxm-80gb --dtype bf16,fp8e4m3")

@@ -10,15 +10,22 @@ from roofline.accounting.presets import load_preset
 
 
 def test_utilization_of_palm(capsys):
-    """Chowdhery et al. 2022, appendix B: 238.3K tokens/s on 6,144 TPU v4 of 275 TFLOP/s: 45.7 % without attention."""
+    """Chowdhery et al. 2022, appendix B: 238.3K tokens/s on 6,144 TPU v4 of 275 TFLOP/s: 45.7 %
+    without attention.
+    """
     data = data_of(capsys, "mfu --params 540.35e9 --tokens-per-s 238.3e3 --peak 275e12 --gpus 6144")
     assert round(100 * data["mfu"], 2) == 45.73
     assert data["flops_per_s"] == pytest.approx(6 * 540.35e9 * 238.3e3)
 
 
 def test_utilization_of_nanogpt(capsys):
-    """nanoGPT, transformer_sizing.ipynb: 100 sequences of 1,024 in 0.755 s on an A100: 37.14 % and some more digits."""
-    line = "mfu --model nanogpt-124m --seconds-per-step 0.755 --batch 100 --sequence 1024 --gpu a100-sxm-40gb"
+    """nanoGPT, transformer_sizing.ipynb: 100 sequences of 1,024 in 0.755 s on an A100: 37.14 % and
+    some more digits.
+    """
+    line = (
+        "mfu --model nanogpt-124m --seconds-per-step 0.755 --batch 100 --sequence 1024 --gpu "
+        "a100-sxm-40gb"
+    )
     data = data_of(capsys, line)
     assert data["mfu"] == pytest.approx(875_062_886_400 * 100 / 0.755 / 312e12, rel=1e-4)
     rows = {row["convention"]: row for row in data["rows"]}
@@ -27,24 +34,38 @@ def test_utilization_of_nanogpt(capsys):
 
 
 def test_utilization_of_days(capsys):
-    """The lecture's 143.92659 days of 70B on 15T tokens are an MFU of 0.5; all again forward is a third more."""
-    line = "mfu --params 70e9 --tokens 15e12 --days 143.92659 --gpu h100-sxm --peak 989.5e12 --gpus 1024"
+    """The lecture's 143.92659 days of 70B on 15T tokens are an MFU of 0.5; all again forward is a
+    third more.
+    """
+    line = (
+        "mfu --params 70e9 --tokens 15e12 --days 143.92659 --gpu h100-sxm --peak 989.5e12 "
+        "--gpus 1024"
+    )
     data = data_of(capsys, f"{line} --checkpoint full")
     assert round(data["mfu"], 6) == 0.5
     assert data["hfu"] == pytest.approx(data["mfu"] * 8 / 6)
 
 
 def test_utilization_above_the_peak_is_said(capsys):
-    assert "above the peak" in text_of(capsys, "mfu --params 70e9 --tokens-per-s 1e6 --gpu h100-sxm").splitlines()[2]
+    assert (
+        "above the peak"
+        in text_of(capsys, "mfu --params 70e9 --tokens-per-s 1e6 --gpu h100-sxm").splitlines()[2]
+    )
 
 
 def test_generation_by_parameters_alone(capsys):
-    """Chen, Transformer Inference Arithmetic (2022): 52B on four A100 take 17.3 ms a step, batch 208 is critical."""
+    """Chen, Transformer Inference Arithmetic (2022): 52B on four A100 take 17.3 ms a step, batch
+    208 is critical.
+    """
     line = "--params 52e9 --gpu a100-sxm-40gb --gpus 4 --peak 312e12 --bandwidth 1.5e12"
     data = data_of(capsys, f"infer {line} --prompt 512")
     assert data["decode_seconds"] == pytest.approx(2 * 52e9 / (4 * 1.5e12))
     assert data["prefill_seconds"] == pytest.approx(2 * 52e9 * 512 / (4 * 312e12))
-    assert (data["decode_bound"], data["prefill_bound"], data["critical_batch"]) == ("memory", "compute", 208)
+    assert (data["decode_bound"], data["prefill_bound"], data["critical_batch"]) == (
+        "memory",
+        "compute",
+        208,
+    )
     assert data["cache_bytes"] is None
     reply = data_of(capsys, f"generate {line} --prompt 512 --output-tokens 100")
     assert reply["first_token_s"] == data["prefill_seconds"]
@@ -52,7 +73,9 @@ def test_generation_by_parameters_alone(capsys):
 
 
 def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
-    """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the first."""
+    """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the
+    first.
+    """
     from roofline.estimate.scaling import loss_along, size_against_data
 
     curve = size_against_data(6 * 70e9 * 15e12, 20, (70e9, 15e12))
@@ -73,9 +96,17 @@ def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
     [
         ("--params 70e9 --bytes-per-param 16", 14, "memory"),  # study notes: 1,120 GB take 14 H100
         ("--params 70e9 --bytes-per-param 16 --memory 80e9", 14, "memory"),
-        ("--params 7.5e9 --recipe bf16-master --memory 32e9", 4, "memory"),  # ZeRO 2020: 120 GB of state
+        (
+            "--params 7.5e9 --recipe bf16-master --memory 32e9",
+            4,
+            "memory",
+        ),  # ZeRO 2020: 120 GB of state
         ("--model llama-3-8b --recipe bf16-master-fp32-grad", 2, "memory"),  # 144.5 GB over 85.03
-        ("--params 70e9 --tokens 15e12 --days 144 --mfu 0.5 --peak 989.5e12", 1024, "time"),  # CS336 2025: 143.93
+        (
+            "--params 70e9 --tokens 15e12 --days 144 --mfu 0.5 --peak 989.5e12",
+            1024,
+            "time",
+        ),  # CS336 2025: 143.93
         ("--params 70e9 --tokens 15e12 --days 143.9 --mfu 0.5 --peak 989.5e12", 1025, "time"),
     ],
 )
@@ -89,17 +120,23 @@ def test_devices_needed(capsys, line, gpus, bound):
 def test_a_reply_is_the_sum_of_its_steps(name, limits):
     for prompt, tokens, batch in ((5, 40, 1), (490, 60, 7), (700, 20, 3), (5, 1, 1)):
         serving = Serving(load_preset(name), batch, *limits)
-        steps = sum(max(serving.times(serving.decode(seen))) for seen in range(prompt + 1, prompt + tokens))
+        steps = sum(
+            max(serving.times(serving.decode(seen))) for seen in range(prompt + 1, prompt + tokens)
+        )
         assert serving.decode_seconds(prompt, tokens) == pytest.approx(steps, rel=1e-12)
 
 
 def test_time_and_price_of_a_reply(capsys):
-    """Llama 3 8B on an H100, batch 1: each step reads 15.0 GB of weights and the cache, at 3.352 TB/s."""
+    """Llama 3 8B on an H100, batch 1: each step reads 15.0 GB of weights and the cache, at 3.352
+    TB/s.
+    """
     line = "generate --model llama-3-8b --gpu h100-sxm --prompt 1000 --output-tokens 101"
     data = data_of(capsys, f"{line} --price 3")
     weights = 2 * (8_030_261_248 - 128256 * 4096 + 4096)
     cache = 131_072 * sum(range(1001, 1101))
-    assert data["seconds"] - data["first_token_s"] == pytest.approx((100 * weights + cache) / 3.352e12)
+    assert data["seconds"] - data["first_token_s"] == pytest.approx(
+        (100 * weights + cache) / 3.352e12
+    )
     assert data["tokens_per_s"] == pytest.approx(101 / data["seconds"])
     assert data["price_per_million_tokens"] == pytest.approx(3 / 3600 * data["seconds"] / 101 * 1e6)
     assert data_of(capsys, line)["price_per_million_tokens"] is None
@@ -108,8 +145,14 @@ def test_time_and_price_of_a_reply(capsys):
 @pytest.mark.parametrize(
     ("line", "total"),
     [
-        ("--layers 16 --width 2048 --heads 32 --kv-heads 8 --ffn 8192 --vocab 128256 --tied", 1_235_814_400),
-        ("--layers 32 --width 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocab 128256", 8_030_261_248),
+        (
+            "--layers 16 --width 2048 --heads 32 --kv-heads 8 --ffn 8192 --vocab 128256 --tied",
+            1_235_814_400,
+        ),
+        (
+            "--layers 32 --width 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocab 128256",
+            8_030_261_248,
+        ),
         ("--layers 32 --width 4096 --heads 32 --ffn 11008 --vocab 32000", 6_738_415_616),
         ("--layers 12 --width 768 --heads 12 --vocab 50257 --style gpt2 --tied", 124_439_808),
         ("--layers 48 --width 1600 --heads 25 --vocab 50257 --style gpt2 --tied", 1_557_611_200),
@@ -121,22 +164,30 @@ def test_a_model_by_its_dimensions(capsys, line, total):
 
 
 def test_adapters(capsys):
-    """Llama 7B has 39,976,960 parameters in adapters of rank 16 on all linear layers (PEFT prints them)."""
+    """Llama 7B has 39,976,960 parameters in adapters of rank 16 on all linear layers (PEFT prints
+    them).
+    """
     data = data_of(capsys, "memory --model llama-7b --lora 16")["components"]
     adapters = 39_976_960
     assert data["weights"] == 2 * (6_738_415_616 + adapters)
     assert (data["gradients"], data["optimizer_states"]) == (2 * adapters, 8 * adapters)
-    frozen, trained = (data_of(capsys, f"flops --model llama-7b {word}") for word in ("--frozen", ""))
+    frozen, trained = (
+        data_of(capsys, f"flops --model llama-7b {word}") for word in ("--frozen", "")
+    )
     lacking = trained["per_step"] - frozen["per_step"]
     assert lacking == 2 * 2048 * 6_607_077_376  # no weight gradients: 2 N_mm a token
 
 
 def test_packed_documents(capsys):
-    """8 documents of 1,024 in a sequence of 8,192 attend to an eighth of its pairs, and a rest is a document."""
+    """8 documents of 1,024 in a sequence of 8,192 attend to an eighth of its pairs, and a rest is a
+    document.
+    """
     line = "flops --model llama-3-8b --sequence {} --convention gemm-causal-exact"
     core = lambda words: data_of(capsys, words)["components"]["attention_core"]  # noqa: E731
     assert core(line.format("8192 --document 1024")) == 8 * core(line.format(1024))
-    assert core(line.format("2500 --document 1024")) == 2 * core(line.format(1024)) + core(line.format(452))
+    assert core(line.format("2500 --document 1024")) == 2 * core(line.format(1024)) + core(
+        line.format(452)
+    )
     assert call("flops", "--model", "gpt2", "--convention", "palm", "--document", "9") == 2
     assert "does not support documents" in capsys.readouterr().err
 
@@ -146,30 +197,43 @@ def test_memory_components_have_the_same_keys_at_every_moment(capsys, words):
     data = data_of(capsys, f"memory --model llama-3-8b {words}")
     layers = ("norm_inputs", "product_inputs", "norm_statistics", "attention", "mlp", "log_sum_exp")
     head = ("final_norm", "logits", "logits_fp32", "logits_gradients")
-    keys = {"token_ids", *(f"activations_{name}" for name in layers), *(f"head_{name}" for name in head)}
+    keys = {
+        "token_ids",
+        *(f"activations_{name}" for name in layers),
+        *(f"head_{name}" for name in head),
+    }
     assert keys <= data["components"].keys()
     assert sum(data["components"].values()) == data["total_bytes"]
 
 
 def test_shared_along_layers_experts_and_sequence(capsys):
     base = data_of(capsys, "memory --model llama-3-8b --accumulate 8")["components"]
-    piped = data_of(capsys, "memory --model llama-3-8b --accumulate 8 --pipeline-parallel 4")["components"]
-    # a stage of 8 layers of 218,112,000 parameters and the embedding; four micro-batches are under way
+    piped = data_of(capsys, "memory --model llama-3-8b --accumulate 8 --pipeline-parallel 4")[
+        "components"
+    ]
+    # a stage of 8 layers of 218,112,000 parameters and the embedding; four micro-batches are under
+    # way
     assert piped["weights"] == 2 * (8 * 218_112_000 + 128256 * 4096 + 4096)
     assert piped["activations_norm_inputs"] == base["activations_norm_inputs"]
     assert not any(name.startswith("head_") for name in piped)
     experts = data_of(capsys, "memory --model mixtral-8x7b --expert-parallel 8")["components"]
     assert experts["weights"] == 2 * (46_702_792_704 - 7 * 32 * 3 * 4096 * 14336)
-    both = data_of(capsys, "memory --model mixtral-8x7b --zero 3 --data-parallel 8 --expert-parallel 4")["components"]
+    both = data_of(
+        capsys, "memory --model mixtral-8x7b --zero 3 --data-parallel 8 --expert-parallel 4"
+    )["components"]
     # two of the eight devices keep the same two experts; all eight share the rest
     assert both["weights"] == 2 * (32 * 8 * 3 * 4096 * 14336 // 4 // 2 + 1_605_636_096 // 8)
-    split = data_of(capsys, "memory --model llama-3-8b --tensor-parallel 8 --sequence-parallel")["components"]
+    split = data_of(capsys, "memory --model llama-3-8b --tensor-parallel 8 --sequence-parallel")[
+        "components"
+    ]
     assert split["activations_norm_inputs"] == base["activations_norm_inputs"] // 8
     chunked = data_of(capsys, "memory --model llama-3-8b --loss-chunks 2")["components"]
     assert 2 * chunked["head_logits_fp32"] == base["head_logits_fp32"] == 4 * 2048 * 128256
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("int4", 4.15625), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int8", 8)])
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("int4", 4.15625), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int8", 8)]
+)
 def test_weights_of_few_bits(capsys, dtype, bits):
     data = data_of(capsys, f"infer --model llama-3-8b --gpu h100-sxm --weight-dtype {dtype}")
     assert data["weight_bytes"] == round(8_030_261_248 * bits / 8)
@@ -184,12 +248,16 @@ def test_flops_of_parameters_alone(capsys):
 
 def test_price_and_energy_of_training(capsys):
     """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each."""
-    data = data_of(capsys, "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5 --price 2")
+    data = data_of(
+        capsys, "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5 --price 2"
+    )
     assert data["price"] == pytest.approx(2 * data["device_hours"])
     assert data["energy_j"] == pytest.approx(1024 * 700 * data["seconds"])
 
 
-@pytest.mark.parametrize(("slug", "batch"), [("tpu-v5e", 240.5), ("tpu-v4", 229.2), ("tpu-v6e", 560.4)])
+@pytest.mark.parametrize(
+    ("slug", "batch"), [("tpu-v5e", 240.5), ("tpu-v4", 229.2), ("tpu-v6e", 560.4)]
+)
 def test_critical_batch_of_tpus(capsys, slug, batch):
     """Austin et al. 2025 have 240 for a v5e; peak over bandwidth of each datasheet."""
     data = data_of(capsys, f"infer --model llama-2-70b --gpu {slug} --gpus 16")

@@ -1,4 +1,6 @@
-"""Intensity of operations, einsums, views and copies: the values of CS336 lecture 2, and those of torch."""
+"""Intensity of operations, einsums, views and copies: the values of CS336 lecture 2, and those of
+torch.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,22 @@ def test_the_ladder_reaches_the_ridge_with_a_matmul_of_886(capsys):
     assert by_op["matvec"] == pytest.approx(1, rel=1e-3)
     at_ridge = rows["matmul", "886x886x886"]
     assert int(data["ridge"]) == int(at_ridge["intensity"]) == 295
-    assert data["ridge"] < at_ridge["intensity"] < data["ridge"] + 1 / 3  # 885 has 295, below the ridge
+    assert (
+        data["ridge"] < at_ridge["intensity"] < data["ridge"] + 1 / 3
+    )  # 885 has 295, below the ridge
     assert at_ridge["attainable_flops_per_s"] == 989.4e12
     assert rows["relu", "4096x4096"]["attainable_flops_per_s"] == pytest.approx(0.25 * 3.352e12)
     assert [row["bound"] for row in data["rows"]] == ["memory"] * 5 + ["mixed", "compute"]
-    keys = {"op", "shape", "dtype", "flops", "bytes", "intensity", "bound", "attainable_flops_per_s"}
+    keys = {
+        "op",
+        "shape",
+        "dtype",
+        "flops",
+        "bytes",
+        "intensity",
+        "bound",
+        "attainable_flops_per_s",
+    }
     assert keys <= set(data["rows"][0])
 
 
@@ -47,17 +60,27 @@ def test_the_ladder_is_drawn_under_the_roof_of_its_machine(tmp_path):
     path = tmp_path / "ladder.svg"
     assert call("intensity", "--gpu", "h100-sxm", "--plot", str(path)) == 0
     drawn = path.read_text()
-    assert all(name in drawn for name in ("roofline of h100-sxm in bf16", "gelu 4096x4096", "matmul 886x886x886"))
+    assert all(
+        name in drawn
+        for name in ("roofline of h100-sxm in bf16", "gelu 4096x4096", "matmul 886x886x886")
+    )
 
 
 EINSUMS = {
     # x[4, 8, 16, 32] @ w[32, 2] of the study notes: w is read once, not 32 times
     ("a b c d, d e -> a b c e", "a=4,b=8,c=16,d=32,e=2", "bf16"): (65_536, 34_944),
     ("abcd,de->abce", "a=4,b=8,c=16,d=32,e=2", "fp32"): (65_536, 69_888),
-    ("bsh,hk", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),  # as in torch, the result may be left out
+    ("bsh,hk", "b=4,s=8,h=16,k=32", "bf16"): (
+        32_768,
+        4_096,
+    ),  # as in torch, the result may be left out
     ("...ij,jk->...ik", "...=32,i=16,j=32,k=2", "bf16"): (65_536, 34_944),
     ("b s h, h k -> b s k", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),
-    ("batch seq1 hidden, batch seq2 hidden -> batch seq1 seq2", "batch=2,seq1=3,seq2=3,hidden=4", "fp32"): (144, 264),
+    (
+        "batch seq1 hidden, batch seq2 hidden -> batch seq1 seq2",
+        "batch=2,seq1=3,seq2=3,hidden=4",
+        "fp32",
+    ): (144, 264),
     ("hidden,hidden->", "hidden=10", "bf16"): (20, 42),
 }
 
@@ -75,9 +98,15 @@ def test_an_einsum_reads_each_operand_once(words, counts):
     ("options", "said"),
     [
         ({"einsum": "i j -> i", "sizes": "i=1,j=2"}, "is not an einsum of two operands"),
-        ({"einsum": "ij,jk->iq", "sizes": "i=1,j=2,k=2,q=2"}, "is not an einsum: Output character 'q'"),
+        (
+            {"einsum": "ij,jk->iq", "sizes": "i=1,j=2,k=2,q=2"},
+            "is not an einsum: Output character 'q'",
+        ),
         ({"einsum": "i+j,jk->ik", "sizes": "i=1,j=2,k=2"}, "index '\\+' has no size"),
-        ({"einsum": "i j, j k -> i k", "sizes": "i=1,j=2"}, "index 'k' has no size; --sizes has i, j"),
+        (
+            {"einsum": "i j, j k -> i k", "sizes": "i=1,j=2"},
+            "index 'k' has no size; --sizes has i, j",
+        ),
         ({"einsum": "i j, j k -> i", "sizes": "i=1,j=2,k=2"}, "index 'k' must be in two"),
         ({"einsum": "i i, i k -> i k", "sizes": "i=1,k=2"}, "index 'i' must be in two"),
         ({"einsum": "i, j -> i j", "sizes": "i=1,j=2"}, "sums over no index"),
@@ -95,7 +124,10 @@ def test_a_product_that_is_not_one_is_one_line(options, said):
 
 def test_a_transposed_tensor_is_copied_to_be_reshaped(capsys):
     data = data_of(capsys, "tensor --shape 4x8 --then transpose,reshape,[0:4],contiguous")
-    assert [(step["op"], step["result"], step["strides"], step["bytes_copied"]) for step in data["steps"]] == [
+    assert [
+        (step["op"], step["result"], step["strides"], step["bytes_copied"])
+        for step in data["steps"]
+    ] == [
         ("transpose", "view", [1, 8], 0),
         ("reshape", "copy", [1], 128),
         ("[0:4]", "view", [1], 0),
@@ -103,15 +135,22 @@ def test_a_transposed_tensor_is_copied_to_be_reshaped(capsys):
     ]
     assert data["copied_bytes"] == data["bytes"] == 128
     assert call("tensor", "--shape", "4x8", "--then", "transpose,view:32") == 2
-    assert "view:32 of a tensor of 8x4 with strides 1, 8 is an error in torch" in capsys.readouterr().err
+    assert (
+        "view:32 of a tensor of 8x4 with strides 1, 8 is an error in torch"
+        in capsys.readouterr().err
+    )
 
 
 REJECTED = "flip transpose:0 transpose:0:2 permute:0:0 reshape:5 reshape:0x8 reshape:-1x-1 view:x"
 
 
-@pytest.mark.parametrize("operation", [*REJECTED.split(), "[4]", "[::-1]", "[2:2]", "[0,0,0]", "[a]"])
+@pytest.mark.parametrize(
+    "operation", [*REJECTED.split(), "[4]", "[::-1]", "[2:2]", "[0,0,0]", "[a]"]
+)
 def test_an_operation_that_torch_rejects_is_one_line(operation):
-    with pytest.raises(ConfigError, match="does not fit a tensor of 4x8 with strides 8, 1") as raised:
+    with pytest.raises(
+        ConfigError, match="does not fit a tensor of 4x8 with strides 8, 1"
+    ) as raised:
         roofline.estimate.tensor(shape="4x8", then=operation)
     assert "\n" not in str(raised.value)
 
@@ -135,7 +174,11 @@ def test_views_and_copies_are_those_of_torch():
                 continue
             shape, strides, is_copy = after(operation, shape, strides)
             shares = result.untyped_storage()._cdata == theirs.untyped_storage()._cdata
-            assert (shape, strides, is_copy) == (tuple(result.shape), result.stride(), not shares), operation
+            assert (shape, strides, is_copy) == (
+                tuple(result.shape),
+                result.stride(),
+                not shares,
+            ), operation
             seen["copy" if is_copy else "view"] += 1
             theirs = result
     assert min(seen.values()) > 100
@@ -144,7 +187,9 @@ def test_views_and_copies_are_those_of_torch():
 def random_operation(dice, tensor):
     """Return an operation as text, and as a function of a tensor."""
     order = dice.sample(range(tensor.dim()), tensor.dim())
-    sizes = dice.choice([(-1,), (tensor.numel(), 1), (2, -1), tuple(tensor.shape[::-1]), tuple(tensor.shape)])
+    sizes = dice.choice(
+        [(-1,), (tensor.numel(), 1), (2, -1), tuple(tensor.shape[::-1]), tuple(tensor.shape)]
+    )
     index = ",".join(dice.choice((":", "0", "-1", "::2", ":2")) for _ in tensor.shape)
     return dice.choice(
         [

@@ -18,7 +18,10 @@ DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
 
 def test_each_point_is_the_answer_to_its_options(capsys):
     rows = json.loads(
-        text_of(capsys, f"sweep {DECODE} --over batch=1:64:x8 --over kv-dtype=bf16,fp8e4m3 --format json")
+        text_of(
+            capsys,
+            f"sweep {DECODE} --over batch=1:64:x8 --over kv-dtype=bf16,fp8e4m3 --format json",
+        )
     )
     assert len(rows["rows"]) == 6
     for row in rows["rows"]:
@@ -34,19 +37,27 @@ def test_each_point_is_the_answer_to_its_options(capsys):
 def test_an_answer_has_the_formats_of_a_table(capsys):
     rows = list(csv.DictReader(io.StringIO(text_of(capsys, f"{DECODE} --batch 8 --format csv"))))
     assert rows[0]["gpu"] == "h100-sxm"
-    assert text_of(capsys, "params --model gpt2 --format md").startswith("| label | arithmetic | result | amount |")
-    assert text_of(capsys, "params --model gpt2 --format text") == text_of(capsys, "params --model gpt2")
+    assert text_of(capsys, "params --model gpt2 --format md").startswith(
+        "| label | arithmetic | result | amount |"
+    )
+    assert text_of(capsys, "params --model gpt2 --format text") == text_of(
+        capsys, "params --model gpt2"
+    )
 
 
 def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
     text = text_of(capsys, "sweep memory --model gpt2 --over tensor-parallel=1,2,5")
     assert "3.838 GB" in text
     assert "--tensor-parallel 5 does not divide 12 heads" in text
-    assert "65,504" in text_of(capsys, "sweep dtype --over dtype=bf16,fp16")  # all there is, where nothing comes first
+    assert "65,504" in text_of(
+        capsys, "sweep dtype --over dtype=bf16,fp16"
+    )  # all there is, where nothing comes first
 
 
 def test_points_that_do_not_fit_are_marked(capsys):
-    """Llama 3 8B on one H100 (85.0 GB): 16.06 GB of weights, 2048 x 131,072 bytes of cache a sequence: 256 fit."""
+    """Llama 3 8B on one H100 (85.0 GB): 16.06 GB of weights, 2048 x 131,072 bytes of cache a
+    sequence: 256 fit.
+    """
     words = "infer --model llama-3-8b --gpu h100-sxm --over batch=128:1024:x2"
     given, over = {"model": "llama-3-8b", "gpu": "h100-sxm"}, Over.read("batch=128:1024:x2")
     fits = [line.split()[-1] for line in text_of(capsys, f"sweep {words}").splitlines()]
@@ -59,7 +70,9 @@ def test_points_that_do_not_fit_are_marked(capsys):
 def test_marks_of_several_gpus_do_not_overlap():
     over = Over.read("batch=1:1024:x2")
     figure = draw_sweep(
-        swept("infer", {"model": "llama-3-8b", "gpu": "h100-sxm,rtx-4090"}, [over]), "", "decode_seconds"
+        swept("infer", {"model": "llama-3-8b", "gpu": "h100-sxm,rtx-4090"}, [over]),
+        "",
+        "decode_seconds",
     )
     texts = [text for text in figure.axes[0].texts if "does not fit" in text.get_text()]
     assert [text.get_text() for text in texts] == [
@@ -71,7 +84,9 @@ def test_marks_of_several_gpus_do_not_overlap():
 
 
 def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
-    """Llama 3 8B trained by ZeRO 3: 142.7 GB on one device, 79.5 GB on each of two; an H100 has 85.0 GB."""
+    """Llama 3 8B trained by ZeRO 3: 142.7 GB on one device, 79.5 GB on each of two; an H100 has
+    85.0 GB.
+    """
     over = Over.read("data-parallel=1:2:x2")
     sweep = swept("memory", {"model": "llama-3-8b", "gpu": "h100-sxm", "zero": "3"}, [over])
     figure = draw_sweep(sweep, "training memory", "total_bytes")
@@ -103,24 +118,35 @@ def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, 
     given = {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 128}
     overs = [Over.read("batch=1:2048:x4"), Over.read("weight-dtype=bf16,int8")]
     axes = draw_sweep(swept("infer", given, overs), "", "decode_seconds").axes[0]
-    lines = {line.get_label(): line.get_xydata() for line in axes.get_lines() if len(line.get_xdata()) > 2}
+    lines = {
+        line.get_label(): line.get_xydata()
+        for line in axes.get_lines()
+        if len(line.get_xdata()) > 2
+    }
     assert set(lines) == {"weight-dtype bf16", "weight-dtype int8"}
     assert [x for x, _ in lines["weight-dtype int8"]] == [1, 4, 16, 64, 256, 1024]
     assert axes.get_xscale() == "log"
     marked = {line.get_xdata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 2}
-    assert marked == {data_of(capsys, f"{DECODE} --weight-dtype {word}")["critical_batch"] for word in ("bf16", "int8")}
+    assert marked == {
+        data_of(capsys, f"{DECODE} --weight-dtype {word}")["critical_batch"]
+        for word in ("bf16", "int8")
+    }
     assert call("sweep", *words, "--plot", str(tmp_path / "a.png")) == 0
     assert call("memory", "--model", "gpt2", "--plot", str(tmp_path / "b.svg")) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.svg"}
 
 
 @pytest.mark.parametrize(
-    ("part", "can_draw"), [("dtype", False), ("infer", False), ("fit", False), ("memory", True), ("train", True)]
+    ("part", "can_draw"),
+    [("dtype", False), ("infer", False), ("fit", False), ("memory", True), ("train", True)],
 )
 def test_only_estimates_that_can_draw_offer_plot(capsys, part, can_draw):
     with pytest.raises(SystemExit):
         call(part, "--help")
-    assert ("--plot" in (text := capsys.readouterr().out), "--theme" in text) == (can_draw, can_draw)
+    assert ("--plot" in (text := capsys.readouterr().out), "--theme" in text) == (
+        can_draw,
+        can_draw,
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,9 +155,15 @@ def test_only_estimates_that_can_draw_offer_plot(capsys, part, can_draw):
         ("sweep", "expected one of tensor"),
         ("sweep nothing --over a=1", "expected one of tensor"),
         ("sweep params --model gpt2", "expected one or two different options"),
-        ("sweep params --model gpt2 --over depth=1,2", "no option --depth; it has --model, --config, --layers"),
+        (
+            "sweep params --model gpt2 --over depth=1,2",
+            "no option --depth; it has --model, --config, --layers",
+        ),
         ("sweep flops --model gpt2 --over sequence=1:9:x1", "is not OPTION=1,8,64"),
-        ("sweep flops --model gpt2 --over sequence=1:100:+1 --over batch=1:100:+1", "10,000 points"),
+        (
+            "sweep flops --model gpt2 --over sequence=1:100:+1 --over batch=1:100:+1",
+            "10,000 points",
+        ),
         ("sweep params --over model=gpt3,gpt4", "unknown model"),
         ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "cannot tell the format"),
         ("tensor --shape 4 --plot x.png", "unrecognized arguments: --plot x.png"),
@@ -148,7 +180,9 @@ def test_bad_sweeps_get_one_line(capsys, line, words):
 
 
 def test_the_values_of_the_option_have_ticks_and_times_their_unit() -> None:
-    figure = draw_lines("t", "batch", "decode seconds", {"": [(1, 0.004), (8, 0.005), (32, 0.007)]}, {})
+    figure = draw_lines(
+        "t", "batch", "decode seconds", {"": [(1, 0.004), (8, 0.005), (32, 0.007)]}, {}
+    )
     figure.canvas.draw()
     axes = figure.axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8", "32"]
@@ -158,6 +192,10 @@ def test_the_values_of_the_option_have_ticks_and_times_their_unit() -> None:
 
 def test_a_dashed_line_has_the_color_of_its_name() -> None:
     points = [(1, 2), (2, 3)]
-    lines = draw_lines("t", "x", "y", {"a": points, "b": points}, {}, dashed={"b": points}).axes[0].lines
+    lines = (
+        draw_lines("t", "x", "y", {"a": points, "b": points}, {}, dashed={"b": points})
+        .axes[0]
+        .lines
+    )
     assert [line.get_linestyle() for line in lines] == ["-", "-", "--"]
     assert lines[2].get_color() == lines[1].get_color() != lines[0].get_color()

@@ -1,4 +1,6 @@
-"""What people read of an estimate first: the answer in their units, large parts before small ones, bars, notes."""
+"""What people read of an estimate first: the answer in their units, large parts before small ones,
+bars, notes.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,17 @@ def marked(text):
     [
         ("params --model llama-3-8b", "8.03 B parameters"),
         ("params --model mixtral-8x7b", "46.7 B parameters, 12.88 B of them active"),
-        ("train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024", "143.9 days, 3.537 M device hours"),
+        (
+            "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024",
+            "143.9 days, 3.537 M device hours",
+        ),
         ("fit --gpu h100-sxm --gpus 8 --memory 80e9", "40 B parameters"),
         ("gpus --params 70e9 --gpu h100-sxm", "14 devices, bound by memory"),
         ("memory --model gpt2", "3.838 GB in total, 1.991 GB of state, 1.847 GB of activations"),
-        ("mfu --params 1e9 --tokens-per-s 5e4 --gpu h100-sxm", "MFU 30.3 %, HFU 30.3 %, 300 TFLOP/s"),
+        (
+            "mfu --params 1e9 --tokens-per-s 5e4 --gpu h100-sxm",
+            "MFU 30.3 %, HFU 30.3 %, 300 TFLOP/s",
+        ),
     ],
 )
 def test_the_answer_comes_first_in_the_units_of_people(capsys, line, answer):
@@ -35,15 +43,24 @@ def test_the_answer_comes_first_in_the_units_of_people(capsys, line, answer):
 
 
 def test_large_parts_come_first_and_small_ones_are_one_row(capsys):
-    lines = [line.split("  ")[0] for line in text_of(capsys, "params --model gpt-oss-20b").splitlines()]
-    assert lines.index("experts: up") < lines.index("experts: down") < lines.index("embedding") < lines.index("total")
+    lines = [
+        line.split("  ")[0] for line in text_of(capsys, "params --model gpt-oss-20b").splitlines()
+    ]
+    assert (
+        lines.index("experts: up")
+        < lines.index("experts: down")
+        < lines.index("embedding")
+        < lines.index("total")
+    )
     assert "11 more" in lines
     assert "attention: sinks" not in lines
 
 
 def shown(answer, is_terminal):
     file = io.StringIO()
-    print_answer(Console(file=file, width=100, force_terminal=is_terminal, color_system=None), answer)
+    print_answer(
+        Console(file=file, width=100, force_terminal=is_terminal, color_system=None), answer
+    )
     return file.getvalue()
 
 
@@ -57,7 +74,11 @@ def test_parts_have_bars_in_a_terminal_alone():
         source="s",
         assumptions=["left out: all that is", "what matters"],
     )
-    bars = {line.split()[0]: line.count("█") for line in shown(answer, True).splitlines() if line.strip()}
+    bars = {
+        line.split()[0]: line.count("█")
+        for line in shown(answer, True).splitlines()
+        if line.strip()
+    }
     assert (bars["large"], bars["small"], bars["total"]) == (18, 6, 0)
     plain = shown(answer, False)
     assert "█" not in plain

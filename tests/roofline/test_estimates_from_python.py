@@ -1,4 +1,6 @@
-"""The roofline from Python: the same answers as the commands give, and one clear error where there is none."""
+"""The roofline from Python: the same answers as the commands give, and one clear error where there
+is none.
+"""
 
 import json
 from inspect import signature
@@ -14,17 +16,48 @@ WORDS = {
     "dtype": {"value": 1e-8},
     "matmul": {"shape": (64, 32, 16), "gpu": ["h100-sxm", "a100-sxm-80gb"], "dtype": "fp32"},
     "intensity": {"gpu": "h100-sxm", "op": ["relu", "matmul"], "shape": 64},
-    "params": {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "vocab": 100, "tied": True},
+    "params": {
+        "layers": 2,
+        "width": 64,
+        "heads": 4,
+        "kv_heads": 2,
+        "ffn": 128,
+        "vocab": 100,
+        "tied": True,
+    },
     "flops": {"model": "gpt2", "sequence": 512, "convention": "palm"},
     "memory": {"model": "gpt2", "recipe": "bf16-master", "checkpoint": "full", "gpu": "h100-sxm"},
-    "mfu": {"params": 540e9, "tokens_per_s": 238e3, "gpu": "h100-sxm", "gpus": 6144, "peak": 275e12},
+    "mfu": {
+        "params": 540e9,
+        "tokens_per_s": 238e3,
+        "gpu": "h100-sxm",
+        "gpus": 6144,
+        "peak": 275e12,
+    },
     "gpus": {"params": 70e9, "tokens": 15e12, "days": 90, "mfu": 0.4, "gpu": "h100-sxm"},
     "train": {"params": "70B", "tokens": "15T", "gpu": "h100-sxm", "gpus": 1024, "mfu": 0.5},
     "fit": {"gpu": "h100-sxm", "gpus": 8, "bytes_per_param": 16},
     "chinchilla": {"flops": 1e23},
-    "generate": {"model": "llama-3-8b", "gpu": "h100-sxm", "output_tokens": 512, "batch": 8, "price": 2.5},
-    "parallel": {"model": "llama-3-70b", "gpu": "h100-sxm", "gpus": 64, "batch": 512, "checkpoint": "full"},
-    "context": {"model": "llama-3-8b", "gpu": ["h100-sxm", "a100-sxm-80gb"], "batch": 8, "kv_dtype": "fp8e4m3"},
+    "generate": {
+        "model": "llama-3-8b",
+        "gpu": "h100-sxm",
+        "output_tokens": 512,
+        "batch": 8,
+        "price": 2.5,
+    },
+    "parallel": {
+        "model": "llama-3-70b",
+        "gpu": "h100-sxm",
+        "gpus": 64,
+        "batch": 512,
+        "checkpoint": "full",
+    },
+    "context": {
+        "model": "llama-3-8b",
+        "gpu": ["h100-sxm", "a100-sxm-80gb"],
+        "batch": 8,
+        "kv_dtype": "fp8e4m3",
+    },
     "infer": {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 4096, "batch": 16},
 }
 
@@ -54,10 +87,22 @@ def test_every_estimate_is_listed_and_says_its_options():
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [
-        (lambda: roofline.estimate.params(model="llama-9"), roofline.ConfigError, "unknown model 'llama-9'"),
+        (
+            lambda: roofline.estimate.params(model="llama-9"),
+            roofline.ConfigError,
+            "unknown model 'llama-9'",
+        ),
         (lambda: roofline.estimate.params(bogus=1), roofline.ConfigError, "--bogus"),
-        (lambda: roofline.estimate.flops(recompute="full"), roofline.ConfigError, "--recompute was removed"),
-        (lambda: roofline.estimate.train(tokens=True), roofline.ConfigError, "'True' is not a number"),
+        (
+            lambda: roofline.estimate.flops(recompute="full"),
+            roofline.ConfigError,
+            "--recompute was removed",
+        ),
+        (
+            lambda: roofline.estimate.train(tokens=True),
+            roofline.ConfigError,
+            "'True' is not a number",
+        ),
         (lambda: roofline.estimate.train(params=1e9), roofline.ConfigError, "required: --tokens"),
         (
             lambda: roofline.estimate.params(model=len),
@@ -68,9 +113,17 @@ def test_every_estimate_is_listed_and_says_its_options():
         (lambda: roofline.estimate.nothing, AttributeError, "it has tensor, dtype, matmul"),
         (lambda: roofline.attainable("h900", 1, 1), roofline.UnknownGpuError, "unknown GPU 'h900'"),
         (lambda: roofline.attainable("h100-sxm", -1, 1), roofline.ConfigError, "flops=-1 is not"),
-        (lambda: roofline.attainable("h100-sxm", 1, True), roofline.ConfigError, "bytes=True is not"),
+        (
+            lambda: roofline.attainable("h100-sxm", 1, True),
+            roofline.ConfigError,
+            "bytes=True is not",
+        ),
         (lambda: roofline.attainable("h100-sxm", 0, 0), roofline.ConfigError, "are both 0"),
-        (lambda: roofline.attainable("h100-sxm", 1, 1, dtype="fp7"), roofline.ConfigError, "no known peak of fp7"),
+        (
+            lambda: roofline.attainable("h100-sxm", 1, 1, dtype="fp7"),
+            roofline.ConfigError,
+            "no known peak of fp7",
+        ),
         (lambda: roofline.nothing, AttributeError, "no attribute 'nothing'"),
     ],
 )
@@ -84,20 +137,26 @@ def test_attainable_is_the_roofline_of_the_command():
     work = matmul_work(64, 32, 16, "bf16", "bf16")
     found = roofline.attainable("h100-sxm", work.flops, work.bytes)
     row = roofline.estimate.matmul(shape=(64, 32, 16), gpu="h100-sxm").rows[0]
-    assert {name: getattr(found, name) for name in ("seconds", "bound", "flops", "bytes", "intensity")} == {
-        name: row[name] for name in ("seconds", "bound", "flops", "bytes", "intensity")
-    }
+    assert {
+        name: getattr(found, name) for name in ("seconds", "bound", "flops", "bytes", "intensity")
+    } == {name: row[name] for name in ("seconds", "bound", "flops", "bytes", "intensity")}
 
 
 def test_attainable_rates_are_those_of_the_binding_limit():
     compute = roofline.attainable("h100-sxm", 10**15, 10**3)
-    assert (compute.bound, compute.flops_per_s) == ("compute", pytest.approx(compute.peak_flops_per_s))
+    assert (compute.bound, compute.flops_per_s) == (
+        "compute",
+        pytest.approx(compute.peak_flops_per_s),
+    )
     copy = roofline.attainable("h100-sxm", 0, 10**9, "torch.bfloat16")
     assert (copy.bound, copy.flops_per_s) == ("memory", 0)
     assert copy.bytes_per_s == pytest.approx(copy.bandwidth_bytes_per_s)
 
 
 def test_an_option_may_have_its_default_and_any_other_value() -> None:
-    answers = [roofline.estimate.memory(model="llama-3-8b", checkpoint=c) for c in ("none", "selective", "full")]
+    answers = [
+        roofline.estimate.memory(model="llama-3-8b", checkpoint=c)
+        for c in ("none", "selective", "full")
+    ]
     none, selective, full = (answer.values["activation_bytes"] for answer in answers)
     assert full < selective <= none

@@ -1,4 +1,6 @@
-"""`python -m roofline explore`: every calculator is gone through, with the numbers of its command."""
+"""`python -m roofline explore`: every calculator is gone through, with the numbers of its
+command.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from roofline.__main__ import main
 from roofline.commands import explore
 from roofline.estimate.answer import text_of_value
 
-streamlit = pytest.importorskip("streamlit", reason="the calculators need Streamlit: pip install -e '.[explore]'")
+streamlit = pytest.importorskip(
+    "streamlit", reason="the calculators need Streamlit: pip install -e '.[explore]'"
+)
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself
 
 CALCULATORS = tuple(tomllib.loads(explore.APP.with_name("calculators.toml").read_text())["pages"])
@@ -63,7 +67,11 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     app = opened(page)
     assert errors_of(app) == []
     data = typed(capsys, app.code[0].value)
-    told = {text_of_value(key, value) for key, value in data.items() if isinstance(value, int | float | str)}
+    told = {
+        text_of_value(key, value)
+        for key, value in data.items()
+        if isinstance(value, int | float | str)
+    }
     said = [shown(text.value) for text in (*app.header, app.markdown[1])]
     first, others = said[0], said[1].split("; ")[1:]
     assert set(others) <= told
@@ -99,7 +107,11 @@ def test_a_product_is_drawn_under_the_roofs_of_the_page():
 def test_what_is_left_out_and_what_is_wrong_is_said_in_words():
     app = opened("train")
     field = app.text_input(key="tokens")
-    for text, said in (("", "are required: --tokens"), ("--help", "'--help' is not a number"), ("-1", "'-1' is not")):
+    for text, said in (
+        ("", "are required: --tokens"),
+        ("--help", "'--help' is not a number"),
+        ("-1", "'-1' is not"),
+    ):
         field.set_value(text).run()
         assert said in errors_of(app)[0]
 
@@ -108,7 +120,11 @@ def test_the_server_is_for_this_machine_alone_and_sends_nothing():
     from streamlit import config
 
     words = dict(word.removeprefix("--").split("=") for word in explore.options(8600, True))
-    assert (words["server.address"], words["server.port"], words["server.headless"]) == ("127.0.0.1", "8600", "true")
+    assert (words["server.address"], words["server.port"], words["server.headless"]) == (
+        "127.0.0.1",
+        "8600",
+        "true",
+    )
     assert words["browser.gatherUsageStats"] == words["server.showEmailPrompt"] == "false"
     assert set(words) <= set(config.get_config_options())
 
@@ -132,7 +148,12 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
 
 def test_every_calculator_is_in_one_group_of_the_sidebar():
     groups = tomllib.loads(explore.APP.with_name("calculators.toml").read_text())["groups"]
-    assert list(groups) == ["Tensors and parameters", "FLOPs and time", "Arithmetic intensity", "Memory"]
+    assert list(groups) == [
+        "Tensors and parameters",
+        "FLOPs and time",
+        "Arithmetic intensity",
+        "Memory",
+    ]
     assert sorted(name for names in groups.values() for name in names) == sorted(CALCULATORS)
 
 
@@ -145,14 +166,45 @@ def test_the_first_calculator_opens_without_an_address():
 
 
 HOSTILE = (
-    *("", " ", "0", "-1", "-0.0", "nan", "inf", "-inf", "1e999", "1e-999", "0x10", "1,5", "1 000", "७०", "70Q", "BB"),
-    *("--help", "--gpu", "-h", "'; rm -rf /", "$(id)", "`id`", "{}", "[x](http://example.org)", "<b>1</b>", "\0", "💥"),
+    *(
+        "",
+        " ",
+        "0",
+        "-1",
+        "-0.0",
+        "nan",
+        "inf",
+        "-inf",
+        "1e999",
+        "1e-999",
+        "0x10",
+        "1,5",
+        "1 000",
+        "७०",
+        "70Q",
+        "BB",
+    ),
+    *(
+        "--help",
+        "--gpu",
+        "-h",
+        "'; rm -rf /",
+        "$(id)",
+        "`id`",
+        "{}",
+        "[x](http://example.org)",
+        "<b>1</b>",
+        "\0",
+        "💥",
+    ),
     *("a" * 500, "1" * 500, "٣", "1/0", "None", "1e30", "1e31"),
 )
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("page", "name"), [("train", "tokens"), ("tensor", "shape"), ("dtype", "value")])
+@pytest.mark.parametrize(
+    ("page", "name"), [("train", "tokens"), ("tensor", "shape"), ("dtype", "value")]
+)
 def test_hostile_values_are_answered_in_words(page, name):
     app = opened(page)
     for text in HOSTILE:
@@ -174,12 +226,21 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     assert typed(capsys, app.code[0].value)["total"] == 1498482688
     app.toggle(key="tied").set_value(True).run()
     assert typed(capsys, app.code[0].value)["total"] == 1235814400  # Llama 3.2 1B
-    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    config = {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 4,
+        "vocab_size": 100,
+        "n_positions": 32,
+    }
     (tmp_path / "my config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     app = opened("params", by="config.json")
     assert not app.code
-    app.file_uploader[0].upload("my config.json", json.dumps(config).encode(), "application/json").run()
+    app.file_uploader[0].upload(
+        "my config.json", json.dumps(config).encode(), "application/json"
+    ).run()
     assert errors_of(app) == []
     assert "'my config.json'" in app.code[0].value
     assert text_of_value("total", typed(capsys, app.code[0].value)["total"]) == app.header[0].value

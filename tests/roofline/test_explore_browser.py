@@ -1,4 +1,6 @@
-"""The calculators in a browser that reaches this machine alone: each is opened, filled in, and taken away."""
+"""The calculators in a browser that reaches this machine alone: each is opened, filled in, and
+taken away.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +21,42 @@ from test_explore import CALCULATORS, typed
 
 from roofline.estimate.answer import text_of_value
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 pytestmark = [
     pytest.mark.exhaustive,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+    ),
 ]
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def served(tmp_path):
-    """The address of a server whose home and working directory are empty, and stay so but for Matplotlib's cache."""
+    """The address of a server whose home and working directory are empty, and stay so but for
+    Matplotlib's cache.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     home = tmp_path / "home"
     home.mkdir()
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(home),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     words = [sys.executable, "-m", "roofline", "explore", "--no-browser", "--port", str(port)]
     with (tmp_path / "said").open("wb") as said:
-        server = subprocess.Popen(words, cwd=home, env=environment, stdout=said, stderr=said, start_new_session=True)
+        server = subprocess.Popen(
+            words, cwd=home, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
     try:
         yield answering(f"http://127.0.0.1:{port}", server)
-        assert {path.parent.name for path in home.rglob("*") if path.is_file()} <= {"matplotlib"}  # its list of fonts
+        assert {path.parent.name for path in home.rglob("*") if path.is_file()} <= {
+            "matplotlib"
+        }  # its list of fonts
     finally:
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=30) == 0
@@ -73,7 +89,9 @@ def opened(served):
 
 
 def is_wrong(said):
-    """Return whether a message is an error; Streamlit looks for its server below the address of a page first."""
+    """Return whether a message is an error; Streamlit looks for its server below the address of a
+    page first.
+    """
     return said.type == "error" and "/_stcore/" not in said.location["url"]
 
 
@@ -110,4 +128,8 @@ def test_each_calculator_opens_answers_and_is_taken_away(served, opened, capsys)
         opened.wait_for_timeout(100)
     assert days == [data["days"]]
     assert opened.wrong == []
-    assert [url for url in opened.asked if not url.startswith((served, served.replace("http", "ws"), "data:"))] == []
+    assert [
+        url
+        for url in opened.asked
+        if not url.startswith((served, served.replace("http", "ws"), "data:"))
+    ] == []

@@ -1,4 +1,6 @@
-"""The files of roofline/gpus against published figures, against each other, and against what each key may hold."""
+"""The files of roofline/gpus against published figures, against each other, and against what each
+key may hold.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from roofline.gpu_table import (
 from roofline.machine import Machine
 from roofline.model import ridge_intensity
 
-# slug, dtype, dense TFLOP/s, GB/s, ridge FLOP/byte, tensor clock MHz, maximum clock MHz, TFLOP/s at the latter.
-# Datasheet figures and the arithmetic on them, as collected in November 2026 from the sources in each file.
+# slug, dtype, dense TFLOP/s, GB/s, ridge FLOP/byte, tensor clock MHz, maximum clock MHz, TFLOP/s at
+# the latter. Datasheet figures and the arithmetic on them, as collected in November 2026 from the
+# sources in each file.
 PUBLISHED = [
     ("h100-sxm", "bf16", 989.4, 3352, 295, 1830, 1980, 1070.5),
     ("h100-pcie", "bf16", 756.4, 2039, 371, 1620, 1755, 819.5),
@@ -78,7 +81,8 @@ PUBLISHED = [
     ("trainium2", "bf16", 667, 2900, 230, None, None, None),
 ]
 
-# Stated peaks over SMs x rate x clock, where they differ by more than 2 %: the notes of each file say why.
+# Stated peaks over SMs x rate x clock, where they differ by more than 2 %: the notes of each file
+# say why.
 INCONSISTENT = {
     ("h20-sxm", "fp32"): 44 / 39.5,
     ("b300-sxm", "fp64"): 1.25 / 1.20,
@@ -88,7 +92,9 @@ INCONSISTENT = {
     ("gb300", "fp64_tensor"): 1.3 / 1.25,
     ("gb300", "int8_tensor"): 165 / 160.5,
 }
-CAPPED = {(slug, key) for slug in ("h800-sxm", "h800-pcie", "h20-sxm") for key in ("fp64", "fp64_tensor")}
+CAPPED = {
+    (slug, key) for slug in ("h800-sxm", "h800-pcie", "h20-sxm") for key in ("fp64", "fp64_tensor")
+}
 
 PROVENANCE = {
     "vendor": "a page of the vendor, read",
@@ -114,7 +120,9 @@ RANGES = {
     "sm_count": (1, 10_000),
     **dict.fromkeys(("tensor_clock_hz", "boost_clock_hz", "max_clock_hz"), (1e8, 1e10)),
     **dict.fromkeys(("memory_bytes", "memory_reported_bytes"), (1 << 28, 1 << 45)),
-    **dict.fromkeys(("memory_bandwidth_bytes_per_s", "bandwidth_from_device_clock_bytes_per_s"), (1e9, 1e15)),
+    **dict.fromkeys(
+        ("memory_bandwidth_bytes_per_s", "bandwidth_from_device_clock_bytes_per_s"), (1e9, 1e15)
+    ),
     **dict.fromkeys(("l2_bytes", "llc_bytes"), (1 << 15, 1 << 34)),
     "tdp_w": (1, 20_000),
     "link_bytes_per_s": (0, 1e14),
@@ -122,15 +130,28 @@ RANGES = {
     "pcie_lanes": (1, 32),
 }
 """Of each number: wide, but narrow enough to catch a wrong unit."""
-NEEDED = ("name", "driver_names", "vendor", "architecture", "sm_count", "confidence", "memory_bytes", "sources")
+NEEDED = (
+    "name",
+    "driver_names",
+    "vendor",
+    "architecture",
+    "sm_count",
+    "confidence",
+    "memory_bytes",
+    "sources",
+)
 
 GPUS = load_gpus()
-FILES = {slug: tomllib.loads((GPU_FOLDER / f"{slug}.toml").read_text(encoding="utf-8")) for slug in GPUS}
+FILES = {
+    slug: tomllib.loads((GPU_FOLDER / f"{slug}.toml").read_text(encoding="utf-8")) for slug in GPUS
+}
 RATES = tomllib.loads(RATES_FILE.read_text(encoding="utf-8"))
 
 
 def test_all_published_gpus_are_there():
-    assert sorted(GPUS) == sorted(row[0] for row in PUBLISHED), "a new GPU needs its row in PUBLISHED"
+    assert sorted(GPUS) == sorted(row[0] for row in PUBLISHED), (
+        "a new GPU needs its row in PUBLISHED"
+    )
     assert len(GPUS) >= 50
 
 
@@ -156,7 +177,12 @@ def expected_flops_per_s(gpu, key):
     return gpu.sm_count * load_rates()[gpu.rate_class][key] * clock
 
 
-STATED = [(slug, key) for slug, gpu in GPUS.items() if gpu.rate_class for key in gpu.stated_peaks_flops_per_s]
+STATED = [
+    (slug, key)
+    for slug, gpu in GPUS.items()
+    if gpu.rate_class
+    for key in gpu.stated_peaks_flops_per_s
+]
 
 
 @pytest.mark.parametrize(("slug", "key"), [pair for pair in STATED if pair not in CAPPED])
@@ -198,7 +224,9 @@ def test_no_two_files_share_a_driver_name():
 
 
 def test_what_devices_report_lies_within_the_marketed_memory():
-    shares = [g.memory_reported_bytes / g.memory_bytes for g in GPUS.values() if g.memory_reported_bytes]
+    shares = [
+        g.memory_reported_bytes / g.memory_bytes for g in GPUS.values() if g.memory_reported_bytes
+    ]
     assert len(shares) >= 13
     assert min(shares) == pytest.approx(22587 / (24 * 1024))  # A10G
     assert max(shares) < 1
@@ -222,7 +250,9 @@ def test_every_value_of_a_file_is_one_that_its_key_may_hold(slug):
             assert low <= value <= high, key
         elif isinstance(value, list):
             assert len(value) == len(set(value)), key
-    texts = [text for value in data.values() for text in (value if isinstance(value, list) else [value])]
+    texts = [
+        text for value in data.values() for text in (value if isinstance(value, list) else [value])
+    ]
     assert all(text.isprintable() and text.strip() for text in texts if isinstance(text, str))
 
 
@@ -243,7 +273,10 @@ def test_peaks_and_kinds_of_a_file_fit_together(slug):
 @pytest.mark.parametrize("name", RATES["classes"])
 def test_rates_of_a_class_are_whole_numbers_with_sources(name):
     entry = RATES["classes"][name]
-    assert all(isinstance(rate, int) and 1 <= rate <= 1 << 20 for rate in entry["flops_per_clock_per_sm"].values())
+    assert all(
+        isinstance(rate, int) and 1 <= rate <= 1 << 20
+        for rate in entry["flops_per_clock_per_sm"].values()
+    )
     assert entry["description"]
     assert {source.partition(": ")[0] for source in entry["sources"]} <= set(PROVENANCE)
 

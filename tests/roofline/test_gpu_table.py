@@ -1,4 +1,6 @@
-"""Choosing a GPU: slugs, exact driver names, what an unknown GPU gets, and the peak of each dtype."""
+"""Choosing a GPU: slugs, exact driver names, what an unknown GPU gets, and the peak of each
+dtype.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,16 @@ def test_every_dtype_has_a_rule():
     assert tuple(PEAKS_OF_DTYPE) == DTYPES
 
 
-# Dense peaks, TFLOP/s, as the datasheets give them. Sums in fp16 never count: RTX 4090 has 330.3 with them.
+# Dense peaks, TFLOP/s, as the datasheets give them. Sums in fp16 never count: RTX 4090 has 330.3
+# with them.
 @pytest.mark.parametrize(
     ("slug", "peaks"),
     [
         ("h100-sxm", H100_TFLOPS),
-        ("a100-sxm-80gb", {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624}),
+        (
+            "a100-sxm-80gb",
+            {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624},
+        ),
         ("t4", {"fp64": 0.254, "fp32": 8.1, "fp16": 65, "int8": 130}),
         ("p100-sxm-16gb", {"fp64": 5.3, "fp32": 10.6, "fp16": 21.2}),
         ("mi210", {"fp64": 45.3, "fp32": 45.3, "fp16": 181, "bf16": 181, "int8": 181}),
@@ -52,11 +58,15 @@ def test_every_dtype_has_a_rule():
 )
 def test_peaks_by_dtype(slug, peaks):
     found = tera(GPUS[slug], "flops")
-    assert {dtype: found[dtype] for dtype in (found if len(peaks) > 1 else peaks)} == pytest.approx(peaks)
+    assert {dtype: found[dtype] for dtype in (found if len(peaks) > 1 else peaks)} == pytest.approx(
+        peaks
+    )
 
 
 def test_vector_peaks():
-    assert tera(GPUS["h100-sxm"], "fma") == pytest.approx({"fp64": 33.5, "fp32": 66.9, "fp16": 133.8})
+    assert tera(GPUS["h100-sxm"], "fma") == pytest.approx(
+        {"fp64": 33.5, "fp32": 66.9, "fp16": 133.8}
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,9 +150,12 @@ def test_match_with_the_memory_that_devices_report(slug):
         ((180, 192), 182642, (180, 192)),  # what a B200 reports, sold with 180 or 192 GB
     ],
 )
-def test_a_shared_name_is_distinguished_by_memory_or_stays_ambiguous(sizes, reported_mib, fitting, monkeypatch):
+def test_a_shared_name_is_distinguished_by_memory_or_stays_ambiguous(
+    sizes, reported_mib, fitting, monkeypatch
+):
     twins = {
-        f"{size}gb": Machine(f"{size}gb", "Twin", driver_names=("Twin",), memory_bytes=size * GIB) for size in sizes
+        f"{size}gb": Machine(f"{size}gb", "Twin", driver_names=("Twin",), memory_bytes=size * GIB)
+        for size in sizes
     }
     monkeypatch.setattr(gpu_table, "load_gpus", lambda: twins)
     found = gpus_named("Twin", None if reported_mib is None else reported_mib * MIB)
@@ -184,7 +197,11 @@ def test_a_name_whose_device_does_not_fit_gives_no_peaks(driver_name, memory_byt
 )
 def test_an_unknown_gpu_has_derived_bandwidth_and_no_peak(bits, clock_mhz, gb_per_s):
     [bandwidth] = unknown_gpu("New", clock_mhz * 1e6, bits, "9.0").entries
-    assert (bandwidth.quantity, bandwidth.kind, round(bandwidth.value / 1e9)) == ("bandwidth", "derived", gb_per_s)
+    assert (bandwidth.quantity, bandwidth.kind, round(bandwidth.value / 1e9)) == (
+        "bandwidth",
+        "derived",
+        gb_per_s,
+    )
     assert f"derived: bandwidth from {bits} bit x {clock_mhz} MHz" in bandwidth.source
 
 
@@ -213,6 +230,10 @@ def test_slug_of_an_unknown_gpu_is_safe_in_a_path(driver_name, slug):
 
 
 def test_clock_limited_peak_without_tensor_cores_or_of_a_missing_dtype():
-    assert clock_limited_flops_per_s(GPUS["h100-sxm"], "bf16", 1.98e9) == pytest.approx(1070.5e12, rel=1e-4)
-    assert clock_limited_flops_per_s(GPUS["h100-sxm"], "fp32", 1.98e9, is_vector=True) == pytest.approx(66.9e12, 0.001)
+    assert clock_limited_flops_per_s(GPUS["h100-sxm"], "bf16", 1.98e9) == pytest.approx(
+        1070.5e12, rel=1e-4
+    )
+    assert clock_limited_flops_per_s(
+        GPUS["h100-sxm"], "fp32", 1.98e9, is_vector=True
+    ) == pytest.approx(66.9e12, 0.001)
     assert clock_limited_flops_per_s(GPUS["t4"], "bf16", 1.59e9) is None

@@ -1,4 +1,6 @@
-"""`python -m roofline gpus`: published ridge points, every format, narrow terminals, hostile names."""
+"""`python -m roofline gpus`: published ridge points, every format, narrow terminals, hostile
+names.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def run(*arguments: str) -> int:
 
 def table_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[str]]:
     assert run(*arguments) == 0
-    return {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line.strip()}
+    return {
+        line.split()[0]: line.split()
+        for line in capsys.readouterr().out.splitlines()
+        if line.strip()
+    }
 
 
 class Terminal(io.StringIO):
@@ -48,10 +54,18 @@ def at_width(monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> li
 def test_piped_table_has_every_gpu_and_column_unwrapped(capsys):
     rows = table_of(capsys)
     assert set(load_gpus()) <= set(rows)
-    assert " ".join(rows["GPU"]) == "GPU fp64 fp32 tf32 fp16 bf16 fp8 int8 nvfp4 GB/s GiB L2 MiB W ridge"
+    assert (
+        " ".join(rows["GPU"])
+        == "GPU fp64 fp32 tf32 fp16 bf16 fp8 int8 nvfp4 GB/s GiB L2 MiB W ridge"
+    )
     shown = " ".join(rows["h100-sxm"])
     assert shown == "h100-sxm 66.9 66.9 494.7 989.4 989.4 1978.9 1978.9 - 3352 80 50 700 295 bf16"
-    for slug, ridge in (("a100-sxm-80gb", "153"), ("h200-sxm", "206"), ("gb200", "313"), ("t4", "203")):
+    for slug, ridge in (
+        ("a100-sxm-80gb", "153"),
+        ("h200-sxm", "206"),
+        ("gb200", "313"),
+        ("t4", "203"),
+    ):
         assert rows[slug][-2:] == [ridge, "fp16" if slug == "t4" else "bf16"]
 
 
@@ -63,12 +77,18 @@ def test_table_fits_the_terminal(monkeypatch, width):
     assert set(load_gpus()) <= set(rows)
     assert {"bf16", "GB/s"} <= set(rows["GPU"])
     assert rows["h100-sxm"][-2:] == ["295", "bf16"]
-    assert any(line.startswith("the terminal is too narrow for:") for line in lines) == (width < 160)
+    assert any(line.startswith("the terminal is too narrow for:") for line in lines) == (
+        width < 160
+    )
 
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize(
-    "slugs", [["rtx-pro-6000-blackwell-server"], ["h100-sxm", "mi300x", "t4", "rtx-pro-6000-blackwell-server"]]
+    "slugs",
+    [
+        ["rtx-pro-6000-blackwell-server"],
+        ["h100-sxm", "mi300x", "t4", "rtx-pro-6000-blackwell-server"],
+    ],
 )
 def test_details_fit_the_terminal(monkeypatch, width, slugs):
     lines = at_width(monkeypatch, width, *slugs)
@@ -114,7 +134,9 @@ def test_json_rows(capsys):
         for dtype, peak in row["peaks_flops_per_s"].items():
             ridge = row["ridge"][dtype]
             assert (peak is None) == (ridge is None)
-            assert peak is None or ridge == pytest.approx(peak / row["memory_bandwidth_bytes_per_s"])
+            assert peak is None or ridge == pytest.approx(
+                peak / row["memory_bandwidth_bytes_per_s"]
+            )
     h100 = rows["h100-sxm"]
     assert h100["name"] == "NVIDIA H100 SXM5 80GB"
     assert h100["peaks_flops_per_s"]["bf16"] == 989_400_000_000_000
@@ -145,7 +167,9 @@ def test_markdown_rows(capsys):
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
-@pytest.mark.parametrize("slugs", [["h100"], ["nothing-like-it"], ["h100-sxm", "h100-sxm-typo"], [""], ["[red]x"]])
+@pytest.mark.parametrize(
+    "slugs", [["h100"], ["nothing-like-it"], ["h100-sxm", "h100-sxm-typo"], [""], ["[red]x"]]
+)
 def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
     assert run(*slugs, "--format", form) == 2
     out, err = capsys.readouterr()
@@ -158,14 +182,22 @@ def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("t4 >/dev/full", "python -m roofline gpus: error: cannot write the output: No space left on device\n"),
-        ("--format md >&-", "python -m roofline gpus: error: cannot write the output: stdout is closed\n"),
+        (
+            "t4 >/dev/full",
+            "python -m roofline gpus: error: cannot write the output: No space left on device\n",
+        ),
+        (
+            "--format md >&-",
+            "python -m roofline gpus: error: cannot write the output: stdout is closed\n",
+        ),
         ("no-such 2>/dev/full", ""),
     ],
 )
 def test_an_output_that_is_full_or_closed_is_one_line_and_exit_2(arguments: str, said: str) -> None:
     line = ["sh", "-c", f"{sys.executable} -m roofline gpus {arguments}"]
-    done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
@@ -173,7 +205,15 @@ def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):
     gpu = unknown_gpu("Some GPU", 2.619e9, 5120, "9.0")
     for module in (gpus, gpu_table):
         monkeypatch.setattr(module, "load_gpus", lambda: {gpu.slug: gpu})
-    assert table_of(capsys)["unknown-some-gpu"][1:] == [*["?"] * 8, "3352.3", "?", "?", "?", "?", "fp16"]
+    assert table_of(capsys)["unknown-some-gpu"][1:] == [
+        *["?"] * 8,
+        "3352.3",
+        "?",
+        "?",
+        "?",
+        "?",
+        "fp16",
+    ]
     assert run(gpu.slug, "--format", "json") == 0
     [row] = json.loads(capsys.readouterr().out)
     assert set(row["ridge"].values()) == set(row["peaks_flops_per_s"].values()) == {None}

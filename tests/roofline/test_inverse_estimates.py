@@ -17,7 +17,7 @@ PSI = 2 * count_parameters(load_preset("llama-3-8b")).total
 """Bytes of the weights of Llama 3 8B in bf16."""
 
 
-# ---- context and batch -----------------------------------------------------------------------------------------------
+# ---- context and batch
 
 
 def test_context_is_the_last_that_fits():
@@ -50,7 +50,7 @@ def test_weights_that_do_not_fit_leave_no_context():
     assert estimate.context(model="llama-3-70b", gpu="h100-sxm", gpus=4).values["context"] > 100_000
 
 
-# ---- what fits -------------------------------------------------------------------------------------------------------
+# ---- what fits
 
 
 def test_infer_shows_only_gpus_that_fit_the_fastest_first():
@@ -67,7 +67,7 @@ def test_infer_that_fits_on_no_gpu_is_refused():
         estimate.infer(model="deepseek-v3", fits=True)
 
 
-# ---- layouts ---------------------------------------------------------------------------------------------------------
+# ---- layouts
 
 
 def layout_of(sharding, micro_batches=1, sequence=2048):
@@ -86,20 +86,29 @@ def layout_of(sharding, micro_batches=1, sequence=2048):
 
 @pytest.mark.parametrize(("zero", "psis"), [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_zero_sends_as_much_as_its_paper_says(zero, psis):
-    """Rajbhandari et al. (2020), section 7: 2 Psi up to stage 2, 3 Psi with stage 3, of many devices."""
-    assert layout_of(Sharding(zero, data_parallel=1000)).sent()["data"] == pytest.approx(psis * PSI, rel=2e-3)
-
-
-def test_zero_3_sends_anew_for_each_micro_batch():
-    assert layout_of(Sharding(3, data_parallel=1000), micro_batches=4).sent()["data"] == pytest.approx(
-        12 * PSI, rel=2e-3
+    """Rajbhandari et al. (2020), section 7: 2 Psi up to stage 2, 3 Psi with stage 3, of many
+    devices.
+    """
+    assert layout_of(Sharding(zero, data_parallel=1000)).sent()["data"] == pytest.approx(
+        psis * PSI, rel=2e-3
     )
 
 
+def test_zero_3_sends_anew_for_each_micro_batch():
+    assert layout_of(Sharding(3, data_parallel=1000), micro_batches=4).sent()[
+        "data"
+    ] == pytest.approx(12 * PSI, rel=2e-3)
+
+
 def test_tensor_parallelism_reduces_hidden_states_four_times_a_layer():
-    """Shoeybi et al. (2019): 4 reductions of s b h elements, each 2 (t - 1) / t of them by a ring."""
+    """Shoeybi et al. (2019): 4 reductions of s b h elements, each 2 (t - 1) / t of them by a
+    ring.
+    """
     hidden_bytes = 2048 * 4096 * 2
-    assert layout_of(Sharding(0, tensor_parallel=8)).sent()["tensor"] == 32 * 4 * 2 * hidden_bytes * 7 // 8
+    assert (
+        layout_of(Sharding(0, tensor_parallel=8)).sent()["tensor"]
+        == 32 * 4 * 2 * hidden_bytes * 7 // 8
+    )
 
 
 def test_a_pipeline_waits_for_the_published_bubble():
@@ -111,7 +120,9 @@ def test_layouts_use_all_devices_and_divide_evenly():
     found = shardings(64, layers=80, kv_heads=8, batch=512)
     for each in found:
         assert each.data_parallel * each.tensor_parallel * each.pipeline_parallel == 64
-        assert 80 % each.pipeline_parallel == 512 % each.data_parallel == 8 % each.tensor_parallel == 0
+        assert (
+            80 % each.pipeline_parallel == 512 % each.data_parallel == 8 % each.tensor_parallel == 0
+        )
     assert len(found) == len(set(found))
 
 
@@ -128,7 +139,10 @@ def test_the_proposed_layout_fits_and_is_the_fastest():
         accumulate=answer.values["micro_batches"],
         checkpoint="full",
         zero=answer.values["zero"],
-        **{key: answer.values[key] for key in ("data_parallel", "tensor_parallel", "pipeline_parallel")},
+        **{
+            key: answer.values[key]
+            for key in ("data_parallel", "tensor_parallel", "pipeline_parallel")
+        },
     )
     assert memory.values["total_bytes"] == pytest.approx(answer.values["total_bytes"], rel=0.05)
 

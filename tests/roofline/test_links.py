@@ -37,7 +37,9 @@ def test_factor_of_an_unknown_case_is_an_error(op: str, ranks: int) -> None:
         bus_factor(op, ranks)
 
 
-def times(op: str, ranks: int, latency_s: float, bytes_per_s: float, noise: float, seed: int) -> list[float]:
+def times(
+    op: str, ranks: int, latency_s: float, bytes_per_s: float, noise: float, seed: int
+) -> list[float]:
     errors = np.random.default_rng(seed).normal(0, noise, len(SIZES))
     exact = [latency_s + size * bus_factor(op, ranks) / bytes_per_s for size in SIZES]
     return [value * (1 + error) for value, error in zip(exact, errors, strict=True)]
@@ -74,7 +76,11 @@ def test_latency_is_never_negative() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "seconds"),
-    [([1024, 4096], [1e-5, 2e-5]), ([1024, 4096, 16384], [2e-5, 1e-5, 1e-5]), ([1, 2, 3], [0.0, 1.0, 2.0])],
+    [
+        ([1024, 4096], [1e-5, 2e-5]),
+        ([1024, 4096, 16384], [2e-5, 1e-5, 1e-5]),
+        ([1, 2, 3], [0.0, 1.0, 2.0]),
+    ],
 )
 def test_times_that_determine_no_fit_are_an_error(sizes: list[float], seconds: list[float]) -> None:
     with pytest.raises(ValueError, match=r"expected positive|do not grow"):
@@ -87,7 +93,13 @@ def test_noise_can_leave_the_bandwidth_without_an_upper_end() -> None:
 
 
 def collective(size_bytes: int, samples_s: tuple[float, ...], slowest_s: list[float]) -> Record:
-    how = {"op": "all-reduce", "provider": "gloo", "dtype": "fp32", "case": str(size_bytes), "status": "ok"}
+    how = {
+        "op": "all-reduce",
+        "provider": "gloo",
+        "dtype": "fp32",
+        "case": str(size_bytes),
+        "status": "ok",
+    }
     values = {"shape": {"bytes": size_bytes}, "samples_s": samples_s, "median_s": min(samples_s)}
     telemetry = {"slowest_s": slowest_s} if slowest_s else {}
     return Record(**how, **values, options={"ranks": 2, "backend": "gloo"}, telemetry=telemetry)

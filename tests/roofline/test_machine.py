@@ -20,11 +20,15 @@ def bandwidth(value: float, kind: str = "datasheet", name: str = "memory") -> Ce
 
 
 def test_records_use_published_peaks_and_estimates_use_measured_ones() -> None:
-    known = Machine("g", "G", (peak(800e12, "measured"), peak(1070e12, "clock-limited"), peak(989e12)))
+    known = Machine(
+        "g", "G", (peak(800e12, "measured"), peak(1070e12, "clock-limited"), peak(989e12))
+    )
     assert known.peak("bf16") == peak(989e12)
     assert known.peak("bf16", MEASURED_FIRST) == peak(800e12, "measured")
     assert known.peak("fp16") is None
-    assert Machine("g", "G", (peak(1070e12, "clock-limited"),)).peak("bf16") is None  # no base of MFU
+    assert (
+        Machine("g", "G", (peak(1070e12, "clock-limited"),)).peak("bf16") is None
+    )  # no base of MFU
 
 
 ALL_MIXES = {"read": 4502e9, "write": 4284e9, "triad": 4045e9, "copy": 3928e9}
@@ -55,7 +59,9 @@ def measured(*names: str) -> Machine:
         (7 * 10**30, 5 * 10**30, "triad"),
     ],
 )
-def test_the_nearest_mix_is_that_of_the_nearest_share_of_reads(read: int, written: int, nearest: str) -> None:
+def test_the_nearest_mix_is_that_of_the_nearest_share_of_reads(
+    read: int, written: int, nearest: str
+) -> None:
     found = measured(*ALL_MIXES).mix(read, written)
     assert found == bandwidth(ALL_MIXES[nearest], "measured", nearest)
     assert measured(*reversed(ALL_MIXES)).mix(read, written) == found
@@ -66,7 +72,11 @@ def test_where_nothing_moves_or_no_mix_was_measured_none_is_near() -> None:
     assert measured(*ALL_MIXES).bandwidth_for(0, 0) == bandwidth(4502e9, "measured", "read")
     envelope = Machine("g", "G", (bandwidth(46e9, "measured", "stream"),))  # a name of no mix
     assert envelope.mix(1, 1) is None
-    assert envelope.bandwidth_for(1, 1) == envelope.bandwidth() == bandwidth(46e9, "measured", "stream")
+    assert (
+        envelope.bandwidth_for(1, 1)
+        == envelope.bandwidth()
+        == bandwidth(46e9, "measured", "stream")
+    )
     assert Machine("g", "G").bandwidth_for(1, 1) is None
 
 
@@ -79,7 +89,9 @@ def test_a_published_bandwidth_comes_before_the_measured_mix(kind: str) -> None:
 
 def test_mixes_are_the_fastest_measured_bandwidths_of_memory() -> None:
     slow, fast = bandwidth(3.9e12, "measured", "copy"), bandwidth(4e12, "measured", "copy")
-    known = measured("read").with_entries([peak(9e12, "measured", "copy"), bandwidth(4.8e12, name="copy"), fast])
+    known = measured("read").with_entries(
+        [peak(9e12, "measured", "copy"), bandwidth(4.8e12, name="copy"), fast]
+    )
     assert known.mixes == [bandwidth(ALL_MIXES["read"], "measured", "read"), fast]
     assert known.bandwidth(["measured"]) == known.mixes[0]
     assert Machine("g", "G", (slow, fast)).mixes == [fast]
@@ -113,7 +125,11 @@ def test_what_other_versions_measured_is_ignored_in_their_files(old: dict[str, A
 def test_an_added_entry_replaces_only_its_own_kind() -> None:
     known = Machine("g", "G", (peak(989e12), peak(700e12, "measured")), "note")
     merged = known.with_entries([peak(795e12, "measured"), peak(60e12, "measured", "fp32")])
-    assert set(merged.entries) == {peak(989e12), peak(795e12, "measured"), peak(60e12, "measured", "fp32")}
+    assert set(merged.entries) == {
+        peak(989e12),
+        peak(795e12, "measured"),
+        peak(60e12, "measured", "fp32"),
+    }
     assert (merged.slug, merged.note) == ("g", "note")
     assert known.entries == (peak(989e12), peak(700e12, "measured"))
 
@@ -124,7 +140,10 @@ GOOD = {"quantity": "flops", "name": "bf16", "value": 1e12, "kind": "datasheet",
 @pytest.mark.parametrize(
     "change",
     [
-        *({"value": value} for value in (0, -1.0, math.nan, math.inf, 10**400, "1e12", True, None, [1e12])),
+        *(
+            {"value": value}
+            for value in (0, -1.0, math.nan, math.inf, 10**400, "1e12", True, None, [1e12])
+        ),
         {"quantity": ["flops"]},
         {"kind": "hearsay"},
         {"kind": None},

@@ -27,13 +27,18 @@ PEAK, BANDWIDTH = 1000e12, 2e12
 
 
 def ceilings(**values: float) -> Machine:
-    """Return ceilings of bf16, bandwidth and launch, each under its quantity, all from a datasheet but the launch."""
+    """Return ceilings of bf16, bandwidth and launch, each under its quantity, all from a datasheet
+    but the launch.
+    """
     names = {"flops": "bf16", "bandwidth": "memory", "launch": "launch"}
     kinds = {"launch": "measured"}
     return Machine(
         "a-gpu",
         "A GPU",
-        tuple(Ceiling(q, names[q], value, kinds.get(q, "datasheet"), "a test") for q, value in values.items()),
+        tuple(
+            Ceiling(q, names[q], value, kinds.get(q, "datasheet"), "a test")
+            for q, value in values.items()
+        ),
     )
 
 
@@ -69,12 +74,16 @@ def test_ridge_point_is_the_published_one(peak: float, bandwidth: float, publish
     assert round(ridge_intensity(peak, bandwidth)) == published
 
 
-@pytest.mark.parametrize(("flops", "moved"), [(2**31, 3 * 2**21), (2**20, 2**22), (1, 10**9), (10**12, 2)])
+@pytest.mark.parametrize(
+    ("flops", "moved"), [(2**31, 3 * 2**21), (2**20, 2**22), (1, 10**9), (10**12, 2)]
+)
 def test_roofline_pct_equals_achieved_over_attainable(flops: int, moved: int) -> None:
     time_s = 3 * min_time_s(flops, moved, PEAK, BANDWIDTH)
     achieved = flops / time_s
     attainable = min(PEAK, flops / moved * BANDWIDTH)
-    assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(100 * achieved / attainable, rel=1e-12)
+    assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(
+        100 * achieved / attainable, rel=1e-12
+    )
     assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(100 / 3)
 
 
@@ -114,7 +123,11 @@ def test_a_record_is_judged_by_hand() -> None:
     assert judged.mbu == pytest.approx(500e12 / (1024 / 3) / BANDWIDTH)
     assert judged.bound == "memory"  # 341 is left of the ridge at 500
     assert judged.roofline_pct == pytest.approx(100 * 500e12 / (1024 / 3 * BANDWIDTH))
-    assert (judged.peak_kind, judged.bandwidth_kind, judged.excess) == ("datasheet", "datasheet", None)
+    assert (judged.peak_kind, judged.bandwidth_kind, judged.excess) == (
+        "datasheet",
+        "datasheet",
+        None,
+    )
 
 
 BLANK = {"flops_per_s": None, "mfu": None, "bound": None}
@@ -130,7 +143,10 @@ BLANK = {"flops_per_s": None, "mfu": None, "bound": None}
             {"mfu": None, "bound": None, "roofline_pct": None},
         ),
         ({}, {"flops": PEAK}, {"mfu": 0.5, "mbu": None, "bound": None, "roofline_pct": None}),
-        *(({"status": status}, {"flops": PEAK}, {"intensity": 1024 / 3, **BLANK}) for status in ("invalid", "failed")),
+        *(
+            ({"status": status}, {"flops": PEAK}, {"intensity": 1024 / 3, **BLANK})
+            for status in ("invalid", "failed")
+        ),
         ({"flops": None}, {"flops": PEAK}, {"intensity": None, **BLANK}),
     ],
 )
@@ -150,13 +166,17 @@ def test_what_is_not_known_leaves_blank_what_needs_it(
         ({"flops": 1, "median_s": 1e-6, "cache": "warm"}, "datasheet", "not cold"),
     ],
 )
-def test_more_than_a_roof_is_kept_and_has_a_cause(changes: dict[str, Any], kind: str, words: str) -> None:
+def test_more_than_a_roof_is_kept_and_has_a_cause(
+    changes: dict[str, Any], kind: str, words: str
+) -> None:
     known = Machine(
         "a-gpu",
         "A GPU",
         (
             Ceiling("flops", "bf16", PEAK, kind, "a test"),
-            Ceiling("bandwidth", "memory", BANDWIDTH * (1 if "flops" in changes else 10), kind, "a test"),
+            Ceiling(
+                "bandwidth", "memory", BANDWIDTH * (1 if "flops" in changes else 10), kind, "a test"
+            ),
         ),
     )
     judged = judge(record(**changes), known)
@@ -189,9 +209,12 @@ def streamed(read: int, written: int, bytes_per_s: float, **changes: Any) -> Rec
 
 
 @pytest.mark.parametrize(
-    ("read", "written", "mix"), [(1, 0, "read"), (0, 1, "write"), (1, 1, "copy"), (2, 1, "triad"), (3, 1, "triad")]
+    ("read", "written", "mix"),
+    [(1, 0, "read"), (0, 1, "write"), (1, 1, "copy"), (2, 1, "triad"), (3, 1, "triad")],
 )
-def test_without_a_datasheet_a_record_is_judged_by_the_mix_nearest_its_own(read: int, written: int, mix: str) -> None:
+def test_without_a_datasheet_a_record_is_judged_by_the_mix_nearest_its_own(
+    read: int, written: int, mix: str
+) -> None:
     judged = judge(streamed(read, written, 3.9e12), calibrated(*H200, published=False))
     assert (judged.mix, judged.bandwidth_kind) == (mix, "measured")
     assert judged.mbu == pytest.approx(3.9e12 / H200[mix])
@@ -209,12 +232,21 @@ def test_the_bound_is_that_under_the_matched_mix() -> None:
 
 def test_with_a_datasheet_mbu_is_of_it_and_the_mix_has_its_own_share() -> None:
     judged = judge(streamed(1, 1, 3.85e12), calibrated(*H200))
-    assert (judged.mbu, judged.bandwidth_kind, judged.mix) == (pytest.approx(3.85 / 4.8), "datasheet", "copy")
+    assert (judged.mbu, judged.bandwidth_kind, judged.mix) == (
+        pytest.approx(3.85 / 4.8),
+        "datasheet",
+        "copy",
+    )
     assert judged.roofline_pct == pytest.approx(385 / 4.8)
     assert (judged.mix_pct, judged.measured_pct) == pytest.approx((98.01, 98.01), abs=0.01)
 
 
-CUBE = {"flops": 2 * 8192**3, "bytes_read": 4 * 8192**2, "bytes_written": 2 * 8192**2, "median_s": 2 * 8192**3 / 780e12}
+CUBE = {
+    "flops": 2 * 8192**3,
+    "bytes_read": 4 * 8192**2,
+    "bytes_written": 2 * 8192**2,
+    "median_s": 2 * 8192**3 / 780e12,
+}
 
 
 def test_mfu_uses_the_datasheet_and_measured_pct_the_fastest_matmul() -> None:
@@ -231,7 +263,11 @@ def test_mfu_uses_the_datasheet_and_measured_pct_the_fastest_matmul() -> None:
         (streamed(1, 1, 3.85e12), ceilings(flops=PEAK, bandwidth=4.8e12), None),
         (record(**CUBE), calibrated(), 78000 / 795),  # no mix is needed if the peak binds
         (record(**CUBE), calibrated(*H200, peak=None), None),
-        (streamed(1, 1, 3.85e12, flops=0), calibrated(*H200, published=False, peak=None), 385 / 3.928),
+        (
+            streamed(1, 1, 3.85e12, flops=0),
+            calibrated(*H200, published=False, peak=None),
+            385 / 3.928,
+        ),
         (streamed(1, 1, 3.85e12), calibrated(*H200, published=False, peak=None), None),
     ],
 )
@@ -247,7 +283,9 @@ def test_more_than_the_matched_mix_is_kept_and_names_it(published: bool) -> None
     judged = judge(streamed(1, 1, 4e12), known)  # more than a copy, less than a read
     assert judged.mix_pct == pytest.approx(400 / 3.928)
     assert judged.excess is not None
-    assert judged.excess.startswith("above the measured copy bandwidth, the nearest mix: the machine was slower")
+    assert judged.excess.startswith(
+        "above the measured copy bandwidth, the nearest mix: the machine was slower"
+    )
     assert "not cold" in str(judge(streamed(1, 1, 4e12, cache="warm"), known).excess)
     assert judge(streamed(1, 0, 4e12), known).excess is None
 
@@ -260,12 +298,18 @@ def test_excess_over_the_fastest_matmul_is_reported_below_the_datasheet() -> Non
 
 def test_records_are_judged_by_the_ceilings_of_their_environment() -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
-    assert judged(environment(hardware=known.to_dict()), [record()]) == [vars(judge(record(), known))]
+    assert judged(environment(hardware=known.to_dict()), [record()]) == [
+        vars(judge(record(), known))
+    ]
     assert judged(environment(hardware={}), [record()])[0]["mfu"] is None
 
 
-@pytest.mark.parametrize("hardware", [{"entries": "many"}, {"slug": 3}, {"entries": [{"quantity": "flops"}]}])
-def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(hardware: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "hardware", [{"entries": "many"}, {"slug": 3}, {"entries": [{"quantity": "flops"}]}]
+)
+def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(
+    hardware: dict[str, Any],
+) -> None:
     reported: list[str] = []
     scores = judged(environment(hardware=hardware), [record()] * 3, reported.append)
     assert scores == [dict.fromkeys(JUDGED_KEYS)] * 3
@@ -287,15 +331,27 @@ VECTOR = Machine(
 
 
 def test_matmuls_use_the_tensor_core_peak_and_other_ops_the_vector_peak() -> None:
-    work = {"flops": 2**31, "bytes_read": 2**25, "bytes_written": 2**21, "median_s": 2**31 / 25e12}  # 60 FLOP/byte
+    work = {
+        "flops": 2**31,
+        "bytes_read": 2**25,
+        "bytes_written": 2**21,
+        "median_s": 2**31 / 25e12,
+    }  # 60 FLOP/byte
     gelu, product = (judge(record(op=op, **work), VECTOR) for op in ("gelu", "matmul"))
-    assert (gelu.peak_units, gelu.bound, gelu.roofline_pct) == ("vector", "compute", pytest.approx(50))
+    assert (gelu.peak_units, gelu.bound, gelu.roofline_pct) == (
+        "vector",
+        "compute",
+        pytest.approx(50),
+    )
     assert (product.peak_units, product.bound) == ("matrix", "memory")
     assert gelu.mfu == product.mfu == 0.025  # over the dense peak of the dtype, whatever the units
 
 
 def test_vector_peak_falls_back_to_fp32_except_for_fp64() -> None:
-    assert [getattr(VECTOR.vector_peak(dtype), "name", None) for dtype in ("fp32", "bf16", "int8", "fp64")] == [
+    assert [
+        getattr(VECTOR.vector_peak(dtype), "name", None)
+        for dtype in ("fp32", "bf16", "int8", "fp64")
+    ] == [
         *("fp32", "fp32", "fp32"),
         None,
     ]
@@ -309,7 +365,8 @@ def test_more_than_the_peak_of_the_vector_units_has_a_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "launch_s", "held_back"), [(0.29, None, True), (0.31, None, False), (0.05, 3e-5, False)]
+    ("share", "launch_s", "held_back"),
+    [(0.29, None, True), (0.31, None, False), (0.05, 3e-5, False)],
 )
 def test_row_far_below_all_ceilings_is_held_back_by_another_cause(
     share: float, launch_s: float | None, held_back: bool
@@ -323,10 +380,21 @@ def test_row_far_below_all_ceilings_is_held_back_by_another_cause(
 @pytest.mark.parametrize(
     ("op", "units", "known", "judged_by"),
     [
-        *(("mine", None, VECTOR, "matrix"), ("mine", "vector", VECTOR, "vector"), ("mine", "matrix", VECTOR, "matrix")),
+        *(
+            ("mine", None, VECTOR, "matrix"),
+            ("mine", "vector", VECTOR, "vector"),
+            ("mine", "matrix", VECTOR, "matrix"),
+        ),
         *(("gelu", None, VECTOR, "vector"), ("gelu", "matrix", VECTOR, "matrix")),
-        ("gelu", None, ceilings(flops=PEAK, bandwidth=BANDWIDTH), "matrix"),  # no rate of vector units is known
+        (
+            "gelu",
+            None,
+            ceilings(flops=PEAK, bandwidth=BANDWIDTH),
+            "matrix",
+        ),  # no rate of vector units is known
     ],
 )
-def test_the_definition_of_an_op_decides_its_units_before_its_name(op, units, known, judged_by) -> None:
+def test_the_definition_of_an_op_decides_its_units_before_its_name(
+    op, units, known, judged_by
+) -> None:
     assert judge(record(op=op, units=units), known).peak_units == judged_by

@@ -1,4 +1,6 @@
-"""`python -m roofline notes`: the table is complete, and each value of ours is what the row's commands give."""
+"""`python -m roofline notes`: the table is complete, and each value of ours is what the row's
+commands give.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,18 @@ def printed(capsys, *words):
 
 
 def kept(answer):
-    return sum(size for name, size in answer["components"].items() if name.startswith("activations_"))
+    return sum(
+        size for name, size in answer["components"].items() if name.startswith("activations_")
+    )
 
 
 @cache
 def answer_of(command):
     with redirect_stdout(io.StringIO()) as out:
-        assert main([*shlex.split(command), *([] if "--format" in command else ["--format", "json"])]) == 0
+        assert (
+            main([*shlex.split(command), *([] if "--format" in command else ["--format", "json"])])
+            == 0
+        )
     return json.loads(out.getvalue())
 
 
@@ -47,9 +54,13 @@ def test_every_row_is_complete():
     assert len(CLAIMS) >= 100
     assert NOTES.keys() == {"course", "notes", *SECTIONS}
     for row in CLAIMS:
-        assert all(row[key] for key in ("notes", "claim", "theirs", "ours", "formula", "verdict", "value"))
+        assert all(
+            row[key] for key in ("notes", "claim", "theirs", "ours", "formula", "verdict", "value")
+        )
         assert row["verdict"].split()[0] in VERDICTS
-        assert {part for word in row["notes"].split(", ") for part in word.split("-")} <= set(NOTES["notes"])
+        assert {part for word in row["notes"].split(", ") for part in word.split("-")} <= set(
+            NOTES["notes"]
+        )
 
 
 def test_formats(capsys):

@@ -1,4 +1,6 @@
-"""The page without a browser: its roofs and rows are the model's, names are text, and nothing else can run in it."""
+"""The page without a browser: its roofs and rows are the model's, names are text, and nothing else
+can run in it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from roofline.__main__ import main
 from roofline.machine import Machine
 from roofline.picture import page
 from roofline.picture.build import build_scene
-from roofline.picture.interactive import CHART_PX, LABEL_PX, LETTER_PX, modules_figure, roofline_figure
+from roofline.picture.interactive import (
+    CHART_PX,
+    LABEL_PX,
+    LETTER_PX,
+    modules_figure,
+    roofline_figure,
+)
 from roofline.picture.page import estimates_of, page_html, summary, verdicts_of
 from roofline.picture.scene import Measured
 
@@ -97,7 +105,9 @@ def test_roofs_and_points_are_those_of_the_scene(name: str) -> None:
 
 
 def test_labels_of_points_lie_apart() -> None:
-    run = load_run(Path("results/published/cpu-amd-epyc-2t/20261120T233629Z-matmul-a349e4f85f.jsonl"))
+    run = load_run(
+        Path("results/published/cpu-amd-epyc-2t/20261120T233629Z-matmul-a349e4f85f.jsonl")
+    )
     scene = build_scene([(run.environment, run.records)])
     layout = json.loads(roofline_figure(scene).to_json())["layout"]
     (left, right), (bottom, top) = layout["xaxis"]["range"], layout["yaxis"]["range"]
@@ -105,21 +115,31 @@ def test_labels_of_points_lie_apart() -> None:
     for label in (found for found in layout["annotations"] if "name" not in found):
         length = LETTER_PX * len(label["text"]) * (right - left) / CHART_PX[0]
         x0 = label["x"] - length * (label["xanchor"] == "right")
-        boxes.append((x0, x0 + length, label["y"] - LABEL_PX * (top - bottom) / CHART_PX[1], label["y"]))
-    assert {label.get("xanchor") for label in layout["annotations"] if "name" not in label} == {"left", "right"}
+        boxes.append(
+            (x0, x0 + length, label["y"] - LABEL_PX * (top - bottom) / CHART_PX[1], label["y"])
+        )
+    assert {label.get("xanchor") for label in layout["annotations"] if "name" not in label} == {
+        "left",
+        "right",
+    }
     for a, b in combinations(boxes, 2):
         assert a[1] < b[0] or b[1] < a[0] or a[3] < b[2] or b[3] < a[2]
 
 
 def test_the_caption_explains_what_the_page_draws() -> None:
-    slow = on(BOTH, *[matmul(64 + index, "bf16", 1e9 + index, flags=("preempted",)) for index in range(501)])
+    slow = on(
+        BOTH,
+        *[matmul(64 + index, "bf16", 1e9 + index, flags=("preempted",)) for index in range(501)],
+    )
     few, crowd = page_of([(slow[0], slow[1][:3])]), page_of([slow])
     for word in ("Labels: ", "Bars: ", "Crossed out: "):
         assert (word in few, word in crowd) == (True, False)
 
 
 def test_rows_are_those_of_the_terminal_with_their_points() -> None:
-    skipped = matmul(64, "bf16", 1.0, status="skipped", median_s=None, ci95_s=None, reason="no memory")
+    skipped = matmul(
+        64, "bf16", 1.0, status="skipped", median_s=None, ci95_s=None, reason="no memory"
+    )
     runs = [on(CPU, matmul(1024, "bf16", 8e11), skipped, elementwise("copy", 2**20, 0, 0.009))]
     table = content(page_of(runs))["table"]
     rows = [dict(zip(table["titles"], row["cells"], strict=True)) for row in table["rows"]]
@@ -133,7 +153,15 @@ def test_rows_are_those_of_the_terminal_with_their_points() -> None:
 
 
 def test_every_flag_and_bound_is_explained() -> None:
-    records = [matmul(512, "bf16", 1e11, flags=("preempted", "of-the-future"), flag_reasons={"preempted": "much"})]
+    records = [
+        matmul(
+            512,
+            "bf16",
+            1e11,
+            flags=("preempted", "of-the-future"),
+            flag_reasons={"preempted": "much"},
+        )
+    ]
     text = page_of([on(CPU, *records)])
     for word in ("preempted", "of-the-future", "compute", "median", "% roof"):
         assert f"<dt>{word} <span" in text
@@ -142,7 +170,10 @@ def test_every_flag_and_bound_is_explained() -> None:
 def test_modules_are_a_tree_whose_times_add_up() -> None:
     times = {"layers.*.mlp.up": 0.3, "layers.*.mlp.down": 0.2, "head": 0.1, "": 0.05}
     records = [
-        replace(record, extra={"module": module, "time_s": times[module], "share": times[module], "count": 2})
+        replace(
+            record,
+            extra={"module": module, "time_s": times[module], "share": times[module], "count": 2},
+        )
         for record, module in zip(profiled(), times, strict=False)
     ]
     figure = modules_figure(records)
@@ -151,7 +182,11 @@ def test_modules_are_a_tree_whose_times_add_up() -> None:
     values = dict(zip(tree["ids"], tree["values"], strict=True))
     assert values["step"] == pytest.approx(0.65)
     for name in values:
-        inner = [values[n] for n, parent in zip(tree["ids"], tree["parents"], strict=True) if parent == name]
+        inner = [
+            values[n]
+            for n, parent in zip(tree["ids"], tree["parents"], strict=True)
+            if parent == name
+        ]
         assert not inner or sum(inner) == pytest.approx(values[name])
     assert {"layers.*", "mlp", "up", "head", "outside of any module"} <= set(tree["labels"])
     assert modules_figure(versions()) is None
@@ -178,8 +213,13 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
     assert faster["rows"][0]["ratio"] == pytest.approx(0.5)
     assert none["rows"] == []
     assert none["headline"].startswith("nothing to compare")
-    text = page_of([(load_run(path).environment, load_run(path).records) for path in paths], verdicts=[faster, none])
-    assert "<h3>bench.matmul 2026-11-20 21:03:12 a → bench.matmul 2026-11-20 21:03:12 b</h3>" in text
+    text = page_of(
+        [(load_run(path).environment, load_run(path).records) for path in paths],
+        verdicts=[faster, none],
+    )
+    assert (
+        "<h3>bench.matmul 2026-11-20 21:03:12 a → bench.matmul 2026-11-20 21:03:12 b</h3>" in text
+    )
     assert "<summary>Runs without a comparison: 1</summary>" in text
     assert "<p>nothing to compare" not in text
     assert verdicts_of(paths[:1], EVERYTHING) == []
@@ -190,13 +230,21 @@ def test_providers_of_one_run_are_compared_with_torch(tmp_path: Path) -> None:
     records = [sampled(4e11), sampled(8e11, provider="mine")]
     path = saved(tmp_path / "run", records, environment(run_id="run"))
     (found,) = verdicts_of([path], EVERYTHING)
-    assert [(row["provider_candidate"], row["verdict"]) for row in found["rows"]] == [("mine", "FASTER")]
+    assert [(row["provider_candidate"], row["verdict"]) for row in found["rows"]] == [
+        ("mine", "FASTER")
+    ]
     text = page_of([(environment(run_id="run"), records)], verdicts=[found])
     assert 'class="faster">FASTER</th><td class="number">0.500</td>' in text
 
 
 def test_estimates_are_places_in_the_view(tmp_path: Path) -> None:
-    row = {"gpu": "h100-sxm", "dtype": "bf16", "decode_flops": 10**9, "decode_bytes": 10**12, "decode_seconds": 0.5}
+    row = {
+        "gpu": "h100-sxm",
+        "dtype": "bf16",
+        "decode_flops": 10**9,
+        "decode_bytes": 10**12,
+        "decode_seconds": 0.5,
+    }
     path = tmp_path / "infer.json"
     path.write_text(json.dumps({"rows": [row | {"decode_bound": "memory"}]}), encoding="utf-8")
     (found,) = estimates_of([path])
@@ -209,7 +257,12 @@ def test_estimates_are_places_in_the_view(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "is not JSON"), ("[]", "has no FLOPs"), ('{"flops": 1}', "has no FLOPs"), (None, "No such")],
+    [
+        ("{", "is not JSON"),
+        ("[]", "has no FLOPs"),
+        ('{"flops": 1}', "has no FLOPs"),
+        (None, "No such"),
+    ],
 )
 def test_a_file_without_an_estimate_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
@@ -217,7 +270,9 @@ def test_a_file_without_an_estimate_is_one_line(
     path = tmp_path / "estimate.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    refusal = refused(["page", "--gpu", "h100-sxm", "--estimate", path, "-o", tmp_path / "a.html"], capsys)
+    refusal = refused(
+        ["page", "--gpu", "h100-sxm", "--estimate", path, "-o", tmp_path / "a.html"], capsys
+    )
     assert refusal.startswith(f"--estimate {path}")
     assert said in refusal
 
@@ -226,13 +281,24 @@ def test_a_file_without_an_estimate_is_one_line(
 def hostile() -> str:
     """Return the page of a run in which every name is hostile."""
     records = [
-        matmul(64, "bf16", 1e10, provider=name, op=name, case=name, flags=(name,), flag_reasons={name: name})
+        matmul(
+            64,
+            "bf16",
+            1e10,
+            provider=name,
+            op=name,
+            case=name,
+            flags=(name,),
+            flag_reasons={name: name},
+        )
         for name in HOSTILE
     ]
     device = {"slug": HOSTILE[0], "name": HOSTILE[1], "type": "cpu"}
     hardware = replace(CPU, note=HOSTILE[1]).to_dict()
     names = {name: name for name in HOSTILE}
-    stamp = environment(device=device, host=names, argv=tuple(HOSTILE), run_id="a", hardware=hardware)
+    stamp = environment(
+        device=device, host=names, argv=tuple(HOSTILE), run_id="a", hardware=hardware
+    )
     return page_of([(stamp, records)], title=HOSTILE[1])
 
 
@@ -240,17 +306,36 @@ def test_only_the_scripts_of_the_policy_are_in_the_page(hostile: str) -> None:
     elements = Elements(hostile)
     policies = [attrs["content"] for tag, attrs in elements.tags if attrs.get("http-equiv")]
     assert len(elements.scripts) == 3
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in elements.scripts[1:]]
-    allowed = f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; style-src 'unsafe-inline'; "
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in elements.scripts[1:]
+    ]
+    allowed = (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; "
+        f"style-src 'unsafe-inline'; "
+    )
     assert policies == [allowed + "img-src data: blob:; base-uri 'none'; form-action 'none'"]
 
 
 def test_names_are_text(hostile: str) -> None:
     elements = Elements(hostile)
-    (op,) = (number for number, title in enumerate(content(hostile)["table"]["titles"]) if title == "op")
+    (op,) = (
+        number for number, title in enumerate(content(hostile)["table"]["titles"]) if title == "op"
+    )
     assert [row["cells"][op] for row in content(hostile)["table"]["rows"]] == HOSTILE
-    assert not any(name in ("src", "href", "style") or name.startswith("on") for _, a in elements.tags for name in a)
-    assert not {tag for tag, _ in elements.tags} & {"iframe", "img", "link", "object", "embed", "form"}
+    assert not any(
+        name in ("src", "href", "style") or name.startswith("on")
+        for _, a in elements.tags
+        for name in a
+    )
+    assert not {tag for tag, _ in elements.tags} & {
+        "iframe",
+        "img",
+        "link",
+        "object",
+        "embed",
+        "form",
+    }
     assert "alert(1)" not in elements.scripts[2]
     assert "7*7" in hostile  # a template in a name is not filled in
 
@@ -259,7 +344,9 @@ def test_the_page_is_below_six_megabytes(hostile: str) -> None:
     assert len(hostile.encode("utf-8", "backslashreplace")) < 6e6
 
 
-@pytest.mark.parametrize("name", ["versions", "6 GPUs", "decode", "train_step", "flagged", "a profile"])
+@pytest.mark.parametrize(
+    "name", ["versions", "6 GPUs", "decode", "train_step", "flagged", "a profile"]
+)
 def test_every_kind_of_run_becomes_a_page(name: str) -> None:
     runs = RUNS[name][0]
     rows = content(page_of(runs))["table"]["rows"]
@@ -284,11 +371,15 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"{BOTH.slug}, h100-sxm</h1>" in text
 
 
-def test_what_cannot_be_shown_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_shown_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = saved(tmp_path / "run.jsonl", versions(), environment(hardware={}))
     target = tmp_path / "a.html"
     assert refused(["page", "-o", target], capsys).startswith("expected a RUN")
-    assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith("expected .html or .htm")
+    assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith(
+        "expected .html or .htm"
+    )
     assert refused(["page", run, "-o", target], capsys).startswith("no ceiling is known for cpu")
     assert refused(["page", "--gpu", "h900", "-o", target], capsys).startswith("unknown GPU 'h900'")
     for dtype, hint in (("fp8", "did you mean fp8e"), ("nothing", "known: fp64, fp32")):
@@ -306,7 +397,10 @@ def test_without_the_extra_the_command_says_how_to_get_it(
 
 
 def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path) -> None:
-    paths = [run_file(tmp_path, "a", sampled(4e11), "a"), run_file(tmp_path, "b", sampled(5e11), "b")]
+    paths = [
+        run_file(tmp_path, "a", sampled(4e11), "a"),
+        run_file(tmp_path, "b", sampled(5e11), "b"),
+    ]
     run_file(tmp_path, "again", sampled(4e11), "a")
     assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["FASTER"]
     for name, rate in (("slow", 2e11), ("fast", 8e11)):

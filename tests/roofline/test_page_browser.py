@@ -11,17 +11,23 @@ import pytest
 from plot_scenes import CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
 from test_page import HOSTILE, page_of
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 pytestmark = [
     pytest.mark.exhaustive,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+    ),
 ]
 PICTURE = "#plot .main-svg"
 FORBIDDEN = """new Promise((tell) => setTimeout(() => {
     let evaluated = false; try { evaluated = eval("true"); } catch {}
     const more = document.createElement("script"); more.textContent = "window.ran = true"; document.body.append(more);
-    tell([evaluated, window.ran === true]); }))"""
-"""What the policy of the page does not let happen: text that is evaluated, and a script that was not there."""
+    tell([evaluated, window.ran === true]); }))"""  # noqa: E501
+"""What the policy of the page does not let happen: text that is evaluated, and a script that was
+not there.
+"""
 
 
 class Opened:
@@ -40,7 +46,7 @@ class Opened:
     def column(self, title: str) -> list[str]:
         script = """(title) => { const heads = [...document.querySelectorAll("#rows thead button")];
             const at = heads.findIndex((head) => head.textContent === title);
-            return [...document.querySelectorAll("#rows tbody tr")].map((row) => row.children[at].textContent); }"""
+            return [...document.querySelectorAll("#rows tbody tr")].map((row) => row.children[at].textContent); }"""  # noqa: E501
         found: list[str] = self.page.evaluate(script, title)
         return found
 
@@ -51,9 +57,13 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    sync_playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").sync_playwright
+    sync_playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed"
+    ).sync_playwright
     with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        started = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield started
         started.close()
 
@@ -100,9 +110,19 @@ def test_a_person_filters_sorts_and_chooses_rows(visit: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1366, 390])
-def test_hostile_names_are_text_and_the_page_is_readable(visit: Any, width: int, scheme: str) -> None:
+def test_hostile_names_are_text_and_the_page_is_readable(
+    visit: Any, width: int, scheme: str
+) -> None:
     records = [
-        matmul(64 * (1 + index), "bf16", 1e9 * 2**index, provider=name, op=name, case=name, flags=(name,))
+        matmul(
+            64 * (1 + index),
+            "bf16",
+            1e9 * 2**index,
+            provider=name,
+            op=name,
+            case=name,
+            flags=(name,),
+        )
         for index, name in enumerate(HOSTILE)
     ]
     records.append(elementwise("copy", 2**20, 0, 0.009))
@@ -116,16 +136,25 @@ def test_hostile_names_are_text_and_the_page_is_readable(visit: Any, width: int,
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     is_dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 23, 23)"
     assert is_dark == (scheme == "dark")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe is not installed"
+    ).Axe()
     found = axe.run(page).response["violations"]
-    assert [(one["id"], one["help"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
+    assert [
+        (one["id"], one["help"], [node["html"][:200] for node in one["nodes"]]) for one in found
+    ] == []
     assert opened.is_quiet(), (opened.requests, opened.said)
     assert page.evaluate(FORBIDDEN) == [False, False]
 
 
 def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit: Any) -> None:
-    page = visit(page_of(*SCENES["a CPU with points"][:2]), viewport={"width": 390, "height": 800}).page
-    boxes = "(found) => found.map((element) => element.getBoundingClientRect()).map(({ left, right }) => [left, right])"
+    page = visit(
+        page_of(*SCENES["a CPU with points"][:2]), viewport={"width": 390, "height": 800}
+    ).page
+    boxes = (
+        "(found) => found.map((element) => element.getBoundingClientRect()).map(({ left, "
+        "right }) => [left, right])"
+    )
     labels = page.locator("#plot .annotation").evaluate_all(boxes)
     numbers = page.locator("#plot .yaxislayer-above .ytick").evaluate_all(boxes)
     assert min(left for left, _ in labels) > max(right for _, right in numbers)

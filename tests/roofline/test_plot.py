@@ -52,7 +52,11 @@ from roofline.picture.scene import PlotError
 
 @pytest.fixture(scope="module", params=[*SCENES, *RUNS])
 def figure(request: pytest.FixtureRequest) -> Figure:
-    return draw(request.param) if request.param in SCENES else draw_roofline(build_scene(*RUNS[request.param]))
+    return (
+        draw(request.param)
+        if request.param in SCENES
+        else draw_roofline(build_scene(*RUNS[request.param]))
+    )
 
 
 @pytest.mark.sampled(1)
@@ -123,8 +127,12 @@ def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(
 
 def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
     said = words(draw("mixes of a CPU"))
-    assert "relu 268435456 96 %" in said  # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope
-    assert "share of the roofline at its own mix of reads and writes." in last_line(draw("mixes of a CPU"))
+    assert (
+        "relu 268435456 96 %" in said
+    )  # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope
+    assert "share of the roofline at its own mix of reads and writes." in last_line(
+        draw("mixes of a CPU")
+    )
     assert "own mix" not in last_line(draw("a CPU with points"))
 
 
@@ -135,15 +143,24 @@ def test_points_stand_at_their_counts_over_their_times() -> None:
 
 def test_points_are_judged_by_the_ceilings_of_their_own_run() -> None:
     slower = machine("cpu", {"bf16": 465e9, "fp32": 112e9}, 22e9, "measured")
-    old, new = on(CPU, matmul(1024, "bf16", 860e9)), on(slower, matmul(1024, "bf16", 430e9), started_at="2026-11-22")
+    old, new = (
+        on(CPU, matmul(1024, "bf16", 860e9)),
+        on(slower, matmul(1024, "bf16", 430e9), started_at="2026-11-22"),
+    )
     together = build_scene([old, new])
     assert [point.roofline_pct for point in together.points] == [pytest.approx(100 * 860 / 930)] * 2
     assert not any(point.excess for point in together.points)
-    assert together.machines[0].peak("bf16").value == 465e9  # the roofs that are drawn are those of the newer run
+    assert (
+        together.machines[0].peak("bf16").value == 465e9
+    )  # the roofs that are drawn are those of the newer run
 
 
 def test_error_bars_span_the_interval_of_the_median() -> None:
-    bars = [line for line in drawn(CPU, matmul(1024, "bf16", 860e9)).axes[0].lines if line.get_marker() == "_"]
+    bars = [
+        line
+        for line in drawn(CPU, matmul(1024, "bf16", 860e9)).axes[0].lines
+        if line.get_marker() == "_"
+    ]
     assert len(bars) == 1
     assert list(bars[0].get_xdata()[:2]) == pytest.approx([1024 / 3, 1024 / 3])
     assert list(bars[0].get_ydata()[:2]) == pytest.approx([860e9 / 1.04, 860e9 / 0.98])
@@ -194,7 +211,9 @@ def test_no_label_covers_a_point(name: str) -> None:
     figure, spot_size = draw(name), 3
     for x, y in spots(figure):
         px, py = figure.axes[0].transData.transform((x, y))
-        square = np.array([[px, py]] * 4) + spot_size * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+        square = np.array([[px, py]] * 4) + spot_size * np.array(
+            [[-1, -1], [1, -1], [1, 1], [-1, 1]]
+        )
         for text in labels_in(figure):
             assert not overlap(corners(figure, text), square), f"{text.get_text()!r} covers a point"
 
@@ -240,7 +259,11 @@ def test_every_roof_has_a_label_with_value_and_kind() -> None:
 
 def test_the_thin_lines_share_a_label_below_the_lowest_of_them() -> None:
     for name, label, lowest in (
-        ("mixes under a datasheet", "other mixes: write 2.9 TB/s, triad 2.78 TB/s, copy 2.66 TB/s", 2.66e12),
+        (
+            "mixes under a datasheet",
+            "other mixes: write 2.9 TB/s, triad 2.78 TB/s, copy 2.66 TB/s",
+            2.66e12,
+        ),
         ("mixes of a CPU", "other mixes: triad 45 GB/s, copy 40 GB/s, write 25 GB/s", 25e9),
     ):
         figure = draw(name)
@@ -286,7 +309,9 @@ def test_many_points_label_only_excesses_and_the_fastest_of_each_op() -> None:
     assert {"bf16 2048³ 98 %", "512³ 75 %", "fp32 2048³ 97 %"} <= set(few)
 
 
-@pytest.mark.parametrize(("name", "missing"), [(name, 8 if name == "90 points" else 1) for name in RUNS])
+@pytest.mark.parametrize(
+    ("name", "missing"), [(name, 8 if name == "90 points" else 1) for name in RUNS]
+)
 def test_nearly_every_point_that_should_have_a_label_has_one(name: str, missing: int) -> None:
     shown = build_scene(*RUNS[name])
     labels = [point.label for point in shown.points if point.label]
@@ -308,7 +333,9 @@ def test_a_style_of_the_user_changes_nothing(tmp_path: Path) -> None:
     import matplotlib
 
     save_picture(draw("one GPU"), tmp_path / "a.png")
-    with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "lines.linewidth": 9, "savefig.bbox": "tight"}):
+    with matplotlib.rc_context(
+        {"font.size": 30, "axes.grid": False, "lines.linewidth": 9, "savefig.bbox": "tight"}
+    ):
         save_picture(draw("one GPU"), tmp_path / "b.png")
         assert matplotlib.rcParams["font.size"] == 30
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
@@ -318,7 +345,9 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").write_text("kept")
     for path in (tmp_path / "file" / "deep" / "a.png", tmp_path / "folder.png"):
-        with pytest.raises(StoreError, match=r"cannot write .*: (it is a directory|a parent is a file)"):
+        with pytest.raises(
+            StoreError, match=r"cannot write .*: (it is a directory|a parent is a file)"
+        ):
             check_picture(path)
         with pytest.raises(StoreError, match="cannot write"):
             save_picture(draw("one GPU"), path)

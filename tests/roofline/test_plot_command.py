@@ -73,7 +73,11 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_default_dtypes_are_those_that_the_gpus_have(
-    slugs: str, dtypes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
+    slugs: str,
+    dtypes: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    drawn: dict[str, Any],
 ) -> None:
     assert main(["plot", "--gpu", slugs, "-o", str(tmp_path / "x.png")]) == 0
     assert drawn["dtypes"] == dtypes
@@ -97,14 +101,21 @@ def test_a_run_has_the_dtypes_that_it_measured(
     assert capsys.readouterr().err == ""
     assert (drawn["dtypes"], drawn["title"]) == (["bf16"], "Mine")
     assert drawn["scene"].machines == (CPU,)
-    assert [point.record.case for point in drawn["scene"].points] == ["512x512x512", "1024x1024x1024"]
+    assert [point.record.case for point in drawn["scene"].points] == [
+        "512x512x512",
+        "1024x1024x1024",
+    ]
 
 
 def test_a_run_is_found_by_id_prefix_and_by_what_latest_is_asked_for(
     write: Write, tmp_path: Path, drawn: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write("20261120T210312Z-matmul-0123456789.jsonl", [*GOOD, replace(GOOD[0], provider="triton-v1")])
-    later = environment(run_id="20261121T000000Z-9876543210", started_at="2026-11-21T00:00:00+00:00")
+    write(
+        "20261120T210312Z-matmul-0123456789.jsonl", [*GOOD, replace(GOOD[0], provider="triton-v1")]
+    )
+    later = environment(
+        run_id="20261121T000000Z-9876543210", started_at="2026-11-21T00:00:00+00:00"
+    )
     write("20261121T000000Z-matmul-9876543210.jsonl", GOOD[:1], later)
     words = ["plot", "--runs", str(tmp_path / "runs"), "-o", str(tmp_path / "x.png")]
     for options, day, count in (
@@ -112,7 +123,19 @@ def test_a_run_is_found_by_id_prefix_and_by_what_latest_is_asked_for(
         (["20261120T210312Z-0123456789"], 20, 3),
         (["20261121"], 21, 1),
         (["latest", "--provider", "triton-v1"], 20, 1),
-        (["latest", "--op", "gelu,matmul", "--machine", later.device["slug"], "--since", "2026-11-21"], 21, 1),
+        (
+            [
+                "latest",
+                "--op",
+                "gelu,matmul",
+                "--machine",
+                later.device["slug"],
+                "--since",
+                "2026-11-21",
+            ],
+            21,
+            1,
+        ),
     ):
         assert main([*words, *options]) == 0
         assert len(drawn["scene"].points) == count
@@ -127,19 +150,38 @@ def test_a_run_and_a_gpu_overlay(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
 ) -> None:
     run = write("a.jsonl", GOOD)
-    assert main(["plot", str(run), "--gpu", "h100-sxm", "--gpu", "a100-sxm-80gb", "-o", str(tmp_path / "x.pdf")]) == 0
+    assert (
+        main(
+            [
+                "plot",
+                str(run),
+                "--gpu",
+                "h100-sxm",
+                "--gpu",
+                "a100-sxm-80gb",
+                "-o",
+                str(tmp_path / "x.pdf"),
+            ]
+        )
+        == 0
+    )
     assert [known.slug for known in drawn["scene"].machines] == ["cpu", "h100-sxm", "a100-sxm-80gb"]
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     assert capsys.readouterr().err == ""
 
 
-def test_a_gpu_adds_its_datasheet_to_its_own_run(write: Write, tmp_path: Path, drawn: dict[str, Any]) -> None:
+def test_a_gpu_adds_its_datasheet_to_its_own_run(
+    write: Write, tmp_path: Path, drawn: dict[str, Any]
+) -> None:
     measured = Ceiling("flops", "bf16", 795e12, "measured", "a test")
     hardware = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "entries": [vars(measured)]}
     run = write("a.jsonl", GOOD, environment(hardware=hardware))
     assert main(["plot", str(run), "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]) == 0
     (known,) = drawn["scene"].machines
-    assert {entry.kind for entry in known.entries if entry.name == "bf16"} == {"measured", "datasheet"}
+    assert {entry.kind for entry in known.entries if entry.name == "bf16"} == {
+        "measured",
+        "datasheet",
+    }
     assert len(drawn["scene"].points) == 2
 
 
@@ -147,7 +189,9 @@ def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
 ) -> None:
     faster = CPU.with_entries([Ceiling("flops", "bf16", 999e9, "measured", "a test")])
-    newer = write("b.jsonl", GOOD, environment(started_at="2026-11-22T00:00:00Z", hardware=faster.to_dict()))
+    newer = write(
+        "b.jsonl", GOOD, environment(started_at="2026-11-22T00:00:00Z", hardware=faster.to_dict())
+    )
     older = write("a.jsonl", [matmul(256, "bf16", 3e11)])
     for order in ([newer, older], [older, newer, newer]):
         assert main(["plot", *map(str, order), "-o", str(tmp_path / "x.png")]) == 0
@@ -159,16 +203,35 @@ def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
         assert "those of 2026-11-22T00:00:00Z are drawn" in capsys.readouterr().err
 
 
-def test_more_machines_than_can_be_told_apart_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_machines_than_can_be_told_apart_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     slugs = "a2,a10,a30,a40,l4,l40,l40s,t4,mi210"
     said = refused(["plot", "--gpu", slugs, "-o", tmp_path / "x.png"], capsys)
     assert "9 machines exceed the 8" in said
     assert "exceed the 8" in said
 
 
-def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dtype_that_a_gpu_lacks_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = str(tmp_path / "x.png")
-    assert main(["plot", "--gpu", "h100-sxm,a100-sxm-80gb", "--dtype", "bf16", "--dtype", "fp8e4m3", "-o", target]) == 0
+    assert (
+        main(
+            [
+                "plot",
+                "--gpu",
+                "h100-sxm,a100-sxm-80gb",
+                "--dtype",
+                "bf16",
+                "--dtype",
+                "fp8e4m3",
+                "-o",
+                target,
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert said.out == f"{target}\n"
     assert said.err.startswith("note: a100-sxm-80gb has no known peak for fp8e4m3 (known: fp64")
@@ -184,7 +247,11 @@ def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path: Path, capsys: pytest.Captur
     ],
 )
 def test_a_run_without_a_drawable_point_gives_its_roofs_and_a_note(
-    records: list[Record], words: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    records: list[Record],
+    words: str,
+    write: Write,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = write("a.jsonl", records)
     assert main(["plot", str(run), "-o", str(tmp_path / "x.png")]) == 0
@@ -220,7 +287,10 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
         (["--gpu", "h100-sxm", "--dtype", "bf17", "-o", "x.png"], ["'bf17'", "did you mean bf16"]),
         (["--gpu", "h100-sxm", "--dtype", "fp8", "-o", "x.png"], ["'fp8'", "fp8e4m3"]),
         (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "expected names"]),
-        (["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"], ["no ceiling to draw", "fp8e4m3", "known: "]),
+        (
+            ["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"],
+            ["no ceiling to draw", "fp8e4m3", "known: "],
+        ),
         (["--gpu", "h100-sxm", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
         (["--gpu", "h100-sxm", "-o", "/dev/null/x.png"], ["/dev/null/x.png", "a parent is a file"]),
         (["--gpu", "h100-sxm", "-o", f"{'a' * 300}.png"], ["cannot write", "File name too long"]),
@@ -248,7 +318,11 @@ def test_a_mistake_gets_one_line(
     "hardware",
     [
         {"entries": "none"},
-        {"entries": [{"quantity": "flops", "name": "bf16", "value": -1, "kind": "measured", "source": ""}]},
+        {
+            "entries": [
+                {"quantity": "flops", "name": "bf16", "value": -1, "kind": "measured", "source": ""}
+            ]
+        },
         {},
     ],
 )

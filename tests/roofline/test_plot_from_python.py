@@ -1,4 +1,6 @@
-"""The picture as a call, in other colors, on axes of one's own; and rows checked against their share of the roof."""
+"""The picture as a call, in other colors, on axes of one's own; and rows checked against their
+share of the roof.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def test_a_theme_moves_nothing(name: str) -> None:
 def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
     figure = draw_roofline(scene("a crowd"), theme=theme)
     behind = contrast_to_white(*to_rgb(figure.get_facecolor()))
-    ticks = [label for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    ticks = [
+        label
+        for axes in figure.axes
+        for label in (*axes.get_xticklabels(), *axes.get_yticklabels())
+    ]
     for text in (*texts(figure), *ticks, *(axes.xaxis.label for axes in figure.axes)):
         own = contrast_to_white(*to_rgb(text.get_color()))
         assert max(own / behind, behind / own) >= 4.5, text.get_text()
@@ -88,7 +94,11 @@ def test_on_axes_of_ones_own_roofs_and_labels_stand_where_the_model_says() -> No
 
 
 def test_what_cannot_be_drawn_from_python_is_an_error_in_one_line(tmp_path: Path) -> None:
-    for arguments in ({"gpu": "h100-sxm", "theme": "sepia"}, {}, {"gpu": "h100-sxm", "dtype": "fp3"}):
+    for arguments in (
+        {"gpu": "h100-sxm", "theme": "sepia"},
+        {},
+        {"gpu": "h100-sxm", "dtype": "fp3"},
+    ):
         with pytest.raises(ValueError, match=r"^[^\n]+$"):
             roofline.draw(**arguments)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match=r"^[^\n]+$"):
@@ -115,21 +125,40 @@ def test_a_row_that_falls_short_of_its_share_ends_with_1(
     said = capsys.readouterr()
     assert (said.out.count("expected"), said.err) == (short, "")
     if short == 2:
-        assert "matmul 512x512x512 bf16 torch: 86 % of its roof, expected 90 %" in said.out.splitlines()
+        assert (
+            "matmul 512x512x512 bf16 torch: 86 % of its roof, expected 90 %"
+            in said.out.splitlines()
+        )
 
 
 def test_check_fails_for_failed_rows_and_ignores_skipped_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = [matmul(64, "bf16", 1.0, status=status, median_s=None, ci95_s=None) for status in ("failed", "skipped")]
+    bad = [
+        matmul(64, "bf16", 1.0, status=status, median_s=None, ci95_s=None)
+        for status in ("failed", "skipped")
+    ]
     path = saved(tmp_path / "run.jsonl", [*GOOD, *bad])
     target = tmp_path / "x.svg"
     assert main(["plot", str(path), "--check", "matmul>=0.5", "-o", str(target)]) == 1
-    assert capsys.readouterr().out == f"{target}\nmatmul 64x64x64 bf16 torch: failed, expected 50 %\n"
+    assert (
+        capsys.readouterr().out == f"{target}\nmatmul 64x64x64 bf16 torch: failed, expected 50 %\n"
+    )
 
 
 @pytest.mark.parametrize(
-    "check", ["gelu", "gelu>=", ">=0.5", "matmul>0.5", "matmul>=1.5", "matmul>=0", "matmul>=90%", "gelu>=0.5", ""]
+    "check",
+    [
+        "gelu",
+        "gelu>=",
+        ">=0.5",
+        "matmul>0.5",
+        "matmul>=1.5",
+        "matmul>=0",
+        "matmul>=90%",
+        "gelu>=0.5",
+        "",
+    ],
 )
 def test_a_check_of_nothing_is_refused_in_one_line(
     check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -141,7 +170,10 @@ def test_a_check_of_nothing_is_refused_in_one_line(
 
 def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    (run,) = re.findall(r"Drawn by `python -m roofline plot (\S+) -o roofline.png`", (root / "README.md").read_text())
+    (run,) = re.findall(
+        r"Drawn by `python -m roofline plot (\S+) -o roofline.png`",
+        (root / "README.md").read_text(),
+    )
     published = root / Path(run).parent / "roofline.png"
     assert main(["plot", str(root / run), "-o", str(tmp_path / "roofline.png")]) == 0
     widths = [path.read_bytes()[16:20] for path in (published, tmp_path / "roofline.png")]

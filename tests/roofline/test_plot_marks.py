@@ -31,11 +31,15 @@ def xy(line: Line2D) -> list[tuple[float, float]]:
 
 
 def test_a_measured_roof_has_the_band_of_its_interval() -> None:
-    entries = [replace(entry, ci95=(0.9 * entry.value, 1.05 * entry.value)) for entry in GPU.entries]
+    entries = [
+        replace(entry, ci95=(0.9 * entry.value, 1.05 * entry.value)) for entry in GPU.entries
+    ]
     figure = drawn(GPU.with_entries(entries), matmul(1024, "bf16", 3e14))
     bands = [band for band in figure.axes[0].collections if isinstance(band, PolyCollection)]
     assert len(bands) == 2
-    slope, flat = ([tuple(map(float, spot)) for spot in band.get_paths()[0].vertices] for band in bands)
+    slope, flat = (
+        [tuple(map(float, spot)) for spot in band.get_paths()[0].vertices] for band in bands
+    )
     assert {y for _, y in flat} == {0.9 * 800e12, 1.05 * 800e12}
     assert {round(y / x / 4e12, 6) for x, y in slope} == {0.9, 1.05}
     assert max(x for x, _ in slope) == pytest.approx(200)
@@ -55,12 +59,22 @@ def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap() -> None:
 
 
 def arrows(figure: Figure) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    found = [text for text in figure.axes[0].texts if isinstance(text, Annotation) and not text.get_text()]
+    found = [
+        text
+        for text in figure.axes[0].texts
+        if isinstance(text, Annotation) and not text.get_text()
+    ]
     return [(text.xyann, text.xy) for text in found]
 
 
 def test_an_arrow_goes_from_each_version_to_the_next() -> None:
-    rates = {"triton-v10": 6e14, "triton-v1": 1e14, "triton-v2": 3e14, "torch": 5e14, "mine_v1": 2e14}
+    rates = {
+        "triton-v10": 6e14,
+        "triton-v1": 1e14,
+        "triton-v2": 3e14,
+        "torch": 5e14,
+        "mine_v1": 2e14,
+    }
     records = tuple(matmul(4096, "bf16", rate, provider) for provider, rate in rates.items())
     figure = drawn(GPU, *records, matmul(2048, "bf16", 1e14, "triton-v1"))
     steps = version_steps(build_scene([on(GPU, *records)]))
@@ -80,7 +94,11 @@ def test_an_arrow_goes_from_run_to_run() -> None:
 
 def test_points_from_cache_are_hollow() -> None:
     warm: dict[str, Any] = {"cache": "warm"}
-    records = [matmul(1024, "bf16", 6e14, **warm), matmul(1024, "bf16", 3e14), matmul(2048, "bf16", 4e14)]
+    records = [
+        matmul(1024, "bf16", 6e14, **warm),
+        matmul(1024, "bf16", 3e14),
+        matmul(2048, "bf16", 4e14),
+    ]
     figure = drawn(GPU, *records)
     hollow = {line.get_markerfacecolor() == "white" for line in markers(figure)}
     assert hollow == {True, False}

@@ -10,7 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
-from plot_scenes import CPU, draw, ends, flats, last_line, machine, markers, matmul, on, roofs, spots, words
+from plot_scenes import (
+    CPU,
+    draw,
+    ends,
+    flats,
+    last_line,
+    machine,
+    markers,
+    matmul,
+    on,
+    roofs,
+    spots,
+    words,
+)
 from run_scenes import RUNS
 
 from results.show.picture import SERIES_COLORS, contrast_to_white, on_dark
@@ -40,13 +53,18 @@ def test_every_dtype_has_one_color_for_roof_and_points() -> None:
 def test_every_series_has_a_shape_and_its_dtype_and_provider_in_the_legend() -> None:
     drawn = draw("a crowd")
     providers = ("torch", "torch-compile", "triton-v1")
-    names = {f"matmul {dtype} {provider}" for dtype in ("bf16", "fp8e4m3") for provider in providers}
+    names = {
+        f"matmul {dtype} {provider}" for dtype in ("bf16", "fp8e4m3") for provider in providers
+    }
     names |= {f"{op} bf16 torch" for op in ("relu", "gelu", "silu", "add")}
     assert names | {"measured"} <= set(words(drawn))
     assert len({line.get_marker() for line in markers(drawn)}) == len(names)
     many = build_scene(*RUNS["90 points"])
     assert {point.shape for point in many.points} == set(range(len(many.names["op"])))
-    assert {line.get_markerfacecolor() for line in markers(drawn)} == {DTYPE_COLORS["bf16"], DTYPE_COLORS["fp8e4m3"]}
+    assert {line.get_markerfacecolor() for line in markers(drawn)} == {
+        DTYPE_COLORS["bf16"],
+        DTYPE_COLORS["fp8e4m3"],
+    }
 
 
 def test_runs_of_one_machine_differ_in_shape_and_are_named() -> None:
@@ -56,7 +74,9 @@ def test_runs_of_one_machine_differ_in_shape_and_are_named() -> None:
     ]
     drawn = draw_roofline(build_scene(runs, [], ["bf16"]))
     assert len({line.get_marker() for line in markers(drawn)}) == 2
-    assert {f"bf16 torch, bench.matmul 2026-11-20 {hour}:03:12" for hour in (21, 22)} <= set(words(drawn))
+    assert {f"bf16 torch, bench.matmul 2026-11-20 {hour}:03:12" for hour in (21, 22)} <= set(
+        words(drawn)
+    )
 
 
 def test_an_outlier_is_drawn_at_the_edge_with_its_value() -> None:
@@ -95,13 +115,18 @@ def test_vector_peaks_are_drawn_if_ops_need_them() -> None:
     said = words(draw_roofline(build_scene(*RUNS["vector and matrix"])))
     assert {"vector fp32 66.9 TFLOP/s datasheet", "vector fp32 58 TFLOP/s measured"} <= set(said)
     assert "bf16 989 TFLOP/s datasheet" in said
-    assert not any(word.startswith("vector") for word in words(draw_roofline(build_scene(*RUNS["sweep"]))))
+    assert not any(
+        word.startswith("vector") for word in words(draw_roofline(build_scene(*RUNS["sweep"])))
+    )
 
 
 def test_flagged_points_are_crossed_out_and_counted_in_the_caption() -> None:
     drawn = draw_roofline(build_scene(*RUNS["flagged"]))
     crosses = [
-        spot for line in drawn.axes[0].lines if line.get_marker() == "x" for spot in zip(*line.get_data(), strict=True)
+        spot
+        for line in drawn.axes[0].lines
+        if line.get_marker() == "x"
+        for spot in zip(*line.get_data(), strict=True)
     ]
     assert len(crosses) == 4
     assert set(crosses) <= set(spots(drawn))
@@ -111,7 +136,11 @@ def test_flagged_points_are_crossed_out_and_counted_in_the_caption() -> None:
 
 def test_recipes_and_checkpoints_tell_training_steps_of_one_shape_apart() -> None:
     said = set(words(draw_roofline(build_scene(*RUNS["train_step"]))))
-    assert {"bf16 checkpoint none 33 %", "bf16 checkpoint full 26 %", "amp checkpoint full 23 %"} <= said
+    assert {
+        "bf16 checkpoint none 33 %",
+        "bf16 checkpoint full 26 %",
+        "amp checkpoint full 23 %",
+    } <= said
 
 
 def test_kinds_of_ceilings_have_their_own_dashes() -> None:
@@ -127,11 +156,16 @@ def test_roofs_on_one_another_take_turns_and_share_a_label() -> None:
     assert "fp16, bf16 989 TFLOP/s" in words(drawn)
     first, second = (line._unscaled_dash_pattern for line in flats(drawn))  # type: ignore[attr-defined]
     assert first != second
-    assert {to_hex(line.get_color()).upper() for line in flats(drawn)} == {DTYPE_COLORS["fp16"], DTYPE_COLORS["bf16"]}
+    assert {to_hex(line.get_color()).upper() for line in flats(drawn)} == {
+        DTYPE_COLORS["fp16"],
+        DTYPE_COLORS["bf16"],
+    }
 
 
 def lab(rgb: Sequence[float]) -> np.ndarray:
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
     xyz = to_xyz @ np.clip(rgb, 0, 1) / (0.9505, 1, 1.089)
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
@@ -142,18 +176,30 @@ def linear(color: str) -> np.ndarray:
     return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
 
-# Machado, Oliveira and Fernandes, A physiologically-based model for simulation of color vision deficiency (2009),
-# severity 1.0.
+# Machado, Oliveira and Fernandes, A physiologically-based model for simulation of color vision
+# deficiency (2009), severity 1.0.
 SIGHT = {
     "normal": np.eye(3),
     "protan": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
     ),
     "deutan": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
     ),
     "tritan": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
     ),
 }
 
@@ -167,7 +213,10 @@ def test_dtypes_differ_for_every_kind_of_sight(sight: str) -> None:
 
 @pytest.mark.parametrize(
     ("colors", "steps"),
-    [([DTYPE_COLORS[dtype] for dtype in ("fp32", "bf16", "fp8e4m3", "tf32")], 11.5), (SERIES_COLORS[:5], 9)],
+    [
+        ([DTYPE_COLORS[dtype] for dtype in ("fp32", "bf16", "fp8e4m3", "tf32")], 11.5),
+        (SERIES_COLORS[:5], 9),
+    ],
     ids=["common dtypes", "first series"],
 )
 def test_colors_differ_in_gray(colors: Sequence[str], steps: float) -> None:
@@ -180,7 +229,10 @@ def test_colors_can_be_seen_and_series_differ_on_a_dark_background() -> None:
     for color in DTYPE_COLORS.values():
         assert behind / contrast_to_white(*to_rgb(on_dark(color))) >= 4.5
     seen = [lab(linear(on_dark(color))) for color in SERIES_COLORS]
-    assert min(np.linalg.norm(first - second) for first, second in itertools.combinations(seen, 2)) > 18
+    assert (
+        min(np.linalg.norm(first - second) for first, second in itertools.combinations(seen, 2))
+        > 18
+    )
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "of a later version"])
@@ -201,7 +253,9 @@ def test_profile_points_have_area_by_time_and_large_ones_a_label() -> None:
     assert len(sizes) == len(scene.points)
     assert sizes[0] ** 2 / sizes[1] ** 2 == pytest.approx(0.3 / 0.2)
     said = words(drawn)
-    labels = {f"layers.*.mlp.part{i}:\nmatmul, {pct} % of time" for i, pct in enumerate((30, 20, 10, 5))}
+    labels = {
+        f"layers.*.mlp.part{i}:\nmatmul, {pct} % of time" for i, pct in enumerate((30, 20, 10, 5))
+    }
     assert labels | {"layers.*.mlp.part4:\nadd and 3 more, 3.5 % of time"} <= set(said)
     assert not [word for word in said if "part5 " in word]
     assert "Area: that share, 100 % in all points" in " ".join(" ".join(said).split())

@@ -26,12 +26,21 @@ def runs_of(group):
 def config_of(run):
     if "model" in run:
         return load_preset(run["model"])
-    sizes = {"n_layer": run["layers"], "n_embd": run["width"], "n_head": run["heads"], "n_positions": run["sequence"]}
-    return read_config({"model_type": "gpt2", "vocab_size": run["vocabulary"], **sizes}, run["name"])
+    sizes = {
+        "n_layer": run["layers"],
+        "n_embd": run["width"],
+        "n_head": run["heads"],
+        "n_positions": run["sequence"],
+    }
+    return read_config(
+        {"model_type": "gpt2", "vocab_size": run["vocabulary"], **sizes}, run["name"]
+    )
 
 
 def layout_of(run):
-    """Megatron-LM of 2021 and 2022 stored attention scores and dropout masks; later runs have flash attention."""
+    """Megatron-LM of 2021 and 2022 stored attention scores and dropout masks; later runs have flash
+    attention.
+    """
     has_scores, is_split = run["gpu"].startswith("a100"), run["checkpoint"] != "full"
     (use,), _ = uses_of({"gpu": [run["gpu"]], "dtype": [run["dtype"]]})
     sequences = run["batch"] * run["tensor"] * run["pipeline"] // run["gpus"]
@@ -44,12 +53,18 @@ def layout_of(run):
         batch=sequences,
         micro_batches=sequences // run["micro_batch"],
         checkpoint=run["checkpoint"],
-        kernels=Kernels(is_flash=not has_scores, has_dropout=has_scores, is_sequence_parallel=is_split),
-        sharding=Sharding(0 if has_scores else 1, data, run["tensor"], run["pipeline"], run["expert"]),
+        kernels=Kernels(
+            is_flash=not has_scores, has_dropout=has_scores, is_sequence_parallel=is_split
+        ),
+        sharding=Sharding(
+            0 if has_scores else 1, data, run["tensor"], run["pipeline"], run["expert"]
+        ),
     )
     network = Network(use.machine.link_bytes_per_s / 2, run["network_bytes_per_s"])
     bandwidth = use.machine.bandwidth().value
-    return Layout(plan, use._replace(mfu=matmul_share(use)[0]), network, run["interleave"], bandwidth)
+    return Layout(
+        plan, use._replace(mfu=matmul_share(use)[0]), network, run["interleave"], bandwidth
+    )
 
 
 def published_seconds(run):
@@ -58,8 +73,12 @@ def published_seconds(run):
     if "hours_per_token" in run:
         return run["hours_per_token"] * 3600 * run["batch"] * run["sequence"] / run["gpus"]
     # Narayanan et al., equation 3, counts all attention scores and the recomputation
-    convention, checkpoint = ("gemm-full", "full") if "layers" in run else ("gemm-causal-half", "none")
-    counts = train_flops(config_of(run), run["sequence"], run["batch"], convention, checkpoint, is_flash=False)
+    convention, checkpoint = (
+        ("gemm-full", "full") if "layers" in run else ("gemm-causal-half", "none")
+    )
+    counts = train_flops(
+        config_of(run), run["sequence"], run["batch"], convention, checkpoint, is_flash=False
+    )
     return counts.hardware_flops / run["gpus"] / run["tflops"] / 1e12
 
 
@@ -71,19 +90,29 @@ def table():
     for group in RUNS:
         for run in runs_of(group):
             published, predicted = published_seconds(run), layout_of(run).seconds
-            seconds = f"{published:.3g} s | {predicted:.3g} s | {round(100 * (predicted / published - 1)):+d} %"
+            seconds = (
+                f"{published:.3g} s | {predicted:.3g} s | "
+                f"{round(100 * (predicted / published - 1)):+d} %"
+            )
             yield f"| {run['name']} | {run['gpus']:,} {run['gpu']} | {seconds} |"
 
 
 def test_the_readme_has_the_error_of_each_published_run():
     rows = list(table())
     print("\n".join(rows))
-    assert [line for line in README.read_text(encoding="utf-8").splitlines() if line in rows] == rows
+    assert [
+        line for line in README.read_text(encoding="utf-8").splitlines() if line in rows
+    ] == rows
 
 
 @pytest.mark.parametrize(
     ("group", "least", "most"),
-    [("narayanan", -0.06, 0.12), ("korthikanti", -0.05, 0.22), ("llama", -0.07, 0.0), ("deepseek", 0.5, 0.7)],
+    [
+        ("narayanan", -0.06, 0.12),
+        ("korthikanti", -0.05, 0.22),
+        ("llama", -0.07, 0.0),
+        ("deepseek", 0.5, 0.7),
+    ],
 )
 def test_errors_of_published_runs_are_bounded(group, least, most):
     assert all(least < error < most for error in errors_of(group))

@@ -1,4 +1,6 @@
-"""What a training run needs besides time: FLOPs by pass, landmarks, clipping, checkpoints, headroom."""
+"""What a training run needs besides time: FLOPs by pass, landmarks, clipping, checkpoints,
+headroom.
+"""
 
 import pytest
 
@@ -25,7 +27,11 @@ def test_the_file_holds_the_whole_model_and_clipping_is_of_one_device():
     assert whole["checkpoint_file_bytes"] == split["checkpoint_file_bytes"] == 12 * 124_439_808
     assert whole["checkpoint_file_seconds"] == pytest.approx(1.4933, rel=1e-4)
     assert whole["gradient_norm_bytes"] == 4 * 124_439_808
-    assert split["gradient_norm_bytes"] == split["components"]["gradients"] < whole["gradient_norm_bytes"]
+    assert (
+        split["gradient_norm_bytes"]
+        == split["components"]["gradients"]
+        < whole["gradient_norm_bytes"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +43,9 @@ def test_a_run_warns_below_a_tenth_of_headroom(params, warning):
     assert [warning in line for line in warnings] == [True] * (warning is not None)
 
 
-@pytest.mark.parametrize(("tokens", "name"), [(3e11, "GPT-3"), (2e13, "GPT-4"), (1e14, "US reporting threshold")])
+@pytest.mark.parametrize(
+    ("tokens", "name"), [(3e11, "GPT-3"), (2e13, "GPT-4"), (1e14, "US reporting threshold")]
+)
 def test_the_nearest_landmark_is_named_with_its_source(tokens, name):
     answer = estimate.train(params=175e9, tokens=tokens, gpu="h100-sxm", gpus=1024)
     landmark = answer.values["landmark"]
@@ -70,18 +78,29 @@ def test_flops_are_split_into_forward_and_backward():
 
 def test_adafactor_is_estimated_for_a_number_of_parameters():
     """The notes: 8 to 10 bytes. Llama 3 8B, whose width is 4096, has as much per parameter."""
-    assert estimate.fit(gpu="h100-sxm", optimizer="adafactor").values["bytes_per_param"] == 8 + 8 / 4096
-    state = estimate.memory(params=1e9, recipe="fp32", optimizer="adafactor").values["components"]["optimizer_states"]
-    llama = estimate.memory(model="llama-3-8b", recipe="fp32", optimizer="adafactor").values["components"]
+    assert (
+        estimate.fit(gpu="h100-sxm", optimizer="adafactor").values["bytes_per_param"]
+        == 8 + 8 / 4096
+    )
+    state = estimate.memory(params=1e9, recipe="fp32", optimizer="adafactor").values["components"][
+        "optimizer_states"
+    ]
+    llama = estimate.memory(model="llama-3-8b", recipe="fp32", optimizer="adafactor").values[
+        "components"
+    ]
     assert state / 1e9 == pytest.approx(llama["optimizer_states"] / 8_030_261_248, rel=0.35)
 
 
 def test_dimensions_name_the_count_in_the_other_style():
     sizes = {"layers": 12, "width": 1024, "heads": 16, "vocab": 50_257}
-    llama, gpt2 = estimate.params(**sizes, ffn=4096), estimate.params(**sizes, style="gpt2", tied=True)
+    llama, gpt2 = (
+        estimate.params(**sizes, ffn=4096),
+        estimate.params(**sizes, style="gpt2", tied=True),
+    )
     assert (llama.values["total"], gpt2.values["total"]) == (304_278_528, 203_668_480)
     assert "these dimensions with --style gpt2 --tied: 203.7 M parameters" in llama.assumptions
     assert "these dimensions with --style llama: 304.3 M parameters" in gpt2.assumptions
     assert (
-        "these dimensions with --style gpt2 --tied: 203.7 M parameters" in estimate.flops(**sizes, ffn=4096).assumptions
+        "these dimensions with --style gpt2 --tied: 203.7 M parameters"
+        in estimate.flops(**sizes, ffn=4096).assumptions
     )

@@ -1,4 +1,6 @@
-"""The most memory of a step, worked out by hand; tests of `bench.train_step` hold it against torch."""
+"""The most memory of a step, worked out by hand; tests of `bench.train_step` hold it against
+torch.
+"""
 
 from dataclasses import replace
 
@@ -15,12 +17,20 @@ TOKENS = 4 * 1024
 
 
 def plan(**changes):
-    values = {"config": GPT2, "recipe": RECIPES["fp32"], "optimizer": "adamw", "sequence": 1024, "batch": 4}
+    values = {
+        "config": GPT2,
+        "recipe": RECIPES["fp32"],
+        "optimizer": "adamw",
+        "sequence": 1024,
+        "batch": 4,
+    }
     return StepPlan(**values | {"kernels": Kernels(4)} | changes)
 
 
 def test_gpt_2_in_fp32_at_4x1024():
-    """A layer keeps 16 w h + 4 a + 16 bytes a token, the head 2 w h + 8 + 4 V; 8 V more while the loss goes back."""
+    """A layer keeps 16 w h + 4 a + 16 bytes a token, the head 2 w h + 8 + 4 V; 8 V more while the
+    loss goes back.
+    """
     found = step_memory(plan())
     assert found.moment.name == "loss"
     sizes = found.sizes()
@@ -28,7 +38,11 @@ def test_gpt_2_in_fp32_at_4x1024():
     tensors = 2 + LAYERS * 16 + 2
     assert sizes["optimizer_state"] == 8 * PARAMS + 4 * tensors
     assert sizes["inputs"] == 16 * TOKENS
-    assert sizes["activations"] == LAYERS * TOKENS * (16 * 4 * H + 4 * 12 + 16) == sizes["kept_by_layers"]
+    assert (
+        sizes["activations"]
+        == LAYERS * TOKENS * (16 * 4 * H + 4 * 12 + 16)
+        == sizes["kept_by_layers"]
+    )
     assert sizes["logits_loss"] == TOKENS * (2 * 4 * H + 8 + 4 * V)
     assert sizes["temporary"] == TOKENS * 8 * V + 8
     assert found.total == sum(found.components().values())
@@ -43,10 +57,14 @@ def test_micro_batches_divide_only_activations():
 
 
 def test_checkpointing_saves_94_to_98_percent_of_what_layers_keep():
-    """Korthikanti et al. 2022: 2 s b h of about 34 s b h a layer, and one layer alive: 96 layers keep 4 % to 6 %."""
+    """Korthikanti et al. 2022: 2 s b h of about 34 s b h a layer, and one layer alive: 96 layers
+    keep 4 % to 6 %.
+    """
     config = load_preset("gpt-3")
     kernels = Kernels(2)
-    step = plan(config=config, recipe=RECIPES["bf16-master"], sequence=2048, batch=1, kernels=kernels)
+    step = plan(
+        config=config, recipe=RECIPES["bf16-master"], sequence=2048, batch=1, kernels=kernels
+    )
     none = step_memory(step).kept_by_layers
     full = step_memory(replace(step, checkpoint="full")).kept_by_layers
     layer = sum(layer_activations(config, 2048, 1, kernels).values())
@@ -56,7 +74,9 @@ def test_checkpointing_saves_94_to_98_percent_of_what_layers_keep():
 
 
 def test_autocast_keeps_a_copy_of_the_input_for_each_product():
-    fused, apart = (Kernels(2, residual_bytes=4, is_input_cast_apart=apart) for apart in (False, True))
+    fused, apart = (
+        Kernels(2, residual_bytes=4, is_input_cast_apart=apart) for apart in (False, True)
+    )
     more = [
         sum(layer_activations(load_preset(name), 128, 1, apart).values())
         - sum(layer_activations(load_preset(name), 128, 1, fused).values())
@@ -69,9 +89,13 @@ def test_normalized_queries_and_keys_keep_their_statistics():
     config = load_preset("qwen3-0.6b")
     plain = replace(config, has_qk_norm=False)
     normalized = (config.heads + config.kv_heads) * config.head_dim
-    for kernels, size in ((Kernels(2), 2 * normalized), (Kernels(2, is_norm_fused=False), 8 * normalized)):
+    for kernels, size in (
+        (Kernels(2), 2 * normalized),
+        (Kernels(2, is_norm_fused=False), 8 * normalized),
+    ):
         more = (
-            layer_activations(config, 8, 1, kernels)["attention"] - layer_activations(plain, 8, 1, kernels)["attention"]
+            layer_activations(config, 8, 1, kernels)["attention"]
+            - layer_activations(plain, 8, 1, kernels)["attention"]
         )
         assert more == 8 * (size + 4 * (config.heads + config.kv_heads))
 
@@ -85,12 +109,24 @@ def test_few_tokens_hold_most_at_the_vocabulary():
 
 
 def test_logits_of_llama_3():
-    """Llama 3, s 8192: 4.2 GB for one fp32 copy, of which torch's cross entropy holds three at most."""
-    step = plan(config=load_preset("llama-3-8b"), recipe=RECIPES["bf16"], sequence=8192, batch=1, kernels=Kernels(2))
+    """Llama 3, s 8192: 4.2 GB for one fp32 copy, of which torch's cross entropy holds three at
+    most.
+    """
+    step = plan(
+        config=load_preset("llama-3-8b"),
+        recipe=RECIPES["bf16"],
+        sequence=8192,
+        batch=1,
+        kernels=Kernels(2),
+    )
     whole = step_memory(step).moment
     copy = 4 * 8192 * 128256
     assert round(copy / 1e9, 1) == 4.2
-    assert (whole.name, whole.head["log_probabilities"], whole.temporary) == ("loss", copy, 2 * copy + 8)
+    assert (whole.name, whole.head["log_probabilities"], whole.temporary) == (
+        "loss",
+        copy,
+        2 * copy + 8,
+    )
     for change in ({"loss_chunks": 2}, {"sharding": Sharding(tensor_parallel=2)}):
         half = step_memory(replace(step, **change)).moment
         assert (half.name, 2 * half.head["log_probabilities"]) == ("loss", copy)
@@ -100,13 +136,18 @@ def test_selective_checkpointing_holds_no_scores_in_the_loss_backward():
     step = plan(kernels=Kernels(4, is_flash=False), checkpoint="selective")
     found = step_memory(step)
     assert (found.moment.name, found.moment.layers["attention_scores"]) == ("loss", 0)
-    assert found.kept_by_layers - found.sizes()["activations"] == 4 * 4 * 12 * 1024 * 1024  # one layer's
+    assert (
+        found.kept_by_layers - found.sizes()["activations"] == 4 * 4 * 12 * 1024 * 1024
+    )  # one layer's
 
 
 def test_pipeline_stage_holds_its_micro_batches_in_flight():
     """The first of four stages holds four micro-batches of three layers, and no logits."""
     step = plan(config=replace(GPT2, vocabulary=1000), batch=8, micro_batches=8)
-    whole, piped = step_memory(step), step_memory(replace(step, sharding=Sharding(pipeline_parallel=4)))
+    whole, piped = (
+        step_memory(step),
+        step_memory(replace(step, sharding=Sharding(pipeline_parallel=4))),
+    )
     assert piped.kept_by_layers == whole.kept_by_layers
     assert piped.moment.head == {}
     assert piped.token_ids * 2 == whole.token_ids == 16 * 8 * 1024

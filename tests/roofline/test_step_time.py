@@ -1,4 +1,6 @@
-"""What a step on several devices waits for, and how far it scales, by papers, brute force and measured files."""
+"""What a step on several devices waits for, and how far it scales, by papers, brute force and
+measured files.
+"""
 
 import json
 from dataclasses import replace
@@ -27,7 +29,13 @@ LINKS = Network(450e9, 50e9)
 
 def layout_of(sharding, model="llama-3-8b", network=LINKS, **changes):
     config, recipe = load_preset(model), RECIPES["bf16-master"]
-    values = {"config": config, "recipe": recipe, "optimizer": "adamw", "sequence": 2048, "batch": 8}
+    values = {
+        "config": config,
+        "recipe": recipe,
+        "optimizer": "adamw",
+        "sequence": 2048,
+        "batch": 8,
+    }
     (use,), _ = uses_of({"gpu": ["h100-sxm"]})
     plan = StepPlan(**values | {"micro_batches": 8, "sharding": sharding} | changes)
     return Layout(plan, use._replace(mfu=0.5), network, bandwidth_bytes_per_s=3.352e12)
@@ -58,18 +66,25 @@ def test_interleaving_divides_the_published_bubble():
 
 
 def test_experts_send_each_token_to_them_and_back():
-    """Lepikhin et al., GShard (2020): dispatch and combine, forward and backward, (n - 1) / n of k hidden states."""
+    """Lepikhin et al., GShard (2020): dispatch and combine, forward and backward, (n - 1) / n of k
+    hidden states.
+    """
     config = load_preset("mixtral-8x7b")
     layout = layout_of(Sharding(data_parallel=8, expert_parallel=8), model="mixtral-8x7b")
     hidden_bytes = 2048 * config.width * 2
     assert layout.sent()["expert"] == 8 * config.layers * 4 * 2 * hidden_bytes * 7 // 8
     dense = config.layers * config.experts.count * 3 * config.width * config.mlp_width
     gradients = 2 * (count_parameters(config).total - dense)
-    assert layout.sent()["data"] == pytest.approx(2 * gradients * 7 / 8)  # no two devices have the same experts
+    assert layout.sent()["data"] == pytest.approx(
+        2 * gradients * 7 / 8
+    )  # no two devices have the same experts
 
 
 def test_recomputation_repeats_the_collectives_of_the_forward_pass():
-    none, full = (layout_of(Sharding(tensor_parallel=8), checkpoint=name).sent()["tensor"] for name in ("none", "full"))
+    none, full = (
+        layout_of(Sharding(tensor_parallel=8), checkpoint=name).sent()["tensor"]
+        for name in ("none", "full")
+    )
     assert full == none * 6 / 4
 
 
@@ -93,10 +108,16 @@ def test_the_largest_number_of_devices_is_that_of_brute_force():
     options = STEP | {"tensor_parallel": 8, "batch": 96}
     found = estimate.train(**options, gpus=8).values["largest_gpus"]
     counts = [8 * data for data in range(1, 97) if 96 % data == 0]
-    seconds = {count: estimate.train(**options, gpus=count).values["step_seconds"] for count in counts}
-    assert found == max(count for count in counts if seconds[8] * 8 / (seconds[count] * count) >= 0.9)
+    seconds = {
+        count: estimate.train(**options, gpus=count).values["step_seconds"] for count in counts
+    }
+    assert found == max(
+        count for count in counts if seconds[8] * 8 / (seconds[count] * count) >= 0.9
+    )
     assert 8 < found < 8 * 96
-    layout = layout_of(Sharding(data_parallel=2, expert_parallel=2), model="mixtral-8x7b", batch=6, micro_batches=6)
+    layout = layout_of(
+        Sharding(data_parallel=2, expert_parallel=2), model="mixtral-8x7b", batch=6, micro_batches=6
+    )
     assert list(scaling(layout)) == [2, 4, 6, 12]  # divisors of 12 sequences that hold all experts
 
 
@@ -110,25 +131,52 @@ def test_tokens_give_the_days_of_a_run():
 def row_of(op, rate, phase, **work):
     shape = {"m": 8192, "n": 8192, "k": 8192} if op == "matmul" else {"n": 2**30}
     amount = work.get("flops") or work["bytes_read"] + work["bytes_written"]
-    how = {"op": op, "provider": "torch", "dtype": "bf16", "case": "1", "status": "ok", "shape": shape}
-    return Record(**how, **work, samples_s=(amount / rate,), median_s=amount / rate, options={"phase": phase})
+    how = {
+        "op": op,
+        "provider": "torch",
+        "dtype": "bf16",
+        "case": "1",
+        "status": "ok",
+        "shape": shape,
+    }
+    return Record(
+        **how, **work, samples_s=(amount / rate,), median_s=amount / rate, options={"phase": phase}
+    )
 
 
 @pytest.fixture
 def fleet(tmp_path):
-    """Two ranks of an H100, the second 10 % slower while both are busy, and collectives on 8 ranks."""
+    """Two ranks of an H100, the second 10 % slower while both are busy, and collectives on 8
+    ranks.
+    """
     for rank, together in enumerate((700e12, 630e12)):
         rows = [row_of("matmul", rate, "solo", flops=2 * 8192**3) for rate in (400e12, 720e12)]
         rows += [row_of("matmul", together, "together", flops=2 * 8192**3)]
         rows += [row_of("copy", 2.5e12 + rank, "together", bytes_read=2**31, bytes_written=2**31)]
         if rank == 0:
             for power in range(10, 31, 4):
-                case = {"op": "all-reduce", "provider": "nccl", "dtype": "fp32", "case": str(2**power), "status": "ok"}
+                case = {
+                    "op": "all-reduce",
+                    "provider": "nccl",
+                    "dtype": "fp32",
+                    "case": str(2**power),
+                    "status": "ok",
+                }
                 seconds = 20e-6 + 2**power * bus_factor("all-reduce", 8) / 300e9
                 options = {"ranks": 8, "backend": "nccl"}
-                row = {"shape": {"bytes": 2**power}, "samples_s": (seconds,), "median_s": seconds, "options": options}
+                row = {
+                    "shape": {"bytes": 2**power},
+                    "samples_s": (seconds,),
+                    "median_s": seconds,
+                    "options": options,
+                }
                 rows.append(Record(**case, **row))
-        device = {"slug": "h100-sxm", "name": "NVIDIA H100", "type": "cuda", "memory_bytes": 85 * 10**9}
+        device = {
+            "slug": "h100-sxm",
+            "name": "NVIDIA H100",
+            "type": "cuda",
+            "memory_bytes": 85 * 10**9,
+        }
         stamp = environment(device=device, fleet={"rank": rank, "node": "a"})
         saved(tmp_path / f"rank-{rank}.jsonl", rows, stamp)
     return tmp_path
@@ -141,7 +189,9 @@ def test_a_measured_fleet_counts_with_its_slowest_rank_and_its_links(fleet):
     rounds = 64 * 32 * 4
     latency_s = 20e-6 + 2048 * 4096 * 2 * 7 / 4 / 300e9
     assert answer.values["tensor_seconds"] == pytest.approx(rounds * latency_s, rel=1e-3)
-    assert answer.values["compute_seconds"] > given.values["compute_seconds"]  # activations move at 2.5 TB/s
+    assert (
+        answer.values["compute_seconds"] > given.values["compute_seconds"]
+    )  # activations move at 2.5 TB/s
     assert answer.values["memory_bytes"] == 85 * 10**9
     assert "matmuls at 0.7 of the peak: 0.7 of the fastest, 1 (measured)" in answer.assumptions
     assert "all-reduce measured on 8 ranks" in answer.source
@@ -157,7 +207,10 @@ def test_measured_peaks_are_those_of_the_slowest_rank(fleet):
 
 
 def test_the_command_gives_the_step_of_the_readme(capsys):
-    words = "--model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 --pipeline-parallel 4 --format json"
+    words = (
+        "--model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 "
+        "--pipeline-parallel 4 --format json"
+    )
     assert main(["estimate", "train", *words.split()]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["data_parallel"], data["micro_batches"], data["bubble"]) == (16, 64, 3 / 64)
@@ -168,10 +221,22 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"params": 8e9, "model": None, "tensor_parallel": 8, "tokens": 1e12}, "--model for the time of a step"),
-        ({"gpus": 64, "tensor_parallel": 3}, "21 data x 3 tensor x 1 pipeline are 63 devices, not 64"),
-        ({"gpus": 64, "batch": 100}, "--batch 100 is not a multiple of 64 data-parallel devices x 1"),
-        ({"expert_parallel": 8, "gpus": 1}, "--expert-parallel 8 does not divide 1 data-parallel devices"),
+        (
+            {"params": 8e9, "model": None, "tensor_parallel": 8, "tokens": 1e12},
+            "--model for the time of a step",
+        ),
+        (
+            {"gpus": 64, "tensor_parallel": 3},
+            "21 data x 3 tensor x 1 pipeline are 63 devices, not 64",
+        ),
+        (
+            {"gpus": 64, "batch": 100},
+            "--batch 100 is not a multiple of 64 data-parallel devices x 1",
+        ),
+        (
+            {"expert_parallel": 8, "gpus": 1},
+            "--expert-parallel 8 does not divide 1 data-parallel devices",
+        ),
         ({"disk": 1e9}, "takes neither --convention nor --disk"),
         ({"gpu": "l4", "gpus": 8}, "l4 has no known link between devices"),
     ],

@@ -1,4 +1,6 @@
-"""FLOPs and compulsory bytes against the published reference intensities, and where our count differs from them."""
+"""FLOPs and compulsory bytes against the published reference intensities, and where our count
+differs from them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def of(work: Work) -> float:
 
 
 def test_reference_intensities_in_bf16() -> None:
-    """Source: Stanford CS336, lecture 2 (2025): ReLU 1/4, GELU 5 with 20 FLOPs each, dot 1/2, matmul n/3."""
+    """Source: Stanford CS336, lecture 2 (2025): ReLU 1/4, GELU 5 with 20 FLOPs each, dot 1/2,
+    matmul n/3.
+    """
     assert of(elementwise_work(N, 1, 1, "bf16")) == 0.25
     assert of(elementwise_work(N, 20, 1, "bf16")) == 5
     assert of(reduction_work(N, 2, 2, "bf16")) == pytest.approx(0.5, abs=3e-7)
@@ -37,10 +41,12 @@ def test_reference_intensities_in_bf16() -> None:
 
 
 def test_counting_one_addition_less_gives_the_figures_of_the_lecture() -> None:
-    """The lecture of 2026 counts n - 1 additions for a sum of n terms; we count n, one for each product.
+    """The lecture of 2026 counts n - 1 additions for a sum of n terms; we count n, one for each
+    product.
 
-    A matrix unit adds every product to an accumulator, and 2mnk is what vendors and every other tool count. So our
-    values are higher by one part in 2n: 0.5000000, 0.998051 and 341.333 in place of these.
+    A matrix unit adds every product to an accumulator, and 2mnk is what vendors and every other
+    tool count. So our values are higher by one part in 2n: 0.5000000, 0.998051 and 341.333 in place
+    of these.
     """
     dot, matvec, matmul = (
         reduction_work(N, 2, 2, "bf16"),
@@ -56,26 +62,51 @@ def test_counting_one_addition_less_gives_the_figures_of_the_lecture() -> None:
 def test_fp32_halves_the_intensity_of_bf16() -> None:
     assert of(elementwise_work(N, 1, 1, "fp32")) == 0.125
     assert of(matmul_work(512, 512, 512, "fp32", "fp32")) == pytest.approx(512 / 6)
-    assert of(matmul_work(512, 512, 512, "tf32", "fp32")) == pytest.approx(512 / 6)  # tf32 data are stored as fp32
+    assert of(matmul_work(512, 512, 512, "tf32", "fp32")) == pytest.approx(
+        512 / 6
+    )  # tf32 data are stored as fp32
 
 
 @pytest.mark.parametrize(
     ("work", "flops", "bytes_read", "bytes_written"),
     [
-        (matmul_work(2, 3, 5, "fp8e4m3", "bf16", batch=7), 2 * 7 * 2 * 3 * 5, 7 * (2 * 5 + 5 * 3), 7 * 2 * 3 * 2),
+        (
+            matmul_work(2, 3, 5, "fp8e4m3", "bf16", batch=7),
+            2 * 7 * 2 * 3 * 5,
+            7 * (2 * 5 + 5 * 3),
+            7 * 2 * 3 * 2,
+        ),
         # torch.utils.flop_counter counts 65,536 for [4, 8, 16, 32] @ [32, 2]
         (matmul_work(4 * 8 * 16, 2, 32, "fp32", "fp32"), 65_536, 65_792, 4096),
         # a broadcast operand is read once; a second output; operands of another dtype
-        (elementwise_work(64 * 128, 21, 1, "bf16", broadcast_elements=128), 172_032, 16_640, 16_384),
-        (elementwise_work(64 * 128, 5, 2, "bf16", broadcast_elements=128, outputs=2), 40_960, 33_024, 32_768),
+        (
+            elementwise_work(64 * 128, 21, 1, "bf16", broadcast_elements=128),
+            172_032,
+            16_640,
+            16_384,
+        ),
+        (
+            elementwise_work(64 * 128, 5, 2, "bf16", broadcast_elements=128, outputs=2),
+            40_960,
+            33_024,
+            32_768,
+        ),
         (elementwise_work(1000, 1, 1, "bf16", other_bytes=8), 1000, 2008, 2000),
         (int8_matvec_work(4096, 8192, "bf16"), 67_112_960, 33_554_432 + 16_384 + 16_384, 8192),
-        # of Llama 3, 128,256 classes: 4 FLOPs a logit of 2 bytes, a label of 8 bytes and a loss of 4 a row
-        (cross_entropy_work(4096, 128_256, "bf16", "fp32"), 2_101_346_304, 1_050_673_152 + 32_768, 16_384),
+        # of Llama 3, 128,256 classes: 4 FLOPs a logit of 2 bytes, a label of 8 bytes and a loss of
+        # 4 a row
+        (
+            cross_entropy_work(4096, 128_256, "bf16", "fp32"),
+            2_101_346_304,
+            1_050_673_152 + 32_768,
+            16_384,
+        ),
         (reduction_work(1000, 1, 1, "fp32"), 1000, 4000, 4),
     ],
 )
-def test_counts_worked_out_by_hand(work: Work, flops: int, bytes_read: int, bytes_written: int) -> None:
+def test_counts_worked_out_by_hand(
+    work: Work, flops: int, bytes_read: int, bytes_written: int
+) -> None:
     assert (work.flops, work.bytes_read, work.bytes_written) == (flops, bytes_read, bytes_written)
     assert work.bytes == bytes_read + bytes_written
 
@@ -83,7 +114,9 @@ def test_counts_worked_out_by_hand(work: Work, flops: int, bytes_read: int, byte
 def test_norms_and_softmax_in_bf16() -> None:
     """4, 7 and 5 FLOPs an element over 4 bytes; the weights of a wide matrix hardly count."""
     assert of(elementwise_work(4096 * 8192, 4, 1, "bf16", 8192)) == pytest.approx(1, abs=2e-4)
-    assert of(elementwise_work(4096 * 8192, 7, 1, "bf16", 2 * 8192)) == pytest.approx(1.75, abs=5e-4)
+    assert of(elementwise_work(4096 * 8192, 7, 1, "bf16", 2 * 8192)) == pytest.approx(
+        1.75, abs=5e-4
+    )
     assert of(elementwise_work(4096 * 8192, 5, 1, "bf16")) == 1.25
 
 
@@ -107,7 +140,13 @@ def test_only_whole_numbers_are_counts(name: str, bad: object) -> None:
 
 @pytest.mark.parametrize(
     ("word", "dtype"),
-    [("float32", "fp32"), ("torch.bfloat16", "bf16"), ("Half", "fp16"), ("float8_e4m3fn", "fp8e4m3"), ("INT8", "int8")],
+    [
+        ("float32", "fp32"),
+        ("torch.bfloat16", "bf16"),
+        ("Half", "fp16"),
+        ("float8_e4m3fn", "fp8e4m3"),
+        ("INT8", "int8"),
+    ],
 )
 def test_a_dtype_is_known_by_the_name_that_torch_has_for_it(word: str, dtype: str) -> None:
     assert dtype_named(word) == dtype

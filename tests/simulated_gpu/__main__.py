@@ -1,6 +1,8 @@
-"""Run a module on the simulated device: `python -m tests.simulated_gpu bench.matmul --dtype fp16 --shape 64`.
+"""Run a module on the simulated device:
+`python -m tests.simulated_gpu bench.matmul --dtype fp16 --shape 64`.
 
-Runs go to a temporary directory unless ROOFMARK_RUNS is set, so they are not mistaken for runs of a GPU.
+Runs go to a temporary directory unless ROOFMARK_RUNS is set, so they are not mistaken for runs of a
+GPU.
 """
 
 import os
@@ -18,4 +20,6 @@ if __name__ == "__main__":
     runs = os.environ.get("ROOFMARK_RUNS") or tempfile.mkdtemp(prefix="simulated-runs-")
     print(f"a simulated GPU: every time is made up; runs are saved in {runs}", file=sys.stderr)
     command = [sys.executable, "-m", *sys.argv[1:]]
-    sys.exit(subprocess.run(command, env=environment() | {"ROOFMARK_RUNS": runs}, check=False).returncode)
+    sys.exit(
+        subprocess.run(command, env=environment() | {"ROOFMARK_RUNS": runs}, check=False).returncode
+    )

@@ -36,7 +36,9 @@ PROPERTIES = SimpleNamespace(
 def reject_in_capture(action):
     """Raise CUDA's error for a host that waits for or queries a capturing stream."""
     if capturing:
-        raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({action})")
+        raise RuntimeError(
+            f"CUDA error: operation not permitted when stream is capturing ({action})"
+        )
 
 
 def index_of(device=None):
@@ -99,8 +101,9 @@ class Event:
 
 
 class CUDAGraph:
-    """A recording of operations. A replay takes their time, and runs each distinct one again if anything else has run
-    since the last one: the same operations on the same buffers would give the same values."""
+    """A recording of operations. A replay takes their time, and runs each distinct one again if
+    anything else has run since the last one: the same operations on the same buffers would give the
+    same values."""
 
     def __init__(self, keep_graph=False):
         self._capture, self._ran_at, self._pool = None, -1, None
@@ -114,7 +117,9 @@ class CUDAGraph:
 
     def capture_end(self):
         if capturing.pop().is_broken:
-            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture"
+            )
         if not self._capture.replays:
             warnings.warn("The CUDA Graph is empty.", stacklevel=2)
 
@@ -129,8 +134,12 @@ class CUDAGraph:
 
     def reset(self):
         if capturing and self._capture not in (None, capturing[-1]):
-            capturing[-1].is_broken = True  # no graph may be destroyed while another one is captured
-        if self._capture is not None and not self._capture.is_broken:  # a failed capture keeps its pool
+            capturing[
+                -1
+            ].is_broken = True  # no graph may be destroyed while another one is captured
+        if (
+            self._capture is not None and not self._capture.is_broken
+        ):  # a failed capture keeps its pool
             POOLS.discard(self._pool)
         self._capture = None
 
@@ -245,4 +254,6 @@ def install():
         return copy
 
     torch.Tensor.pin_memory = pin_memory
-    torch.Tensor.is_pinned = lambda tensor, device=None: tensor.untyped_storage().data_ptr() in pinned
+    torch.Tensor.is_pinned = lambda tensor, device=None: (
+        tensor.untyped_storage().data_ptr() in pinned
+    )

@@ -1,4 +1,6 @@
-"""Launches of Triton kernels on simulated tensors: Triton's interpreter runs them on the values in host memory."""
+"""Launches of Triton kernels on simulated tensors: Triton's interpreter runs them on the values in
+host memory.
+"""
 
 import dataclasses
 from collections.abc import Hashable
@@ -33,7 +35,12 @@ def simulated_launch(self, *arguments, **options):
     seconds = seconds_of([value for value in bases if isinstance(value, SimulatedTensor)])
     values = [on_host(value) for value in arguments]
     if capturing:
-        key = self.fn, identity(self.grid), *map(identity, arguments), *map(identity, sorted(options.items()))
+        key = (
+            self.fn,
+            identity(self.grid),
+            *map(identity, arguments),
+            *map(identity, sorted(options.items())),
+        )
         capturing[-1].seconds += seconds
         capturing[-1].replays[key] = lambda: launch(self, *values, **options), arguments
         return

@@ -41,7 +41,9 @@ def start():
     import torch
 
     # The version is in every record, so none is mistaken for one of a GPU.
-    torch.__version__ = torch.torch_version.TorchVersion(f"{torch.__version__.partition('+')[0]}+simulated.gpu")
+    torch.__version__ = torch.torch_version.TorchVersion(
+        f"{torch.__version__.partition('+')[0]}+simulated.gpu"
+    )
     from tests.simulated_gpu import cuda, kernels, tensors
 
     let_cuda_be_current()
@@ -52,9 +54,13 @@ def start():
 
 
 def let_cuda_be_current():
-    """Make `cuda` the current device of torch, by the guard of the `meta` device, which does nothing."""
+    """Make `cuda` the current device of torch, by the guard of the `meta` device, which does
+    nothing.
+    """
     library = ctypes.CDLL(str(libraries() / "libc10.so"))
-    guards = (ctypes.c_void_p * DEVICE_TYPES).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    guards = (ctypes.c_void_p * DEVICE_TYPES).in_dll(
+        library, "_ZN3c104impl26device_guard_impl_registryE"
+    )
     guards[CUDA] = guards[META]
 
 

@@ -1,4 +1,6 @@
-"""Tensors that say they are on `cuda:0` and are in host memory, and the mode that runs operations on them."""
+"""Tensors that say they are on `cuda:0` and are in host memory, and the mode that runs operations
+on them.
+"""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,7 +51,10 @@ capturing = []
 
 def seconds_of(tensors):
     """Return the time of an operation that touches these tensors; each counts once."""
-    return LAUNCH_S + sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values()) / BYTES_PER_S
+    return (
+        LAUNCH_S
+        + sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values()) / BYTES_PER_S
+    )
 
 
 class SimulatedTensor(torch.Tensor):
@@ -111,8 +116,14 @@ def run(func, args, kwargs):
         return func(*args, **kwargs)
     if name not in CROSSING:
         reject_mixed(name, tensors, simulated)
-    if name in WAITING or (name in CROSSING and len(simulated) != len(tensors)) or (simulated and not on_device):
-        is_queued = kwargs.get("non_blocking") or (name == "aten::copy_" and len(args) > 2 and args[2])
+    if (
+        name in WAITING
+        or (name in CROSSING and len(simulated) != len(tensors))
+        or (simulated and not on_device)
+    ):
+        is_queued = kwargs.get("non_blocking") or (
+            name == "aten::copy_" and len(args) > 2 and args[2]
+        )
         cross(bool(is_queued), tensors)
     if on_device and target is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
@@ -136,15 +147,23 @@ def run(func, args, kwargs):
 
 
 def reject_mixed(name, tensors, simulated):
-    """Reject operands on host and device together; a tensor without dimensions may come from the host."""
-    others = [value for value in tensors if not isinstance(value, SimulatedTensor) and value.dim() > 0]
+    """Reject operands on host and device together; a tensor without dimensions may come from the
+    host.
+    """
+    others = [
+        value for value in tensors if not isinstance(value, SimulatedTensor) and value.dim() > 0
+    ]
     if simulated and others:
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found cuda:0 and cpu in {name}")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found cuda:0 and cpu in {name}"
+        )
 
 
 def cross(is_queued, tensors):
     """Wait as the host does when it reads from the device or copies from pageable memory."""
-    if capturing and not (is_queued and all(value.is_pinned() for value in tensors if not value.is_cuda)):
+    if capturing and not (
+        is_queued and all(value.is_pinned() for value in tensors if not value.is_cuda)
+    ):
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
     if not capturing:
         TIMELINE.run(seconds_of(tensors))
@@ -157,8 +176,14 @@ def account(func, arguments, inputs, result, compute):
     outputs = [value for value in tree_iter(result) if isinstance(value, SimulatedTensor)]
     storages = {value.untyped_storage().data_ptr() for value in inputs}
     name, is_mutable = func._schema.name, func._schema.is_mutable
-    is_view = bool(outputs) and all(value.untyped_storage().data_ptr() in storages for value in outputs)
-    if name in VIEWS_ONLY or (is_view and not is_mutable) or name.startswith(("aten::empty", "aten::new_empty")):
+    is_view = bool(outputs) and all(
+        value.untyped_storage().data_ptr() in storages for value in outputs
+    )
+    if (
+        name in VIEWS_ONLY
+        or (is_view and not is_mutable)
+        or name.startswith(("aten::empty", "aten::new_empty"))
+    ):
         return
     seconds = seconds_of([*inputs, *outputs])
     if not capturing:
@@ -174,4 +199,7 @@ def account(func, arguments, inputs, result, compute):
 
     key = func, tuple(id(value) for value in tree_iter(arguments))
     capturing[-1].seconds += seconds
-    capturing[-1].replays[key] = again, arguments  # the arguments too: an id is reused when its object is gone
+    capturing[-1].replays[key] = (
+        again,
+        arguments,
+    )  # the arguments too: an id is reused when its object is gone

@@ -19,9 +19,18 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(bool(missing()), reason
 def run(runs):
 
     def run(*words, option="-m"):
-        command, variables = [sys.executable, option, *words], environment() | {"ROOFMARK_RUNS": str(runs)}
+        command, variables = (
+            [sys.executable, option, *words],
+            environment() | {"ROOFMARK_RUNS": str(runs)},
+        )
         return subprocess.run(
-            command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+            command,
+            cwd=ROOT,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+            check=False,
         )
 
     return run
@@ -59,22 +68,46 @@ def test_simulated_gpu_follows_the_rules_of_a_gpu(run):
 def records(done):
     assert done.stdout, done.stderr[-4000:]
     printed = json.loads(done.stdout)
-    assert printed["environment"]["versions"]["torch"].endswith("+simulated.gpu")  # marks records as simulated
+    assert printed["environment"]["versions"]["torch"].endswith(
+        "+simulated.gpu"
+    )  # marks records as simulated
     return printed["records"]
 
 
 def test_a_kernel_is_measured_by_graphs_on_cold_copies(run, ceilings):
     shape = "4x32768"  # wide, so that few copies, each of them interpreted, fill the cache
-    command = ["bench.softmax", "--dtype", "fp16", "--shape", shape, "--provider", "torch,triton-v2"]
+    command = [
+        "bench.softmax",
+        "--dtype",
+        "fp16",
+        "--shape",
+        shape,
+        "--provider",
+        "torch,triton-v2",
+    ]
     rows = records(run(*command, "--kernels", "--format", "json"))
     assert min(row["eager_s"] for row in rows) > 0  # timed in the process of the profiler
-    assert [(row["provider"], row["status"]) for row in rows] == [("torch", "ok"), ("triton-v2", "ok")]
+    assert [(row["provider"], row["status"]) for row in rows] == [
+        ("torch", "ok"),
+        ("triton-v2", "ok"),
+    ]
     assert {(row["method"], row["cache"]) for row in rows} == {("graph", "cold")}
     assert {row["dtype"] for row in rows} == {"fp16"}
 
 
 def test_a_comparison_gives_a_verdict(run, ceilings):
-    command = ["bench", "compare", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", "torch,torch"]
+    command = [
+        "bench",
+        "compare",
+        "--op",
+        "gelu",
+        "--dtype",
+        "fp32",
+        "--size",
+        "64KiB",
+        "--provider",
+        "torch,torch",
+    ]
     done = run(*command, "--rounds", "20", "--format", "json")
     assert done.returncode == 0, done.stderr[-4000:]
     assert "SAME" in done.stdout
@@ -94,7 +127,17 @@ def cached(x):
 def test_a_cached_result_is_detected_on_the_simulated_gpu(run, ceilings, tmp_path):
     (tmp_path / "mine.py").write_text(USERS)
     names = [f"{tmp_path}/mine.py:{name}" for name in ("gelu", "cached")]
-    command = ["bench.elementwise", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", ",".join(names)]
+    command = [
+        "bench.elementwise",
+        "--op",
+        "gelu",
+        "--dtype",
+        "fp32",
+        "--size",
+        "64KiB",
+        "--provider",
+        ",".join(names),
+    ]
     good, cached = records(run(*command, "--cache", "warm", "--format", "json"))
     assert (good["status"], good["method"]) == ("ok", "graph")
     assert cached["status"] == "invalid"
@@ -121,7 +164,11 @@ def test_without_synchronizing_a_matmul_seems_faster_than_the_device(run):
     assert done.returncode == 0, done.stderr[-4000:]
     rows = {row["timing"]: row for row in json.loads(done.stdout)}
     assert list(rows) == ["not synchronized", "synchronized", "device"]
-    assert rows["not synchronized"]["seconds"] < rows["device"]["seconds"] <= rows["synchronized"]["seconds"]
+    assert (
+        rows["not synchronized"]["seconds"]
+        < rows["device"]["seconds"]
+        <= rows["synchronized"]["seconds"]
+    )
     assert [row["possible"] for row in rows.values()] == [False, True, True]
 
 

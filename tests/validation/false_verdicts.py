@@ -3,9 +3,10 @@
     python -m tests.validation.false_verdicts --output quiet.jsonl
     python -m tests.validation.false_verdicts --rows 100 --busy 1
 
-A row compares a torch function with itself, or with itself plus 5 % more work. Its verdict is false if it is FASTER or
-SLOWER without a difference, or FASTER with more work. Finished rows are appended to --output. Rows already in the file
-with the same device, seed, load and budget are not measured again.
+A row compares a torch function with itself, or with itself plus 5 % more work. Its verdict is false
+if it is FASTER or SLOWER without a difference, or FASTER with more work. Finished rows are appended
+to --output. Rows already in the file with the same device, seed, load and budget are not measured
+again.
 """
 
 import argparse
@@ -75,7 +76,9 @@ def with_more_work(function, arguments):
             pass
 
     turn_s = bench.do_bench(lambda: loop(10_000), return_mode="min", rep=20) / 1e3 / 10_000
-    turns = round(EXTRA * bench.do_bench(lambda: function(*arguments), return_mode="median") / 1e3 / turn_s)
+    turns = round(
+        EXTRA * bench.do_bench(lambda: function(*arguments), return_mode="median") / 1e3 / turn_s
+    )
 
     def more_work(*arguments):
         result = function(*arguments)
@@ -93,14 +96,25 @@ def measured(row, device, seed, budget_s):
     other = function if row.kind == SAME_WORK else with_more_work(function, arguments)
     began = time.perf_counter()
     verdicts = bench.compare(
-        {"torch": function, "candidate": other}, *arguments, budget_s=budget_s, seed=seed + row.index
+        {"torch": function, "candidate": other},
+        *arguments,
+        budget_s=budget_s,
+        seed=seed + row.index,
     )
     found = verdicts.rows["candidate"]
     return {
-        "index": row.index, "op": row.op, "elements": math.prod(row.shape), "dtype": str(row.dtype), "kind": row.kind,
-        "verdict": found.compared.verdict, "ratio": found.ratio, "ci95": list(found.ci95), "reason": found.reason,
-        "launch_s": verdicts.records[0].median_s, "seconds": time.perf_counter() - began,
-    }  # fmt: skip
+        "index": row.index,
+        "op": row.op,
+        "elements": math.prod(row.shape),
+        "dtype": str(row.dtype),
+        "kind": row.kind,
+        "verdict": found.compared.verdict,
+        "ratio": found.ratio,
+        "ci95": list(found.ci95),
+        "reason": found.reason,
+        "launch_s": verdicts.records[0].median_s,
+        "seconds": time.perf_counter() - began,
+    }
 
 
 def table(rows):
@@ -109,34 +123,60 @@ def table(rows):
     for kind, right, wrong in ((SAME_WORK, SAME, (FASTER, SLOWER)), (MORE_WORK, SLOWER, (FASTER,))):
         of_kind = [row for row in rows if row["kind"] == kind]
         sizes = [math.prod(shape) for shape in SHAPES]
-        groups = {f"{size:,}": [row for row in of_kind if row["elements"] == size] for size in sizes}
+        groups = {
+            f"{size:,}": [row for row in of_kind if row["elements"] == size] for size in sizes
+        }
         for name, group in {**groups, "all": of_kind}.items():
             counts = Counter(row["verdict"] for row in group)
             if group:
-                lines.append({
-                    "difference": kind, "elements": name, "rows": len(group), "right": counts[right],
-                    "false": sum(counts[verdict] for verdict in wrong), "UNSURE": counts[UNSURE],
-                    "launch": f"{1e6 * median([row['launch_s'] for row in group]):.3g} us",
-                    "seconds": f"{median([row['seconds'] for row in group]):.2g}",
-                })  # fmt: skip
+                lines.append(
+                    {
+                        "difference": kind,
+                        "elements": name,
+                        "rows": len(group),
+                        "right": counts[right],
+                        "false": sum(counts[verdict] for verdict in wrong),
+                        "UNSURE": counts[UNSURE],
+                        "launch": f"{1e6 * median([row['launch_s'] for row in group]):.3g} us",
+                        "seconds": f"{median([row['seconds'] for row in group]):.2g}",
+                    }
+                )
     return markdown_text(lines, ())
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=500, help="number of rows without a difference (default: 500)")
-    parser.add_argument(
-        "--planted", type=int, default=60, help="number of rows with 5 %% more work, CPU only (default: 60)"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--busy", type=int, default=0, help="number of busy background processes (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed for inputs and round order (default: 0)")
     parser.add_argument(
-        "--budget", type=float, default=1.0, help="time limit for the rounds of a row, in seconds (default: 1)"
+        "--rows", type=int, default=500, help="number of rows without a difference (default: 500)"
     )
-    parser.add_argument("--output", metavar="FILE", type=Path, help="append rows to this JSON Lines file")
+    parser.add_argument(
+        "--planted",
+        type=int,
+        default=60,
+        help="number of rows with 5 %% more work, CPU only (default: 60)",
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, help="number of busy background processes (default: 0)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed for inputs and round order (default: 0)"
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=1.0,
+        help="time limit for the rounds of a row, in seconds (default: 1)",
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="append rows to this JSON Lines file"
+    )
     args = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    planted = 0 if device == "cuda" else args.planted  # GPU times do not include the extra work on the host
+    planted = (
+        0 if device == "cuda" else args.planted
+    )  # GPU times do not include the extra work on the host
     wanted = [*rows_of(SAME_WORK, args.rows, SHAPES), *rows_of(MORE_WORK, planted, PLANTED_SHAPES)]
     setting = {"device": device, "seed": args.seed, "busy": args.busy, "budget_s": args.budget}
     lines = args.output.read_text().splitlines() if args.output and args.output.exists() else []

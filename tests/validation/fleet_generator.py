@@ -1,21 +1,39 @@
 """Synthetic fleets with known slow devices, as the run files that ranks write.
 
-The natural spread of a device is a standard deviation: matmul and FMA have the given one, of which 0.3 % (at most) is
-the device at its clock and the rest is its clock. Copy and link have 0.3 %, the launch 1 %. A power-limited device with
-a low clock also has a larger share of power capping. The noise of a row is 0.2 %, the half width of its interval 0.4 %.
+The natural spread of a device is a standard deviation: matmul and FMA have the given one, of which
+0.3 % (at most) is the device at its clock and the rest is its clock. Copy and link have 0.3 %, the
+launch 1 %. A power-limited device with a low clock also has a larger share of power capping. The
+noise of a row is 0.2 %, the half width of its interval 0.4 %.
 """
 
 import json
 import math
 import random
 
-CLASSES = ("power cap", "thermal", "power brake", "locked clock", "memory", "link", "neighbour", "host")
+CLASSES = (
+    "power cap",
+    "thermal",
+    "power brake",
+    "locked clock",
+    "memory",
+    "link",
+    "neighbour",
+    "host",
+)
 OPS = {"matmul": 1e-3, "fma": 1e-3, "copy": 2e-3, "h2d": 4e-3, "d2h": 4e-3, "launch": 5e-6}
 AT_CLOCK = 0.003
 STARTED = "2026-11-20T12:00:00+00:00"
 
 
-def fleet(seed, nodes=125, per_node=8, spread=0.01, slow_share=0.01, causes=(*CLASSES, "unknown"), started=STARTED):
+def fleet(
+    seed,
+    nodes=125,
+    per_node=8,
+    spread=0.01,
+    slow_share=0.01,
+    causes=(*CLASSES, "unknown"),
+    started=STARTED,
+):
     """Return the files of a fleet by name, and the cause of each slow device by its UUID."""
     rng, files, slow = random.Random(seed), {}, {}
     size = nodes * per_node
@@ -30,7 +48,9 @@ def fleet(seed, nodes=125, per_node=8, spread=0.01, slow_share=0.01, causes=(*CL
     return files, slow
 
 
-def device_lines(rng, rank, size, per_node=8, spread=0.01, cause=None, loss=0.0, started=STARTED, node_loss=0.0):
+def device_lines(
+    rng, rank, size, per_node=8, spread=0.01, cause=None, loss=0.0, started=STARTED, node_loss=0.0
+):
     at_clock = min(AT_CLOCK, spread)
     clock_spread = math.sqrt(max(0.0, spread**2 - at_clock**2))
     natural = {op: rng.gauss(0, {"launch": 0.01}.get(op, at_clock)) for op in OPS}
@@ -62,7 +82,9 @@ def device_lines(rng, rank, size, per_node=8, spread=0.01, cause=None, loss=0.0,
         link = {rng.choice(["link_width", "link_generation"]): rng.choice([2, 4])}
     elif cause == "neighbour":
         low = dict.fromkeys(("matmul", "fma", "copy"), loss)
-        health |= rng.choice([{"other_processes": 1}, {"utilization": 0.4, "memory_used_bytes": 9e9}])
+        health |= rng.choice(
+            [{"other_processes": 1}, {"utilization": 0.4, "memory_used_bytes": 9e9}]
+        )
     elif cause == "host":
         low = {"launch": loss}
         host = {"cgroup_quota": rng.uniform(0.05, 0.3), "steal": 0.0}
@@ -72,8 +94,18 @@ def device_lines(rng, rank, size, per_node=8, spread=0.01, cause=None, loss=0.0,
     for phase in ("solo", "together"):
         for op, time_s in OPS.items():
             follows = clock if op in ("matmul", "fma") else 0.0
-            rate = follows + natural[op] - low.get(op, 0.0) - node_loss * (op == "matmul") + rng.gauss(0, 0.002)
-            telemetry = {"sm_clock_hz": 1.755e9 * math.exp(clock), "memory_clock_hz": 2.619e9, "throttle": shares}
+            rate = (
+                follows
+                + natural[op]
+                - low.get(op, 0.0)
+                - node_loss * (op == "matmul")
+                + rng.gauss(0, 0.002)
+            )
+            telemetry = {
+                "sm_clock_hz": 1.755e9 * math.exp(clock),
+                "memory_clock_hz": 2.619e9,
+                "throttle": shares,
+            }
             telemetry |= {"clock_events": events, "host_throttle": host}
             if op in ("h2d", "d2h"):
                 telemetry |= {"link_generation": 5, "link_width": 16, "pcie_replays": 0} | link
@@ -101,10 +133,25 @@ def healthy():
 
 
 def environment(rank, size, per_node=8, health=None, started=STARTED, **device):
-    about = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "type": "cuda", "memory_bytes": 85_000_000_000}
+    about = {
+        "slug": "h100-sxm",
+        "name": "NVIDIA H100 80GB HBM3",
+        "type": "cuda",
+        "memory_bytes": 85_000_000_000,
+    }
     node, local_rank = f"n{rank // per_node:04d}", rank % per_node
-    fleet = {"rank": rank, "local_rank": local_rank, "world_size": size, "node": node, "launcher": "torchrun"}
-    fleet |= {"rack": None, "pci_bus_id": f"0000:{local_rank:02x}:00.0", "health": health or healthy()}
+    fleet = {
+        "rank": rank,
+        "local_rank": local_rank,
+        "world_size": size,
+        "node": node,
+        "launcher": "torchrun",
+    }
+    fleet |= {
+        "rack": None,
+        "pci_bus_id": f"0000:{local_rank:02x}:00.0",
+        "health": health or healthy(),
+    }
     return {
         "kind": "environment",
         "schema": 1,

@@ -1,7 +1,9 @@
-"""`python -m tests.validation.fleets`: recall and false flags on synthetic fleets, beside the rules of other tools.
+"""`python -m tests.validation.fleets`: recall and false flags on synthetic fleets, beside the rules
+of other tools.
 
-Each rule judges the same rows: the median of each op and phase, over all devices of the fleet. DCGM's own check is a
-floor of 75 % of a value for the model, here the mean; its optional check of the spread is the mean less 10 %.
+Each rule judges the same rows: the median of each op and phase, over all devices of the fleet.
+DCGM's own check is a floor of 75 % of a value for the model, here the mean; its optional check of
+the spread is the mean less 10 %.
 """
 
 import sys
@@ -24,7 +26,9 @@ RULES = {
 
 
 def counts_of(spread, seeds, rules=True):
-    """Return counts over fleets of 1,000 devices: `slow`, `found`, `false` flags, `right cause`, and of each rule."""
+    """Return counts over fleets of 1,000 devices: `slow`, `found`, `false` flags, `right cause`,
+    and of each rule.
+    """
     counts = Counter()
     for seed in range(seeds):
         files, slow = fleet(seed, spread=spread)
@@ -37,17 +41,23 @@ def counts_of(spread, seeds, rules=True):
         for finding in findings:
             cause = slow.get(finding.device.uuid) if finding.device else None
             counts["found"] += bool(cause) and finding.verdict == "slow"
-            counts["right cause"] += bool(cause) and finding.verdict == "slow" and finding.rule.cause == cause
+            counts["right cause"] += (
+                bool(cause) and finding.verdict == "slow" and finding.rule.cause == cause
+            )
             counts["false"] += cause is None and finding.verdict != "ok"
         for name, (center, limit) in RULES.items() if rules else ():
-            flagged = {uuid for uuid, ratio in lowest_ratios(devices, center).items() if ratio < limit}
+            flagged = {
+                uuid for uuid, ratio in lowest_ratios(devices, center).items() if ratio < limit
+            }
             counts[name, "found"] += len(flagged & slow.keys())
             counts[name, "false"] += len(flagged - slow.keys())
     return counts
 
 
 def lowest_ratios(devices, center):
-    """Return the lowest ratio of a device's rate to the mean or the best of its peers, over its rows."""
+    """Return the lowest ratio of a device's rate to the mean or the best of its peers, over its
+    rows.
+    """
     from math import exp
 
     ratios = {device.uuid: 1.0 for device in devices}
@@ -66,7 +76,10 @@ def main(seeds=20):
     for name in ("fleet-report", *RULES):
         cells = []
         for counts in columns.values():
-            found, false = (counts[key] if name == "fleet-report" else counts[name, key] for key in ("found", "false"))
+            found, false = (
+                counts[key] if name == "fleet-report" else counts[name, key]
+                for key in ("found", "false")
+            )
             cells.append(f"{found / counts['slow']:.3f} / {round(false / seeds, 2):g}")
         print(f"| {name} | {' | '.join(cells)} |")
     causes = [f"{counts['right cause'] / counts['found']:.3f}" for counts in columns.values()]

@@ -4,10 +4,11 @@
     python -m tests.validation.publish --output DIR --minutes 9
     python -m tests.validation.publish --output DIR --step doctor,suite
 
-Each step is a command of this project with a time limit. Run files go to DIR/runs, all other files to DIR.
-DIR/steps.json has the state of each step. Repeat the call with the same DIR until all steps are done: done steps are
-skipped, and failed or stopped steps come last. Each call measures the ceilings of the machine before the first step
-that needs them, because a rented GPU may differ between calls.
+Each step is a command of this project with a time limit. Run files go to DIR/runs, all other files
+to DIR. DIR/steps.json has the state of each step. Repeat the call with the same DIR until all steps
+are done: done steps are skipped, and failed or stopped steps come last. Each call measures the
+ceilings of the machine before the first step that needs them, because a rented GPU may differ
+between calls.
 
 exit codes: 0 all started steps are done; 1 a step failed or was stopped; 2 usage; 130 interrupted
 """
@@ -40,7 +41,9 @@ FINDING = 1
 
 @dataclass(frozen=True)
 class Step:
-    """The arguments of `python -m` and a time limit; `{budget}` is replaced by the budget of the command."""
+    """The arguments of `python -m` and a time limit; `{budget}` is replaced by the budget of the
+    command.
+    """
 
     name: str
     arguments: str
@@ -62,13 +65,19 @@ def compare(family, op, size, dtype="bf16"):
     """Return the step that compares torch, torch-compile and all Triton versions of an op."""
     providers = ",".join(name for name in provider_names(family) if not name.endswith("-autotune"))
     name = f"compare-{op}-{dtype}"
-    words = f"bench compare --op {op} --dtype {dtype} {size} --provider {providers} --budget {{budget}}"
+    words = (
+        f"bench compare --op {op} --dtype {dtype} {size} --provider {providers} --budget {{budget}}"
+    )
     return Step(name, f"{words} --plot {name}.png", 120, needs_ceilings=True)
 
 
 def gpu_tests(name, path):
     """Return the step that runs GPU tests in a separate process, because a GPU error is sticky."""
-    return Step(f"tests-{name}", f"pytest -m gpu -v --tb=short --junit-xml=tests-{name}.xml {ROOT / path}", 300)
+    return Step(
+        f"tests-{name}",
+        f"pytest -m gpu -v --tb=short --junit-xml=tests-{name}.xml {ROOT / path}",
+        300,
+    )
 
 
 def steps():
@@ -91,18 +100,41 @@ def steps():
         # Up to 20 minutes: correctness, fp8, and the versions of each family.
         gpu_tests("quick", "tests/bench/ops/test_gpu_quick.py"),
         *(compare(*arguments) for arguments in compared),
-        # Up to 45 minutes: full calibration, the suite with its ceilings, other timers, models, all tests.
+        # Up to 45 minutes: full calibration, the suite with its ceilings, other timers, models, all
+        # tests.
         CALIBRATE,
-        Step("suite-full", "bench suite --budget {budget} --plot suite-full.png", 380, needs_ceilings=True),
+        Step(
+            "suite-full",
+            "bench suite --budget {budget} --plot suite-full.png",
+            380,
+            needs_ceilings=True,
+        ),
         Step("side-by-side", "tests.validation.side_by_side --output side_by_side.json", 180),
         Step(
-            "train-step", "bench.train_step --checkpoint none,full --budget {budget} --plot train-step.png", 140, True
+            "train-step",
+            "bench.train_step --checkpoint none,full --budget {budget} --plot train-step.png",
+            140,
+            True,
         ),
-        Step("decode", "bench.decode --budget {budget} --plot decode.png", 140, needs_ceilings=True),
-        Step("profile", f"bench profile {model} --budget {{budget}} --plot profile.png", 120, needs_ceilings=True),
+        Step(
+            "decode", "bench.decode --budget {budget} --plot decode.png", 140, needs_ceilings=True
+        ),
+        Step(
+            "profile",
+            f"bench profile {model} --budget {{budget}} --plot profile.png",
+            120,
+            needs_ceilings=True,
+        ),
         Step("transfer", "bench.transfer --budget {budget}", 90, needs_ceilings=True),
-        Step("false-verdicts", "tests.validation.false_verdicts --rows 120 --output false_verdicts.jsonl", 240),
-        *(gpu_tests(family, f"{KERNEL_TESTS}/test_every_family.py -k {family}") for family, *_ in compared),
+        Step(
+            "false-verdicts",
+            "tests.validation.false_verdicts --rows 120 --output false_verdicts.jsonl",
+            240,
+        ),
+        *(
+            gpu_tests(family, f"{KERNEL_TESTS}/test_every_family.py -k {family}")
+            for family, *_ in compared
+        ),
         gpu_tests("streams", f"{KERNEL_TESTS}/test_gpu.py"),
         gpu_tests("layouts", f"{KERNEL_TESTS}/test_matmul.py"),
         gpu_tests("calibration", f"{KERNEL_TESTS}/test_calibration.py"),
@@ -120,7 +152,12 @@ class Record:
     def save(self, step, command, state, exit_code, seconds):
         """Save the state of a step, with an atomic replacement of the file."""
         words = shlex.join(["python", *command[1:]])
-        self.steps[step.name] = {"command": words, "state": state, "exit_code": exit_code, "wall_s": round(seconds, 1)}
+        self.steps[step.name] = {
+            "command": words,
+            "state": state,
+            "exit_code": exit_code,
+            "wall_s": round(seconds, 1),
+        }
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(self.steps, indent=1) + "\n")
         partial.replace(self.path)
@@ -130,18 +167,26 @@ class Record:
         return self.steps.get(step.name, {}).get("state")
 
     def waiting(self, steps):
-        """Return the steps that are not done: those not tried first, then the others, each in order."""
-        return sorted((step for step in steps if self.state(step) != DONE), key=lambda step: bool(self.state(step)))
+        """Return the steps that are not done: those not tried first, then the others, each in
+        order.
+        """
+        return sorted(
+            (step for step in steps if self.state(step) != DONE),
+            key=lambda step: bool(self.state(step)),
+        )
 
 
 def run(command, folder, name, limit_s):
     """Run a command and return its exit code (None if it reached the limit) and its stderr.
 
-    Its output goes to files in the folder. At the limit or on Ctrl-C, the command gets Ctrl-C; `GRACE_S` later it and
-    its child processes are killed.
+    Its output goes to files in the folder. At the limit or on Ctrl-C, the command gets Ctrl-C;
+    `GRACE_S` later it and its child processes are killed.
     """
     variables = os.environ | {"PYTHONPATH": str(ROOT), "ROOFMARK_RUNS": str(folder / "runs")}
-    with (folder / f"{name}.out.txt").open("wb") as out, (folder / f"{name}.err.txt").open("wb") as errors:
+    with (
+        (folder / f"{name}.out.txt").open("wb") as out,
+        (folder / f"{name}.err.txt").open("wb") as errors,
+    ):
         process = subprocess.Popen(
             command, cwd=folder, env=variables, stdout=out, stderr=errors, start_new_session=True
         )
@@ -169,7 +214,9 @@ def state_of(exit_code, errors):
 
 
 def publish(wanted, record, deadline_s, now=time.monotonic, run=run):
-    """Run steps until `deadline_s` on the clock `now`; return whether all started steps are done."""
+    """Run steps until `deadline_s` on the clock `now`; return whether all started steps are
+    done.
+    """
     is_calibrated, ended_well = False, True
 
     def take(step):
@@ -198,15 +245,26 @@ def publish(wanted, record, deadline_s, now=time.monotonic, run=run):
 
 def main(argv=None):
     began = time.monotonic()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", metavar="DIR", type=Path, help="directory of the record")
-    parser.add_argument("--minutes", type=float, default=9, help="time limit of this call, in minutes (default: 9)")
-    parser.add_argument("--step", metavar="LIST", help="run only these steps, even if they are done")
-    parser.add_argument("--list", action="store_true", help="print the steps and their time limits, then exit")
+    parser.add_argument(
+        "--minutes", type=float, default=9, help="time limit of this call, in minutes (default: 9)"
+    )
+    parser.add_argument(
+        "--step", metavar="LIST", help="run only these steps, even if they are done"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print the steps and their time limits, then exit"
+    )
     args = parser.parse_args(argv)
     if args.list:
         for step in steps():
-            print(f"{step.name:<26} at most {step.limit_s:>3g} s  python {shlex.join(step.command()[1:])}")
+            print(
+                f"{step.name:<26} at most {step.limit_s:>3g} s  python "
+                f"{shlex.join(step.command()[1:])}"
+            )
         return 0
     if args.output is None:
         parser.error("--output is required")

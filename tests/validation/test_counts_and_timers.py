@@ -9,12 +9,20 @@ from tests.validation import false_verdicts, side_by_side
 
 
 def row(verdict, kind=false_verdicts.SAME_WORK, elements=64):
-    return {"verdict": verdict, "kind": kind, "elements": elements, "launch_s": 1e-6, "seconds": 1.0}
+    return {
+        "verdict": verdict,
+        "kind": kind,
+        "elements": elements,
+        "launch_s": 1e-6,
+        "seconds": 1.0,
+    }
 
 
 def cells(text):
     """Return the rows of a Markdown table by their first two cells."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line
+    ]
     return {tuple(line[:2]): dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
 
 
@@ -23,7 +31,12 @@ def test_false_and_right_verdicts_are_counted_by_kind():
     rows += [row(verdict, "+5 %", 65536) for verdict in (SLOWER, SLOWER, SAME, FASTER)]
     found = cells(false_verdicts.table(rows))
     assert found["same", "64"]["false"] == "1"
-    assert [found["same", "all"][name] for name in ("rows", "right", "false", "UNSURE")] == ["4", "1", "2", "1"]
+    assert [found["same", "all"][name] for name in ("rows", "right", "false", "UNSURE")] == [
+        "4",
+        "1",
+        "2",
+        "1",
+    ]
     assert [found["+5 %", "all"][name] for name in ("rows", "right", "false")] == ["4", "2", "1"]
 
 
@@ -41,7 +54,11 @@ def test_counting_continues_after_an_interruption(tmp_path, capsys):
     assert false_verdicts.main(["--rows", "1", *words]) == 0
     assert false_verdicts.main(["--rows", "2", *words]) == 0
     saved = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(saved_row["index"], saved_row["kind"]) for saved_row in saved] == [(0, "same"), (0, "+5 %"), (1, "same")]
+    assert [(saved_row["index"], saved_row["kind"]) for saved_row in saved] == [
+        (0, "same"),
+        (0, "+5 %"),
+        (1, "same"),
+    ]
     assert cells(capsys.readouterr().out.split("\n\n")[-2])["same", "all"]["rows"] == "2"
 
 

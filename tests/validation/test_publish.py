@@ -39,7 +39,9 @@ def test_doctor_calibration_and_suite_come_first():
 
 def test_steps_that_measure_rows_use_measured_ceilings():
     measuring = [
-        planned for planned in publish.steps() if re.match("bench (?!doctor|calibrate)|bench[.]", planned.arguments)
+        planned
+        for planned in publish.steps()
+        if re.match("bench (?!doctor|calibrate)|bench[.]", planned.arguments)
     ]
     assert len(measuring) > 10
     assert all(planned.needs_ceilings for planned in measuring)
@@ -87,10 +89,17 @@ def test_a_step_starts_only_if_it_can_end_before_the_deadline(tmp_path):
 
 
 def test_the_next_call_skips_done_steps_and_retries_failed_ones(tmp_path):
-    clock, steps = Clock(10, {"s0": 2, "s1": None, "s2": 1}), [step(f"s{index}") for index in range(4)]
+    clock, steps = (
+        Clock(10, {"s0": 2, "s1": None, "s2": 1}),
+        [step(f"s{index}") for index in range(4)],
+    )
     assert not call(tmp_path, steps[:3], clock)
     states = json.loads((tmp_path / "steps.json").read_text())
-    assert {name: planned["state"] for name, planned in states.items()} == {"s0": FAILED, "s1": STOPPED, "s2": DONE}
+    assert {name: planned["state"] for name, planned in states.items()} == {
+        "s0": FAILED,
+        "s1": STOPPED,
+        "s2": DONE,
+    }
     clock = Clock(10)
     assert call(tmp_path, steps, clock)
     assert clock.ran == ["s3", "s0", "s1"]
@@ -102,7 +111,11 @@ def test_each_call_calibrates_before_the_first_measured_step(tmp_path):
     call(tmp_path, steps, clock)
     assert clock.ran == ["first", "calibrate-quick", "measured"]
     clock = Clock(10)
-    call(tmp_path, [*steps, step("more", needs_ceilings=True), step("last", needs_ceilings=True)], clock)
+    call(
+        tmp_path,
+        [*steps, step("more", needs_ceilings=True), step("last", needs_ceilings=True)],
+        clock,
+    )
     assert clock.ran == ["calibrate-quick", "more", "last"]
 
 
@@ -122,7 +135,10 @@ time.sleep(99)
     assert exit_code is None
     started = int((tmp_path / "long.out.txt").read_text())
     for _ in range(200):
-        if not psutil.pid_exists(started) or psutil.Process(started).status() == psutil.STATUS_ZOMBIE:
+        if (
+            not psutil.pid_exists(started)
+            or psutil.Process(started).status() == psutil.STATUS_ZOMBIE
+        ):
             return
         time.sleep(0.05)
     pytest.fail("what the command started is still running")

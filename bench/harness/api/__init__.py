@@ -1,1 +1,3 @@
-"""What `import bench` offers: functions measured, compared and swept from Python, by the commands' machinery."""
+"""What `import bench` offers: functions measured, compared and swept from Python, by the commands'
+machinery.
+"""

@@ -1,4 +1,6 @@
-"""`bench.compare`: which of several functions is faster, with the rounds of `python -m bench compare`."""
+"""`bench.compare`: which of several functions is faster, with the rounds of
+`python -m bench compare`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,14 @@ from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
 from results.compare.comparison import Compared, ComparedRow, compare_live
-from results.compare.output import UNMATCHED, as_text, describe, json_row, json_unmatched, print_table
+from results.compare.output import (
+    UNMATCHED,
+    as_text,
+    describe,
+    json_row,
+    json_unmatched,
+    print_table,
+)
 from results.compare.sides import WRONG
 from results.record import Record
 from results.show.grid import html_of
@@ -48,12 +57,16 @@ class Verdicts:
 
     @property
     def rows(self) -> dict[str, ComparedRow]:
-        """By candidate: `ratio` of the times, candidate over baseline, its `ci95`, `compared.verdict`, `reason`."""
+        """By candidate: `ratio` of the times, candidate over baseline, its `ci95`,
+        `compared.verdict`, `reason`.
+        """
         return {row.candidate.label: row for row in self.compared.rows}
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By candidate: FASTER, SLOWER, SAME or UNSURE; none if it failed or its result is wrong."""
+        """By candidate: FASTER, SLOWER, SAME or UNSURE; none if it failed or its result is
+        wrong.
+        """
         return {name: row.compared.verdict for name, row in self.rows.items()}
 
     @property
@@ -62,7 +75,8 @@ class Verdicts:
         return [describe(each) for each in self.compared.unmatched]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a row per candidate with the keys of `bench compare --format json`; times are in seconds.
+        """Return a row per candidate with the keys of `bench compare --format json`; times are in
+        seconds.
 
         A candidate that failed or returned a wrong result has the verdict UNMATCHED.
         """
@@ -108,20 +122,23 @@ def compare(
 ) -> Verdicts:
     """Compare functions on the same arguments, and return a verdict for each.
 
-    All are interleaved in rounds in random order, on the same copies of the arguments, until every verdict is clear or
-    the time limit is reached; verdicts are corrected for multiple comparisons. Before and after timing, each result is
-    compared with the baseline's; a function with a different result gets no verdict. Functions that write into their
-    arguments see what the others wrote.
+    All are interleaved in rounds in random order, on the same copies of the arguments, until every
+    verdict is clear or the time limit is reached; verdicts are corrected for multiple comparisons.
+    Before and after timing, each result is compared with the baseline's; a function with a
+    different result gets no verdict. Functions that write into their arguments see what the others
+    wrote.
 
     Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
 
         functions: two or more functions by name.
         baseline: name of the function to compare the others with; by default the first.
-        margin: change of the time, as a fraction, that does not matter: within it a verdict is SAME.
+        margin: change of the time, as a fraction, that does not matter: within it a verdict is
+        SAME.
         budget_s: time limit of the rounds, seconds.
         rounds: fixed number of rounds; None: until the verdicts are clear.
         seed: random seed for the order of turns.
-        tolerance: allowed difference of results, as a fraction of the largest element of the baseline's; by default the
+        tolerance: allowed difference of results, as a fraction of the largest element of the
+        baseline's; by default the
             square root of the dtype's epsilon: 3.5e-4 in fp32, 0.09 in bf16.
         check: whether to compare results; False if they are random.
 
@@ -140,7 +157,9 @@ def compare(
     subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device)
     under_test, records = interleaved(named, subject, policy, tolerance, check)
     environment = environment_of(under_test, "compare")
-    environment = replace(environment, settings=environment.settings | {"baseline": name} | policy.to_dict())
+    environment = replace(
+        environment, settings=environment.settings | {"baseline": name} | policy.to_dict()
+    )
     compared = compare_live(environment, records, name, policy.margin)
     if records[0].status in WRONG:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
@@ -154,13 +173,17 @@ def interleaved(
     tolerance: float | None = None,
     check: bool = True,
 ) -> tuple[Device, list[Record]]:
-    """Time functions in turns, the baseline first, on the arguments of `subject`; return the device and the records."""
+    """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
+    and the records.
+    """
     name, kwargs, cache = next(iter(named)), subject.kwargs, subject.cache
     first = subject.first_set()
     with raising(name):
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
-    blank = replace(blank, op="function", extra={**blank.extra, "work": f"{blank.extra['work']}, of {name}"})
+    blank = replace(
+        blank, op="function", extra={**blank.extra, "work": f"{blank.extra['work']}, of {name}"}
+    )
 
     def wrong(fn: Callable[..., Any]) -> str | None:
         result = fn(*fresh(first), **kwargs)
@@ -191,7 +214,9 @@ def interleaved(
         return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
 
 
-def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:
+def ordered(
+    named: dict[str, Callable[..., Any]], baseline: str | None
+) -> dict[str, Callable[..., Any]]:
     if len(named) < 2:
         raise UsageError(f"expected at least two functions, got only '{next(iter(named))}'")
     if baseline is None:
@@ -218,7 +243,15 @@ class FunctionContender(Contender):
         if wrong := self._verified("after timing: "):
             return wrong
         ceilings, flags = known_ceilings(self.device), interpreted()
-        record = recorded(self.blank, samples, self.device, ceilings, self.requested_cache, flags, has_advice=False)
+        record = recorded(
+            self.blank,
+            samples,
+            self.device,
+            ceilings,
+            self.requested_cache,
+            flags,
+            has_advice=False,
+        )
         return replace(record, copies=len(self.calls))
 
     def failed(self, error: BaseException) -> Record:
@@ -234,21 +267,32 @@ def difference(truth: Any, result: Any, tolerance: float | None = None) -> str |
     import torch
     from torch.utils._pytree import tree_leaves
 
-    ours, theirs = ([x.detach() for x in tree_leaves(v) if isinstance(x, torch.Tensor)] for v in (truth, result))
+    ours, theirs = (
+        [x.detach() for x in tree_leaves(v) if isinstance(x, torch.Tensor)] for v in (truth, result)
+    )
     if len(ours) != len(theirs):
         return f"it returned {len(theirs)} tensors, the baseline {len(ours)}"
     pairs = zip(ours, theirs, strict=True)
-    return next(filter(None, (_unlike(mine, other.to(mine.device), tolerance) for mine, other in pairs)), None)
+    return next(
+        filter(None, (_unlike(mine, other.to(mine.device), tolerance) for mine, other in pairs)),
+        None,
+    )
 
 
 def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
     import torch
 
     if truth.shape != result.shape:
-        return f"its result has the shape {tuple(result.shape)}, the baseline's {tuple(truth.shape)}"
+        return (
+            f"its result has the shape {tuple(result.shape)}, the baseline's {tuple(truth.shape)}"
+        )
     if any(not (x.is_floating_point() or x.is_complex()) for x in (truth, result)):
         count = int((truth != result).sum())
-        return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements" if count else None
+        return (
+            f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements"
+            if count
+            else None
+        )
     epsilon = max(torch.finfo(x.dtype).eps for x in (truth, result))
     allowed = math.sqrt(epsilon) if tolerance is None else tolerance
     wide = torch.complex128 if truth.is_complex() else torch.float64
@@ -259,4 +303,7 @@ def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
     if not is_unlike.any():
         return None
     worst = float((result - truth)[is_unlike].abs().nan_to_num(math.inf).max())
-    return f"its result differs from the baseline's by up to {worst:.3g}, more than {allowed:.2g} of {scale:.3g}"
+    return (
+        f"its result differs from the baseline's by up to {worst:.3g}, more than {allowed:.2g} "
+        f"of {scale:.3g}"
+    )

@@ -1,8 +1,10 @@
-"""`bench.do_bench`: the signature and the return values of Triton's `do_bench`, with the samplers of this project.
+"""`bench.do_bench`: the signature and the return values of Triton's `do_bench`, with the samplers
+of this project.
 
-As Triton's, it flushes the cache before each call and times single calls. Differences: a GPU starts a call when all of
-it is queued, so that no host time is included; there are at least five values; garbage collection is off; and it also
-works on a CPU. `python -m tests.validation.side_by_side` compares both with torch's Timer.
+As Triton's, it flushes the cache before each call and times single calls. Differences: a GPU starts
+a call when all of it is queued, so that no host time is included; there are at least five values;
+garbage collection is off; and it also works on a CPU. `python -m tests.validation.side_by_side`
+compares both with torch's Timer.
 
 Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 """
@@ -45,7 +47,8 @@ def do_bench(
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> float | list[float]:
-    """Return the time of `fn()` in milliseconds, as `triton.testing.do_bench` does, on a GPU or a CPU.
+    """Return the time of `fn()` in milliseconds, as `triton.testing.do_bench` does, on a GPU or a
+    CPU.
 
     Each value is the time of one call after a flush of the last-level cache.
 
@@ -54,7 +57,8 @@ def do_bench(
         warmup: milliseconds of warm-up.
         rep: milliseconds of all values and flushes together; there are at least five values.
         grad_to_none: tensors whose gradients are set to None before each call.
-        quantiles: quantiles to return instead of `return_mode`, such as `[0.5, 0.2, 0.8]`; a single one as a number.
+        quantiles: quantiles to return instead of `return_mode`, such as `[0.5, 0.2, 0.8]`; a single
+            one as a number.
         return_mode: `mean`, `median`, `min`, `max`, or `all` for the list of all values.
 
     Raises:
@@ -66,8 +70,12 @@ def do_bench(
     check_number("warmup", warmup, "of milliseconds from 0", or_zero=True)
     check_number("rep", rep, "of milliseconds from 0", or_zero=True)
     if return_mode not in RETURN_MODES:
-        raise UsageError(f"return_mode={return_mode!r:.60} must be one of {', '.join(RETURN_MODES)}")
-    if quantiles is not None and (not len(quantiles) or not all(0 <= share <= 1 for share in quantiles)):
+        raise UsageError(
+            f"return_mode={return_mode!r:.60} must be one of {', '.join(RETURN_MODES)}"
+        )
+    if quantiles is not None and (
+        not len(quantiles) or not all(0 <= share <= 1 for share in quantiles)
+    ):
         raise UsageError(f"quantiles={quantiles!r:.60} must be numbers from 0 to 1")
     device = detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
     limits = Limits(NO_CHECK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
@@ -78,8 +86,12 @@ def do_bench(
     return summary([1e3 * seconds for seconds in samples_s], quantiles, return_mode)
 
 
-def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequence[Any] = ()) -> Sampler:
-    """Return the sampler of single calls of a function, each after a cache flush; call it once to compile."""
+def flushing_sampler(
+    fn: Callable[[], Any], device: Device, grad_to_none: Sequence[Any] = ()
+) -> Sampler:
+    """Return the sampler of single calls of a function, each after a cache flush; call it once to
+    compile.
+    """
     import torch
 
     fn()
@@ -98,10 +110,14 @@ def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequen
 
     if not device.is_gpu:
         return samplers.HostSampler([fn], 1, before)
-    return samplers.EventSampler([fn], 1, samplers.host_launch_s([queued], device.synchronize), before=before)
+    return samplers.EventSampler(
+        [fn], 1, samplers.host_launch_s([queued], device.synchronize), before=before
+    )
 
 
-def summary(times_ms: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> float | list[float]:
+def summary(
+    times_ms: Sequence[float], quantiles: Sequence[float] | None, return_mode: str
+) -> float | list[float]:
     if quantiles is not None:
         values = [quantile(times_ms, float(share)) for share in quantiles]
         return values[0] if len(values) == 1 else values

@@ -1,4 +1,5 @@
-"""`bench.matmul.run` and similar functions: the command of a file in `bench/` as a call that returns records.
+"""`bench.matmul.run` and similar functions: the command of a file in `bench/` as a call that
+returns records.
 
 Op files and helps import this module, so a call imports the measuring code.
 """
@@ -20,11 +21,13 @@ NOT_HERE = ("format", "help", "no_save", "output", "plot", "signature")
 DOC = """Measure what `{command}` measures, and return its records.
 
     The options are those of the command with underscores for dashes: `dtype="bf16"`, `shape=4096`,
-    `provider=["torch", "triton"]`. A tuple is one shape, `shape=(4096, 4096, 1024)`; a list has several values; True
-    sets a flag. `{command} --help` lists them. Unknown ceilings are measured first.
+    `provider=["torch", "triton"]`. A tuple is one shape, `shape=(4096, 4096, 1024)`; a list has
+    several values; True sets a flag. `{command} --help` lists them. Unknown ceilings are measured
+    first.
 
     Args:
-        save: True saves the run with all others, a path saves it there; by default no run file is written.
+        save: True saves the run with all others, a path saves it there; by default no run file is
+            written.
         quiet: whether to suppress progress and notes on stderr.
         options: options of the command.
 
@@ -39,7 +42,9 @@ DOC = """Measure what `{command}` measures, and return its records.
 
 
 def run_of(file: str) -> Callable[..., Records]:
-    """Return the function that measures as the command of an op file, `__file__`, does: `bench.matmul.run`."""
+    """Return the function that measures as the command of an op file, `__file__`, does:
+    `bench.matmul.run`.
+    """
     family = family_of(file)
 
     def run(*, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
@@ -59,15 +64,25 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
 
     refused = next((name for name in options if name in NOT_HERE), None)
     if refused is not None:
-        raise UsageError(f"run() takes no {refused}=; use save= to save the records, Records.plot to plot them")
-    output = {"no_save": save is False, "quiet": quiet, "output": None if isinstance(save, bool) else save}
+        raise UsageError(
+            f"run() takes no {refused}=; use save= to save the records, Records.plot to plot them"
+        )
+    output = {
+        "no_save": save is False,
+        "quiet": quiet,
+        "output": None if isinstance(save, bool) else save,
+    }
     try:
         words = words_of(as_typed({**options, **output}))  # as in the environment line of a run
     except ValueError as error:
         raise UsageError(str(error)) from None
     module = module_of(family)
     is_scenario = hasattr(module, "LISTED")
-    parser = module.build_parser() if is_scenario else build_parser(family, "", (), module.OPS, options_of(family))
+    parser = (
+        module.build_parser()
+        if is_scenario
+        else build_parser(family, "", (), module.OPS, options_of(family))
+    )
     parser.raises = UsageError
     args, threads = parser.parse_args(words), torch.get_num_threads()
     try:

@@ -51,11 +51,13 @@ def measure(
     budget_s: float | None = None,
     **kwargs: Any,
 ) -> JudgedRecord:
-    """Measure `fn(*args, **kwargs)` until its interval is narrow, and evaluate it against this machine's ceilings.
+    """Measure `fn(*args, **kwargs)` until its interval is narrow, and evaluate it against this
+    machine's ceilings.
 
-    On a GPU calls are captured in a CUDA graph if possible, else timed by events; on a CPU by the host's clock.
-    Undeclared work is counted by the rules of `bench.profile`, and the record says so; work outside torch operations,
-    such as a bare Triton kernel, must be declared. The `result` is returned, not verified.
+    On a GPU calls are captured in a CUDA graph if possible, else timed by events; on a CPU by the
+    host's clock. Undeclared work is counted by the rules of `bench.profile`, and the record says
+    so; work outside torch operations, such as a bare Triton kernel, must be declared. The `result`
+    is returned, not verified.
 
     Args:
         fn: a function or a module.
@@ -64,16 +66,19 @@ def measure(
         flops: floating-point operations of one call; a fused multiply-add counts as 2.
         bytes_read: compulsory bytes that one call reads: each input once.
         bytes_written: compulsory bytes that one call writes: each output once.
-        dtype: dtype of the peak, `bf16` or `torch.bfloat16`; by default the one of most computation.
-        cache: `cold`: calls rotate through enough copies of the tensors in `args` to evict them from the cache (weights
-            of a module, keyword arguments and closures are not copied); with no tensor arguments, measurements are warm
-            and flagged. `warm`: the same arguments again.
+        dtype: dtype of the peak, `bf16` or `torch.bfloat16`; by default the one of most
+            computation.
+        cache: `cold`: calls rotate through enough copies of the tensors in `args` to evict them
+            from the cache (weights of a module, keyword arguments and closures are not copied);
+            with no tensor arguments, measurements are warm and flagged. `warm`: the same arguments
+            again.
         device: `cpu`, `cuda` or `cuda:N`; by default that of the tensors.
         budget_s: time limit of sampling, seconds, without the warm-up.
         kwargs: its keyword arguments.
 
     Raises:
-        UsageError: invalid arguments, a device that is not available, or `fn` raised (its error is the cause).
+        UsageError: invalid arguments, a device that is not available, or `fn` raised (its error is
+            the cause).
     """
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
     return Function(fn, args, kwargs, inputs, work, dtype, cache, device).measure(budget_s)
@@ -88,18 +93,21 @@ def sweep(
     device: str | None = None,
     budget_s: float | None = None,
 ) -> pd.DataFrame:
-    """Measure each function at each shape in each dtype; return a row for each, with the columns of `results.load`.
+    """Measure each function at each shape in each dtype; return a row for each, with the columns of
+    `results.load`.
 
-    `provider` is the name of the function, `case` the shape, `median_s` seconds per call, with `ci95_low_s`,
-    `ci95_high_s`, `samples_s`, `flags`, the work and the judged keys. A function that raises has a row with the status
-    `failed` and its reason. To decide which one is faster, use `bench.compare`.
+    `provider` is the name of the function, `case` the shape, `median_s` seconds per call, with
+    `ci95_low_s`, `ci95_high_s`, `samples_s`, `flags`, the work and the judged keys. A function that
+    raises has a row with the status `failed` and its reason. To decide which one is faster, use
+    `bench.compare`.
 
     Args:
         fn_by_name: functions that take the arguments made by `inputs`.
         shapes: shapes such as `4096`, `(4096, 1024)` or `"4096x1024"`.
         dtypes: one of `fp64`, `fp32`, `bf16`, `fp16`, a torch dtype, or several of them.
-        inputs: `inputs(shape, dtype, device)` returns new arguments of one call, a tuple or a single one. It gets a
-            tuple of extents, a torch dtype and a torch device name. By default it returns normal random numbers.
+        inputs: `inputs(shape, dtype, device)` returns new arguments of one call, a tuple or a
+            single one. It gets a tuple of extents, a torch dtype and a torch device name. By
+            default it returns normal random numbers.
         cache: `cold` or `warm`, as for `bench.measure`.
         device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, else the CPU.
         budget_s: time limit of sampling a row, seconds.
@@ -124,10 +132,22 @@ def sweep(
 
     def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:
         axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
-        row: dict[str, Any] = {"provider": name, "case": "x".join(map(str, shape)), "shape": axes, "dtype": dtype}
+        row: dict[str, Any] = {
+            "provider": name,
+            "case": "x".join(map(str, shape)),
+            "shape": axes,
+            "dtype": dtype,
+        }
         arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), device_name)
         try:
-            record = measure(fn, inputs=arguments, dtype=dtype, cache=cache, device=device_name, budget_s=budget_s)
+            record = measure(
+                fn,
+                inputs=arguments,
+                dtype=dtype,
+                cache=cache,
+                device=device_name,
+                budget_s=budget_s,
+            )
         except UsageError as error:
             return Record(op=name_of(fn), status="failed", reason=str(error), **row)
         return replace(record, **row)
@@ -135,9 +155,16 @@ def sweep(
     under_test = device_of(device_name, ())
     assert under_test is not None
     environment = environment_of(under_test, "sweep")
-    records = [row(name, fn, shape, dtype) for shape in sizes for dtype in names for name, fn in functions.items()]
+    records = [
+        row(name, fn, shape, dtype)
+        for shape in sizes
+        for dtype in names
+        for name, fn in functions.items()
+    ]
     if all(record.status == "failed" for record in records):
-        raise UsageError(f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}")
+        raise UsageError(
+            f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}"
+        )
     return Records(environment, records).to_dataframe()
 
 
@@ -152,13 +179,17 @@ def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 
 
 def extents(shape: Shape) -> tuple[int, ...]:
-    words = shape.split("x") if isinstance(shape, str) else [shape] if isinstance(shape, int) else shape
+    words = (
+        shape.split("x") if isinstance(shape, str) else [shape] if isinstance(shape, int) else shape
+    )
     try:
         sizes = tuple(int(word) for word in words)
     except (TypeError, ValueError):
         sizes = ()
     if not sizes or min(sizes) < 1 or isinstance(shape, bool):
-        raise UsageError(f"expected a shape such as 4096, (4096, 1024) or '4096x1024', got {shape!r:.60}")
+        raise UsageError(
+            f"expected a shape such as 4096, (4096, 1024) or '4096x1024', got {shape!r:.60}"
+        )
     return sizes
 
 
@@ -186,21 +217,36 @@ class Function:
                 "use functools.partial to pass a dtype to the function"
             )
         if self.inputs is not None and not callable(self.inputs):
-            raise UsageError(f"inputs={self.inputs!r:.60} must be a function that makes the arguments")
+            raise UsageError(
+                f"inputs={self.inputs!r:.60} must be a function that makes the arguments"
+            )
         if self.inputs is not None and self.args:
-            raise UsageError(f"inputs= and positional arguments are mutually exclusive, got {len(self.args)} of them")
+            raise UsageError(
+                f"inputs= and positional arguments are mutually exclusive, got {len(self.args)} "
+                f"of them"
+            )
         if self.cache not in ("cold", "warm"):
             raise UsageError(f"cache={self.cache!r} must be 'cold' or 'warm'")
         check_device(self.device)
         counts = {name: None if count is None else int(count) for name, count in self.work.items()}
         if any(counts.get(name) is not None for name in MOVED):
             counts |= {name: counts.get(name) or 0 for name in MOVED}
-        values: dict[str, Any] = {"provider": "function", "dtype": dtype, "shape": {"calls": 1}, "case": "-", **counts}
+        values: dict[str, Any] = {
+            "provider": "function",
+            "dtype": dtype,
+            "shape": {"calls": 1},
+            "case": "-",
+            **counts,
+        }
         self.blank = Record(op=name_of(self.fn), status="skipped", **values)
 
     def measure(self, budget_s: float | None = None, is_counted: bool = True) -> JudgedRecord:
-        """Return the record, with the result of the first call; another call counts unknown work."""
-        __tracebackhide__ = True  # a test that fails in the function shows the function, not this file
+        """Return the record, with the result of the first call; another call counts unknown
+        work.
+        """
+        __tracebackhide__ = (
+            True  # a test that fails in the function shows the function, not this file
+        )
         if budget_s is not None:
             check_number("budget_s", budget_s, "of seconds above 0")
         first = self.first_set()
@@ -211,7 +257,9 @@ class Function:
             with current(device):
                 sets, reached, flags = self.copies(first, device)
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
-                samples = take_samples(calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s)
+                samples = take_samples(
+                    calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s
+                )
         ceilings = known_ceilings(device)
         flags += interpreted()
         # The advice of a flag names options of the commands, which a function does not have.
@@ -248,11 +296,18 @@ class Function:
         from bench.harness.api.profiling import with_work
 
         record = with_work(self.blank, self.fn, args, self.kwargs)
-        is_complex = any("complex" in str(getattr(array, "dtype", "")) for array in arrays_in([args, self.kwargs]))
+        is_complex = any(
+            "complex" in str(getattr(array, "dtype", ""))
+            for array in arrays_in([args, self.kwargs])
+        )
         return replace(record, dtype="") if is_complex and not self.blank.dtype else record
 
-    def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
-        """Return sets of arguments that evict each other from the cache, the cache state, and flags."""
+    def copies(
+        self, first: tuple[Any, ...], device: Device
+    ) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
+        """Return sets of arguments that evict each other from the cache, the cache state, and
+        flags.
+        """
         if self.cache == "warm":
             return [first], "warm", ()
         if self.inputs is None and not arrays_in(first):
@@ -261,11 +316,17 @@ class Function:
         make = self.first_set if self.inputs is not None else functools.partial(fresh, first)
         sets = [first, make()]
         shared = {_address(array) for array in arrays_in(first)}
-        fresh_bytes = sum(_bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared)
+        fresh_bytes = sum(
+            _bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared
+        )
         if not fresh_bytes:
             same = "the same tensors again" if shared else "no tensors or arrays"
-            raise UsageError(f"inputs= returned {same}; return new ones at each call, or use cache='warm'")
-        plan = rotation.plan_rotation(fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold")
+            raise UsageError(
+                f"inputs= returned {same}; return new ones at each call, or use cache='warm'"
+            )
+        plan = rotation.plan_rotation(
+            fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold"
+        )
         sets += [make() for _ in range(plan.copies - len(sets))]
         return sets[: plan.copies], plan.cache, ()
 
@@ -274,7 +335,9 @@ def check_counts(work: Mapping[str, Any]) -> None:
     for name, count in work.items():
         is_count = isinstance(count, Integral) and not isinstance(count, bool)
         if count is not None and not (is_count and 0 <= count <= MAX_COUNT):
-            raise UsageError(f"{name}= must be an integer from 0 to 2**63 - 1, for one call, got {count!r:.60}")
+            raise UsageError(
+                f"{name}= must be an integer from 0 to 2**63 - 1, for one call, got {count!r:.60}"
+            )
 
 
 def check_number(name: str, value: object, expected: str, or_zero: bool = False) -> None:
@@ -296,7 +359,9 @@ def name_of(fn: Any) -> str:
 
 @contextmanager
 def raising(name: str) -> Iterator[None]:
-    """Raise the errors of a user's code as a `UsageError` of one line, with the error as its cause."""
+    """Raise the errors of a user's code as a `UsageError` of one line, with the error as its
+    cause.
+    """
     __tracebackhide__ = True
     try:
         yield
@@ -310,11 +375,15 @@ detected = functools.cache(detect)
 
 
 def device_of(name: str | None, values: Any) -> Device | None:
-    """Return the named device, by default that of the tensors in `values`; None if there are none."""
+    """Return the named device, by default that of the tensors in `values`; None if there are
+    none.
+    """
     import torch
 
     if name is None:
-        names = {str(array.device) for array in arrays_in(values) if isinstance(array, torch.Tensor)}
+        names = {
+            str(array.device) for array in arrays_in(values) if isinstance(array, torch.Tensor)
+        }
         if not names:
             return None
         gpus = sorted(names - {"cpu"})
@@ -354,7 +423,9 @@ def arrays_in(value: Any) -> list[Any]:
 
 
 def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with copies of tensors and arrays; copies share memory as the originals do."""
+    """Return the arguments with copies of tensors and arrays; copies share memory as the originals
+    do.
+    """
     import torch
     from torch.utils._pytree import tree_map
 
@@ -363,14 +434,18 @@ def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
     def copied(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return copy.deepcopy(value.detach(), memo).requires_grad_(value.requires_grad)
-        return copy.deepcopy(value, memo) if isinstance(getattr(value, "nbytes", None), int) else value
+        return (
+            copy.deepcopy(value, memo) if isinstance(getattr(value, "nbytes", None), int) else value
+        )
 
     copies: tuple[Any, ...] = tree_map(copied, args)
     return copies
 
 
 def _bytes(array: Any) -> int:
-    """Return the bytes of an array's memory, which may be less than its elements take if it is expanded."""
+    """Return the bytes of an array's memory, which may be less than its elements take if it is
+    expanded.
+    """
     is_tensor = hasattr(array, "untyped_storage")
     return int(min(array.nbytes, array.untyped_storage().nbytes()) if is_tensor else array.nbytes)
 

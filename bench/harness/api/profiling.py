@@ -32,7 +32,9 @@ MAX_TEXT = 60
 
 
 class Profile(Records):
-    """The time of a step by operation: a record for each signature and each remainder, the longest first."""
+    """The time of a step by operation: a record for each signature and each remainder, the longest
+    first.
+    """
 
     op = "profile"
 
@@ -64,24 +66,32 @@ def profile(
     Args:
         function: a function or a module.
         args: its positional arguments.
-        backward: whether to include the backward pass, from `loss` of the result, else from its first tensor.
+        backward: whether to include the backward pass, from `loss` of the result, else from its
+            first tensor.
         train: whether to include an AdamW step with a learning rate of 0.
         compile: whether to use `torch.compile`; each fused region is then a row.
-        on: GPUs of the table, such as "h100-sxm", or saved runs: nothing is measured, and the minimum times of the
-            operations on these machines are returned. The module is copied to the meta device, without its memory.
+        on: GPUs of the table, such as "h100-sxm", or saved runs: nothing is measured, and the
+            minimum times of the operations on these machines are returned. The module is copied to
+            the meta device, without its memory.
         kwargs: its keyword arguments.
 
     Raises:
         UsageError: it is not callable, or it raised.
     """
-    target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
+    target = target_of(
+        getattr(function, "__name__", type(function).__name__), function, args, kwargs
+    )
     mode = "train" if train else "backward" if backward else "forward"
     if on is not None:
         from bench.harness.profile.projection import machine_named, project
 
         if compile:
             raise UsageError("on= runs no compiler; remove compile=")
-        return project(lambda: on_meta(target), mode, list(map(machine_named, [on] if isinstance(on, str) else on)))
+        return project(
+            lambda: on_meta(target),
+            mode,
+            list(map(machine_named, [on] if isinstance(on, str) else on)),
+        )
     device = detect(target.device)
     records = profiled(target, mode, device, is_compiled=compile)
     if records[0].status == "failed":
@@ -89,25 +99,37 @@ def profile(
     dtypes = report.product_dtypes(records)
     measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
     ceilings = measured.complete(ceilings_of(device, None), dtypes)
-    environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",))
+    environment = stamp(
+        "bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",)
+    )
     return Profile(environment, records, report.render)
 
 
-def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> Record:
-    """Return the record of a function with undeclared work counted; `extra` has the source of the work.
+def with_work(
+    blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> Record:
+    """Return the record of a function with undeclared work counted; `extra` has the source of the
+    work.
 
-    The function is called once more to count; unknown counts stay None. Bytes are the sum over torch operations; an
-    operation that fuses several moves less. Kernels launched outside torch operations are not counted.
+    The function is called once more to count; unknown counts stay None. Bytes are the sum over
+    torch operations; an operation that fuses several moves less. Kernels launched outside torch
+    operations are not counted.
     """
     from bench.harness.profile.step import ProfiledStep, counted
 
     args = tuple(args)
-    blank = replace(blank, case=shapes_text([*args, *kwargs.values()]) or "-", extra={"work": "as declared"})
+    blank = replace(
+        blank, case=shapes_text([*args, *kwargs.values()]) or "-", extra={"work": "as declared"}
+    )
     missing = [name for name in COUNTS if getattr(blank, name) is None]
     if not missing and blank.dtype:
         return blank
-    operations = counted(ProfiledStep(target_of("", function, args, dict(kwargs)), "plain")).operations
-    working = [call for call in operations if call.flops or call.bytes_moved or not call.is_modelled]
+    operations = counted(
+        ProfiledStep(target_of("", function, args, dict(kwargs)), "plain")
+    ).operations
+    working = [
+        call for call in operations if call.flops or call.bytes_moved or not call.is_modelled
+    ]
     if working and not blank.dtype and (dtype := report.main_dtype(working)) in DTYPES:
         blank = replace(blank, dtype=dtype)
     if not missing:
@@ -117,13 +139,23 @@ def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], 
     if not working:
         source = "unknown: there was no torch operation; declare it"
     elif unknown:
-        source = f"unknown: {unknown} has no rule; declare it, or use bench.declare_work for the operation"
+        source = (
+            f"unknown: {unknown} has no rule; declare it, or use bench.declare_work for the "
+            f"operation"
+        )
     else:
-        source = f"counted by the profiler's rules: {textwrap.shorten(names, MAX_TEXT, placeholder=' ...')}"
+        source = (
+            f"counted by the profiler's rules: "
+            f"{textwrap.shorten(names, MAX_TEXT, placeholder=' ...')}"
+        )
     declared = ", ".join(name for name in COUNTS if name not in missing)
     extra: dict[str, Any] = {"work": f"{source}; {declared} as declared" if declared else source}
     if unknown or not working:
         return replace(blank, extra=extra)
     if "flops" in missing:
         extra |= {"matmul_flops": sum(call.matmul_flops for call in working), "count": len(working)}
-    return replace(blank, extra=extra, **{name: sum(getattr(call, name) for call in working) for name in missing})
+    return replace(
+        blank,
+        extra=extra,
+        **{name: sum(getattr(call, name) for call in working) for name in missing},
+    )

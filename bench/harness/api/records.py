@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 class JudgedRecord(Record):
     """A record of a measurement, evaluated against the ceilings of its machine.
 
-    Times are seconds per call: `median_s`, `ci95_s` (its 95 % interval), `samples_s`. `flags` are data-quality flags,
-    with their reasons in `flag_reasons`. The judged keys are attributes too, None if a count or a ceiling is unknown:
-    `flops_per_s`; `bytes_per_s`, compulsory bytes read and written; `intensity`, FLOP per compulsory byte; `mfu` and
-    `mbu`, fractions of the dense peak of the dtype and of the memory bandwidth; `roofline_pct`, percent of min(peak,
-    intensity x bandwidth); `bound`, which is `compute`, `memory`, `launch` or `mixed`.
+    Times are seconds per call: `median_s`, `ci95_s` (its 95 % interval), `samples_s`. `flags` are
+    data-quality flags, with their reasons in `flag_reasons`. The judged keys are attributes too,
+    None if a count or a ceiling is unknown: `flops_per_s`; `bytes_per_s`, compulsory bytes read and
+    written; `intensity`, FLOP per compulsory byte; `mfu` and `mbu`, fractions of the dense peak of
+    the dtype and of the memory bandwidth; `roofline_pct`, percent of min(peak, intensity x
+    bandwidth); `bound`, which is `compute`, `memory`, `launch` or `mixed`.
     """
 
     environment: Environment
@@ -49,7 +50,12 @@ class JudgedRecord(Record):
         if isinstance(record, cls):
             return record
         values = {each.name: getattr(record, each.name) for each in fields(Record)}
-        return cls(**values, environment=environment, judged=judged(environment, [record])[0], result=result)
+        return cls(
+            **values,
+            environment=environment,
+            judged=judged(environment, [record])[0],
+            result=result,
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name in JUDGED_KEYS:
@@ -79,7 +85,13 @@ class JudgedRecord(Record):
             copies = f" ({self.copies} copies of the inputs)" if (self.copies or 1) > 1 else ""
             facts += [
                 ("median", f"{format_time(self.median_s)} (95 % CI {low} to {high})"),
-                ("samples", f"{len(self.samples_s)} of {launches} call{'s' * (launches != 1)} each, by {self.method}"),
+                (
+                    "samples",
+                    (
+                        f"{len(self.samples_s)} of {launches} call{'s' * (launches != 1)} each, by "
+                        f"{self.method}"
+                    ),
+                ),
                 ("cache", f"{self.cache}{copies}"),
                 ("reached", self._reached()),
                 ("work", self._work()),
@@ -91,17 +103,28 @@ class JudgedRecord(Record):
 
     def _reached(self) -> str:
         shown = [format_rate(self.flops_per_s, "FLOP/s") if self.flops else None]
-        shown.append(format_rate(self.bytes_per_s, "B/s") if self.bytes_read or self.bytes_written else None)
+        shown.append(
+            format_rate(self.bytes_per_s, "B/s") if self.bytes_read or self.bytes_written else None
+        )
         rates = ", ".join(text for text in shown if text)
         if self.roofline_pct is not None:
-            return f"{rates}; {format_percent(self.roofline_pct)} of the roofline, bound by {self.bound}"
+            return (
+                f"{rates}; {format_percent(self.roofline_pct)} of the roofline, bound by "
+                f"{self.bound}"
+            )
         if not rates or self.environment.hardware.get("entries"):
             return rates
         return f"{rates}; no ceiling is known; run python -m bench calibrate"
 
     def _work(self) -> str:
-        names = {"FLOP": self.flops, "bytes read": self.bytes_read, "bytes written": self.bytes_written}
-        counts = ", ".join(f"{count:,} {name}" for name, count in names.items() if count is not None)
+        names = {
+            "FLOP": self.flops,
+            "bytes read": self.bytes_read,
+            "bytes written": self.bytes_written,
+        }
+        counts = ", ".join(
+            f"{count:,} {name}" for name, count in names.items() if count is not None
+        )
         source = str(self.extra.get("work", ""))
         return f"{counts} ({source})" if counts and source else counts or source
 
@@ -115,8 +138,12 @@ class Records(tuple[JudgedRecord, ...]):
     """Op in the name of the run file; empty: that of the first record."""
     _render: Render | None
 
-    def __new__(cls, environment: Environment, records: Iterable[Record], render: Render | None = None) -> Self:
-        """Evaluate the records against the ceilings of their environment; `render` prints another table."""
+    def __new__(
+        cls, environment: Environment, records: Iterable[Record], render: Render | None = None
+    ) -> Self:
+        """Evaluate the records against the ceilings of their environment; `render` prints another
+        table.
+        """
         new = super().__new__(cls, (JudgedRecord.of(record, environment) for record in records))
         new.environment, new._render = environment, render
         return new
@@ -126,10 +153,12 @@ class Records(tuple[JudgedRecord, ...]):
         return to_frame(Run(Path(), self.environment, self))
 
     def plot(self, path: Path | str | None = None, theme: str = "light") -> Figure:
-        """Plot the records on the roofline of their machine, `light` or `dark`; a notebook shows what is returned.
+        """Plot the records on the roofline of their machine, `light` or `dark`; a notebook shows
+        what is returned.
 
         Raises:
-            PlotError: the plot cannot be drawn, or not written to `path`, which ends in .png, .svg or .pdf.
+            PlotError: the plot cannot be drawn, or not written to `path`, which ends in .png, .svg
+                or .pdf.
         """
         return plot_run(self.environment, list(self), None if path is None else Path(path), theme)
 
@@ -141,7 +170,9 @@ class Records(tuple[JudgedRecord, ...]):
             UsageError: a record has no dtype, which run files require.
         """
         if not all(record.dtype for record in self):
-            raise UsageError("a record has no dtype, as with complex numbers; set dtype= to save it")
+            raise UsageError(
+                "a record has no dtype, as with complex numbers; set dtype= to save it"
+            )
         op = self.op or (self[0].op if self else "function")
         writer = RunWriter.create(self.environment, op, Path(path) if path is not None else None)
         try:

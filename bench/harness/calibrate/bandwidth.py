@@ -1,10 +1,11 @@
 """Memory bandwidth of this machine for each mix of reads and writes, and its launch floor.
 
-A GPU runs torch's kernels and the Triton kernels of `kernels/bandwidth` in several configurations; a CPU runs torch's.
-Bytes are counted as in STREAM: the operands, without cache lines that a store may read first.
+A GPU runs torch's kernels and the Triton kernels of `kernels/bandwidth` in several configurations;
+a CPU runs torch's. Bytes are counted as in STREAM: the operands, without cache lines that a store
+may read first.
 
-Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
-December 1995, for copy and triad, and for arrays of at least four times the cache.
+Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE
+TCCA Newsletter, December 1995, for copy and triad, and for arrays of at least four times the cache.
 """
 
 from __future__ import annotations
@@ -69,8 +70,14 @@ def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
             continue
         read, written = MIX_RATIOS[mix]
         bytes_written = rate.candidate.work * written // (read + written)
-        work = {"flops": 0, "bytes_read": rate.candidate.work - bytes_written, "bytes_written": bytes_written}
-        measured.append(setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **work))
+        work = {
+            "flops": 0,
+            "bytes_read": rate.candidate.work - bytes_written,
+            "bytes_written": bytes_written,
+        }
+        measured.append(
+            setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **work)
+        )
     return measured
 
 
@@ -82,7 +89,8 @@ def operand_bytes(device: Device) -> int:
     affordable = min(wanted, free // ARRAYS_IN_MEMORY) // MIB * MIB
     if affordable < needed // MIB * MIB or not affordable:
         raise NotMeasuredError(
-            f"memory bandwidth needs arrays of {needed / 1e6:.0f} MB, {MIN_CACHES} times the cache, "
+            f"memory bandwidth needs arrays of {needed / 1e6:.0f} MB, {MIN_CACHES} times the "
+            f"cache, "
             f"and {ARRAYS_IN_MEMORY} times as much free memory; {free / 1e6:.0f} MB are free"
         )
     return affordable
@@ -91,9 +99,9 @@ def operand_bytes(device: Device) -> int:
 def filled(device: Device, size_bytes: int) -> Arrays:
     """Return three arrays of random bits on the device.
 
-    Pages that were never written would all be read from one cached page of zeros. On a CPU, each thread first writes
-    its part, because a page is placed on the NUMA node of that thread. The values are in [0, 1) there, because sums of
-    denormal numbers are slow.
+    Pages that were never written would all be read from one cached page of zeros. On a CPU, each
+    thread first writes its part, because a page is placed on the NUMA node of that thread. The
+    values are in [0, 1) there, because sums of denormal numbers are slow.
     """
     import torch
 
@@ -101,7 +109,9 @@ def filled(device: Device, size_bytes: int) -> Arrays:
 
     def array() -> Tensor:
         if not device.is_gpu:
-            return torch.empty(size_bytes // 4).fill_(0.0).uniform_(generator=generator)  # uniform_ runs on one thread
+            return (
+                torch.empty(size_bytes // 4).fill_(0.0).uniform_(generator=generator)
+            )  # uniform_ runs on one thread
         words = torch.empty(size_bytes // 8, dtype=torch.int64, device=device.torch_name)
         return words.random_(-(2**63), None, generator=generator).view(torch.float32)
 
@@ -109,7 +119,9 @@ def filled(device: Device, size_bytes: int) -> Arrays:
 
 
 def candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
-    """Return the configurations of a mix: torch's in fp32 (several on a CPU, because none is tuned) and Triton's."""
+    """Return the configurations of a mix: torch's in fp32 (several on a CPU, because none is tuned)
+    and Triton's.
+    """
     import torch
 
     x, y, out = arrays
@@ -120,7 +132,10 @@ def candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
             ("torch amax", 1, lambda: torch.amax(x, 0, out=number)),
             ("torch dot of two arrays", 2, lambda: torch.dot(x, y, out=number)),
         ],
-        "write": [("torch fill_", 1, lambda: out.fill_(FACTOR)), ("torch zero_", 1, lambda: out.zero_())],
+        "write": [
+            ("torch fill_", 1, lambda: out.fill_(FACTOR)),
+            ("torch zero_", 1, lambda: out.zero_()),
+        ],
         "copy": [
             ("torch copy_", 2, lambda: out.copy_(x)),
             ("torch mul by a number", 2, lambda: torch.mul(x, FACTOR, out=out)),
@@ -146,7 +161,9 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
 
     x, y, out = (array.view(torch.int32) for array in arrays)
     configs = tiles.configs(device.sm_count or 1)
-    sums = torch.empty(x.numel() // min(config.block for config in configs), dtype=torch.int32, device=x.device)
+    sums = torch.empty(
+        x.numel() // min(config.block for config in configs), dtype=torch.int32, device=x.device
+    )
     candidates = []
     for config in configs:
         words = tiles.covered(config, x.numel())
@@ -157,5 +174,7 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
             "copy": (partial(tiles.copy, a, out=c, config=config), 2),
             "triad": (partial(tiles.triad, a, b, out=c, config=config), 3),
         }[mix]
-        candidates.append(_candidate(f"triton v1, {config.label}", operands * tiles.WORD_BYTES * words, call))
+        candidates.append(
+            _candidate(f"triton v1, {config.label}", operands * tiles.WORD_BYTES * words, call)
+        )
     return candidates

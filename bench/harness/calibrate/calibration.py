@@ -1,8 +1,9 @@
 """The ceilings of this machine: the datasheet of a GPU in the GPU table, measurements on a CPU.
 
-A CPU has no datasheet peak that torch could reach. Its ceilings are the fastest copy, triad, read and write of arrays
-much larger than the cache, and the fastest matmul of each dtype. The bandwidths are measured on a GPU too. Ceilings are
-saved with the identity of the machine and measured again if it changes, and on a CPU if a row is above one.
+A CPU has no datasheet peak that torch could reach. Its ceilings are the fastest copy, triad, read
+and write of arrays much larger than the cache, and the fastest matmul of each dtype. The bandwidths
+are measured on a GPU too. Ceilings are saved with the identity of the machine and measured again if
+it changes, and on a CPU if a row is above one.
 
 Any command measures missing ceilings as `python -m bench calibrate --quick` does.
 """
@@ -29,12 +30,20 @@ from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import one_line
 from bench.harness.op import UsageError
 from results.store.runfile import StoreError, lock_file, write_output
-from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, gpus_named, load_gpus, unknown_gpu
+from roofline.gpu_table import (
+    clock_limited_flops_per_s,
+    find_gpu,
+    gpus_named,
+    load_gpus,
+    unknown_gpu,
+)
 from roofline.machine import Ceiling, CeilingError, Machine
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
-    """Return the ceilings of a device that are known without measuring; without a slug, by the driver's name."""
+    """Return the ceilings of a device that are known without measuring; without a slug, by the
+    driver's name.
+    """
     if not device.is_gpu:
         if gpu_slug is not None:
             raise UsageError(f"--gpu {gpu_slug} requires a GPU device, got a CPU; remove --gpu")
@@ -44,11 +53,19 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
     named = gpus_named(device.name, device.memory_bytes, device.sm_count)
     if len(named) == 1:
         return named[0]
-    note = f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; use --gpu to name an entry"
+    note = (
+        f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; use "
+        f"--gpu to name an entry"
+    )
     if named:
         several = ", ".join(candidate.slug for candidate in named)
-        note = f"'{device.name}' is the name of several GPUs ({several}): MFU is blank; use --gpu to name one"
-    gpu = unknown_gpu(device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability)
+        note = (
+            f"'{device.name}' is the name of several GPUs ({several}): MFU is blank; use --gpu "
+            f"to name one"
+        )
+    gpu = unknown_gpu(
+        device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability
+    )
     return replace(gpu, note=note)
 
 
@@ -59,40 +76,65 @@ def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
     gpu = load_gpus().get(ceilings.slug)
     if gpu is None or entry.quantity not in ("flops", "fma"):
         return None
-    return clock_limited_flops_per_s(gpu, entry.name, entry.sm_clock_hz, is_vector=entry.quantity == "fma")
+    return clock_limited_flops_per_s(
+        gpu, entry.name, entry.sm_clock_hz, is_vector=entry.quantity == "fma"
+    )
 
 
 def peak_sentences(ceilings: Machine, dtypes: Iterable[str]) -> list[str]:
-    """Return lines that divide the gap between datasheet and measured peaks into clock and software."""
+    """Return lines that divide the gap between datasheet and measured peaks into clock and
+    software.
+    """
     known = {(entry.kind, entry.quantity, entry.name): entry for entry in ceilings.entries}
     lines = []
     for dtype, quantity in itertools.product(dtypes, ("flops", "fma")):
-        entry, published = (known.get((kind, quantity, dtype)) for kind in ("measured", "datasheet"))
+        entry, published = (
+            known.get((kind, quantity, dtype)) for kind in ("measured", "datasheet")
+        )
         limited = _at_clock(ceilings, entry)
         if entry and entry.sm_clock_hz and published and limited:
-            title, unit = dtype if quantity == "flops" else f"{dtype} FMA", "TOP/s" if dtype == "int8" else "TFLOP/s"
+            title, unit = (
+                dtype if quantity == "flops" else f"{dtype} FMA",
+                "TOP/s" if dtype == "int8" else "TFLOP/s",
+            )
             lines.append(
                 f"{title}: datasheet {published.value / 1e12:.4g} {unit} -> "
                 f"x clock {limited / published.value:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) "
                 f"= {limited / 1e12:.4g} -> "
-                f"x software {entry.value / limited:.2f} -> measured {entry.value / 1e12:.4g} {unit}"
+                f"x software {entry.value / limited:.2f} -> measured {entry.value / 1e12:.4g} "
+                f"{unit}"
             )
     return lines
 
 
 def explaining(ceilings: Machine) -> list[Ceiling]:
-    """Return for each dtype the datasheet's peak at the SM clock of the fastest matmul; no row is compared with it."""
+    """Return for each dtype the datasheet's peak at the SM clock of the fastest matmul; no row is
+    compared with it.
+    """
     explained = []
     for entry in ceilings.entries:
-        if entry.quantity == "flops" and entry.sm_clock_hz and (limited := _at_clock(ceilings, entry)):
-            source = f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x {entry.sm_clock_hz / 1e6:.0f} MHz"
-            peak = Ceiling("flops", entry.name, limited, "clock-limited", source, sm_clock_hz=entry.sm_clock_hz)
+        if (
+            entry.quantity == "flops"
+            and entry.sm_clock_hz
+            and (limited := _at_clock(ceilings, entry))
+        ):
+            source = (
+                f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x "
+                f"{entry.sm_clock_hz / 1e6:.0f} MHz"
+            )
+            peak = Ceiling(
+                "flops", entry.name, limited, "clock-limited", source, sm_clock_hz=entry.sm_clock_hz
+            )
             explained.append(peak)
     return explained
 
 
-def merged(known: Machine, measured: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Machine:
-    """Return the ceilings with new ones, except lower ones that are disturbed or replace a ceiling in `too_low`."""
+def merged(
+    known: Machine, measured: Iterable[Ceiling], too_low: Collection[Ceiling] = ()
+) -> Machine:
+    """Return the ceilings with new ones, except lower ones that are disturbed or replace a ceiling
+    in `too_low`.
+    """
     earlier = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
     better = []
     for new in measured:
@@ -106,10 +148,14 @@ def merged(known: Machine, measured: Iterable[Ceiling], too_low: Collection[Ceil
 def parts_of(
     needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
 ) -> list[tuple[str, Part]]:
-    """Return the parts to measure, the most important first, because a calibration may be interrupted."""
+    """Return the parts to measure, the most important first, because a calibration may be
+    interrupted.
+    """
     parts: list[tuple[str, Part]] = [("launch", bandwidth.launch)] if needs_launch else []
     if mixes:
-        parts.append((f"bandwidth of {', '.join(mixes)}", partial(bandwidth.bandwidth, mixes=mixes)))
+        parts.append(
+            (f"bandwidth of {', '.join(mixes)}", partial(bandwidth.bandwidth, mixes=mixes))
+        )
     parts += [(f"{dtype} matmul", partial(peaks.matmul, dtype=dtype)) for dtype in matmuls]
     return parts + [(f"{dtype} FMA", partial(peaks.fma, dtype=dtype)) for dtype in fmas]
 
@@ -125,7 +171,9 @@ def measure_all(
                 measured, setup.missing = measure_part(name, part, setup)
             else:  # after an illegal access only a new process can use the GPU
                 what = name, part, setup
-                (measured, setup.missing), _ = worker.call(measure_part, *what, timeout_s=worker.OWN_TIMEOUT_S)
+                (measured, setup.missing), _ = worker.call(
+                    measure_part, *what, timeout_s=worker.OWN_TIMEOUT_S
+                )
         except worker.WorkerError as error:
             setup.missing.append(f"{name}: {error}")
         yield measured
@@ -144,9 +192,15 @@ class MeasuredCeilings:
     """The measured ceilings of a device, saved in a file to which missing ones are added."""
 
     def __init__(
-        self, device: Device, directory: Path, note: Callable[[str], object], progress: Callable[[str], object]
+        self,
+        device: Device,
+        directory: Path,
+        note: Callable[[str], object],
+        progress: Callable[[str], object],
     ) -> None:
-        """The file is `directory/<device>/ceilings-<identity>.json`; `note` and `progress` take a line for the user."""
+        """The file is `directory/<device>/ceilings-<identity>.json`; `note` and `progress` take a
+        line for the user.
+        """
         self._device, self._note, self._progress = device, note, progress
         known = environment_facts()["versions"]
         self.identity = {
@@ -159,7 +213,9 @@ class MeasuredCeilings:
             "torch": known["torch"],
             "triton": known["triton"],
             "driver": known["driver"] if device.is_gpu else None,
-            "power_limit_w": gpu_state.modes(device.uuid)["power_limit_w"] if device.is_gpu else None,
+            "power_limit_w": gpu_state.modes(device.uuid)["power_limit_w"]
+            if device.is_gpu
+            else None,
             "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
             "method": 3,
         }
@@ -168,7 +224,9 @@ class MeasuredCeilings:
         self._could_save = True
 
     def load(self) -> tuple[Ceiling, ...]:
-        """Return the saved ceilings of this machine; empty if the file is missing, damaged or another machine's."""
+        """Return the saved ceilings of this machine; empty if the file is missing, damaged or
+        another machine's.
+        """
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["identity"] != self.identity:
@@ -177,12 +235,17 @@ class MeasuredCeilings:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            self._note(f"{self.path}: ignored, the ceilings are measured again: {error or type(error).__name__}")
+            self._note(
+                f"{self.path}: ignored, the ceilings are measured again: "
+                f"{error or type(error).__name__}"
+            )
             return ()
         return tuple(entry for entry in entries if entry.kind == "measured")
 
     def save(self, ceilings: Machine) -> None:
-        """Save the ceilings; if they cannot be written, a note says so and the next run measures them again."""
+        """Save the ceilings; if they cannot be written, a note says so and the next run measures
+        them again.
+        """
         content = ceilings.to_dict() | {"identity": self.identity}
         try:
             write_output(self.path, json.dumps(content, indent=1).encode())
@@ -191,7 +254,9 @@ class MeasuredCeilings:
                 self._note(f"the measured ceilings are not saved: {error}")
             self._could_save = False
 
-    def complete(self, ceilings: Machine, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()) -> Machine:
+    def complete(
+        self, ceilings: Machine, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()
+    ) -> Machine:
         """Return `ceilings` with the measured ones of this machine; missing ones are measured.
 
         Args:
@@ -202,14 +267,19 @@ class MeasuredCeilings:
         wanted = list(dict.fromkeys(dtypes))
         complete = ceilings.with_entries(self.load())
         if too_low:
-            self._note(f"measuring again, because rows are above it: {', '.join(entry.title for entry in too_low)}")
+            self._note(
+                f"measuring again, because rows are above it: "
+                f"{', '.join(entry.title for entry in too_low)}"
+            )
         if any(self._due(complete, wanted, too_low)):
             with self.alone() as has_waited:
                 if has_waited:  # the other command may have measured the same
                     complete = ceilings.with_entries(self.load())
                 setup = Setup(self._device, FULL if too_low else QUICK)
                 parts = parts_of(*self._due(complete, wanted, too_low))
-                for measured in measure_all(parts, setup, lambda name: self._progress(f"calibrating: {name}")):
+                for measured in measure_all(
+                    parts, setup, lambda name: self._progress(f"calibrating: {name}")
+                ):
                     complete = merged(complete, [part.ceiling for part in measured], too_low)
                 self.save(complete)
                 for reason in setup.missing:
@@ -220,7 +290,8 @@ class MeasuredCeilings:
             notes += peak_sentences(complete, wanted)
         if disturbed := [e.title for e in complete.entries if e.disturbed and e.judges(wanted)]:
             notes.append(
-                f"may be too low, because something disturbed the calibration: {', '.join(disturbed)}; "
+                f"may be too low, because something disturbed the calibration: "
+                f"{', '.join(disturbed)}; "
                 "run `python -m bench calibrate` on a quiet machine"
             )
         return replace(complete, note="; ".join(filter(None, notes)) or None)
@@ -232,13 +303,25 @@ class MeasuredCeilings:
 
         Rows on a GPU need its datasheet and the measured bandwidths, no measured matmul.
         """
-        mixes = [entry.name for entry in known.mixes if entry in again] if known.mixes else [*bandwidth.MIXES]
-        unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
-        return known.fastest("launch") is None, mixes, [d for d in unknown if d in peaks.matmul_op().dtypes]
+        mixes = (
+            [entry.name for entry in known.mixes if entry in again]
+            if known.mixes
+            else [*bandwidth.MIXES]
+        )
+        unknown = (
+            [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
+        )
+        return (
+            known.fastest("launch") is None,
+            mixes,
+            [d for d in unknown if d in peaks.matmul_op().dtypes],
+        )
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Let one command at a time measure the ceilings of this machine; yield whether it had to wait."""
+        """Let one command at a time measure the ceilings of this machine; yield whether it had to
+        wait.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.with_suffix(".lock").open("a")

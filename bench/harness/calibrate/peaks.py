@@ -1,8 +1,10 @@
-"""Arithmetic peaks: the fastest matmul of each dtype, and fused multiply-adds (FMA), both with warm caches.
+"""Arithmetic peaks: the fastest matmul of each dtype, and fused multiply-adds (FMA), both with warm
+caches.
 
-The FMA peak comes from a Triton kernel with independent chains in registers, enough to hide the latency of an FMA; its
-instructions are counted in its machine code (`kernels/fma`). A CPU has no FMA peak, because elementwise library
-functions read and write their operands, so they measure cache bandwidth.
+The FMA peak comes from a Triton kernel with independent chains in registers, enough to hide the
+latency of an FMA; its instructions are counted in its machine code (`kernels/fma`). A CPU has no
+FMA peak, because elementwise library functions read and write their operands, so they measure cache
+bandwidth.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from bench.harness.timing.samplers import Call
 
 GPU_EXTENTS = (
     # fastest in bf16 of A100 PCIe, A100 SXM, H100 and H200, GH200, B200, GB200, B300, MI300X
-    *((2048, 5120, 6144), (1024, 10240, 5120), (2048, 2048, 13312), (1024, 15360, 4096), (1792, 16128, 3072)),
+    *(
+        (2048, 5120, 6144),
+        (1024, 10240, 5120),
+        (2048, 2048, 13312),
+        (1024, 15360, 4096),
+        (1792, 16128, 3072),
+    ),
     *((4096, 9728, 2048), (12288, 18432, 1024), (10240, 15360, 8192)),
     # fastest in fp8 of H100, H200, GH200, B200
     *((1024, 9216, 14336), (1280, 4096, 12032), (1024, 14336, 14336), (15360, 4096, 3072)),
@@ -29,8 +37,8 @@ GPU_EXTENTS = (
 )
 """(m, n, k) of the matmuls to try on a GPU.
 
-Source: "Maximum Achievable Matmul FLOPS" of stas00/ml-engineering, compute/accelerator/README.md, a search over
-thousands of shapes; and four squares."""
+Source: "Maximum Achievable Matmul FLOPS" of stas00/ml-engineering, compute/accelerator/README.md, a
+search over thousands of shapes; and four squares."""
 
 CPU_EXTENTS = (
     *((size, size, size) for size in (192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)),
@@ -38,8 +46,8 @@ CPU_EXTENTS = (
 )
 """(m, n, k) of the matmuls to try on a CPU.
 
-Source: on two cores of an AMD EPYC with torch 2.13, 256 and 512 were the fastest in fp32, 512 and 768 in bf16; the
-larger ones are for more cores."""
+Source: on two cores of an AMD EPYC with torch 2.13, 256 and 512 were the fastest in fp32, 512 and
+768 in bf16; the larger ones are for more cores."""
 
 MATMULS_IN_MEMORY = 8  # free memory must hold the three matrices this many times
 MAX_CALL_S = 0.15  # matmuls that would take longer are skipped: each is called a dozen times
@@ -48,7 +56,8 @@ MAX_CALL_S = 0.15  # matmuls that would take longer are skipped: each is called 
 def matmul(setup: Setup, dtype: str) -> list[Measured]:
     case, rate = _fastest(setup, dtype)
     if dtype == "fp16" and not setup.device.is_gpu:
-        # Without fp16 instructions, a CPU is a thousand times slower than with a conversion to fp32.
+        # Without fp16 instructions, a CPU is a thousand times slower than with a conversion to
+        # fp32.
         wide_case, wide = _fastest(setup, "fp32")
         if wide.value > rate.value:
             name = f"{wide.candidate.name}, converted to fp32"
@@ -56,7 +65,10 @@ def matmul(setup: Setup, dtype: str) -> list[Measured]:
     work = matmul_op().work(case)
     fields = {
         **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},
-        **{"fill": "uniform", "options": {"layout": case.options["layout"], "config": rate.candidate.name}},
+        **{
+            "fill": "uniform",
+            "options": {"layout": case.options["layout"], "config": rate.candidate.name},
+        },
     }
     return [setup.measured("flops", dtype, rate, "matmul", case.dtype, dict(case.shape), **fields)]
 
@@ -81,12 +93,20 @@ def cases_of(device: Device, dtype: str) -> list[Case]:
     layout = "nt" if device.is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
     memory_bytes, work = device.free_bytes() // MATMULS_IN_MEMORY, matmul_op().work
     cases = [
-        Case.of("matmul", dtype, {"m": m, "n": n, "k": k}, options_of("matmul"), {"layout": layout, "batch": 1})
+        Case.of(
+            "matmul",
+            dtype,
+            {"m": m, "n": n, "k": k},
+            options_of("matmul"),
+            {"layout": layout, "batch": 1},
+        )
         for m, n, k in (GPU_EXTENTS if device.is_gpu else CPU_EXTENTS)
     ]
     cases = [case for case in cases if work(case).bytes <= memory_bytes]
     if not cases:
-        raise NotMeasuredError(f"no {dtype} matmul in the list fits into {memory_bytes / 1e9:.2g} GB")
+        raise NotMeasuredError(
+            f"no {dtype} matmul in the list fits into {memory_bytes / 1e9:.2g} GB"
+        )
     return sorted(cases, key=lambda case: work(case).flops)
 
 
@@ -101,7 +121,8 @@ ISSUE_SLOTS = 2**22  # warp instructions per scheduler and launch: 2 ms at 2 GHz
 LANES_PER_CLOCK = 128
 """Threads that the four warp schedulers of an SM serve per clock.
 
-Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities: four warp schedulers per SM from 7.0 to 10.0."""
+Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities: four warp schedulers per SM from
+7.0 to 10.0."""
 
 FMA_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 
@@ -110,7 +131,9 @@ def fma(setup: Setup, dtype: str) -> list[Measured]:
     """Return the FMA peak of a GPU in a dtype; an FMA counts as 2 FLOPs."""
     rate = setup.fastest_of(fma_candidates(dtype, setup.device))
     flops = rate.candidate.work
-    return [setup.measured("fma", dtype, rate, "fma", dtype, {"n": max(1, flops // 2)}, flops=flops)]
+    return [
+        setup.measured("fma", dtype, rate, "fma", dtype, {"n": max(1, flops // 2)}, flops=flops)
+    ]
 
 
 def fma_candidates(dtype: str, device: Device) -> list[Candidate]:
@@ -123,15 +146,23 @@ def fma_candidates(dtype: str, device: Device) -> list[Candidate]:
     def prepare(config: Any, elements: int, iterations: int) -> Call:
         ab = fma.coefficients(torch_dtype(dtype), device.torch_name)
         generator = torch.Generator(device=device.torch_name).manual_seed(0)
-        start = torch.rand(elements, device=device.torch_name, generator=generator).to(torch_dtype(dtype))
-        return partial(fma.launch, ab, start, iterations, out=torch.empty_like(start), config=config)
+        start = torch.rand(elements, device=device.torch_name, generator=generator).to(
+            torch_dtype(dtype)
+        )
+        return partial(
+            fma.launch, ab, start, iterations, out=torch.empty_like(start), config=config
+        )
 
     candidates = []
     for config in fma.CONFIGS:
         elements = config.elements(device.sm_count or 1)
-        iterations = ISSUE_SLOTS * LANES_PER_CLOCK // (config.threads_per_sm * config.chains * fma.UNROLL)
+        iterations = (
+            ISSUE_SLOTS * LANES_PER_CLOCK // (config.threads_per_sm * config.chains * fma.UNROLL)
+        )
         flops = fma.flops(elements, iterations)
         candidates.append(
-            Candidate(f"triton v1, {config.label}", flops, partial(prepare, config, elements, iterations))
+            Candidate(
+                f"triton v1, {config.label}", flops, partial(prepare, config, elements, iterations)
+            )
         )
     return candidates

@@ -1,7 +1,7 @@
 """Measures the rate of a configuration, and the fastest of several.
 
-On a CPU the rate is that of the shortest time, as in STREAM, because other processes only add time. On a GPU it is that
-of the median time.
+On a CPU the rate is that of the shortest time, as in STREAM, because other processes only add time.
+On a GPU it is that of the median time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class NotMeasuredError(RuntimeError):
 
 
 class Effort(NamedTuple):
-    """Seconds to measure each configuration; and the fastest again, as the maximum of noisy rates is too high."""
+    """Seconds to measure each configuration; and the fastest again, as the maximum of noisy rates
+    is too high.
+    """
 
     screening_s: float
     confirming_s: float
@@ -98,7 +100,13 @@ class Setup:
         usual = LIMITS[self.device.type]
         warm_up_s = min(usual.warm_up_s, MAX_WARM_UP * seconds)
         # Use all of the time: on a noisy machine the shortest time needs many samples.
-        limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s)
+        limits = replace(
+            usual,
+            min_samples=sys.maxsize,
+            cap_s=seconds,
+            warm_up_s=warm_up_s,
+            warm_up_cap_s=warm_up_s,
+        )
         limits = replace(limits, min_sample_s=max(usual.min_sample_s, self.min_sample_s))
         poller = Poller(self.device)
         sampler = make_sampler([call], self.device, limits, reading=poller)
@@ -109,7 +117,8 @@ class Setup:
     def fastest_of(self, candidates: Sequence[Candidate], slowest_call_s: float = math.inf) -> Rate:
         """Return the rate of the fastest candidate, which is timed again after a screening of all.
 
-        Candidates whose launch would take longer than `slowest_call_s` at the best rate so far are skipped.
+        Candidates whose launch would take longer than `slowest_call_s` at the best rate so far are
+        skipped.
         """
         best, winner, errors = 0.0, None, dict[str, str]()
         for candidate in candidates:
@@ -117,7 +126,9 @@ class Setup:
                 continue
             try:
                 value = self.timed(candidate, self.effort.screening_s).value
-            except Exception as error:  # compilers and drivers raise classes of their own; the others still count
+            except (
+                Exception
+            ) as error:  # compilers and drivers raise classes of their own; the others still count
                 errors[candidate.name] = one_line(error)
                 continue
             if value > best:
@@ -127,16 +138,28 @@ class Setup:
             raise NotMeasuredError(f"all of {len(errors)} configurations failed; {reason}")
         if errors:
             reasons = ", ".join(dict.fromkeys(errors.values()))
-            self.missing.append(f"{'; '.join(errors)}: {reasons}; {winner.name} is the fastest of the others")
+            self.missing.append(
+                f"{'; '.join(errors)}: {reasons}; {winner.name} is the fastest of the others"
+            )
         return self.timed(winner, self.effort.confirming_s)
 
     def measured(
-        self, quantity: str, name: str, rate: Rate, op: str, dtype: str, shape: dict[str, int], **fields: Any
+        self,
+        quantity: str,
+        name: str,
+        rate: Rate,
+        op: str,
+        dtype: str,
+        shape: dict[str, int],
+        **fields: Any,
     ) -> Measured:
         config, samples, telemetry = rate.candidate.name, rate.samples, rate.samples.telemetry
         now, disturbed = datetime.now(UTC), disturbance(telemetry, rate.is_gpu)
         is_limited = any(flag.name == "power-limited" for flag in slowed(telemetry, rate.is_gpu))
-        is_converged = half_width(samples.ci95_s, samples.median_s) <= LIMITS[self.device.type].target_half_width
+        is_converged = (
+            half_width(samples.ci95_s, samples.median_s)
+            <= LIMITS[self.device.type].target_half_width
+        )
         ceiling = Ceiling(
             quantity,
             name,

@@ -31,12 +31,15 @@ MAX_SEED = 2**63 - 1
 
 
 class Words(argparse.Action):
-    """Collects the values of a list option, separated by commas or spaces; the option may be repeated.
+    """Collects the values of a list option, separated by commas or spaces; the option may be
+    repeated.
 
     `const` parses a value.
     """
 
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
         given = values if isinstance(values, list) else [values]
         words = [word.strip() for value in given for word in value.split(",") if word.strip()]
         if not words:
@@ -49,9 +52,13 @@ class Words(argparse.Action):
 
 
 class Output(argparse.Action):
-    """Stores the path of the run file; a path with the suffix of a picture is stored as `--plot`."""
+    """Stores the path of the run file; a path with the suffix of a picture is stored as
+    `--plot`.
+    """
 
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
         is_picture = Path(values).suffix.lower() in PICTURES
         setattr(namespace, "plot" if is_picture else self.dest, values)
 
@@ -90,7 +97,8 @@ def thread_count(text: str) -> int:
 
 
 def path(text: str) -> Path | str:
-    """Return a path; that of a directory to create stays text, because `Path` drops the slash at the end.
+    """Return a path; that of a directory to create stays text, because `Path` drops the slash at
+    the end.
 
     An empty path, such as an unset shell variable, would be the current directory.
     """
@@ -109,16 +117,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--size": LIST | {"help": "bytes of one operand, such as 256MiB or 1GB, instead of a shape"},
     "--provider": LIST | {"help": "implementations to measure"},
     "--baseline": {"metavar": "NAME", "help": "provider to compare the others with"},
-    "--signature": SWITCH | {"help": "print the signature that your own function must have, then exit"},
+    "--signature": SWITCH
+    | {"help": "print the signature that your own function must have, then exit"},
     "--device": {"type": device_name, "help": "cpu, cuda or cuda:N (default: first GPU, else CPU)"},
     "--threads": {
         "metavar": "N",
         "type": thread_count,
-        "help": "number of CPU threads (default: torch's number, limited by affinity and cgroup quota)",
+        "help": "number of CPU threads (default: torch's number, limited by affinity and cgroup "
+        "quota)",
     },
     "--gpu": {
         "metavar": "SLUG",
-        "help": "compare with the limits of this GPU instead of the device's; `python -m roofline gpus` lists all",
+        "help": "compare with the limits of this GPU instead of the device's; `python -m roofline "
+        "gpus` lists all",
     },
     "--budget": {
         "metavar": "SECONDS",
@@ -130,16 +141,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": 0,
         "help": "random seed for the inputs (default: 0)",
     },
-    "--fill": {"choices": FILLS, "default": "uniform", "help": "input values (default: uniform in [-1, 1])"},
+    "--fill": {
+        "choices": FILLS,
+        "default": "uniform",
+        "help": "input values (default: uniform in [-1, 1])",
+    },
     "--cache": {
         "choices": ("cold", "warm"),
         "default": "cold",
-        "help": "cold: calls rotate through copies of the inputs; warm: they reuse one copy (default: cold)",
+        "help": "cold: calls rotate through copies of the inputs; warm: they reuse one copy "
+        "(default: cold)",
     },
     "--timeout": {
         "metavar": "SECONDS",
         "type": number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
-        # The first call compiles and tunes a kernel, which may take a minute; an endless loop takes longer.
+        # The first call compiles and tunes a kernel, which may take a minute; an endless loop takes
+        # longer.
         "default": 120.0,
         "help": "time limit for importing or calling your own function (default: 120)",
     },
@@ -147,15 +164,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "FACTOR",
         "type": number(1, 1e6, "a number from 1 to 1e6"),
         "default": 1.0,
-        "help": "multiply the allowed rounding error; rows that pass only because of this are flagged (default: 1)",
+        "help": "multiply the allowed rounding error; rows that pass only because of this are "
+        "flagged (default: 1)",
     },
-    "--kernels": SWITCH | {"help": "after timing on a GPU, record which kernels one call launches; -v prints them"},
-    "--format": {"choices": TABLE_FORMATS, "default": "table", "help": "output format on stdout (default: table)"},
+    "--kernels": SWITCH
+    | {"help": "after timing on a GPU, record which kernels one call launches; -v prints them"},
+    "--format": {
+        "choices": TABLE_FORMATS,
+        "default": "table",
+        "help": "output format on stdout (default: table)",
+    },
     "--output": {
         "metavar": "PATH",
         "type": path,
         "action": Output,
-        "help": "save the run to this file or directory; a .png, .svg or .pdf path works like --plot",
+        "help": "save the run to this file or directory; a .png, .svg or .pdf path works like "
+        "--plot",
     },
     "--no-save": SWITCH | {"help": "do not save the run"},
     "--plot": {"metavar": "PATH", "type": path, "help": "save a roofline plot: .png, .svg or .pdf"},
@@ -175,7 +199,16 @@ GROUPS = {
     "how to measure": ("--device", "--cache", "--budget"),
     "output": ("--format", "--output", "--plot"),
     ADVANCED: (
-        *("--baseline", "--signature", "--threads", "--gpu", "--seed", "--fill", "--timeout", "--tolerance"),
+        *(
+            "--baseline",
+            "--signature",
+            "--threads",
+            "--gpu",
+            "--seed",
+            "--fill",
+            "--timeout",
+            "--tolerance",
+        ),
         *("--kernels", "--no-save", "--quiet", "--verbose", "--micro-batches", "--optimizer"),
     ),
 }
@@ -188,7 +221,9 @@ def add(parser: Parser, *names: str, **changes: Any) -> None:
     An option that is not in the table, but of one command alone, takes a list.
     """
     for name in names:
-        title = next((title for title, members in GROUPS.items() if name in members), "what to measure")
+        title = next(
+            (title for title, members in GROUPS.items() if name in members), "what to measure"
+        )
         short = [SHORT[name]] if name in SHORT else []
         parser.group(title).add_argument(*short, name, **{**OPTIONS.get(name, LIST), **changes})
 
@@ -196,12 +231,17 @@ def add(parser: Parser, *names: str, **changes: Any) -> None:
 SHORT_LIST = 8
 """Maximum number of known names that a message lists besides suggestions."""
 
-EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, finished rows are saved"
+EXIT_CODES = (
+    "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, "
+    "finished rows are saved"
+)
 
 NOTES = f"`python -m bench explain COLUMN` explains a column of the table\n\n{EXIT_CODES}"
 
 
-def chosen(what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]) -> list[str]:
+def chosen(
+    what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]
+) -> list[str]:
     """Return the known names in a list option without duplicates, or the default."""
     return list(dict.fromkeys(one_of(what, word, known) for word in given or default))
 
@@ -217,7 +257,11 @@ def one_of(what: str, word: str, known: Collection[str]) -> str:
 
 
 def build_parser(
-    family: str, doc: str, examples: Sequence[tuple[str, str]], ops: Sequence[Op], options: Sequence[Option]
+    family: str,
+    doc: str,
+    examples: Sequence[tuple[str, str]],
+    ops: Sequence[Op],
+    options: Sequence[Option],
 ) -> Parser:
     """Return the parser of one family's command."""
     usage = "[--dtype LIST] [--shape LIST] [--provider LIST] [options]"
@@ -227,7 +271,10 @@ def build_parser(
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
     add(parser, "--dtype", help=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
-    text = f"shapes {axes}, or one number for all dimensions; any number may be a range start:stop:step, stop included"
+    text = (
+        f"shapes {axes}, or one number for all dimensions; any number may be a range "
+        f"start:stop:step, stop included"
+    )
     add(parser, "--shape", help=text)
     if all(op.is_sized for op in ops):
         add(parser, "--size")
@@ -261,7 +308,9 @@ def provider_help(family: str) -> str:
 
 
 def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str, str]]) -> Parser:
-    """Return a parser without options; `examples` with their meanings follow the options of --help."""
+    """Return a parser without options; `examples` with their meanings follow the options of
+    --help.
+    """
     lines = [f"  # {meaning}\n  {prog} {arguments}" for arguments, meaning in examples]
     epilog = "\n".join([NOTES, *(["", "examples:", *lines] if lines else [])])
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
@@ -293,9 +342,12 @@ def make_cases(
     try:
         for dtype in chosen_dtypes(dtypes, op):
             usual = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
-            extents = parse_shapes(usual if sizes is None else [_elements(text, dtype) for text in sizes], op)
+            extents = parse_shapes(
+                usual if sizes is None else [_elements(text, dtype) for text in sizes], op
+            )
             values_by_option = [
-                dict.fromkeys(option.parse(word) for word in values.get(option.name) or ()) or [option.default(dtype)]
+                dict.fromkeys(option.parse(word) for word in values.get(option.name) or ())
+                or [option.default(dtype)]
                 for option in options
             ]
             for shape, picked in itertools.product(extents, itertools.product(*values_by_option)):
@@ -308,10 +360,13 @@ def make_cases(
     return cases
 
 
-def chosen_ops(given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]) -> list[tuple[str, Op]]:
+def chosen_ops(
+    given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]
+) -> list[tuple[str, Op]]:
     """Return the ops asked for, each with its family, by default all of `families`.
 
-    A word is the name of an op, or the path of a file with ops of one's own: `mine_op.py`, `mine_op.py:name`.
+    A word is the name of an op, or the path of a file with ops of one's own: `mine_op.py`,
+    `mine_op.py:name`.
     """
     if not given:
         return [(family, op) for family, ops in families.items() for op in ops]
@@ -332,7 +387,9 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
     for name in given or ():
         if name not in op.dtypes:
             if name in DTYPE_BITS:
-                raise UsageError(f"{op.name} has no dtype '{name}'; {op.name} has: {', '.join(op.dtypes)}")
+                raise UsageError(
+                    f"{op.name} has no dtype '{name}'; {op.name} has: {', '.join(op.dtypes)}"
+                )
             one_of("dtype", name, op.dtypes)
     return list(dict.fromkeys(given or [DEFAULT_DTYPE]))
 
@@ -340,7 +397,9 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
 def _elements(text: str, dtype: str) -> str:
     bits, size_bytes = DTYPE_BITS[dtype], parse_size(text)
     if size_bytes * 8 % bits:
-        raise UsageError(f"size '{text}' is not a multiple of the {dtype} element size ({bits // 8} bytes)")
+        raise UsageError(
+            f"size '{text}' is not a multiple of the {dtype} element size ({bits // 8} bytes)"
+        )
     if size_bytes > MAX_EXTENT:
         raise UsageError(f"size '{text}' exceeds 10^18 - 1 bytes")
     return str(size_bytes * 8 // bits)

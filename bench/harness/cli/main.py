@@ -57,7 +57,9 @@ def main(
 
 
 def guarded(
-    parser: argparse.ArgumentParser, body: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
+    parser: argparse.ArgumentParser,
+    body: Callable[[argparse.Namespace], int],
+    argv: Sequence[str] | None,
 ) -> int:
     """Run a command and return its exit code; a user error prints one line."""
     if argv is None:
@@ -82,7 +84,9 @@ def guarded(
             handle_signals((leave, signal.default_int_handler), signal.SIG_IGN)
 
 
-def measured(family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Sequence[str] | None = None) -> Run:
+def measured(
+    family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Sequence[str] | None = None
+) -> Run:
     """Measure the requested rows and return the run, which is not shown yet."""
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
@@ -97,11 +101,15 @@ def measured(family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Seq
     device = device_of(args)
     if device.is_gpu:  # a GPU has other default shapes
         cases = make_all_cases(args, chosen, device.type)
-    settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
+    settings = planning.Settings(
+        args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels
+    )
     rows = []
     for name, op, case in cases:
         usual = {} if names[name] else registry.default_providers(name, device, case.dtype)
-        rows += planning.plan([(op, case)], names[name] or list(usual), device, settings, usual, name)
+        rows += planning.plan(
+            [(op, case)], names[name] or list(usual), device, settings, usual, name
+        )
     command = family if is_own(family) else f"bench.{family}"
     run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
     measure_run(run, rows)
@@ -135,7 +143,8 @@ def device_of(args: argparse.Namespace) -> Device:
         return detected
     if detected.is_gpu:
         raise UsageError(
-            f"--threads {args.threads} requires a CPU device, got a GPU; add --device cpu or remove --threads"
+            f"--threads {args.threads} requires a CPU device, got a GPU; add --device cpu or "
+            f"remove --threads"
         )
     return device.cpu_device(args.threads)
 
@@ -143,7 +152,8 @@ def device_of(args: argparse.Namespace) -> Device:
 def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
     """Replace the handlers of Ctrl-C and SIGTERM if they are in `known`.
 
-    While rows are measured, both raise `KeyboardInterrupt`, so finished rows are saved. Batch systems send SIGTERM.
+    While rows are measured, both raise `KeyboardInterrupt`, so finished rows are saved. Batch
+    systems send SIGTERM.
     """
     for number in SIGNALS:
         if signal.getsignal(number) in known:
@@ -180,8 +190,8 @@ def check_places(args: argparse.Namespace) -> None:
 def check_output(path: Path | str, replaces: bool = False) -> None:
     """Reject a path that cannot be written, before measuring.
 
-    A file is created in the directory or its nearest existing parent, because permissions do not cover read-only and
-    virtual file systems.
+    A file is created in the directory or its nearest existing parent, because permissions do not
+    cover read-only and virtual file systems.
 
     Args:
         path: a file or an existing directory; text is a directory to create.
@@ -189,14 +199,18 @@ def check_output(path: Path | str, replaces: bool = False) -> None:
     """
     is_directory, path = isinstance(path, str), Path(path)
     if path.is_file() and path.stat().st_size and not (replaces or is_directory):
-        raise UsageError(f"{path} exists and is not empty; runs are not overwritten, choose another --output")
+        raise UsageError(
+            f"{path} exists and is not empty; runs are not overwritten, choose another --output"
+        )
     directory = (path if is_directory or path.is_dir() else path.parent).absolute()
     nearest = next(parent for parent in (directory, *directory.parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another path") from None
+        raise UsageError(
+            f"cannot write {path}: {nearest}: {error.strerror}; choose another path"
+        ) from None
 
 
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
@@ -205,7 +219,10 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
     names = list(dict.fromkeys(baseline + (args.provider or [])))
     check_providers(names, [family])
     if baseline and names == baseline:
-        raise UsageError(f"--baseline {args.baseline} needs other providers to compare with; name them with --provider")
+        raise UsageError(
+            f"--baseline {args.baseline} needs other providers to compare with; name them with "
+            f"--provider"
+        )
     return names
 
 
@@ -218,7 +235,9 @@ def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
     problems = [find(name).problem if is_user_kernel(name) else None for name in unique]
     for family in dict.fromkeys(families):
         known = provider_names(family)
-        if unknown := next((name for name in unique if not is_user_kernel(name) and name not in known), None):
+        if unknown := next(
+            (name for name in unique if not is_user_kernel(name) and name not in known), None
+        ):
             listed = ", ".join((*known, USER_KERNEL))
             raise UsageError(f"unknown provider '{unknown}' for {family}; choose from {listed}")
     if problems and all(problems):

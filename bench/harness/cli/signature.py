@@ -22,7 +22,7 @@ use the current stream. It must not change its inputs, and must write every elem
 from {module} import OPS
 
 TORCH = {{op.name: op.eager for op in OPS}}
-'''
+'''  # noqa: E501
 
 FUNCTION = '''
 
@@ -35,26 +35,39 @@ def {function}({inputs}, out):
 '''
 
 EXTENTS = (48, 80, 112, 176)
-"""Extents that identify axes: all different, not used as constants by ops, multiples of 16 for narrow dtypes."""
+"""Extents that identify axes: all different, not used as constants by ops, multiples of 16 for
+narrow dtypes.
+"""
 
 
-def print_signatures(family: str, ops: Sequence[Op], dtypes: Sequence[str] | None, options: Sequence[Option]) -> int:
+def print_signatures(
+    family: str, ops: Sequence[Op], dtypes: Sequence[str] | None, options: Sequence[Option]
+) -> int:
     """Print a file with a function for each of `ops`, and return the exit code."""
     chosen = [(op, chosen_dtypes(dtypes, op)[0]) for op in ops]
     name = chosen[0][0].name
-    names = {"command": command_of(family), "module": Path(family).stem if is_own(family) else f"bench.{family}"}
-    head = HEAD.format(**names, name=name, dtype=chosen[0][1], file="mine.py", function=name.replace("-", "_"))
+    names = {
+        "command": command_of(family),
+        "module": Path(family).stem if is_own(family) else f"bench.{family}",
+    }
+    head = HEAD.format(
+        **names, name=name, dtype=chosen[0][1], file="mine.py", function=name.replace("-", "_")
+    )
     print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
     return 0
 
 
 def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
-    """Return a function with the parameters of an op, their shapes and dtypes, and a call of torch."""
+    """Return a function with the parameters of an op, their shapes and dtypes, and a call of
+    torch.
+    """
     from bench.harness.data.inputs import Filler, torch_dtype
     from bench.harness.providers.user_kernel import input_names
 
     axes = dict(zip(op.axes, EXTENTS, strict=False))
-    case = Case.of(op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options})
+    case = Case.of(
+        op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options}
+    )
     tensors = op.make_inputs(case, Filler("zeros", dtype, None))
     names = input_names(op)
     if len(names) < len(tensors):  # the last one takes several
@@ -67,10 +80,17 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     inputs = ", ".join(operands)
     operands["out"] = _shape(op.output_shape(case), axes), str(torch_dtype(op.output_dtype(dtype)))
     widths = max(map(len, operands)), max(len(shape) for shape, _ in operands.values())
-    lines = [f"    {name:<{widths[0]}}  {shape:<{widths[1]}}  {kind}" for name, (shape, kind) in operands.items()]
+    lines = [
+        f"    {name:<{widths[0]}}  {shape:<{widths[1]}}  {kind}"
+        for name, (shape, kind) in operands.items()
+    ]
     function = op.name.replace("-", "_")
     return FUNCTION.format(
-        function=function, inputs=inputs, formula=op.formula, operands="\n".join(lines), name=op.name
+        function=function,
+        inputs=inputs,
+        formula=op.formula,
+        operands="\n".join(lines),
+        name=op.name,
     )
 
 

@@ -1,4 +1,6 @@
-"""`python -m bench calibrate`: measures the ceilings of this machine and saves them for every other command."""
+"""`python -m bench calibrate`: measures the ceilings of this machine and saves them for every other
+command.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ DESCRIPTION = """\
 Measure the ceilings of this machine and save them for the other bench commands.
 
 Measured: the bandwidth of four mixes of reads and writes, the fastest matmul of each data
-type, fused multiply-adds (GPU only), and the shortest launch. On a GPU, clock and power are recorded.
+type, fused multiply-adds (GPU only), and the shortest launch. On a GPU, clock and power are
+recorded.
 
 Rows on a CPU are compared with these ceilings. Rows on a GPU in the GPU table are compared
 with its datasheet, and the measured ceilings are shown too. The ceilings are valid until
@@ -38,10 +41,21 @@ exit codes: 0 ok; 1 nothing could be measured; 2 usage, or records could not be 
 
 examples:
   python -m bench calibrate                        # under two minutes on a CPU, five on a GPU
-  python -m bench calibrate --quick --dtype bf16   # under half a minute on a CPU, one on a GPU"""
+  python -m bench calibrate --quick --dtype bf16   # under half a minute on a CPU, one on a GPU"""  # noqa: E501
 
 COLUMNS = (
-    *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "p5", "p95", "config", "work_per_launch"),
+    *(
+        "quantity",
+        "name",
+        "value",
+        "unit",
+        "ci95_low",
+        "ci95_high",
+        "p5",
+        "p95",
+        "config",
+        "work_per_launch",
+    ),
     *("sm_clock_hz", "memory_clock_hz", "power_w", "flops_per_j", "at_power_limit", "measured_at"),
 )
 """Columns of CSV and Markdown."""
@@ -57,16 +71,27 @@ DTYPES = {
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--quick", action="store_true", help="take a third of the time; wider intervals")
-    text = "data types of matmuls and FMAs (default: bf16,fp32 on a CPU; all supported ones on a GPU)"
+    parser.add_argument(
+        "--quick", action="store_true", help="take a third of the time; wider intervals"
+    )
+    text = (
+        "data types of matmuls and FMAs (default: bf16,fp32 on a CPU; all supported ones on a GPU)"
+    )
     add(parser, "--dtype", help=text)
     add(parser, "--device", "--threads", *OUTPUT[:-1])
     add(parser, "--verbose", help="print each ceiling when it is measured")
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    from bench.harness.calibrate.calibration import MeasuredCeilings, measure_all, merged, peak_sentences
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
+    from bench.harness.calibrate.calibration import (
+        MeasuredCeilings,
+        measure_all,
+        merged,
+        peak_sentences,
+    )
     from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
     from bench.harness.run import Run
@@ -95,9 +120,13 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
                     run.keep(record)
                     value = value_text(ceiling.value, ceiling.unit)
                     if ceiling not in run.ceilings.entries:
-                        rejected.append(f"{ceiling.title}: {value} may be too low; the earlier value is kept")
+                        rejected.append(
+                            f"{ceiling.title}: {value} may be too low; the earlier value is kept"
+                        )
                     if args.verbose:
-                        progress.note(f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}")
+                        progress.note(
+                            f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}"
+                        )
                 progress.advance()
     assert run.environment is not None
     run.environment = replace(run.environment, hardware=run.ceilings.to_dict())
@@ -112,18 +141,26 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     return INTERRUPTED if run.is_interrupted else 0 if new else 1
 
 
-def show(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]], path: Path) -> None:
+def show(
+    run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]], path: Path
+) -> None:
     from bench.harness.run import print_path
     from roofline.picture.figure import plot_run
 
     args, environment = run.args, run.environment
     assert environment is not None
-    print_out(table_of(run, ceilings, notes).render(args.format), f"; the ceilings are saved in {path}")
+    print_out(
+        table_of(run, ceilings, notes).render(args.format), f"; the ceilings are saved in {path}"
+    )
     print_path("ceilings", path, args.format)
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
     if args.plot is not None:
-        plot_run(environment, [record for record in run.records if record.op == "calibrate-matmul"], args.plot)
+        plot_run(
+            environment,
+            [record for record in run.records if record.op == "calibrate-matmul"],
+            args.plot,
+        )
         print_path("plot", args.plot, args.format)
     run.raise_if_unsaved()
 
@@ -135,7 +172,9 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
     device = setup.device
     wanted = args.dtype or DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
     dtypes = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
-    setup.missing += [f"{d}: not supported by {device.name}" for d in args.dtype or () if d not in dtypes]
+    setup.missing += [
+        f"{d}: not supported by {device.name}" for d in args.dtype or () if d not in dtypes
+    ]
     fmas = [d for d in dtypes if device.is_gpu and d in peaks.FMA_DTYPES]
     return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas)
 
@@ -156,18 +195,30 @@ def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence
         print_header(environment, (), console)
         print_lines(console, "" if ceilings else "\nno ceiling was measured")
         if ceilings:
-            print_grid(console, columns_of(ceilings), [entry.config or "" for entry in ceilings], "by")
+            print_grid(
+                console, columns_of(ceilings), [entry.config or "" for entry in ceilings], "by"
+            )
         missing = [f"not measured: {reason}" for reason in notes["not_measured"]]
-        print_lines(console, "", *map(printable, (*notes["decomposition"], *missing, *notes["doubts"])))
+        print_lines(
+            console, "", *map(printable, (*notes["decomposition"], *missing, *notes["doubts"]))
+        )
 
-    return Table(rows=lambda: list(map(row_of, ceilings)), columns=COLUMNS, document=content, draw=draw)
+    return Table(
+        rows=lambda: list(map(row_of, ceilings)), columns=COLUMNS, document=content, draw=draw
+    )
 
 
 def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
     facts = {
-        "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT for entry in ceilings],
+        "SM clock": [
+            f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT
+            for entry in ceilings
+        ],
         "power": [f"{entry.power_w:.0f} W" if entry.power_w else ABSENT for entry in ceilings],
-        "per J": [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else ABSENT for entry in ceilings],
+        "per J": [
+            f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else ABSENT
+            for entry in ceilings
+        ],
     }
     known = [(title, texts) for title, texts in facts.items() if set(texts) != {ABSENT}]
     return [
@@ -175,7 +226,10 @@ def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
         Column("of", [entry.name for entry in ceilings]),
         Column("value", [value_text(entry.value, entry.unit) for entry in ceilings], "right"),
         Column("95% CI", [interval_text(entry) for entry in ceilings], goes_below=4),
-        *(Column(title, texts, "right", leaves=turn) for turn, (title, texts) in enumerate(known, 1)),
+        *(
+            Column(title, texts, "right", leaves=turn)
+            for turn, (title, texts) in enumerate(known, 1)
+        ),
     ]
 
 
@@ -184,7 +238,9 @@ def doubts(records: Sequence[Record]) -> list[str]:
     names: dict[str, dict[str, None]] = {}
     for record in records:
         for flag in record.flags:
-            names.setdefault(flag, {})[f"{record.op.removeprefix('calibrate-')} {record.dtype}"] = None
+            names.setdefault(flag, {})[f"{record.op.removeprefix('calibrate-')} {record.dtype}"] = (
+                None
+            )
     return [f"{flag}: may be too low: {', '.join(flagged)}" for flag, flagged in names.items()]
 
 
@@ -201,7 +257,9 @@ def value_text(value: float, unit: str) -> str:
 
 
 def interval_text(ceiling: Ceiling) -> str:
-    """Return the interval; on a CPU it is that of the median, because the value is the fastest sample."""
+    """Return the interval; on a CPU it is that of the median, because the value is the fastest
+    sample.
+    """
     if ceiling.ci95 is None:
         return ABSENT
     low, high = ceiling.ci95

@@ -21,23 +21,26 @@ if TYPE_CHECKING:
     from bench.harness.run import Run
 
 DESCRIPTION = """\
-Compare providers. For each case (one op, shape and dtype), all providers are timed once per round, in random order, for
-many rounds, so that drift in machine speed affects all providers alike. The ratio of two times is taken within each
-round. Each provider is verified before and after the timing.
+Compare providers. For each case (one op, shape and dtype), all providers are timed once per round,
+in random order, for many rounds, so that drift in machine speed affects all providers alike. The
+ratio of two times is taken within each round. Each provider is verified before and after the
+timing.
 
 verdicts, from the ratio of the candidate's time to the baseline's:
-  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin, and still is after Holm correction
+  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin, and still is after Holm
+                   correction
   SAME             the whole interval is within the margin
   UNSURE           anything else; the reason is printed
 
-The verdicts of a case are checked after 20, 40, 80, ... rounds. A case ends when none of its verdicts is UNSURE, after
-10 s of rounds, or when --budget runs out. The interval is widened because the check is repeated; with --rounds there is
-one check, and the interval is narrower.
+The verdicts of a case are checked after 20, 40, 80, ... rounds. A case ends when none of its
+verdicts is UNSURE, after 10 s of rounds, or when --budget runs out. The interval is widened because
+the check is repeated; with --rounds there is one check, and the interval is narrower.
 
-Your own functions in --provider run in a separate process for each case. If one of them crashes, it is listed with the
-reason, and everything else is still measured. All FILE:FUNCTION arguments share one process. If one of them crashes,
-the command ends with an error that names it.
-Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict should be SAME."""
+Your own functions in --provider run in a separate process for each case. If one of them crashes, it
+is listed with the reason, and everything else is still measured. All FILE:FUNCTION arguments share
+one process. If one of them crashes, the command ends with an error that names it.
+Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict
+should be SAME."""
 
 EPILOG = """\
 exit codes: 0 ok; 1 SLOWER (or UNSURE, see --fail-on), or a wrong result; 2 usage; 3 no such device; 130 interrupted
@@ -47,7 +50,7 @@ examples:
   python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   # with itself
   python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
   python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure
-  python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""
+  python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""  # noqa: E501
 
 
 def add_parser(commands: Any, families: Iterable[str]) -> None:
@@ -56,18 +59,23 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
 
 def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     functions = (
-        "your own functions, instead of --op. If a file defines make_inputs(), all functions are called with the "
+        "your own functions, instead of --op. If a file defines make_inputs(), all functions are "
+        "called with the "
         "arguments that it returns; otherwise each parameter gets a tensor of --shape and --dtype"
     )
-    parser.group("what to measure").add_argument("functions", nargs="*", metavar="FILE:FUNCTION", help=functions)
+    parser.group("what to measure").add_argument(
+        "functions", nargs="*", metavar="FILE:FUNCTION", help=functions
+    )
     of_op = (
-        "operations of `python -m bench list`, or files that define some; `--op NAME --help` lists the options of NAME"
+        "operations of `python -m bench list`, or files that define some; `--op NAME --help` "
+        "lists the options of NAME"
     )
     add(parser, "--op", help=of_op)
     add(parser, "--dtype", help="data types (default: bf16; fp32 for FILE:FUNCTION)")
     add(parser, "--size")
     shapes = (
-        "shapes, written as in `python -m bench.FAMILY` (default: the op's own); for FILE:FUNCTION one shape "
+        "shapes, written as in `python -m bench.FAMILY` (default: the op's own); for "
+        "FILE:FUNCTION one shape "
         "for all parameters (8x256x64), or one for each (8x256x64,64x64)"
     )
     add(parser, "--shape", help=shapes)
@@ -76,14 +84,32 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
         add(parser, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
     names = "torch, torch-compile, triton-vN, path/to/file.py:function, package.module:function"
     add(parser, "--provider", help=f"implementations to compare, at least two: {names}")
-    add(parser, "--baseline", help="provider to compare with, added if --provider lacks it (default: the first)")
+    add(
+        parser,
+        "--baseline",
+        help="provider to compare with, added if --provider lacks it (default: the first)",
+    )
     whole = number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int)
-    add(parser, "--device", "--threads", "--gpu", "--seed", *INPUTS, "--format", "--output", "--no-save", "--quiet")
+    add(
+        parser,
+        "--device",
+        "--threads",
+        "--gpu",
+        "--seed",
+        *INPUTS,
+        "--format",
+        "--output",
+        "--no-save",
+        "--quiet",
+    )
     add(parser, "--budget")
     advanced = parser.group(ADVANCED)
     add_margin(advanced)
     advanced.add_argument(
-        "--rounds", metavar="N", type=whole, help="run exactly N rounds, and check the verdicts once at the end"
+        "--rounds",
+        metavar="N",
+        type=whole,
+        help="run exactly N rounds, and check the verdicts once at the end",
     )
     advanced.add_argument(
         "--fail-on",
@@ -114,7 +140,9 @@ def reserved_names() -> set[str]:
     return {name.replace("_", "-") for name in taken}
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
     from bench.harness.providers.registry import is_user_kernel
@@ -142,15 +170,22 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     device = main.device_of(args)
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
     planned = main.make_all_cases(args, ops, device.type)
-    cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
+    cases = [
+        plan([(op, case)], providers, device, settings, family=family)
+        for family, op, case in planned
+    ]
     if all(rows[0].refused for rows in cases):
         raise refused_all(rows[0].refused for rows in cases if rows[0].refused)
-    policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
+    policy = ComparePolicy(
+        args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1)
+    )
     saved = policy.to_dict() | settings.to_dict() | {"baseline": providers[0]}
     with Run(args, "bench", "compare", device, saved, argv) as run:
         run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
         if args.baseline is None:
-            run.progress.note(f"baseline: {providers[0]}, the first provider; --baseline names another")
+            run.progress.note(
+                f"baseline: {providers[0]}, the first provider; --baseline names another"
+            )
         measure_cases(run, cases, policy)
         run.judge_again()
     return show(run)
@@ -166,13 +201,16 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
     if len(names) < 2:
         given = f"only {names[0]}" if names else "none"
         raise UsageError(
-            f"expected at least two providers, got {given}; use --provider torch,torch-compile, or repeat one"
+            f"expected at least two providers, got {given}; use --provider torch,torch-compile, "
+            f"or repeat one"
         )
     return names
 
 
 def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
-    """Measure case by case; the records of a case are saved when all its providers are verified again."""
+    """Measure case by case; the records of a case are saved when all its providers are verified
+    again.
+    """
     from bench.harness.compare.interleave import interleave_safely
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
@@ -207,8 +245,16 @@ def show(run: Run) -> int:
 
     args = run.args
     assert run.environment is not None
-    compared = compare_live(run.environment, run.records, run.settings["baseline"], run.settings["margin"])
-    code = USAGE if run.problem else INTERRUPTED if run.is_interrupted else exit_code(compared, args.fail_on)
+    compared = compare_live(
+        run.environment, run.records, run.settings["baseline"], run.settings["margin"]
+    )
+    code = (
+        USAGE
+        if run.problem
+        else INTERRUPTED
+        if run.is_interrupted
+        else exit_code(compared, args.fail_on)
+    )
     if not compared.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
     if compared.rows or args.format == "json":
@@ -216,7 +262,10 @@ def show(run: Run) -> int:
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
     if not compared.rows:
-        say("nothing was compared" + ("" if run.is_interrupted else f": {describe(compared.unmatched[-1])}"))
+        say(
+            "nothing was compared"
+            + ("" if run.is_interrupted else f": {describe(compared.unmatched[-1])}")
+        )
     elif args.plot is not None:
         save_picture(draw(compared), args.plot)
         print_path("plot", args.plot, args.format)

@@ -1,4 +1,6 @@
-"""`python -m bench compare a.py:f b.py:f`: your own functions on the same arguments, without an op."""
+"""`python -m bench compare a.py:f b.py:f`: your own functions on the same arguments, without an
+op.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +29,42 @@ MAKE_INPUTS = "make_inputs"
 """Name of the function in a user's file that returns the arguments of one call."""
 
 
-def filled(args: argparse.Namespace, function: Callable[..., Any], device: Device) -> tuple[Any, ...]:
-    """Return the arguments of a call if no file has `make_inputs`: a tensor of `--shape` for each parameter."""
+def filled(
+    args: argparse.Namespace, function: Callable[..., Any], device: Device
+) -> tuple[Any, ...]:
+    """Return the arguments of a call if no file has `make_inputs`: a tensor of `--shape` for each
+    parameter.
+    """
     if not args.shape:
-        raise UsageError(f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype")
-    required = [each for each in inspect.signature(function).parameters.values() if is_required(each)]
+        raise UsageError(
+            f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
+        )
+    required = [
+        each for each in inspect.signature(function).parameters.values() if is_required(each)
+    ]
     if len(args.shape) not in (1, len(required)):
         names = ", ".join(each.name for each in required)
         name = args.functions[0]
-        raise UsageError(f"expected one --shape for all parameters of {name}, or {len(required)}: {names}")
+        raise UsageError(
+            f"expected one --shape for all parameters of {name}, or {len(required)}: {names}"
+        )
     fill = Filler(args.fill, args.dtype[0], device, args.seed)
     shapes = args.shape * len(required) if len(args.shape) == 1 else args.shape
     return tuple(fill(*shape) for shape in shapes)
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
-    is_positional = parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    is_positional = parameter.kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
     return is_positional and parameter.default is inspect.Parameter.empty
 
 
 def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
-    """Measure the functions that the arguments name, in a worker, and return the run, not shown yet."""
+    """Measure the functions that the arguments name, in a worker, and return the run, not shown
+    yet.
+    """
     args.functions = names = checked_names(args)
     args.shape, args.dtype = [extents(text) for text in args.shape or ()], args.dtype or ["fp32"]
     if len(args.dtype) > 1:
@@ -55,14 +72,18 @@ def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
     main.check_places(args)
     worker.start_server()
     device = main.device_of(args)
-    policy = ComparePolicy(args.margin, args.budget or 10.0, args.rounds, args.seed, rows=len(names) - 1)
+    policy = ComparePolicy(
+        args.margin, args.budget or 10.0, args.rounds, args.seed, rows=len(names) - 1
+    )
     settings = policy.to_dict() | {"fill": args.fill, "cache": args.cache, "baseline": names[0]}
     with Run(args, "bench", "compare", device, settings, argv) as run:
         run.ceilings = known_ceilings(device)
         run.start(None)
         run.progress.say(", ".join(names))
         try:
-            records, _ = worker.call(measure_in_worker, args, device, policy, timeout_s=args.timeout)
+            records, _ = worker.call(
+                measure_in_worker, args, device, policy, timeout_s=args.timeout
+            )
         except worker.WorkerError as error:
             culprit = "" if error.index is None else f"{names[error.index]}: "
             raise UsageError(f"{culprit}{error}") from None
@@ -72,7 +93,9 @@ def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
 
 
 def checked_names(args: argparse.Namespace) -> list[str]:
-    """Return the functions, the baseline first; what shows without running a file is reported here."""
+    """Return the functions, the baseline first; what shows without running a file is reported
+    here.
+    """
     for option in ("op", "provider", "size"):
         if getattr(args, option) is not None:
             raise UsageError(f"functions are compared without --{option}; remove it")
@@ -93,7 +116,9 @@ def checked_names(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def measure_in_worker(args: argparse.Namespace, device: Device, policy: ComparePolicy) -> list[Record]:
+def measure_in_worker(
+    args: argparse.Namespace, device: Device, policy: ComparePolicy
+) -> list[Record]:
     """Import the functions, make their arguments and time them in turns."""
     functions: dict[str, Callable[..., Any]] = {}
     modules: list[ModuleType] = []
@@ -104,7 +129,9 @@ def measure_in_worker(args: argparse.Namespace, device: Device, policy: CompareP
             modules.append(source.module())
             functions[name] = getattr(modules[-1], source.function)
     with guarded_call(MAKE_INPUTS):
-        made = next((vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None)
+        made = next(
+            (vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None
+        )
     protocol.announce(runs=False)
     baseline = functions[args.functions[0]]
     if made is None:

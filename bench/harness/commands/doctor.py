@@ -1,4 +1,6 @@
-"""`python -m bench doctor`: checks whether everything works on this machine, and how small a change is detectable."""
+"""`python -m bench doctor`: checks whether everything works on this machine, and how small a change
+is detectable.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ Nothing is saved or changed. A check that fails does not stop the others.
 exit codes: 0 ready to measure; 1 a check is bad; 2 usage; 3 no such device; 130 interrupted"""
 
 OK, NOTE, BAD = "ok", "note", "bad"
-"""Status of a finding: as expected; worth knowing; measurements are wrong or too noisy until it is fixed."""
+"""Status of a finding: as expected; worth knowing; measurements are wrong or too noisy until it is
+fixed.
+"""
 
 COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
@@ -56,7 +60,9 @@ GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
 
 MAX_ROUNDS = 400
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
-"""Extent of the square matmul that is compared: a millisecond or less, so a few seconds hold hundreds of pairs."""
+"""Extent of the square matmul that is compared: a millisecond or less, so a few seconds hold
+hundreds of pairs.
+"""
 
 MAX_CHANGE_PCT = 5.0  # a larger smallest detectable change gets advice
 
@@ -65,14 +71,23 @@ LARGE = {
     "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
     "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),
 }
-"""Family, op, dtype and shape of rows with an expected rate; the copies move 2 x 64 and 2 x 512 MiB."""
+"""Family, op, dtype and shape of rows with an expected rate; the copies move 2 x 64 and 2 x 512
+MiB.
+"""
 
 PUBLISHED = Path(__file__).with_name("published.toml")
 MIN_FRACTION = {"published": 0.8, "datasheet": 0.6}
-"""Smaller fractions of the expected value get a note. Only one shape is measured, and no GPU reaches its datasheet."""
+"""Smaller fractions of the expected value get a note. Only one shape is measured, and no GPU
+reaches its datasheet.
+"""
 
 BAD_FRACTION = 0.5  # below this fraction of the expected value, something is wrong
-REPORTED_FLAGS = ("not-captured", "above-roof", "throttled", "not-cold")  # small cases always have others
+REPORTED_FLAGS = (
+    "not-captured",
+    "above-roof",
+    "throttled",
+    "not-cold",
+)  # small cases always have others
 
 
 @dataclass(frozen=True)
@@ -144,7 +159,8 @@ class Checkup:
             "versions": environment_facts()["versions"],
             "seconds": time.perf_counter() - self.began,
             "findings": [asdict(finding) for finding in self.findings],
-            **{"self_comparison": None, "smallest_detectable_change_pct": None, "settling": None} | self.noise,
+            **{"self_comparison": None, "smallest_detectable_change_pct": None, "settling": None}
+            | self.noise,
             "records": [record.to_dict() for record in self.records],
         }
         return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
@@ -164,7 +180,9 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
     from bench.harness.device.device import environment_facts
@@ -179,7 +197,11 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     is_interrupted = False
     with closing(Progress(args.quiet)) as progress:
         checkup = Checkup(args, device, ceilings_of(device, None), families, progress)
-        known = ", ".join(f"{name} {version}" for name, version in environment_facts()["versions"].items() if version)
+        known = ", ".join(
+            f"{name} {version}"
+            for name, version in environment_facts()["versions"].items()
+            if version
+        )
         gpu = "" if checkup.ceilings.slug == device.slug else f", {checkup.ceilings.slug}"
         checkup.print(f"{device.name} ({device.slug}{gpu}), {known}")
         try:
@@ -189,7 +211,11 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     checkup.save()
     counts = Counter(finding.status for finding in checkup.findings)
     counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
-    verdict = ("fit: ready to measure", "green") if checkup.is_fit else ("not fit: see the lines marked bad", "red")
+    verdict = (
+        ("fit: ready to measure", "green")
+        if checkup.is_fit
+        else ("not fit: see the lines marked bad", "red")
+    )
     checkup.print(f" ({counted}; {time.perf_counter() - checkup.began:.0f} s)", *verdict)
     if args.format != "table":
         print_out(checkup.text(args.format))
@@ -215,7 +241,9 @@ def check_all(checkup: Checkup) -> None:
         except StoreError:  # --output cannot be written
             raise
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
-            checkup.add(Finding(name, BAD, one_line(error), "what depends on it cannot be measured"))
+            checkup.add(
+                Finding(name, BAD, one_line(error), "what depends on it cannot be measured")
+            )
 
 
 def device_check(checkup: Checkup) -> Iterator[Finding]:
@@ -229,7 +257,11 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
     if checkup.ceilings.note:
         yield finding("GPU table", checkup.ceilings.note, "name the entry with --gpu")
     advice = "short kernels are flagged `tick-limited`; use larger cases"
-    yield finding("timer resolution", f"{tick_s * 1e9:.3g} ns", advice if tick_s > MAX_TICK_S[device.type] else "")
+    yield finding(
+        "timer resolution",
+        f"{tick_s * 1e9:.3g} ns",
+        advice if tick_s > MAX_TICK_S[device.type] else "",
+    )
     cache = f"{device.cache_bytes / 1e6:.3g} MB of last-level cache"
     yield finding("free memory", f"{device.free_bytes() / 1e9:.3g} GB, {cache}")
 
@@ -239,7 +271,10 @@ def host_findings(device: Device) -> Iterator[Finding]:
 
     (allowed, quota), state = usable_cores(), host_state()
     cores = len(allowed)
-    yield finding("cores", f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""))
+    yield finding(
+        "cores",
+        f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""),
+    )
     if quota is not None:
         is_within = (device.threads or 0) <= max(1.0, quota)
         advice = "fewer threads are used" if is_within else "threads will be throttled; use fewer"
@@ -247,10 +282,16 @@ def host_findings(device: Device) -> Iterator[Finding]:
         yield finding("cpu quota", text, advice if quota < cores else "")
     if (load := state["load_average"]) is not None:
         advice = "wait for other processes; noisy rows are flagged `preempted`"
-        yield finding("load", f"{load:g} over the last minute", advice if load > BUSY_LOAD * cores else "")
+        yield finding(
+            "load", f"{load:g} over the last minute", advice if load > BUSY_LOAD * cores else ""
+        )
     if (governor := state["governor"]) is not None:
         is_slow = governor in ("powersave", "conservative") and not device.is_gpu
-        yield finding("governor", governor, "the clock follows the load slowly; measure longer" if is_slow else "")
+        yield finding(
+            "governor",
+            governor,
+            "the clock follows the load slowly; measure longer" if is_slow else "",
+        )
 
 
 def gpu_findings(uuid: str | None) -> Iterator[Finding]:
@@ -267,26 +308,36 @@ def gpu_findings(uuid: str | None) -> Iterator[Finding]:
         advice = "compare only with runs under the same limit" if limit_w < default_w else ""
         yield finding("power limit", f"{limit_w:g} W, {default_w:g} W by default", advice)
     if limiting := [event for event in gpu_state.clock_events(uuid) or () if event != "gpu_idle"]:
-        yield finding("clock events", ", ".join(limiting), "the clock is limited now; see `throttle` in the rows")
+        yield finding(
+            "clock events",
+            ", ".join(limiting),
+            "the clock is limited now; see `throttle` in the rows",
+        )
     if (processes := ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
         yield _sharing_finding([int(process.pid) for process in processes])
     if rows := ask("nvmlDeviceGetRemappedRows"):
         text, advice = "no row remapping pending", ""
         if rows[2]:
-            text, advice = "a row remapping is pending", "the GPU must be reset by its administrator"
+            text, advice = (
+                "a row remapping is pending",
+                "the GPU must be reset by its administrator",
+            )
         if rows[3]:
             text, advice = "row remapping failed", "the card must be replaced"
         yield finding("memory", text, advice, is_bad=bool(advice))
 
 
 def _sharing_finding(pids: list[int]) -> Finding:
-    # This process uses the GPU too; in a container the driver lists it by its process ID on the host.
+    # This process uses the GPU too; in a container the driver lists it by its process ID on the
+    # host.
     name, others = "other processes", [pid for pid in pids if pid != os.getpid()]
     if not others:
         return finding(name, "none seen")
     may_be_own = len(others) == len(pids)
     text = f"{len(others)} compute processes: {', '.join(map(str, others[:5]))}"
-    advice = "wait for them or stop them" + ("; in a container one of them is this process" if may_be_own else "")
+    advice = "wait for them or stop them" + (
+        "; in a container one of them is this process" if may_be_own else ""
+    )
     return finding(name, text, advice, is_bad=len(others) > 1 or not may_be_own)
 
 
@@ -301,8 +352,12 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
         x = torch.ones(1, device=checkup.device.torch_name)
         graph = samplers.GraphSampler([lambda: x.add_(0)], GRAPH_LAUNCHES)
         graph.sample()  # the first one also moves the graph to the GPU
-        launch_s = median([graph.sample() for _ in range(GRAPH_SAMPLES)]) / graph.launches_per_sample
-        yield judged(f"launch in a graph of {GRAPH_LAUNCHES}", checkup.ceilings, "launch", "launch", launch_s)
+        launch_s = (
+            median([graph.sample() for _ in range(GRAPH_SAMPLES)]) / graph.launches_per_sample
+        )
+        yield judged(
+            f"launch in a graph of {GRAPH_LAUNCHES}", checkup.ceilings, "launch", "launch", launch_s
+        )
 
 
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
@@ -317,17 +372,36 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
     checkup.noise = {
         "self_comparison": asdict(comparison) | {"case": baseline.case},
         "smallest_detectable_change_pct": change_pct,
-        "settling": {"settled": baseline.settled, "seconds": None if baseline.settled else warm_up_s},
+        "settling": {
+            "settled": baseline.settled,
+            "seconds": None if baseline.settled else warm_up_s,
+        },
     }
-    advice = "" if baseline.settled else "something changes the clock or uses the cores; find it, or wait"
-    yield finding("settled", f"{'within' if baseline.settled else 'not within'} {warm_up_s:g} s of work", advice)
+    advice = (
+        ""
+        if baseline.settled
+        else "something changes the clock or uses the cores; find it, or wait"
+    )
+    yield finding(
+        "settled",
+        f"{'within' if baseline.settled else 'not within'} {warm_up_s:g} s of work",
+        advice,
+    )
     if disturbed := disturbance(baseline.telemetry, checkup.device.is_gpu):
         yield finding("other work", disturbed.reason, "wait until it ends, or stop it", is_bad=True)
     is_same = comparison.verdict == SAME
     text = f"{comparison.reason} ({comparison.pairs} pairs of matmul {baseline.case})"
-    advice = "" if is_same else "too noisy for comparisons of 1 %: stop other processes, or use a larger --budget"
-    yield finding("one kernel against itself", f"{comparison.verdict}: {text}", advice, is_bad=not is_same)
-    advice = "use a quieter machine, or more time per comparison" if change_pct > MAX_CHANGE_PCT else ""
+    advice = (
+        ""
+        if is_same
+        else "too noisy for comparisons of 1 %: stop other processes, or use a larger --budget"
+    )
+    yield finding(
+        "one kernel against itself", f"{comparison.verdict}: {text}", advice, is_bad=not is_same
+    )
+    advice = (
+        "use a quieter machine, or more time per comparison" if change_pct > MAX_CHANGE_PCT else ""
+    )
     yield finding("smallest detectable change", f"{change_pct:.2g} %", advice)
 
 
@@ -341,10 +415,19 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
 
     device, args, matmul = checkup.device, checkup.args, checkup.families["matmul"][0]
     settings = Settings(cache="warm", seed=args.seed)
-    cases = make_cases(matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])])
+    cases = make_cases(
+        matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])]
+    )
     rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
     policy = ComparePolicy(DEFAULT_MARGIN, budget_s=args.budget, rounds=MAX_ROUNDS, seed=args.seed)
-    how = device, None, policy, Budget(device, settings), worker.OWN_TIMEOUT_S, checkup.progress.note
+    how = (
+        device,
+        None,
+        policy,
+        Budget(device, settings),
+        worker.OWN_TIMEOUT_S,
+        checkup.progress.note,
+    )
     baseline, candidate = interleave_safely(rows, *how, in_worker=not release(device))
     if baseline.status != "ok" or candidate.status != "ok":
         raise RuntimeError(f"{baseline.status}: {baseline.reason or candidate.reason}")
@@ -363,10 +446,14 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
         op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
         if op is not None:
             cases = make_cases(op, options_of(family), checkup.device.type, ["bf16"])
-            yield from rows_of(checkup, family, op, min(cases, key=lambda case: op.work(case).bytes))
+            yield from rows_of(
+                checkup, family, op, min(cases, key=lambda case: op.work(case).bytes)
+            )
 
 
-def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False) -> Iterator[Finding]:
+def rows_of(
+    checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False
+) -> Iterator[Finding]:
     from bench.harness import worker
     from bench.harness.measure.isolated import measure_isolated
     from bench.harness.measure.measure_row import measure_row, release
@@ -378,7 +465,11 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
     for row in plan([(op, case)], list(providers), device, settings, providers, family):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
         how = row, device, checkup.ceilings, limits
-        record = measure_row(*how) if release(device) else measure_isolated(*how, timeout_s=worker.OWN_TIMEOUT_S)
+        record = (
+            measure_row(*how)
+            if release(device)
+            else measure_isolated(*how, timeout_s=worker.OWN_TIMEOUT_S)
+        )
         checkup.records.append(record)
         yield row_finding(record, checkup.ceilings, is_large)
 
@@ -386,10 +477,16 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
 def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
     name, median_s = f"{record.op} {record.dtype} {record.case}, {record.provider}", record.median_s
     if record.status in ("failed", "invalid"):
-        return Finding(name, BAD, f"{record.status}: {record.reason}", "its result or time cannot be used")
+        return Finding(
+            name, BAD, f"{record.status}: {record.reason}", "its result or time cannot be used"
+        )
     if record.status != "ok" or median_s is None:
         return Finding(name, NOTE, f"{record.status}: {record.reason}")
-    flags = [f"{flag}: {record.flag_reasons.get(flag, '')}" for flag in record.flags if flag in REPORTED_FLAGS]
+    flags = [
+        f"{flag}: {record.flag_reasons.get(flag, '')}"
+        for flag in record.flags
+        if flag in REPORTED_FLAGS
+    ]
     if not is_large:
         rated = Finding(name, OK, f"{format_time(median_s)}; verified", measured=median_s, unit="s")
     elif record.op == "matmul":
@@ -413,19 +510,29 @@ def judged(name: str, ceilings: Machine, quantity: str, ceiling: str, value: flo
     if kind == "datasheet" and fraction > 1:
         status, advice = BAD, "faster than the datasheet: the time or the GPU table is wrong"
     elif fraction < BAD_FRACTION:
-        status, advice = BAD, "less than half: check clocks, power limit and other processes before measuring"
+        status, advice = (
+            BAD,
+            "less than half: check clocks, power limit and other processes before measuring",
+        )
     elif fraction < MIN_FRACTION[kind]:
         status, advice = NOTE, "lower than expected: check the clock and the power limit"
-    text += f", {format_percent(100 * fraction)} of the {value_text(expected, unit)} expected ({kind})"
+    text += (
+        f", {format_percent(100 * fraction)} of the {value_text(expected, unit)} expected ({kind})"
+    )
     return Finding(name, status, text, advice, value, unit, expected, source)
 
 
 def expected_of(ceilings: Machine, quantity: str, name: str) -> tuple[float, str, str] | None:
-    """Return the expected value, its kind (`published` or `datasheet`) and its source; None if none is known."""
+    """Return the expected value, its kind (`published` or `datasheet`) and its source; None if none
+    is known.
+    """
     import tomllib
 
     for record in tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["record"]:
-        if ceilings.slug in record["gpus"] and (record["quantity"], record["name"]) == (quantity, name):
+        if ceilings.slug in record["gpus"] and (record["quantity"], record["name"]) == (
+            quantity,
+            name,
+        ):
             return record["value"], "published", record["source"]
     name = "memory" if quantity == "bandwidth" else name
     for entry in ceilings.entries:

@@ -1,4 +1,6 @@
-"""`python -m bench explain TERM`: the meaning of a flag, column, verdict, bound or term, and what to do about it."""
+"""`python -m bench explain TERM`: the meaning of a flag, column, verdict, bound or term, and what
+to do about it.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +24,52 @@ examples:
   python -m bench explain not-converged   # a flag
   python -m bench explain memory 40%      # a memory-bound row at 40 % of its ceiling"""
 
-KINDS = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS, "terms": TERMS}
+KINDS = {
+    "flags": FLAGS,
+    "columns": COLUMNS,
+    "rows": ROWS,
+    "verdicts": VERDICTS,
+    "bounds": BOUNDS,
+    "terms": TERMS,
+}
 ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge"}
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("explain", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
-        "words", metavar="WORD", nargs="*", help="flag, column, verdict or term; or a bound and a percentage"
+        "words",
+        metavar="WORD",
+        nargs="*",
+        help="flag, column, verdict or term; or a bound and a percentage",
     )
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
     print_out("\n".join(answer(" ".join(args.words))) + "\n")
     return 0
 
 
 def answer(text: str) -> list[str]:
-    """Return the lines about a term, or about a bound with a fraction of its ceiling; the whole glossary if no text."""
+    """Return the lines about a term, or about a bound with a fraction of its ceiling; the whole
+    glossary if no text.
+    """
     if not text:
-        return [line for kind, words in KINDS.items() for line in ("", f"{kind}:", *listed(words))][1:]
+        return [line for kind, words in KINDS.items() for line in ("", f"{kind}:", *listed(words))][
+            1:
+        ]
     text = ALIASES.get(text.lower(), text)
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
         bound = known_as(before.removesuffix(" at").removesuffix("-bound"), BOUNDS)
         share_pct = float(share.rstrip("%"))
         if bound not in BOUNDS or not share_pct > 0:
-            raise UsageError(f"expected a bound ({', '.join(BOUNDS)}) and a percentage above 0, got '{text}'")
+            raise UsageError(
+                f"expected a bound ({', '.join(BOUNDS)}) and a percentage above 0, got '{text}'"
+            )
         return lines_about(bound, share_pct)
     matches = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
     for words in KINDS.values():
@@ -57,11 +77,18 @@ def answer(text: str) -> list[str]:
             matches.append(words[name])
     if not matches:
         known = [word for words in KINDS.values() for word in words]
-        raise UsageError(f"unknown term '{text}'; {did_you_mean(text, known) or '`python -m bench explain` lists all'}")
+        raise UsageError(
+            f"unknown term '{text}'; "
+            f"{did_you_mean(text, known) or '`python -m bench explain` lists all'}"
+        )
     parts = [
         part
         for word in matches
-        for part in ((f"{word.kind}: ", word.meaning), ("what to do: ", word.advice), ("read on: ", word.source))
+        for part in (
+            (f"{word.kind}: ", word.meaning),
+            ("what to do: ", word.advice),
+            ("read on: ", word.source),
+        )
     ]
     return [f"{title}{text}" for title, text in parts if text]
 

@@ -1,4 +1,6 @@
-"""`python -m bench fleet-report DIR...`: which device of a fleet is slow, by how much, why, and what to do about it."""
+"""`python -m bench fleet-report DIR...`: which device of a fleet is slow, by how much, why, and
+what to do about it.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ exit codes of nagios: 0 all ok; 1 one is suspect or unstable; 2 slow; 3 unmeasur
 
 examples:
   torchrun --nproc-per-node 8 -m bench.fleet --quick -o fleet/
-  python -m bench fleet-report fleet/ --history last-week/ --format json"""
+  python -m bench fleet-report fleet/ --history last-week/ --format json"""  # noqa: E501
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("fleet-report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("directories", metavar="DIR", nargs="+", type=Path, help="directory of the ranks' run files")
+    parser.add_argument(
+        "directories", metavar="DIR", nargs="+", type=Path, help="directory of the ranks' run files"
+    )
     text = "directories of earlier runs, to compare each device with its own history"
     parser.add_argument("--history", metavar="DIR", nargs="+", type=Path, default=[], help=text)
     parser.add_argument("--all", action="store_true", help="show devices that are ok too")
@@ -36,7 +40,9 @@ def add_parser(commands: Any) -> None:
     parser.group("output").add_argument("--format", choices=formats, default="table", help=text)
     add_picture(parser)
     text = "meaning of the exit codes (default: own)"
-    parser.group(ADVANCED).add_argument("--exit-codes", choices=("own", "nagios"), default="own", help=text)
+    parser.group(ADVANCED).add_argument(
+        "--exit-codes", choices=("own", "nagios"), default="own", help=text
+    )
     parser.set_defaults(run=run)
     if {"nagios", "--exit-codes=nagios"} & {*sys.argv}:  # 2 would be critical
         parser.error = lambda message: sys.exit(NO_DEVICE if fail(parser.prog, message) else None)
@@ -60,7 +66,10 @@ def run(args: argparse.Namespace, *_: object) -> int:
         is_known = isinstance(error, StoreError | OutputError)
         if is_known and not is_nagios:
             raise
-        say(f"{args.prog}: {'error' if is_known else f'internal error: {type(error).__name__}'}: {error}")
+        say(
+            f"{args.prog}: {'error' if is_known else f'internal error: {type(error).__name__}'}: "
+            f"{error}"
+        )
         return NO_DEVICE
     for note in notes:
         say(f"note: {note}")

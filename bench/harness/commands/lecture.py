@@ -1,4 +1,6 @@
-"""`python -m bench lecture`: the statements of lecture notes, corrected, with what this machine measures."""
+"""`python -m bench lecture`: the statements of lecture notes, corrected, with what this machine
+measures.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
     from bench.harness.lecture.measured import Figure
 
 DESCRIPTION = """\
-The statements of five study notes on CS336 lecture 2 in the order of the lecture: what the notes say, what is right,
-what this machine measures, and the commands that give both. The measured rows are saved as one run.
+The statements of five study notes on CS336 lecture 2 in the order of the lecture: what the notes
+say, what is right, what this machine measures, and the commands that give both. The measured rows
+are saved as one run.
 
 Sections: {sections}."""
 
@@ -38,16 +41,21 @@ examples:
 BUDGET_S = {False: 160.0, True: 32.0}
 """Default budget by `--quick`, including calibration."""
 
-ASYNCHRONOUS = "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
+ASYNCHRONOUS = (
+    "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
+)
 SYNCHRONOUS = (
-    "Nothing is asynchronous on a CPU: a call returns when its result is finished. The caller's overhead is what a "
+    "Nothing is asynchronous on a CPU: a call returns when its result is finished. The caller's "
+    "overhead is what a "
     "timer would read if it were, as on a GPU without synchronizing."
 )
 
 
 def add_parser(commands: Any) -> None:
     sections = ", ".join(f"{index} {name}" for index, name in enumerate(SECTIONS, 1))
-    parser = commands.add_parser("lecture", description=DESCRIPTION.format(sections=sections), epilog=EPILOG)
+    parser = commands.add_parser(
+        "lecture", description=DESCRIPTION.format(sections=sections), epilog=EPILOG
+    )
     last = len(SECTIONS)
     section = number(1, last, f"an integer from 1 to {last}", int)
     add(parser, "--section", const=section, help=f"sections, 1 to {last} (default: all)")
@@ -55,12 +63,16 @@ def add_parser(commands: Any) -> None:
     add(parser, "--device", "--threads", "--gpu", "--seed", "--format")
     defaults = f"{BUDGET_S[False]:g}, with --quick {BUDGET_S[True]:g}"
     add(parser, "--budget", help=f"time limit, including the calibration (default: {defaults})")
-    parser.group("output").add_argument("-o", "--output", dest="page", metavar="PATH", type=path, help="HTML page")
+    parser.group("output").add_argument(
+        "-o", "--output", dest="page", metavar="PATH", type=path, help="HTML page"
+    )
     add(parser, "--no-save", "--quiet", "--verbose")
     parser.set_defaults(run=run, output=None, plot=None)
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
     from bench.harness.cli import main
 
     if args.page is not None:
@@ -75,7 +87,9 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     notes = load_notes()
     claims = [claim for claim in notes["claims"] if claim["subject"] in chosen]
     args.budget = args.budget or BUDGET_S[args.quick]
-    figures = {claim["claim"]: FIGURES[claim["claim"]] for claim in claims if claim["claim"] in FIGURES}
+    figures = {
+        claim["claim"]: FIGURES[claim["claim"]] for claim in claims if claim["claim"] in FIGURES
+    }
     plan = measured.Measurements(figures.values(), args, device)
     args.no_save = args.no_save or plan.is_empty
     lecture = Run(args, "bench", "lecture", device, plan.settings.to_dict(), argv)
@@ -87,7 +101,11 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
     table = Table(
         rows=lambda: rows,
-        document=lambda: {"environment": environment, "rows": rows, "synchronize": {"rows": trap, "note": note}},
+        document=lambda: {
+            "environment": environment,
+            "rows": rows,
+            "synchronize": {"rows": trap, "note": note},
+        },
         draw=lambda console: _print_sections(console, rows, trap, note),
     )
     saved = lecture.writer.path if lecture.writer else None
@@ -98,7 +116,12 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         from bench.harness.lecture.page import write_page
 
         shown = [row | {"figure": figure_text(row)} for row in rows]
-        texts = {"summary": summary(rows), "titles": notes["notes"], "trap": trap_texts(trap), "note": note}
+        texts = {
+            "summary": summary(rows),
+            "titles": notes["notes"],
+            "trap": trap_texts(trap),
+            "note": note,
+        }
         write_page(args.page, lecture.environment, lecture.records, shown, **texts)
         print_path("page", args.page, args.format)
     lecture.raise_if_unsaved()
@@ -116,13 +139,18 @@ def _check_page(page: Path | str) -> None:
 
 
 def _row(
-    claim: Mapping[str, Any], figure: Figure | None, measurements: Mapping[str, Any], sizes: Mapping[str, Any]
+    claim: Mapping[str, Any],
+    figure: Figure | None,
+    measurements: Mapping[str, Any],
+    sizes: Mapping[str, Any],
 ) -> dict[str, Any]:
     from bench.harness.lecture.measured import commands_of, rows_of, value_of
 
     commands = [claim["command"]] if "roofline" in claim["command"] else []
     commands += commands_of(figure, sizes) if figure else []
-    named = [measurements[name] for name in rows_of(figure) if name in measurements] if figure else []
+    named = (
+        [measurements[name] for name in rows_of(figure) if name in measurements] if figure else []
+    )
     return {
         "section": claim["subject"],
         "statement": claim["claim"],
@@ -156,12 +184,20 @@ def figure_text(row: Mapping[str, Any]) -> str:
 def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     marks = {True: "", False: ", impossible"}
     return [
-        (row["timing"], format_time(row["seconds"]), format_share(row["mfu"]) + marks[row["possible"]]) for row in trap
+        (
+            row["timing"],
+            format_time(row["seconds"]),
+            format_share(row["mfu"]) + marks[row["possible"]],
+        )
+        for row in trap
     ]
 
 
 def _print_sections(
-    console: Console, rows: Sequence[Mapping[str, Any]], trap: Sequence[Mapping[str, Any]], note: str
+    console: Console,
+    rows: Sequence[Mapping[str, Any]],
+    trap: Sequence[Mapping[str, Any]],
+    note: str,
 ) -> None:
     for section in dict.fromkeys(row["section"] for row in rows):
         own = [row for row in rows if row["section"] == section]
@@ -178,7 +214,9 @@ def _print_sections(
         if trap and section == SECTIONS[1]:
             titles = ("one matmul, timed", "time", "MFU that it implies")
             cells = zip(*trap_texts(trap), strict=True)
-            print_grid(console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)])
+            print_grid(
+                console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
+            )
             print_lines(console, note, "")
     print_lines(console, summary(rows))
 

@@ -36,10 +36,11 @@ OF_A_MODEL = (
 """Arguments that need a model to run; `--from` rejects them."""
 
 DESCRIPTION = """\
-Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could save.
-FILE:FUNCTION is your function that returns the model to profile: a function without arguments, or a tuple of a module
-or function and its arguments (a dict at the end holds keyword arguments). It runs in a separate process. --signature
-prints a file to start from.
+Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could
+save.
+FILE:FUNCTION is your function that returns the model to profile: a function without arguments, or a
+tuple of a module or function and its arguments (a dict at the end holds keyword arguments). It runs
+in a separate process. --signature prints a file to start from.
 
   python -m bench profile mine.py:make --backward
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
@@ -47,20 +48,30 @@ prints a file to start from.
   python -m bench profile --model llama-3-8b --on h100-sxm,a100-sxm-80gb --dtype bf16
   python -m bench profile --from trace.json.gz
 
-FLOPs and compulsory bytes are counted call by call. Times are those of a step under torch.profiler; the step is timed
-without it too. The remaining time is in the rows unattributed, host-gap and profiler-overhead. Rows flagged unmodelled
-have no rule for their work. Caches are warm, so small operations may exceed the memory roof.
---from takes times and shapes from a trace. The GPU of a trace need not be here: its datasheet is the roofline.
+FLOPs and compulsory bytes are counted call by call. Times are those of a step under torch.profiler;
+the step is timed without it too. The remaining time is in the rows unattributed, host-gap and
+profiler-overhead. Rows flagged unmodelled have no rule for their work. Caches are warm, so small
+operations may exceed the memory roof. --from takes times and shapes from a trace. The GPU of a
+trace need not be here: its datasheet is the roofline.
 
-exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no such device; 130 interrupted"""
+exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
 
 
 def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
     what, advanced = parser.group("what to measure"), parser.group(ADVANCED)
-    what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns the model to profile")
-    what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
-    source = "Chrome trace of torch.profiler(record_shapes=True), .json or .json.gz, instead of a model"
+    what.add_argument(
+        "target",
+        metavar="FILE:FUNCTION",
+        nargs="?",
+        help="function that returns the model to profile",
+    )
+    what.add_argument(
+        "--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`"
+    )
+    source = (
+        "Chrome trace of torch.profiler(record_shapes=True), .json or .json.gz, instead of a model"
+    )
     what.add_argument("--from", metavar="TRACE", dest="source", type=path, help=source)
     advanced.add_argument(
         "--layers",
@@ -73,11 +84,15 @@ def add_parser(commands: Any) -> None:
     add(parser, "--dtype", metavar="NAME", nargs=None, help=dtypes)
     what.add_argument("--backward", action="store_true", help="add the backward pass")
     what.add_argument(
-        "--train", action="store_true", help="add the backward pass and an AdamW step with a learning rate of 0"
+        "--train",
+        action="store_true",
+        help="add the backward pass and an AdamW step with a learning rate of 0",
     )
     on = "print the minimum time on other machines, instead of measuring: GPU slugs, or saved runs"
     add(parser, "--on", help=on)
-    advanced.add_argument("--compile", action="store_true", help="use torch.compile; each fused region is a row")
+    advanced.add_argument(
+        "--compile", action="store_true", help="use torch.compile; each fused region is a row"
+    )
     add(parser, "--signature", help="print a file to start from, and exit")
     add(parser, *MACHINE, "--timeout", *OUTPUT[:-1])
     add(parser, "--verbose", help="show all rows, and a tree of the modules")
@@ -86,11 +101,15 @@ def add_parser(commands: Any) -> None:
     trace = "save the Chrome trace, for Perfetto or speedscope"
     advanced.add_argument("--trace", metavar="PATH", type=path, help=trace)
     rows = number(1, 100_000, "an integer from 1 to 100000", int)
-    advanced.add_argument("--top", metavar="N", type=rows, default=20, help="number of rows shown (default: 20)")
+    advanced.add_argument(
+        "--top", metavar="N", type=rows, default=20, help="number of rows shown (default: 20)"
+    )
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
     from bench.harness.profile import report
@@ -122,11 +141,15 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         for record in records:
             run.keep(record)
         run.judge_again()
-    return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
+    return run.conclude(
+        partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of
+    )
 
 
 def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
-    """Show a trace from a file. Its GPU need not be here; a CPU's trace is compared with the roofs of this machine."""
+    """Show a trace from a file. Its GPU need not be here; a CPU's trace is compared with the roofs
+    of this machine.
+    """
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
     from bench.harness.profile import report
@@ -141,16 +164,22 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     breakdown, gpu, host = from_trace(args.source)
     args.device = "cpu"
     records = report.records_of(breakdown)
-    with Run(args, "bench", "profile", gpu or device_of(args), Settings(cache="warm").to_dict(), argv) as run:
+    with Run(
+        args, "bench", "profile", gpu or device_of(args), Settings(cache="warm").to_dict(), argv
+    ) as run:
         if gpu is None:
             run.start(report.product_dtypes(records))
             if host not in ("", platform.node()):
-                run.progress.note(f"the trace was recorded on '{host}'; the roofs are those of this machine")
+                run.progress.note(
+                    f"the trace was recorded on '{host}'; the roofs are those of this machine"
+                )
         else:
             run.start(None, is_here=False)
         for record in records:
             run.keep(record)
-    return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
+    return run.conclude(
+        partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of
+    )
 
 
 def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any) -> Any:
@@ -160,7 +189,9 @@ def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any)
     if args.target is None:
         return function(args, what)
     try:
-        answer, output = worker.call(function, args, what, timeout_s=args.timeout, step="a call, or the import,")
+        answer, output = worker.call(
+            function, args, what, timeout_s=args.timeout, step="a call, or the import,"
+        )
     except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
@@ -192,7 +223,9 @@ def check(args: argparse.Namespace) -> None:
     if (args.target is None) == (args.model is None):
         raise UsageError("expected one of FILE:FUNCTION, --model NAME and --from TRACE")
     if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in MODEL_DTYPES):
-        raise UsageError(f"--dtype expects one of {', '.join(MODEL_DTYPES)}, got {','.join(args.dtype)}")
+        raise UsageError(
+            f"--dtype expects one of {', '.join(MODEL_DTYPES)}, got {','.join(args.dtype)}"
+        )
     if args.target is not None and args.layers is not None:
         raise UsageError("--layers requires --model; your own function builds its model")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():

@@ -1,4 +1,6 @@
-"""`python -m bench suite`: all ops at their default sizes, the most informative first, in one run file."""
+"""`python -m bench suite`: all ops at their default sizes, the most informative first, in one run
+file.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 
 DESCRIPTION = """\
-Measure every operation at its default sizes; save one run file and a plot. decode-step, which needs a whole model, is
-measured by `python -m bench.decode` only.
+Measure every operation at its default sizes; save one run file and a plot. decode-step, which needs
+a whole model, is measured by `python -m bench.decode` only.
 
-The most informative cases come first, in case --budget or Ctrl-C ends the run early: the largest case of each op
-(matmul, copy, softmax, gelu, rmsnorm and attention before the others), then the next largest.
+The most informative cases come first, in case --budget or Ctrl-C ends the run early: the largest
+case of each op (matmul, copy, softmax, gelu, rmsnorm and attention before the others), then the
+next largest.
 
-`python -m bench list` shows all ops; `python -m bench.<family> --help` has their formulas, FLOPs and bytes."""
+`python -m bench list` shows all ops; `python -m bench.<family> --help` has their formulas, FLOPs
+and bytes."""
 
 EXAMPLES = """\
 examples:
@@ -25,7 +29,17 @@ examples:
   python -m bench suite --budget 20 --plot suite.png   # what fits in 20 seconds
   python -m bench suite --dtype bf16,fp32 --provider torch,torch-compile"""
 
-PREFERRED = ("matmul", "copy", "softmax", "gelu", "rmsnorm", "prefill-attention", "matvec", "decode-attention", "dot")
+PREFERRED = (
+    "matmul",
+    "copy",
+    "softmax",
+    "gelu",
+    "rmsnorm",
+    "prefill-attention",
+    "matvec",
+    "decode-attention",
+    "dot",
+)
 """The most informative ops first: matmul, bandwidth, then other ops of real models."""
 
 Planned = tuple[str, Op, Case]
@@ -39,13 +53,17 @@ def add_parser(commands: Any) -> None:
     )
     add(parser, "--dtype", help="data types; ops skip those that they do not have (default: bf16)")
     add(
-        parser, "--provider", help="implementations; families skip those that they do not have (default: torch, triton)"
+        parser,
+        "--provider",
+        help="implementations; families skip those that they do not have (default: torch, triton)",
     )
     add(parser, *MACHINE, *INPUTS, "--kernels", *OUTPUT)
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
     from bench.harness.cli import main
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
@@ -60,32 +78,45 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     )
     main.check_places(args)
     under_test = main.device_of(args)
-    settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
+    settings = planning.Settings(
+        args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels
+    )
     rows = []
     for family, op, case in by_information(planned(chosen_dtypes, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
         usual = {} if named else registry.default_providers(family, under_test, case.dtype)
-        rows += planning.plan([(op, case)], names if named else list(usual), under_test, settings, usual, family)
+        rows += planning.plan(
+            [(op, case)], names if named else list(usual), under_test, settings, usual, family
+        )
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)
     return run.conclude(draws=True)
 
 
-def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:
+def planned(
+    dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str
+) -> list[Planned]:
     cases = []
     for family, ops in families.items():
         for op in filter(lambda op: op.is_in_suite, ops):
             names = [dtype for dtype in dtypes if dtype in op.dtypes]
             if names:
-                cases += [(family, op, case) for case in make_cases(op, options_of(family), device_type, names)]
+                cases += [
+                    (family, op, case)
+                    for case in make_cases(op, options_of(family), device_type, names)
+                ]
     return cases
 
 
 def by_information(cases: Sequence[Planned]) -> list[Planned]:
-    """Return the largest case of each op, then the next largest; `PREFERRED` ops come first in each group."""
+    """Return the largest case of each op, then the next largest; `PREFERRED` ops come first in each
+    group.
+    """
     groups: dict[tuple[str, str], int] = {}
     ranked = []
-    for family, op, case in sorted(cases, key=lambda entry: entry[1].work(entry[2]).bytes, reverse=True):
+    for family, op, case in sorted(
+        cases, key=lambda entry: entry[1].work(entry[2]).bytes, reverse=True
+    ):
         key = (op.name, case.dtype)
         groups[key] = groups.get(key, -1) + 1
         rank = PREFERRED.index(op.name) if op.name in PREFERRED else len(PREFERRED)

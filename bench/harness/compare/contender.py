@@ -1,4 +1,6 @@
-"""A contender, which is compared with the others of its case, and what contenders share and exchange."""
+"""A contender, which is compared with the others of its case, and what contenders share and
+exchange.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ MAX_SHARED_SAMPLE_S = 0.02
 
 @dataclass(eq=False)
 class Contender(ABC):
-    """A provider or a function that is interleaved with the others of its case; `record` is set at the end."""
+    """A provider or a function that is interleaved with the others of its case; `record` is set at
+    the end.
+    """
 
     blank: Record
     """The record before measuring."""
@@ -35,9 +39,13 @@ class Contender(ABC):
     """Index in the case; the baseline is the first."""
     device: Device
     new_call: Callable[[int], samplers.Call] | None = None
-    """Makes the call on a copy of the inputs again; None for calls so slow that memory placement is irrelevant."""
+    """Makes the call on a copy of the inputs again; None for calls so slow that memory placement is
+    irrelevant.
+    """
     move: Callable[[int], None] | None = None
-    """Moves a copy of the inputs, which all contenders share, to other memory, for later calls of `new_call`."""
+    """Moves a copy of the inputs, which all contenders share, to other memory, for later calls of
+    `new_call`.
+    """
     calls: list[samplers.Call] = field(default_factory=list)
     """A call for each copy of the inputs."""
     cache: str = "cold"
@@ -54,7 +62,9 @@ class Contender(ABC):
 
     @abstractmethod
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        """Verify the first result and make the calls, or set `record`; `earlier` contenders are prepared."""
+        """Verify the first result and make the calls, or set `record`; `earlier` contenders are
+        prepared.
+        """
 
     @abstractmethod
     def finish(self, samples: Samples) -> Record:
@@ -64,7 +74,9 @@ class Contender(ABC):
     def failed(self, error: BaseException) -> Record: ...
 
     def replay_check(self, first: int) -> ReplayCheck | None:
-        """Return the check of a graph of the calls that starts with the copy `first`; None: no check."""
+        """Return the check of a graph of the calls that starts with the copy `first`; None: no
+        check.
+        """
         return None
 
     def attempt(self, step: Callable[[], T]) -> T | None:
@@ -73,7 +85,9 @@ class Contender(ABC):
         protocol.announce(self.index)
         try:
             result = step()
-        except KeyboardInterrupt:  # ends the process while this contender is announced, so it is the culprit
+        except (
+            KeyboardInterrupt
+        ):  # ends the process while this contender is announced, so it is the culprit
             raise
         except BaseException as error:
             self.record = self.failed(error)
@@ -86,7 +100,9 @@ class Contender(ABC):
         calls = [*self.calls[first:], *self.calls[:first]]
         check, limits = self.replay_check(first), LIMITS[self.device.type]
         refusal = check.refusal if check else None
-        self.sampler = samplers.make_sampler(calls, self.device, limits, refusal=refusal, reading=poller)
+        self.sampler = samplers.make_sampler(
+            calls, self.device, limits, refusal=refusal, reading=poller
+        )
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 
     def slot(self) -> tuple[float, ...] | None:
@@ -97,7 +113,9 @@ class Contender(ABC):
             self.calls[0]()
             self.device.synchronize()
         self.first += self.samples * self.sampler.launches_per_sample
-        return tuple(self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples))
+        return tuple(
+            self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples)
+        )
 
 
 def running(contenders: Sequence[Contender]) -> list[Contender]:
@@ -106,15 +124,20 @@ def running(contenders: Sequence[Contender]) -> list[Contender]:
 
 def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.HostSampler]]:
     timed = [(contender, contender.sampler) for contender in running(contenders)]
-    return [(contender, sampler) for contender, sampler in timed if isinstance(sampler, samplers.HostSampler)]
+    return [
+        (contender, sampler)
+        for contender, sampler in timed
+        if isinstance(sampler, samplers.HostSampler)
+    ]
 
 
 def share_launches(contenders: Sequence[Contender]) -> None:
     """Give all contenders on the host's timer as many launches per sample as the fastest one needs.
 
-    On a busy machine some launches take many times as long. A mean over more launches includes one more often, so equal
-    contenders with unequal samples would seem to differ. A contender whose samples would exceed `MAX_SHARED_SAMPLE_S`
-    keeps fewer launches: it is so much slower that its verdict is clear.
+    On a busy machine some launches take many times as long. A mean over more launches includes one
+    more often, so equal contenders with unequal samples would seem to differ. A contender whose
+    samples would exceed `MAX_SHARED_SAMPLE_S` keeps fewer launches: it is so much slower that its
+    verdict is clear.
     """
     hosts = on_host(contenders)
     most_launches = max((sampler.launches_per_sample for _, sampler in hosts), default=1)
@@ -126,14 +149,14 @@ def share_launches(contenders: Sequence[Contender]) -> None:
 class Exchange:
     """Exchanges what may favor one of the contenders on the host's timer, outside the timed rounds.
 
-    Each exchange permutes the copies that contenders start at and makes new call objects. Copies are permuted, not
-    redrawn, so that the time since the last use of a copy stays the same: a contender closer behind another finds more
-    in the cache. With 257 copies of 0.5 MB, a distance of 80 copies instead of 128 made a function 3 % slower than
-    itself.
+    Each exchange permutes the copies that contenders start at and makes new call objects. Copies
+    are permuted, not redrawn, so that the time since the last use of a copy stays the same: a
+    contender closer behind another finds more in the cache. With 257 copies of 0.5 MB, a distance
+    of 80 copies instead of 128 made a function 3 % slower than itself.
 
-    The memory of inputs and results changes the time by up to 2 %, and without moves it would be one random draw for
-    the whole comparison. So all copies move, and the samplers replace their kept results, whenever the rounds since the
-    last move took as long as that move.
+    The memory of inputs and results changes the time by up to 2 %, and without moves it would be
+    one random draw for the whole comparison. So all copies move, and the samplers replace their
+    kept results, whenever the rounds since the last move took as long as that move.
     """
 
     def __init__(self, contenders: Sequence[Contender], seed: int) -> None:
@@ -149,7 +172,9 @@ class Exchange:
         self._order.shuffle(firsts)
         for (contender, sampler), first in zip(hosts, firsts, strict=True):
             contender.first = first % len(contender.calls)
-            sampler.calls = itertools.cycle([*contender.calls[contender.first :], *contender.calls[: contender.first]])
+            sampler.calls = itertools.cycle(
+                [*contender.calls[contender.first :], *contender.calls[: contender.first]]
+            )
         if moves:
             for copy in range(len(hosts[0][0].calls)):
                 for contender, sampler in self._order.sample(hosts, len(hosts)):
@@ -157,7 +182,9 @@ class Exchange:
             self._moved_at = time.perf_counter()
             self._move_s = self._moved_at - start
 
-    def _make_calls(self, hosts: Sequence[tuple[Contender, samplers.HostSampler]], moves: bool) -> None:
+    def _make_calls(
+        self, hosts: Sequence[tuple[Contender, samplers.HostSampler]], moves: bool
+    ) -> None:
         """Make new objects for all calls, copy by copy, with the contenders in random order.
 
         A function whose objects were always made last was up to 2 % slower than itself.

@@ -28,18 +28,28 @@ SLOW_CALL_S = 0.01
 
 
 def interleave(
-    rows: Sequence[Row], device: Device, ceilings: Machine | None, policy: ComparePolicy, budget: Budget
+    rows: Sequence[Row],
+    device: Device,
+    ceilings: Machine | None,
+    policy: ComparePolicy,
+    budget: Budget,
 ) -> list[Record]:
     """Return a record for each row of one case, the baseline first."""
     device.use()
     copies = SharedCopies(rows[0], device)
     contenders = [
         ProviderContender(
-            row.blank(), index, device, row=row, ceilings=ceilings, budget=budget, copies=copies,
+            row.blank(),
+            index,
+            device,
+            row=row,
+            ceilings=ceilings,
+            budget=budget,
+            copies=copies,
             together=len(rows) - index,
         )
         for index, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
     return compare_contenders(contenders, device, policy, numerics(rows[0].case.dtype))
 
 
@@ -55,9 +65,10 @@ def interleave_safely(
 ) -> list[Record]:
     """Call `interleave`, in a new process if `in_worker`.
 
-    All providers of a case share a process, because processes differ in the placement of code and memory. If the
-    process ends or loses its GPU, the provider whose code was running has failed, and the others are measured again
-    without it in a new process; `note` gets the reason. `timeout_s` limits each call in a worker.
+    All providers of a case share a process, because processes differ in the placement of code and
+    memory. If the process ends or loses its GPU, the provider whose code was running has failed,
+    and the others are measured again without it in a new process; `note` gets the reason.
+    `timeout_s` limits each call in a worker.
     """
     records: list[Record | None] = [None] * len(rows)
     left = list(range(len(rows)))
@@ -65,7 +76,9 @@ def interleave_safely(
         arguments = [rows[index] for index in left], device, ceilings, policy, budget
         try:
             if in_worker:
-                measured, _ = worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=policy.deadline)
+                measured, _ = worker.call(
+                    interleave, *arguments, timeout_s=timeout_s, deadline=policy.deadline
+                )
             else:
                 measured = interleave(*arguments)
         except worker.WorkerError as error:
@@ -104,10 +117,17 @@ class ProviderContender(Contender):
         left_s = budget.left_s()
         with numerics(row.case.dtype):
             call_s = slow_call_s(ready.calls[0], device)
-        self.ready, self.calls, self.cache, self.min_s = ready, ready.calls, ready.cache, CALLS_PER_CASE * call_s
+        self.ready, self.calls, self.cache, self.min_s = (
+            ready,
+            ready.calls,
+            ready.cache,
+            CALLS_PER_CASE * call_s,
+        )
         needed_s = self.min_s + sum(contender.min_s for contender in earlier)
         if left_s is not None and call_s and needed_s > left_s:
-            reason = f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
+            reason = (
+                f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
+            )
             reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
         if not call_s:
@@ -119,7 +139,11 @@ class ProviderContender(Contender):
 
     def replay_check(self, first: int) -> ReplayCheck | None:
         sets, row = self.ready.sets, self.ready.row
-        replay = ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]]) if self.device.is_gpu else None
+        replay = (
+            ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]])
+            if self.device.is_gpu
+            else None
+        )
         self.ready = replace(self.ready, replay=replay)  # `finish` verifies it again
         return replay
 
@@ -137,8 +161,8 @@ class ProviderContender(Contender):
 class SharedCopies:
     """Copies of the inputs of a case, shared by its providers, each with separate tensor objects.
 
-    The memory of the copies changes the time of a short launch by up to 5 %, so equal providers with separate copies
-    would differ.
+    The memory of the copies changes the time of a short launch by up to 5 %, so equal providers
+    with separate copies would differ.
     """
 
     def __init__(self, row: Row, device: Device) -> None:

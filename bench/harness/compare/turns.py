@@ -1,8 +1,8 @@
 """Interleaves the contenders of one case in rounds until their verdicts are clear.
 
-A drifting clock or another process affects all contenders alike and cancels out in ratios within a round. The memory of
-call objects and inputs changes the time of a short launch by up to 5 %, so contenders share copies of the inputs and
-exchange copies and objects: see `Exchange`.
+A drifting clock or another process affects all contenders alike and cancels out in ratios within a
+round. The memory of call objects and inputs changes the time of a short launch by up to 5 %, so
+contenders share copies of the inputs and exchange copies and objects: see `Exchange`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,21 @@ from bench.harness.timing import samplers
 from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection, settle
 from results.compare.flags import MIN_DISTURBED_ROUNDS
 from results.record import Record
-from results.stats.comparison import FASTER, MAX_ROUNDS, MIN_PAIRS, SAME, SLOWER, VERDICT_ERROR, Comparison
+from results.stats.comparison import (
+    FASTER,
+    MAX_ROUNDS,
+    MIN_PAIRS,
+    SAME,
+    SLOWER,
+    VERDICT_ERROR,
+    Comparison,
+)
 from results.stats.samples import drift, half_width, median_ci95, two_modes
 from results.stats.verdict import judge_rounds
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
-"""Length of a turn, seconds. On a GPU it is long enough for the clock frequency to follow the work. On a CPU it is one
-sample, so that another process affects both of a pair."""
+"""Length of a turn, seconds. On a GPU it is long enough for the clock frequency to follow the work.
+On a CPU it is one sample, so that another process affects both of a pair."""
 
 CALIBRATION_TURNS = 3
 """Last turns of the warm-up that determine the number of samples per turn."""
@@ -44,11 +52,13 @@ LOOK_EVERY = 2
 """Factor by which the number of rounds grows until the next look."""
 
 EXCHANGE_EVERY = 5
-"""Rounds between exchanges: few, because each exchange is one random draw, but not so few that exchanges take longer
-than the rounds."""
+"""Rounds between exchanges: few, because each exchange is one random draw, but not so few that
+exchanges take longer than the rounds."""
 
 Turn = Callable[[], tuple[float, ...] | None]
-"""Runs a contender for one turn and returns its samples, seconds per launch; None if it failed and is out."""
+"""Runs a contender for one turn and returns its samples, seconds per launch; None if it failed and
+is out.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,11 +81,15 @@ class ComparePolicy:
         return {name: getattr(self, name) for name in ("margin", "budget_s", "rounds", "seed")}
 
     def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
-        """Return the policy of case `index`, which shares the time until the deadline with later cases."""
+        """Return the policy of case `index`, which shares the time until the deadline with later
+        cases.
+        """
         policy = replace(self, seed=self.seed + index)
         if deadline is None:
             return policy
-        return replace(policy, budget_s=math.inf, deadline=now + max(0.0, deadline - now) / (cases - index))
+        return replace(
+            policy, budget_s=math.inf, deadline=now + max(0.0, deadline - now) / (cases - index)
+        )
 
 
 @dataclass
@@ -94,11 +108,17 @@ class Rounds:
 
     def running(self) -> list[int]:
         """Return the indices of the contenders that have not failed; none if the baseline has."""
-        return [] if 0 in self.failed else [index for index in range(len(self.slots)) if index not in self.failed]
+        return (
+            []
+            if 0 in self.failed
+            else [index for index in range(len(self.slots)) if index not in self.failed]
+        )
 
     def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
         count = len(self.slots[index])
-        baseline, candidate = ([median(slot) for slot in self.slots[side][:count]] for side in (0, index))
+        baseline, candidate = (
+            [median(slot) for slot in self.slots[side][:count]] for side in (0, index)
+        )
         return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
 
     def are_clear(self, policy: ComparePolicy) -> bool:
@@ -106,19 +126,28 @@ class Rounds:
         candidates = self.running()[1:] if self.count else []
         compared = [self.comparison(index, policy) for index in candidates]
         return bool(compared) and all(
-            row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
+            row.verdict == SAME
+            or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
             for row in compared
         )
 
     def look_disturbed(self) -> bool:
-        sides = [[sample for slot in self.slots[index] for sample in slot] for index in self.running()]
-        return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
+        sides = [
+            [sample for slot in self.slots[index] for sample in slot] for index in self.running()
+        ]
+        return any(
+            two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides
+        )
 
 
 def compare_contenders(
-    contenders: Sequence[Contender], device: Device, policy: ComparePolicy, timed_in: AbstractContextManager[None]
+    contenders: Sequence[Contender],
+    device: Device,
+    policy: ComparePolicy,
+    timed_in: AbstractContextManager[None],
 ) -> list[Record]:
-    """Prepare contenders, the baseline first, interleave them in the context `timed_in`, and return their records.
+    """Prepare contenders, the baseline first, interleave them in the context `timed_in`, and return
+    their records.
 
     Nothing is timed if the baseline or all others cannot run or are wrong.
     """
@@ -130,12 +159,21 @@ def compare_contenders(
     if contenders[0].record is None and len(ready) > 1:
         with timed_in:
             take_turns(ready, device, policy)
-    return completed([contender.blank for contender in contenders], [contender.record for contender in contenders])
+    return completed(
+        [contender.blank for contender in contenders],
+        [contender.record for contender in contenders],
+    )
 
 
 def completed(blanks: Sequence[Record], records: Sequence[Record | None]) -> list[Record]:
-    """Return the records of a case, with a reason for those that had nothing to be compared with."""
-    reasons = [f"{record.provider} {record.status}: {record.reason}" for record in records if record is not None]
+    """Return the records of a case, with a reason for those that had nothing to be compared
+    with.
+    """
+    reasons = [
+        f"{record.provider} {record.status}: {record.reason}"
+        for record in records
+        if record is not None
+    ]
     return [
         record or replace(blank, reason=f"nothing to compare with: {reasons[0]}")
         for blank, record in zip(blanks, records, strict=True)
@@ -150,10 +188,11 @@ def run_rounds(
     exchange: Callable[[], object] = lambda: None,
     is_disturbed: Callable[[], bool] = lambda: False,
 ) -> Rounds:
-    """Run rounds until every verdict is clear, the time limit is reached, or nothing is left to compare.
+    """Run rounds until every verdict is clear, the time limit is reached, or nothing is left to
+    compare.
 
-    `clock_hz` returns the SM clock of the last turn. A verdict takes more rounds if `is_disturbed` or the samples show
-    interference.
+    `clock_hz` returns the SM clock of the last turn. A verdict takes more rounds if `is_disturbed`
+    or the samples show interference.
     """
     rounds = Rounds([[] for _ in turns], [[] for _ in turns])
     order, start, next_look = random.Random(policy.seed), now(), FIRST_LOOK
@@ -172,11 +211,14 @@ def run_rounds(
                 rounds.slots[index].append(samples_s)
                 rounds.clocks_hz[index].append(clock_hz())
             rounds.seconds = now() - start
-            is_over = rounds.seconds >= policy.budget_s or (policy.deadline is not None and now() >= policy.deadline)
+            is_over = rounds.seconds >= policy.budget_s or (
+                policy.deadline is not None and now() >= policy.deadline
+            )
             if policy.rounds is None and rounds.count >= next_look:
                 next_look *= LOOK_EVERY
                 rounds.is_clear = rounds.are_clear(policy) and (
-                    rounds.count >= MIN_DISTURBED_ROUNDS or not (is_disturbed() or rounds.look_disturbed())
+                    rounds.count >= MIN_DISTURBED_ROUNDS
+                    or not (is_disturbed() or rounds.look_disturbed())
                 )
             if is_over and rounds.count >= MIN_PAIRS:
                 break
@@ -188,8 +230,11 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
     """Interleave prepared contenders and set their records, unless the baseline has failed."""
     poller = Poller(device)
     for index, contender in enumerate(contenders):
-        # All rotate through the same copies, as far apart as possible, so that none finds another's data in the cache.
-        contender.attempt(partial(contender.begin, index * len(contender.calls) // len(contenders), poller))
+        # All rotate through the same copies, as far apart as possible, so that none finds another's
+        # data in the cache.
+        contender.attempt(
+            partial(contender.begin, index * len(contender.calls) // len(contenders), poller)
+        )
     settled, ready = warm_up(contenders, device), running(contenders)
     if contenders[0].record is not None or len(ready) < 2:
         return
@@ -216,7 +261,9 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
 
     def finish(index: int) -> Record:
         record = ready[index].finish(samples_of(ready[index], rounds, index, settled, during))
-        return replace(record, interleaved=pairing(rounds, policy, index, names) if record.samples_s else {})
+        return replace(
+            record, interleaved=pairing(rounds, policy, index, names) if record.samples_s else {}
+        )
 
     for index in rounds.running():
         contender = ready[index]
@@ -224,7 +271,9 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
 
 
 def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
-    """Run turns until the time is steady, then set the number of samples per turn; return whether it became steady."""
+    """Run turns until the time is steady, then set the number of samples per turn; return whether
+    it became steady.
+    """
     times_s: list[list[float]] = [[] for _ in contenders]
 
     def work() -> float:
@@ -237,14 +286,18 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
     settling = settle(work, LIMITS[device.type])
     for contender, taken_s in zip(contenders, times_s, strict=True):
         if contender.record is None:
-            contender.call_s = min(taken_s) / contender.sampler.launches_per_sample  # a single turn may be delayed
+            contender.call_s = (
+                min(taken_s) / contender.sampler.launches_per_sample
+            )  # a single turn may be delayed
             sample_s = max(median(taken_s[-CALIBRATION_TURNS:]), 1e-9)
             contender.samples = max(1, math.floor(SLOT_S[device.type] / sample_s))
     share_launches(contenders)
     return settling.settled
 
 
-def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]) -> Samples:
+def samples_of(
+    contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]
+) -> Samples:
     calls, device, limits = contender.calls, contender.device, LIMITS[contender.device.type]
     samples_s = tuple(sample for slot in rounds.slots[index] for sample in slot)
     middle, interval = median(samples_s), median_ci95(samples_s)
@@ -270,7 +323,9 @@ def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, 
     return replace(samples, warm_median_s=warm_median_s(calls, samples, device))
 
 
-def pairing(rounds: Rounds, policy: ComparePolicy, index: int, names: Sequence[str]) -> dict[str, Any]:
+def pairing(
+    rounds: Rounds, policy: ComparePolicy, index: int, names: Sequence[str]
+) -> dict[str, Any]:
     slots, clocks_hz = rounds.slots[index], rounds.clocks_hz[index]
     return {
         "with": list(names),

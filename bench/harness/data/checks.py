@@ -6,7 +6,8 @@
     old results  new values in the same tensors, with the output of the timed launches
     settings     torch's threads, default dtype and fp32 precision, before and after
 
-They do not find writes beyond the output (use `compute-sanitizer`), or code that replaces the timer in its process.
+They do not find writes beyond the output (use `compute-sanitizer`), or code that replaces the timer
+in its process.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
 
     backends: Any = torch.backends
     now = current_settings()
-    changed = tuple(f"{name}: {value} -> {now[name]}" for name, value in before.items() if now[name] != value)
+    changed = tuple(
+        f"{name}: {value} -> {now[name]}" for name, value in before.items() if now[name] != value
+    )
     if changed:
         threads, dtype, cuda, cpu = before.values()
         torch.set_num_threads(threads)
@@ -69,7 +72,9 @@ class UserChecks(Checks):
     """Whether the function has a parameter `out`."""
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
-    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
+    def last(
+        self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None
+    ) -> CheckResult:
         stale = self.result
         checked = self.check(call, data, earlier)
         inputs = tuple(x.clone() for x in data.inputs)
@@ -77,17 +82,27 @@ class UserChecks(Checks):
             stale = self.result
             seed = random.getrandbits(32)
             fill = "uniform" if self.fill == "zeros" else self.fill
-            _fill(data, self.op.make_inputs(self.case, Filler(fill, self.case.dtype, self.device, seed)))
+            _fill(
+                data,
+                self.op.make_inputs(self.case, Filler(fill, self.case.dtype, self.device, seed)),
+            )
             checked = self.check(call, data, earlier and (inputs, stale), is_poisoned=False)
             if not checked.is_right and checked.checked_elements:
-                checked = replace(checked, reason=f"on new values in the same tensors (seed {seed}): {checked.reason}")
+                checked = replace(
+                    checked,
+                    reason=f"on new values in the same tensors (seed {seed}): {checked.reason}",
+                )
         if not checked.is_right and checked.checked_elements and _same_bytes(self.result, stale):
             checked = replace(checked, reason=STALE)
         _fill(data, inputs)  # others may share the buffers
         return checked
 
     def check(
-        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None, is_poisoned: bool = True
+        self,
+        call: Callable[[], Any],
+        data: InputSet,
+        earlier: Launch | None = None,
+        is_poisoned: bool = True,
     ) -> CheckResult:
         """Check a call; no elements are checked if there is a problem besides the values."""
         import torch
@@ -118,7 +133,9 @@ class UserChecks(Checks):
             return CheckResult(False, problem, math.inf, 0, data.out.numel())
         return verify.check(self.op, self.case, data, self.result, earlier)
 
-    def _side_effect(self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]) -> str | None:
+    def _side_effect(
+        self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]
+    ) -> str | None:
         if changed := restore_settings(self.settings):
             return f"changed settings of the process: {', '.join(changed)}"
         if addresses != _addresses(data):
@@ -149,22 +166,34 @@ class ReplayCheck:
         return f"a replay does not repeat the calls, which use another stream: {checked.reason}"
 
     def after(self) -> CheckResult | None:
-        """Check the first and the last copy after another replay; return None if no graph is timed."""
+        """Check the first and the last copy after another replay; return None if no graph is
+        timed.
+        """
         import torch
 
         if self.graph is None:
             return None
-        results = [_written(result, data) for result, data in zip(self.graph.results, self.sets, strict=True)]
+        results = [
+            _written(result, data)
+            for result, data in zip(self.graph.results, self.sets, strict=True)
+        ]
         inputs = {x.untyped_storage().data_ptr() for data in self.sets for x in data.inputs}
         parts = {part.data_ptr(): part for result in results for part in result}
-        before = [(x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs]
+        before = [
+            (x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs
+        ]
         for part, _ in before:
             verify.poison(part)
         self.graph.replay()
         for result, data in ((results[-1], self.sets[-1]), (results[0], self.sets[0])):
-            checked = verify.check(self.op, self.case, data, result[0] if len(result) == 1 else torch.stack(result))
+            checked = verify.check(
+                self.op, self.case, data, result[0] if len(result) == 1 else torch.stack(result)
+            )
             if not checked.is_right:
-                for part, value in before:  # a function that reuses its result must not find poison in it
+                for (
+                    part,
+                    value,
+                ) in before:  # a function that reuses its result must not find poison in it
                     part.copy_(value)
                 break
         return checked
@@ -184,8 +213,13 @@ def _memory_problem(parts: Sequence[Tensor], data: InputSet) -> str | None:
     inputs = {x.untyped_storage().data_ptr() for x in data.inputs}
     for x in parts:
         if x.device != data.out.device or x.layout is not torch.strided:
-            return f"wrong result: expected a dense tensor on {data.out.device}, got {x.layout} on {x.device}"
-        if any(stride == 0 and extent > 1 for stride, extent in zip(x.stride(), x.shape, strict=True)):
+            return (
+                f"wrong result: expected a dense tensor on {data.out.device}, got {x.layout} "
+                f"on {x.device}"
+            )
+        if any(
+            stride == 0 and extent > 1 for stride, extent in zip(x.stride(), x.shape, strict=True)
+        ):
             return "wrong result: its elements share memory (stride 0)"
         if x.untyped_storage().data_ptr() in inputs:
             return "returns a view of an input: nothing was written"

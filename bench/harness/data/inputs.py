@@ -1,4 +1,6 @@
-"""Inputs: their values, the number of copies that keeps the caches cold, and the memory they need."""
+"""Inputs: their values, the number of copies that keeps the caches cold, and the memory they
+need.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,37 @@ if TYPE_CHECKING:
 FILLS = ("uniform", "normal", "zeros")
 
 TORCH_DTYPES = {
-    **{"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"},
+    **{
+        "fp64": "float64",
+        "fp32": "float32",
+        "tf32": "float32",
+        "fp16": "float16",
+        "bf16": "bfloat16",
+    },
     **{"fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"},
 }
 """Dtypes whose names in torch differ."""
 
 COLD_CACHES = {"cpu": 4, "cuda": 6, "rocm": 6}
-"""Number of times that all copies together must fill the last-level cache, so that none is still in it when reused.
+"""Number of times that all copies together must fill the last-level cache, so that none is still in
+it when reused.
 
-With random replacement the hit rate is h = exp(-r (1 - h)) after r times the size of the cache: 6 % at 3 and 0.25 % at
-6. Source: the model of independent references, Coffman and Denning, Operating Systems Theory (1973), 6.6;
-NVIDIA's CUTLASS guide to measuring GEMM performance requires 2 and assumes that the oldest line goes first."""
+With random replacement the hit rate is h = exp(-r (1 - h)) after r times the size of the cache: 6 %
+at 3 and 0.25 % at 6. Source: the model of independent references, Coffman and Denning, Operating
+Systems Theory (1973), 6.6; NVIDIA's CUTLASS guide to measuring GEMM performance requires 2 and
+assumes that the oldest line goes first."""
 
 MAX_COPIES = 2000
-"""Maximum number of copies: more copies of a tiny case take longer to make than they improve the measurement."""
+"""Maximum number of copies: more copies of a tiny case take longer to make than they improve the
+measurement.
+"""
 
 CPU_COPIES_BYTES = 2**30
 """Maximum memory of copies on a CPU; at most a quarter of the free memory."""
 
 POOL_ELEMENTS, POOL_OFFSETS = 2**24, 4096
-"""Maximum length of a stretch, because drawing more takes longer than the measurement, and number of offsets where it
-can start. A larger tensor consists of several stretches."""
+"""Maximum length of a stretch, because drawing more takes longer than the measurement, and number
+of offsets where it can start. A larger tensor consists of several stretches."""
 
 MAX_INTEGER = 2**63 - 1
 """Bound of random labels and seeds, the largest that torch accepts."""
@@ -51,18 +63,25 @@ class Rotation:
 
     copies: int
     cache: str
-    """`cold`: the copies evict each other from the last-level cache; `partly-cold`: in part; `warm`: one copy."""
+    """`cold`: the copies evict each other from the last-level cache; `partly-cold`: in part;
+    `warm`: one copy.
+    """
 
 
-def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str) -> Rotation:
-    """Return the copies of inputs and output for a requested cache state; fewer than cold needs if memory is short.
+def plan_rotation(
+    set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str
+) -> Rotation:
+    """Return the copies of inputs and output for a requested cache state; fewer than cold needs if
+    memory is short.
 
     `set_bytes` are the compulsory bytes of one launch, inputs and output.
     """
     if cache == "warm":
         return Rotation(1, "warm")
     needed_bytes = COLD_CACHES[device_type] * cache_bytes
-    limit_bytes = min(free_bytes // 4, CPU_COPIES_BYTES) if device_type == "cpu" else free_bytes // 4
+    limit_bytes = (
+        min(free_bytes // 4, CPU_COPIES_BYTES) if device_type == "cpu" else free_bytes // 4
+    )
     wanted = max(2, math.ceil(needed_bytes / set_bytes) + 1)
     copies = min(wanted, max(1, min(MAX_COPIES, limit_bytes // set_bytes)))
     if copies * set_bytes >= needed_bytes:
@@ -80,9 +99,10 @@ def torch_dtype(dtype: str) -> torch.dtype:
 class Filler:
     """Makes filled tensors on one device; each is a different stretch of one seeded random pool.
 
-    Drawing each copy would take longer than measuring it. Shifted stretches have the same distribution, and no two
-    launches in a row see the same bits at the same index. A pool grows with the largest tensor requested; int8 has a
-    separate one. int64 numbers are few and drawn directly.
+    Drawing each copy would take longer than measuring it. Shifted stretches have the same
+    distribution, and no two launches in a row see the same bits at the same index. A pool grows
+    with the largest tensor requested; int8 has a separate one. int64 numbers are few and drawn
+    directly.
     """
 
     def __init__(self, fill: str, dtype: str, device: Device | None, seed: int = 0) -> None:
@@ -90,7 +110,9 @@ class Filler:
         import torch
 
         self._fill, self._dtype, self._device = fill, dtype, device.torch_name if device else "meta"
-        self._generator = torch.Generator(device=device.torch_name).manual_seed(seed) if device else None
+        self._generator = (
+            torch.Generator(device=device.torch_name).manual_seed(seed) if device else None
+        )
         self._pools: dict[str, Tensor] = {}
         self._next_offset = 0
 
@@ -151,10 +173,11 @@ def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -
 def required_bytes(op: Op, case: Case, copies: int) -> int:
     """Return the memory that measuring a case needs, without allocating anything.
 
-    It is that of the copies, of one more set for the provider (two if it returns several results, which are stacked for
-    the check), and of either the random pool while it is converted or the fp64 copies of the verification, whichever is
-    larger. These are all inputs and as much again for intermediate results; if rows are verified separately, they are
-    the inputs that belong to every row, such as B of a matmul, squared in place.
+    It is that of the copies, of one more set for the provider (two if it returns several results,
+    which are stacked for the check), and of either the random pool while it is converted or the
+    fp64 copies of the verification, whichever is larger. These are all inputs and as much again for
+    intermediate results; if rows are verified separately, they are the inputs that belong to every
+    row, such as B of a matmul, squared in place.
     """
     work, absent = op.work(case), Filler("zeros", case.dtype, None)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
@@ -162,7 +185,11 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     if op.take_rows is None:
         largest_bytes = max(largest_bytes, 16 * elements)
     else:
-        with suppress(RuntimeError, OverflowError, TypeError):  # more elements than torch can count: refused anyway
-            inputs, _ = op.take_rows(op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1))
+        with suppress(
+            RuntimeError, OverflowError, TypeError
+        ):  # more elements than torch can count: refused anyway
+            inputs, _ = op.take_rows(
+                op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1)
+            )
             largest_bytes = max(largest_bytes, 8 * sum(x.numel() for x in inputs))
     return (copies + min(2, op.outputs)) * work.bytes + largest_bytes

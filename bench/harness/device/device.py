@@ -1,7 +1,8 @@
-"""The device under test, its memory and its caches; and the host: processor, memory, versions, revision of the code.
+"""The device under test, its memory and its caches; and the host: processor, memory, versions,
+revision of the code.
 
-Sources: psutil; on Linux also sysfs and control groups (version 2). A fact that the system does not report is None,
-never 0. Reading facts of the host raises no errors.
+Sources: psutil; on Linux also sysfs and control groups (version 2). A fact that the system does not
+report is None, never 0. Reading facts of the host raises no errors.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ ROOT = Path("/")
 
 SIZE_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
-GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+GIT_VARIABLES = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+)
 """Variables that select a repository. Source: git-rev-parse(1), `--local-env-vars`."""
 
 
@@ -65,7 +73,9 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether `torch.cuda` supports it, including AMD GPUs: events, graphs, streams, Triton kernels."""
+        """Whether `torch.cuda` supports it, including AMD GPUs: events, graphs, streams, Triton
+        kernels.
+        """
         return self.type != "cpu"
 
     def free_bytes(self) -> int:
@@ -75,7 +85,9 @@ class Device:
 
         try:
             return int(torch.cuda.mem_get_info(self.torch_name)[0])
-        except RuntimeError:  # after an illegal access; what is measured in a new process finds out by itself
+        except (
+            RuntimeError
+        ):  # after an illegal access; what is measured in a new process finds out by itself
             return self.memory_bytes
 
     def use(self) -> None:
@@ -106,10 +118,14 @@ def detect(requested: str | None) -> Device:
         return cpu_device()
     index = int((requested or "cuda").partition(":")[2] or 0)
     if not has_gpu:
-        raise NoDeviceError(f"device '{requested}' is not available: torch found no GPU; use --device cpu")
+        raise NoDeviceError(
+            f"device '{requested}' is not available: torch found no GPU; use --device cpu"
+        )
     if index >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise NoDeviceError(f"device '{requested}' is not available: torch found {count} GPU(s), from cuda:0")
+        raise NoDeviceError(
+            f"device '{requested}' is not available: torch found {count} GPU(s), from cuda:0"
+        )
     return gpu_device(index)
 
 
@@ -117,8 +133,8 @@ def detect(requested: str | None) -> Device:
 def default_threads() -> int:
     """Return torch's initial number of threads, limited by affinity and cgroup quota.
 
-    Torch uses OMP_NUM_THREADS, MKL_NUM_THREADS, or a thread for each physical core. A quota of 1.5 cores allows 1
-    thread: a second one would be stopped half of the time.
+    Torch uses OMP_NUM_THREADS, MKL_NUM_THREADS, or a thread for each physical core. A quota of 1.5
+    cores allows 1 thread: a second one would be stopped half of the time.
     """
     import torch
 
@@ -149,7 +165,10 @@ def gpu_device(index: int) -> Device:
 
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
-    uuid, cache_bytes = str(getattr(properties, "uuid", "")) or None, int(getattr(properties, "L2_cache_size", 0))
+    uuid, cache_bytes = (
+        str(getattr(properties, "uuid", "")) or None,
+        int(getattr(properties, "L2_cache_size", 0)),
+    )
     named = gpus_named(properties.name, properties.total_memory, properties.multi_processor_count)
     memory_clock_mhz = gpu_state.ask(uuid, "nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_MEMORY)
     return Device(
@@ -192,14 +211,20 @@ class Cores(NamedTuple):
 def usable_cores() -> Cores:
     affinity: Callable[[], list[int]] | None = getattr(psutil.Process(), "cpu_affinity", None)
     allowed = frozenset(affinity() if affinity else range(os.cpu_count() or 1))
-    limits = [re.fullmatch(r"([1-9][0-9]*) ([1-9][0-9]*)", text_of(group / "cpu.max")) for group in control_groups()]
-    return Cores(allowed, min((int(limit[1]) / int(limit[2]) for limit in limits if limit), default=None))
+    limits = [
+        re.fullmatch(r"([1-9][0-9]*) ([1-9][0-9]*)", text_of(group / "cpu.max"))
+        for group in control_groups()
+    ]
+    return Cores(
+        allowed, min((int(limit[1]) / int(limit[2]) for limit in limits if limit), default=None)
+    )
 
 
 def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     """Return the total last-level cache of `threads` threads on `cpus`, bytes; None without sysfs.
 
-    A server has a last-level cache for each group of cores, and the data of all threads is spread over these caches.
+    A server has a last-level cache for each group of cores, and the data of all threads is spread
+    over these caches.
     """
     sizes: dict[str, int] = {}
     for cpu in cpus:
@@ -207,7 +232,9 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
         for directory in (ROOT / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
             if size := re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(directory / "size")):
                 size_bytes = int(size[1]) * SIZE_UNITS[size[2]]
-                largest = max(largest, (size_bytes, text_of(directory / "shared_cpu_list") or str(cpu)))
+                largest = max(
+                    largest, (size_bytes, text_of(directory / "shared_cpu_list") or str(cpu))
+                )
         sizes[largest[1]] = largest[0]
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
@@ -226,14 +253,17 @@ def control_groups() -> list[Path]:
 def memory_bytes() -> tuple[int, int]:
     """Return total and available memory, bytes, within the limits of control groups.
 
-    Inactive file pages of a control group count as available, because the kernel reclaims them first.
+    Inactive file pages of a control group count as available, because the kernel reclaims them
+    first.
     """
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
     for group in control_groups():
         limit, used = text_of(group / "memory.max"), text_of(group / "memory.current")
         if limit.isdecimal() and used.isdecimal():
-            match = re.search(r"^inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
+            match = re.search(
+                r"^inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE
+            )
             held = max(0, int(used) - int(match[1] if match else 0))
             total, available = min(total, int(limit)), min(available, int(limit) - held)
     return total, max(0, available)
@@ -244,7 +274,8 @@ def host_state() -> dict[str, Any]:
 
     `turbo` is whether cores may exceed the nominal clock.
 
-    Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
+    Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost`
+    (1: may).
     """
     load_average, cpu = None, ROOT / "sys/devices/system/cpu"
     with suppress(Exception):
@@ -268,7 +299,9 @@ def environment_facts() -> dict[str, dict[str, Any]]:
     host = {
         "name": platform.node(),
         "kernel": platform.release(),
-        "cpu": match[1].strip() if match else platform.processor() or platform.machine() or "unknown",
+        "cpu": match[1].strip()
+        if match
+        else platform.processor() or platform.machine() or "unknown",
         "cores": os.cpu_count(),
         "memory_bytes": memory_bytes()[0],
     }
@@ -288,26 +321,37 @@ def git_state() -> dict[str, Any]:
     code = ("bench", "kernels", "results", "roofline", ":(exclude)results/published")
     root = Path(__file__).resolve().parents[3]
     status = _git(root, "status", "--porcelain", "--", *code)
-    return {"sha": _git(root, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+    return {
+        "sha": _git(root, "rev-parse", "HEAD"),
+        "dirty": None if status is None else bool(status),
+    }
 
 
 def file_git_state(file: Path) -> dict[str, Any] | None:
-    """Return `sha` and `dirty` of the repository that holds a file; None if there is none or it ignores the file."""
+    """Return `sha` and `dirty` of the repository that holds a file; None if there is none or it
+    ignores the file.
+    """
     directory = file.parent
     sha = _git(directory, "rev-parse", "HEAD")
     if sha is None or _git(directory, "check-ignore", "--quiet", "--", file.name) is not None:
         return None
     status = _git(directory, "status", "--porcelain", "--untracked-files=no")
-    is_tracked = _git(directory, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
+    is_tracked = (
+        _git(directory, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
+    )
     return {"sha": sha, "dirty": None if status is None else bool(status) or not is_tracked}
 
 
 def _git(directory: Path, *words: str) -> str | None:
-    """Return the output of git in a directory, None if it fails; variables of git hooks are removed."""
+    """Return the output of git in a directory, None if it fails; variables of git hooks are
+    removed.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
     try:
-        output = subprocess.check_output(command, cwd=directory, env=environment, stderr=subprocess.DEVNULL, timeout=5)
+        output = subprocess.check_output(
+            command, cwd=directory, env=environment, stderr=subprocess.DEVNULL, timeout=5
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return output.decode(errors="replace").strip()

@@ -6,19 +6,25 @@
 
 Keys of the JSON object, the same for every device, SI base units, None if unknown:
 
-- `window_s`: seconds between the snapshots. - `sm_clock_hz`, `sm_clock_min_hz`, `sm_clock_max_hz`: median and range of
+- `window_s`: seconds between the snapshots. - `sm_clock_hz`, `sm_clock_min_hz`, `sm_clock_max_hz`:
+  median and range of
 readings while samples ran, or a reading at the
-  end (`polls` is None). `sm_clock_start_hz`: at the start. `memory_clock_hz`, `temperature_c`: at the end.
-- `power_w` and `power_source`: `energy-counter` (the mean over the window), `polled` (the median of readings) or
-  `power-usage` (one reading at the end). `power_min_w`, `power_max_w`: range of readings.
-- `energy_j`: J per launch, including energy between launches; `flops_per_j`: FLOP/J, which is FLOP/s per W.
-- `throttle`: fraction of the window lost to each cause. Causes overlap, so the sum may exceed 1. `sw_thermal`,
-  `hw_thermal` and `power_brake` are None and have clock events only: drivers number their counters differently.
-  `throttle_resolution`: maximum error of a fraction.
+  end (`polls` is None). `sm_clock_start_hz`: at the start. `memory_clock_hz`, `temperature_c`: at
+  the end.
+- `power_w` and `power_source`: `energy-counter` (the mean over the window), `polled` (the median of
+  readings) or `power-usage` (one reading at the end). `power_min_w`, `power_max_w`: range of
+  readings.
+- `energy_j`: J per launch, including energy between launches; `flops_per_j`: FLOP/J, which is
+  FLOP/s per W.
+- `throttle`: fraction of the window lost to each cause. Causes overlap, so the sum may exceed 1.
+  `sw_thermal`, `hw_thermal` and `power_brake` are None and have clock events only: drivers number
+  their counters differently. `throttle_resolution`: maximum error of a fraction.
 - `host_throttle`: the same for the host of a GPU; None on a CPU, which has it under `throttle`.
-- `clock_events`: reasons for lower clocks at the start or the end, names of `gpu_state.CLOCK_EVENTS`.
-- `thread_switches_per_s`, `involuntary_switches_per_s`, `voluntary_switches_per_s`, `cgroup_throttled_periods`,
-  `load_average`, `governor`, `turbo`: of the host, see `row_telemetry` and `host_state`.
+- `clock_events`: reasons for lower clocks at the start or the end, names of
+  `gpu_state.CLOCK_EVENTS`.
+- `thread_switches_per_s`, `involuntary_switches_per_s`, `voluntary_switches_per_s`,
+  `cgroup_throttled_periods`, `load_average`, `governor`, `turbo`: of the host, see `row_telemetry`
+  and `host_state`.
 - `errors`: `nvml`, the name of the error if NVML does not work.
 """
 
@@ -46,10 +52,12 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 COUNTER_STEP_S = 0.1
-"""Maximum step of the driver's counters of energy and of throttled time, and so the maximum error of a difference.
+"""Maximum step of the driver's counters of energy and of throttled time, and so the maximum error
+of a difference.
 
-Source: PETSc manual page of PetscLogGpuEnergyMeter ("every 20-100ms" on newer GPUs); ml-energy/zeus 0.6.1, whose
-`approx_instant_energy` exists because the counter's update period may exceed the measurement."""
+Source: PETSc manual page of PetscLogGpuEnergyMeter ("every 20-100ms" on newer GPUs); ml-energy/zeus
+0.6.1, whose `approx_instant_energy` exists because the counter's update period may exceed the
+measurement."""
 
 CGROUP_PERIOD_S = 0.1
 """Default period of a CPU quota, the resolution of throttled time.
@@ -75,7 +83,15 @@ EVENT_CAUSES = ("sw_thermal", "hw_thermal", "power_brake")
 """Causes with clock events only."""
 
 GPU_KEYS = (
-    *("sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w", "power_source", "energy_j", "flops_per_j"),
+    *(
+        "sm_clock_hz",
+        "memory_clock_hz",
+        "temperature_c",
+        "power_w",
+        "power_source",
+        "energy_j",
+        "flops_per_j",
+    ),
     *("clock_events", "polls", "sm_clock_start_hz"),
     *("sm_clock_min_hz", "sm_clock_max_hz", "power_min_w", "power_max_w"),
 )
@@ -92,19 +108,25 @@ class Snapshot(NamedTuple):
     cores: int
     """Cores that this process may use."""
     totals: dict[str, float]
-    """If known: `involuntary` and `voluntary` context switches of all threads of this process; `stolen_s`, CPU time of
-    other guests, and `total_s`, both summed over the cores of this process."""
+    """If known: `involuntary` and `voluntary` context switches of all threads of this process;
+    `stolen_s`, CPU time of other guests, and `total_s`, both summed over the cores of this
+    process."""
     by_thread: dict[str, int]
-    """Involuntary context switches of each thread of this process by its id; empty without procfs."""
+    """Involuntary context switches of each thread of this process by its id; empty without
+    procfs.
+    """
     throttled: dict[str, tuple[int, float]]
-    """Throttled periods and throttled seconds, summed over cores, of each control group that has a quota."""
+    """Throttled periods and throttled seconds, summed over cores, of each control group that has a
+    quota.
+    """
 
 
 def snapshot(device: Device) -> Snapshot:
     """Return the counters now.
 
-    Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux; proc_pid_status(5);
-    proc_stat(5): guest time is part of user time, so it is left out of the total; cgroup-v2, `cpu.stat`.
+    Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux;
+    proc_pid_status(5); proc_stat(5): guest time is part of user time, so it is left out of the
+    total; cgroup-v2, `cpu.stat`.
     """
     gpu = gpu_state.gpu_state(device.uuid) if device.is_gpu else None
     cores, taken_s = usable_cores().allowed, time.perf_counter()
@@ -114,16 +136,28 @@ def snapshot(device: Device) -> Snapshot:
         totals |= {"involuntary": usage.ru_nivcsw, "voluntary": usage.ru_nvcsw}
     with suppress(Exception):
         times = [cpu for core, cpu in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
-        totals |= {"stolen_s": sum(cpu.steal for cpu in times), "total_s": sum(sum(cpu[:8]) for cpu in times)}
+        totals |= {
+            "stolen_s": sum(cpu.steal for cpu in times),
+            "total_s": sum(sum(cpu[:8]) for cpu in times),
+        }
     by_thread = {}
     for path in (machine.ROOT / "proc/self/task").glob("*/status"):
-        if match := re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(path), re.MULTILINE):
+        if match := re.search(
+            r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(path), re.MULTILINE
+        ):
             by_thread[path.parent.name] = int(match[1])
     throttled = {}
     for group in control_groups():
-        counts = dict(re.findall(r"^(nr_throttled|throttled_usec) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE))
+        counts = dict(
+            re.findall(
+                r"^(nr_throttled|throttled_usec) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE
+            )
+        )
         if len(counts) == 2:
-            throttled[str(group)] = int(counts["nr_throttled"]), int(counts["throttled_usec"]) * 1e-6
+            throttled[str(group)] = (
+                int(counts["nr_throttled"]),
+                int(counts["throttled_usec"]) * 1e-6,
+            )
     return Snapshot(gpu, taken_s, len(cores), totals, by_thread, throttled)
 
 
@@ -135,13 +169,17 @@ class Poller:
         self.begin()
 
     def begin(self) -> None:
-        """Delete the readings, and read at the next call; `launches` counts those queued for readings."""
+        """Delete the readings, and read at the next call; `launches` counts those queued for
+        readings.
+        """
         self.readings, self.launches, self.next_s = list[ClockAndPower](), 0, -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
-        """Read, unless a reading is recent, while the launches run that `keep_busy` queues and counts.
+        """Read, unless a reading is recent, while the launches run that `keep_busy` queues and
+        counts.
 
-        Then wait for them: compared providers have separate streams, and the next one would run at the same time.
+        Then wait for them: compared providers have separate streams, and the next one would run at
+        the same time.
         """
         if self.now() >= self.next_s:
             self.launches += keep_busy()
@@ -159,20 +197,30 @@ def row_telemetry(
 ) -> dict[str, Any]:
     """Return the JSON object described at the top of this file; `flops` are per launch.
 
-    A stop by a quota is counted when it ends, so one at an end of the window counts fully or not at all.
-    `thread_switches_per_s` is the maximum over threads; other counts are totals.
+    A stop by a quota is counted when it ends, so one at an end of the window counts fully or not at
+    all. `thread_switches_per_s` is the maximum over threads; other counts are totals.
     """
     window_s = max(after.taken_s - before.taken_s, 1e-9)
-    both_totals = ((name, count, after.totals.get(name, -1.0)) for name, count in before.totals.items())
+    both_totals = (
+        (name, count, after.totals.get(name, -1.0)) for name, count in before.totals.items()
+    )
     grown = {name: end - start for name, start, end in both_totals if end >= start}
-    by_thread = [max(0, count - before.by_thread.get(task, 0)) for task, count in after.by_thread.items()]
-    # Time lost in one control group is not lost again in the group around it: the largest increase counts.
-    both = [(before.throttled[group], after.throttled[group]) for group in before.throttled.keys() & after.throttled]
+    by_thread = [
+        max(0, count - before.by_thread.get(task, 0)) for task, count in after.by_thread.items()
+    ]
+    # Time lost in one control group is not lost again in the group around it: the largest increase
+    # counts.
+    both = [
+        (before.throttled[group], after.throttled[group])
+        for group in before.throttled.keys() & after.throttled
+    ]
     throttled_s = max((end[1] - start[1] for start, end in both), default=-1.0)
     is_possible = 0 <= throttled_s <= (window_s + CGROUP_PERIOD_S) * after.cores
     lost = {
         "cgroup_quota": throttled_s / (window_s * after.cores) if is_possible else None,
-        "steal": grown["stolen_s"] / grown["total_s"] if "stolen_s" in grown and grown.get("total_s") else None,
+        "steal": grown["stolen_s"] / grown["total_s"]
+        if "stolen_s" in grown and grown.get("total_s")
+        else None,
     }
     row: dict[str, Any] = {"window_s": window_s, **dict.fromkeys(GPU_KEYS), "errors": {}}
     row |= {"throttle": lost, "host_throttle": None, "throttle_resolution": CPU_TICK_S / window_s}
@@ -182,7 +230,9 @@ def row_telemetry(
         row |= polled_row(row, polled)
     row |= {
         "thread_switches_per_s": max(by_thread) / window_s if by_thread else None,
-        "involuntary_switches_per_s": grown["involuntary"] / window_s if "involuntary" in grown else None,
+        "involuntary_switches_per_s": grown["involuntary"] / window_s
+        if "involuntary" in grown
+        else None,
         "voluntary_switches_per_s": grown["voluntary"] / window_s if "voluntary" in grown else None,
         "cgroup_throttled_periods": max((end[0] - start[0] for start, end in both), default=None),
     }
@@ -190,12 +240,18 @@ def row_telemetry(
 
 
 def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
-    """Return clock and power while samples ran; the energy counter's mean is preferred to polled power."""
+    """Return clock and power while samples ran; the energy counter's mean is preferred to polled
+    power.
+    """
     clocks = [clock_hz for clock_hz, _ in polled if clock_hz is not None]
     powers = [power_w for _, power_w in polled if power_w is not None]
     keys: dict[str, Any] = {"polls": len(polled) or None}
     if clocks:
-        keys |= {"sm_clock_hz": median(clocks), "sm_clock_min_hz": min(clocks), "sm_clock_max_hz": max(clocks)}
+        keys |= {
+            "sm_clock_hz": median(clocks),
+            "sm_clock_min_hz": min(clocks),
+            "sm_clock_max_hz": max(clocks),
+        }
     if powers:
         keys |= {"power_min_w": min(powers), "power_max_w": max(powers)}
     if powers and row["power_source"] != "energy-counter":
@@ -204,9 +260,15 @@ def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[
 
 
 def _gpu_row(
-    before: Mapping[str, Any], after: Mapping[str, Any], window_s: float, launches: int | None, flops: int | None
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    window_s: float,
+    launches: int | None,
+    flops: int | None,
 ) -> dict[str, Any]:
-    """Return the keys of a GPU, ignoring counters that did not advance or advanced impossibly fast."""
+    """Return the keys of a GPU, ignoring counters that did not advance or advanced impossibly
+    fast.
+    """
     power_w, source, per_launch = after["power_w"], "power-usage", None
     energy_j = (after["total_energy_j"] or 0.0) - (before["total_energy_j"] or math.inf)
     if energy_j > 0 and window_s >= MIN_ENERGY_WINDOW_S and energy_j <= MAX_POWER_W * window_s:
@@ -218,9 +280,13 @@ def _gpu_row(
         if before_s is None or after_s is None or window_s < MIN_THROTTLE_WINDOW_S:
             continue
         if 0 <= after_s - before_s <= window_s + COUNTER_STEP_S:
-            shares[cause] = (after_s - before_s) / window_s  # up to one step above 1, which is not cut off
+            shares[cause] = (
+                after_s - before_s
+            ) / window_s  # up to one step above 1, which is not cut off
     events = [before["clock_events"], after["clock_events"]]
-    return {key: after[key] for key in ("sm_clock_hz", "memory_clock_hz", "temperature_c", "errors")} | {
+    return {
+        key: after[key] for key in ("sm_clock_hz", "memory_clock_hz", "temperature_c", "errors")
+    } | {
         "sm_clock_start_hz": before["sm_clock_hz"],
         "power_w": power_w,
         "power_source": None if power_w is None else source,

@@ -1,7 +1,8 @@
-"""Where this rank runs, and what it shares with the others: a store, turns on its node, a common start, answers.
+"""Where this rank runs, and what it shares with the others: a store, turns on its node, a common
+start, answers.
 
-Ranks are started by torchrun, srun, mpirun, a Kubernetes Job, or one by one. Nothing here waits without a deadline, and
-a store that is lost is not an error: each rank has its results on disk.
+Ranks are started by torchrun, srun, mpirun, a Kubernetes Job, or one by one. Nothing here waits
+without a deadline, and a store that is lost is not an error: each rank has its results on disk.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ LAUNCHERS = {
 }
 """Environment variables of each launcher: rank, rank on the node, ranks, ranks on the node.
 
-Source: torchrun's documentation; srun(1), where `SLURM_TASKS_PER_NODE` may be `4(x2),3`; Open MPI FAQ, running MPI
-jobs; Kubernetes documentation, indexed Jobs: one pod for each index."""
+Source: torchrun's documentation; srun(1), where `SLURM_TASKS_PER_NODE` may be `4(x2),3`; Open MPI
+FAQ, running MPI jobs; Kubernetes documentation, indexed Jobs: one pod for each index."""
 
 POLL_S = 0.05
-"""Time between two looks at the lock of a node or at the store, and so the difference between the starts of ranks."""
+"""Time between two looks at the lock of a node or at the store, and so the difference between the
+starts of ranks.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ class Rank:
         return f"rank {self.rank} (node {self.node})"
 
     def gpu(self, visible: int) -> str:
-        """Return the name of the rank's GPU. A launcher that gives each rank one GPU hides the others."""
+        """Return the name of the rank's GPU. A launcher that gives each rank one GPU hides the
+        others.
+        """
         return "cuda:0" if visible == 1 else f"cuda:{self.local_rank}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,15 +72,20 @@ class Rank:
 
 
 def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
-    """Return the rank of this process, from the variables of its launcher; rank 0 of 1 if there are none.
+    """Return the rank of this process, from the variables of its launcher; rank 0 of 1 if there are
+    none.
 
     Raises:
         UsageError: a variable is not an integer, or the rank is not below the number of ranks.
     """
     names = ("ROOFMARK_NODE", "SLURMD_NODENAME", "NODE_NAME")
-    node = next((environ[name] for name in names if environ.get(name)), platform.node() or "localhost")
+    node = next(
+        (environ[name] for name in names if environ.get(name)), platform.node() or "localhost"
+    )
     rack = environ.get("ROOFMARK_RACK") or environ.get("SLURM_TOPOLOGY_ADDR") or None
-    launcher = next((launcher for launcher, (rank, *_) in LAUNCHERS.items() if environ.get(rank)), None)
+    launcher = next(
+        (launcher for launcher, (rank, *_) in LAUNCHERS.items() if environ.get(rank)), None
+    )
     if launcher is None:
         return Rank(node=node, rack=rack)
 
@@ -87,24 +97,33 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
 
     rank, local_rank, world_size, local_world_size = map(number, LAUNCHERS[launcher])
     if rank is None or (world_size is not None and rank >= world_size):
-        raise UsageError(f"{LAUNCHERS[launcher][0]}: expected a rank below {world_size}, got {rank}")
+        raise UsageError(
+            f"{LAUNCHERS[launcher][0]}: expected a rank below {world_size}, got {rank}"
+        )
     return Rank(rank, local_rank or 0, world_size, local_world_size or 1, node, launcher, rack)
 
 
 def open_store(rank: Rank, timeout_s: float) -> Store | None:
-    """Return torchrun's store, or that of rank 0 at `MASTER_ADDR` and `MASTER_PORT`; None if there is none.
+    """Return torchrun's store, or that of rank 0 at `MASTER_ADDR` and `MASTER_PORT`; None if there
+    is none.
 
     `timeout_s` limits the time to connect, and each call that waits for a key.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-    host, port, world_size = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", ""), rank.world_size
+    host, port, world_size = (
+        os.environ.get("MASTER_ADDR"),
+        os.environ.get("MASTER_PORT", ""),
+        rank.world_size,
+    )
     if not host or not port.isdecimal() or world_size is None or world_size == 1:
         return None
     is_master = rank.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     timeout = timedelta(seconds=timeout_s)
     try:
-        store = TCPStore(host, int(port), is_master=is_master, timeout=timeout, wait_for_workers=False)
+        store = TCPStore(
+            host, int(port), is_master=is_master, timeout=timeout, wait_for_workers=False
+        )
     except (RuntimeError, ValueError):  # nobody listens there, or the port is taken
         return None
     return PrefixStore(f"roofmark/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
@@ -112,7 +131,8 @@ def open_store(rank: Rank, timeout_s: float) -> Store | None:
 
 @contextmanager
 def turn(rank: Rank, has_time: Callable[[], bool]) -> Iterator[bool]:
-    """Let one rank of a node at a time run the block; yield False if there was no turn while `has_time()`.
+    """Let one rank of a node at a time run the block; yield False if there was no turn while
+    `has_time()`.
 
     The kernel frees the lock, which is on a file of this node, when a rank dies.
     """
@@ -129,7 +149,9 @@ def turn(rank: Rank, has_time: Callable[[], bool]) -> Iterator[bool]:
 
 
 class Peers:
-    """The ranks of a run, connected by a store; without a store, or after it is lost, a rank is alone."""
+    """The ranks of a run, connected by a store; without a store, or after it is lost, a rank is
+    alone.
+    """
 
     def __init__(self, rank: Rank, store: Store | None) -> None:
         self.rank, self.store = rank, store

@@ -1,7 +1,8 @@
-"""The rows of a rank, measured in a child process: launch floor, copy, matmul, FMA and host link of its device.
+"""The rows of a rank, measured in a child process: launch floor, copy, matmul, FMA and host link of
+its device.
 
-Every device runs the same configuration, not its fastest, so that times can be compared. All copies are of fp32; the
-FMAs are of fp32, and the matmul is of normally distributed numbers.
+Every device runs the same configuration, not its fastest, so that times can be compared. All copies
+are of fp32; the FMAs are of fp32, and the matmul is of normally distributed numbers.
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ from bench.harness.worker import WorkerError
 from results.record import Environment, Record
 
 PHASES = ("solo", "together")
-OPS, CPU_OPS = ("launch", "copy", "matmul", "fma", "h2d", "d2h"), ("launch", "copy", "matmul", "h2d", "d2h")
+OPS, CPU_OPS = (
+    ("launch", "copy", "matmul", "fma", "h2d", "d2h"),
+    ("launch", "copy", "matmul", "h2d", "d2h"),
+)
 LONG_OPS = ("copy", "matmul")
 """Operations that heat a device, so they run longer in the phase in which all devices work."""
 
 GPU_EXTENT, CPU_EXTENT = 8192, 512
-"""m, n and k of the matmul. Source: on a GPU that of gpu-burn and gpu-fryer; on a CPU see `peaks.CPU_EXTENTS`."""
+"""m, n and k of the matmul. Source: on a GPU that of gpu-burn and gpu-fryer; on a CPU see
+`peaks.CPU_EXTENTS`.
+"""
 
 LINK_BYTES = 64 * 2**20
 MAX_SAMPLES = 200
@@ -57,7 +63,12 @@ class Item(NamedTuple):
     def blank(self, reason: str, status: str = "skipped") -> Record:
         """Return the record of a row that was not measured."""
         options = {"phase": self.phase}
-        fields: dict[str, Any] = {"op": self.op, "dtype": self.dtype, "status": status, "reason": reason}
+        fields: dict[str, Any] = {
+            "op": self.op,
+            "dtype": self.dtype,
+            "status": status,
+            "reason": reason,
+        }
         return Record(provider="torch", shape={"n": 1}, case="1", options=options, **fields)
 
 
@@ -88,16 +99,25 @@ def detected(rank: Rank) -> Device:
         if count := torch.cuda.device_count():
             return detect(rank.gpu(count))
         allowed, quota = usable_cores()
-        return cpu_device(max(1, int(min(len(allowed), quota or len(allowed))) // rank.local_world_size))
+        return cpu_device(
+            max(1, int(min(len(allowed), quota or len(allowed))) // rank.local_world_size)
+        )
     except Exception as error:
         raise WorkerError(one_line(error)) from None
 
 
-def described(rank: Rank, device: Device, settings: dict[str, Any], argv: Sequence[str]) -> Environment:
-    """Return the first line of a rank's file; the state of the device is read before this process uses it."""
+def described(
+    rank: Rank, device: Device, settings: dict[str, Any], argv: Sequence[str]
+) -> Environment:
+    """Return the first line of a rank's file; the state of the device is read before this process
+    uses it.
+    """
     announce()
     try:
-        state = {"pci_bus_id": gpu_state.pci_bus_id(device.uuid), "health": gpu_state.health(device.uuid)}
+        state = {
+            "pci_bus_id": gpu_state.pci_bus_id(device.uuid),
+            "health": gpu_state.health(device.uuid),
+        }
         device.use()
         environment = stamp("bench.fleet", device, ceilings_of(device, None), settings, argv)
         return replace(environment, fleet=rank.to_dict() | state)
@@ -115,15 +135,21 @@ def measured(items: Sequence[Item], device: Device) -> Iterator[Record]:
             record = item.blank(str(error))
         except Exception as error:
             is_full = is_out_of_memory(error)
-            record = item.blank("out of memory") if is_full else item.blank(one_line(error), "failed")
+            record = (
+                item.blank("out of memory") if is_full else item.blank(one_line(error), "failed")
+            )
         options = record.options | {"phase": item.phase}
-        yield replace(record, op=item.op, options=options, op_sha256=record.op_sha256 or definition())
+        yield replace(
+            record, op=item.op, options=options, op_sha256=record.op_sha256 or definition()
+        )
         if not release(device):
             return
 
 
 def definition() -> str | None:
-    return modules_sha256((__name__, *(f"bench.harness.{name}" for name in ("calibrate.bandwidth", "transfer"))))
+    return modules_sha256(
+        (__name__, *(f"bench.harness.{name}" for name in ("calibrate.bandwidth", "transfer")))
+    )
 
 
 def measure_rate(item: Item, device: Device) -> Record:
@@ -140,10 +166,15 @@ def measure_rate(item: Item, device: Device) -> Record:
 
 
 def measure_matmul(item: Item, device: Device) -> Record:
-    values = {"layout": "nt" if item.dtype.startswith("fp8") or item.dtype == "int8" else "nn", "batch": 1}
+    values = {
+        "layout": "nt" if item.dtype.startswith("fp8") or item.dtype == "int8" else "nn",
+        "batch": 1,
+    }
     shape = dict.fromkeys("mnk", GPU_EXTENT if device.is_gpu else CPU_EXTENT)
     case = Case.of("matmul", item.dtype, shape, options_of("matmul"), values)
-    [row] = plan([(peaks.matmul_op(), case)], ["torch"], device, Settings(fill="normal"), family="matmul")
+    [row] = plan(
+        [(peaks.matmul_op(), case)], ["torch"], device, Settings(fill="normal"), family="matmul"
+    )
     usual = LIMITS[device.type]
     min_sample_s = max(usual.min_sample_s, item.seconds / MAX_SAMPLES)
     limits = replace(usual, min_time_s=item.seconds, cap_s=item.seconds, min_sample_s=min_sample_s)
@@ -157,7 +188,9 @@ def measure_link(item: Item, device: Device) -> Record:
     blank: Record = module_of("transfer").copy_record(item.op, device, LINK_BYTES, *kinds)
     if blank.reason:
         return blank
-    run = Run(argparse.Namespace(quiet=True, gpu=None, seed=0), "bench.fleet", "fleet", device, {}, ())
+    run = Run(
+        argparse.Namespace(quiet=True, gpu=None, seed=0), "bench.fleet", "fleet", device, {}, ()
+    )
     run.deadline, before = time.perf_counter() + item.seconds, gpu_state.link_state(device.uuid)
     record = measure_copy(blank, run, 1)
     link = gpu_state.link_state(device.uuid)  # right after a copy, because an idle link slows down

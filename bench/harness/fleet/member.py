@@ -1,4 +1,6 @@
-"""The parent process of a rank of `bench.fleet`: its measuring processes, its run file, and what it tells rank 0."""
+"""The parent process of a rank of `bench.fleet`: its measuring processes, its run file, and what it
+tells rank 0.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,23 @@ from results.store.runfile import RunWriter, StoreError
 from roofline.machine import Machine
 
 SOLO_SHARE = 0.6
-"""Fraction of the time limit after which ranks start together even if some are missing or not measured alone."""
+"""Fraction of the time limit after which ranks start together even if some are missing or not
+measured alone.
+"""
 
 HANG_S = 30.0
 """Time limit of a row besides its samples: to start a process, compile, and check results."""
 
 CONNECT_S = 30.0
 GRACE_S = 20.0
-"""Time left after SIGTERM. Source: torchrun kills ranks 30 s after it has sent SIGTERM; Slurm's KillWait is 30 s."""
+"""Time left after SIGTERM. Source: torchrun kills ranks 30 s after it has sent SIGTERM; Slurm's
+KillWait is 30 s.
+"""
 
 
 class Member:
-    """The parent process of a rank: it starts processes that use the device, and saves their records.
+    """The parent process of a rank: it starts processes that use the device, and saves their
+    records.
 
     Rank 0 also follows the steps of all ranks and collects their answers.
     """
@@ -59,7 +66,12 @@ class Member:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, lambda *_: self.finish_soon())
         self.measure()
-        answer = {"rank": self.rank.rank, "node": self.rank.node, "device": self.device, "rows": self.rows}
+        answer = {
+            "rank": self.rank.rank,
+            "node": self.rank.node,
+            "device": self.device,
+            "rows": self.rows,
+        }
         self.peers.send("answers", json.dumps(answer))
         if self.rank.rank == 0 or self.peers.store is None:
             while self.has_time() and self.missing():
@@ -68,7 +80,11 @@ class Member:
             self.show()
         # A launcher ends all ranks if one fails, so a rank that fails waits for the others.
         self.peers.meet("end", lambda: bool(self.problem) and self.has_time())
-        return fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}") if self.problem else OK
+        return (
+            fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}")
+            if self.problem
+            else OK
+        )
 
     def finish_soon(self) -> None:
         """Measure what there is still time for, without waiting for a common start."""
@@ -80,7 +96,10 @@ class Member:
 
     def step(self, text: str) -> None:
         """Report progress to rank 0, which prints it."""
-        if not self.peers.send("steps", json.dumps([self.rank.rank, self.rank.name, text])) and not self.args.quiet:
+        if (
+            not self.peers.send("steps", json.dumps([self.rank.rank, self.rank.name, text]))
+            and not self.args.quiet
+        ):
             say(f"{self.rank.name}: {text}")
         self.follow()
 
@@ -113,7 +132,10 @@ class Member:
         print_out(drawn(lambda console: print_grid(console, columns)))
         for rank in self.missing():
             name, step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
-            say(f"{name}: no answer within {time.monotonic() - self.began_s:.0f} s; last step: {step}")
+            say(
+                f"{name}: no answer within {time.monotonic() - self.began_s:.0f} s; last step: "
+                f"{step}"
+            )
         print_out(f"report: python -m bench fleet-report {self.args.output}\n")
 
     def measure(self) -> None:
@@ -124,16 +146,22 @@ class Member:
             self.writer = RunWriter.create(environment, name, f"{self.args.output}/")
         except StoreError as error:
             self.stop(error)
-        solo, together = (items_of(phase, device.is_gpu, self.args.dtype, self.args.quick) for phase in PHASES)
+        solo, together = (
+            items_of(phase, device.is_gpu, self.args.dtype, self.args.quick) for phase in PHASES
+        )
         with turn(self.rank, lambda: self.has_time(self.start_by)) as is_mine:
             turn_s = HANG_S + sum(item.seconds for item in solo) if is_mine else 0.0
             self.measure_rows(solo, device, min(self.start_by, time.monotonic() + turn_s), reason)
-        if not self.peers.meet("together", lambda: self.has_time(self.start_by) and not self.is_alone):
+        if not self.peers.meet(
+            "together", lambda: self.has_time(self.start_by) and not self.is_alone
+        ):
             self.step("starts without all ranks")
         self.measure_rows(together, device, self.deadline, reason)
 
     def described(self) -> tuple[Device, Environment, str]:
-        """Return the device, the first line of the run file, and why the device cannot be used, if so."""
+        """Return the device, the first line of the run file, and why the device cannot be used, if
+        so.
+        """
         settings = {"quick": self.args.quick, "deadline_s": self.args.deadline}
         device = Device("unknown", "unknown", "unknown", "unknown", 0, 0)
         try:
@@ -143,7 +171,9 @@ class Member:
             return device, worker.call(measure.described, *what, timeout_s=HANG_S)[0], ""
         except worker.WorkerError as error:
             self.step(f"cannot use its device: {brief(error)}")
-            environment = stamp("bench.fleet", device, Machine(), settings, self.argv, is_here=False)
+            environment = stamp(
+                "bench.fleet", device, Machine(), settings, self.argv, is_here=False
+            )
             return device, replace(environment, fleet=self.rank.to_dict()), brief(error)
 
     def measure_rows(self, items: list[Item], device: Device, until: float, reason: str) -> None:
@@ -154,7 +184,11 @@ class Member:
 
         while items and not self.problem:
             if reason or left_s() <= 0:
-                self.keep(items.pop(0).blank(reason or "no time was left", "failed" if reason else "skipped"))
+                self.keep(
+                    items.pop(0).blank(
+                        reason or "no time was left", "failed" if reason else "skipped"
+                    )
+                )
                 continue
             try:
                 self.step(items[0].title)
@@ -189,7 +223,7 @@ def text_of(record: Record) -> str:
         return f"{name} {record.status}"
     work = record.flops or (record.bytes_read or 0) + (record.bytes_written or 0)
     unit = "FLOP/s" if record.flops else "B/s"
-    return f"{name} {format_rate(work / record.median_s, unit) if work else format_time(record.median_s)}"
+    return f"{name} {format_rate(work / record.median_s, unit) if work else format_time(record.median_s)}"  # noqa: E501
 
 
 def brief(error: Exception) -> str:

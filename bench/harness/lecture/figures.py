@@ -1,7 +1,7 @@
 """What `python -m bench lecture` measures for a statement of the notes: `FIGURES`, by claim.
 
-A parameter of a figure is a row of `rows.toml`, with the keys of records in `results show --format json`. Figures
-without parameters run code of the notes, or of torch.
+A parameter of a figure is a row of `rows.toml`, with the keys of records in
+`results show --format json`. Figures without parameters run code of the notes, or of torch.
 """
 
 # mypy: disable-error-code="call-arg, func-returns-value, union-attr"
@@ -35,14 +35,22 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "[1024, 1024] in fp32": lambda: torch.zeros(1024, 1024).nbytes,
     "largest fp16": lambda: torch.finfo(torch.float16).max,
     "largest E4M3 and E5M2": lambda: torch.finfo(torch.float8_e5m2).max,
-    "largest bf16 over largest fp32": lambda: torch.finfo(torch.bfloat16).max / torch.finfo(torch.float32).max,
+    "largest bf16 over largest fp32": lambda: (
+        torch.finfo(torch.bfloat16).max / torch.finfo(torch.float32).max
+    ),
     "fp16(1e-8)": lambda: torch.tensor(1e-8, dtype=torch.float16).item(),
     "bf16(1e-8)": lambda: torch.tensor(1e-8, dtype=torch.bfloat16).item(),
     "fp64 over bf16 in memory": lambda: torch.float64.itemsize / torch.bfloat16.itemsize,
-    "element (1, 2) of a 4 x 4 tensor in its storage": lambda: torch.zeros(4, 4)[1:, 2:].storage_offset(),
+    "element (1, 2) of a 4 x 4 tensor in its storage": lambda: torch.zeros(4, 4)[
+        1:, 2:
+    ].storage_offset(),
     "view() of a transposed tensor": lambda: torch.zeros(4, 8).T.view(32),
-    "bytes that transpose() copies, 4 x 8 in fp32": lambda: (x := torch.zeros(4, 8)).T.data_ptr() - x.data_ptr(),
-    "bytes that contiguous() or reshape() of it copies": lambda: torch.zeros(4, 8).T.contiguous().nbytes,
+    "bytes that transpose() copies, 4 x 8 in fp32": lambda: (
+        (x := torch.zeros(4, 8)).T.data_ptr() - x.data_ptr()
+    ),
+    "bytes that contiguous() or reshape() of it copies": lambda: (
+        torch.zeros(4, 8).T.contiguous().nbytes
+    ),
     "[1024,512] @ [512,256]": lambda notes_matmul: notes_matmul.flops,
     "[1024,512] @ [512,256] over squaring [1024,512], FLOPs": lambda notes_matmul, notes_relu: (
         notes_matmul.median_s / notes_relu.median_s
@@ -50,7 +58,9 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "squaring each element of [1024,512], FLOPs": lambda notes_relu: notes_relu.flops,
     "a compiled einsum": lambda compiled_einsum, matmul: compiled_einsum.median_s / matmul.median_s,
     "bf16 peak of an H100, TFLOP/s": lambda matmul: matmul.flops_per_s,
-    "bf16 over fp32 on an H100": lambda bf16_matmul, fp32_matmul: bf16_matmul.flops_per_s / fp32_matmul.flops_per_s,
+    "bf16 over fp32 on an H100": lambda bf16_matmul, fp32_matmul: (
+        bf16_matmul.flops_per_s / fp32_matmul.flops_per_s
+    ),
     "MFU of a good training run": lambda step: 100 * step.mfu,
     "MFU of a matmul alone": lambda matmul: 100 * matmul.mfu,
     "ridge point of an H100, bf16": lambda matmul: matmul.intensity * matmul.mbu / matmul.mfu,
@@ -60,13 +70,21 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "intensity of matrix times vector in bf16": lambda matvec: 100 * matvec.mbu,
     "square matmul that is compute-bound on an H100": lambda matmul: 100 * matmul.mfu,
     "intensity of square products": lambda matmul: matmul.intensity,
-    "eager over compiled, bias and GELU": lambda bias_gelu, compiled: bias_gelu.median_s / compiled.median_s,
-    "FLOPs of 70B on 15T tokens": lambda step: (
-        step.counted_flops / step.tokens_per_step / (step.memory_bytes["measured"]["parameters"] / 4)
+    "eager over compiled, bias and GELU": lambda bias_gelu, compiled: (
+        bias_gelu.median_s / compiled.median_s
     ),
-    "backward over forward, two layers D x D": lambda step: step.phases_s["backward"] / step.phases_s["forward"],
+    "FLOPs of 70B on 15T tokens": lambda step: (
+        step.counted_flops
+        / step.tokens_per_step
+        / (step.memory_bytes["measured"]["parameters"] / 4)
+    ),
+    "backward over forward, two layers D x D": lambda step: (
+        step.phases_s["backward"] / step.phases_s["forward"]
+    ),
     "largest gradient of 0.5 (x w - 5)^2, x = 1, 2, 3, w = 1": lambda: (
-        torch.func.grad(lambda w: 0.5 * (torch.tensor([1.0, 2.0, 3.0]) @ w - 5) ** 2)(torch.ones(3)).max().item()
+        torch.func.grad(lambda w: 0.5 * (torch.tensor([1.0, 2.0, 3.0]) @ w - 5) ** 2)(torch.ones(3))
+        .max()
+        .item()
     ),
     "gradient of 3 w after two backward passes, not zeroed": lambda: [
         w := torch.ones((), requires_grad=True),
@@ -74,13 +92,21 @@ FIGURES: dict[str, Callable[..., Any]] = {
         (3 * w).backward(),
         w.grad.item(),
     ][-1],
-    "backward() of a tensor that is not a scalar": lambda: torch.ones(2, requires_grad=True).backward(),
+    "backward() of a tensor that is not a scalar": lambda: torch.ones(
+        2, requires_grad=True
+    ).backward(),
     "standard deviation of x W, both N(0, 1), d = 1024": lambda: (
         (torch.randn(256, 1024) @ torch.randn(1024, 1024)).std().item()
     ),
-    "the same with W / sqrt(d)": lambda: (torch.randn(256, 1024) @ torch.randn(1024, 1024) / 1024**0.5).std().item(),
-    "clipping the gradients of 1B parameters in fp32": lambda step: 100 * step.phases_s["clip"] / step.median_s,
-    "zero_grad for 1B parameters in fp32": lambda step: 100 * step.phases_s["zero_grad"] / step.median_s,
+    "the same with W / sqrt(d)": lambda: (
+        (torch.randn(256, 1024) @ torch.randn(1024, 1024) / 1024**0.5).std().item()
+    ),
+    "clipping the gradients of 1B parameters in fp32": lambda step: (
+        100 * step.phases_s["clip"] / step.median_s
+    ),
+    "zero_grad for 1B parameters in fp32": lambda step: (
+        100 * step.phases_s["zero_grad"] / step.median_s
+    ),
     "deterministic algorithms": lambda deterministic, step: deterministic.median_s / step.median_s,
     "Linear(1024, 512)": lambda: torch.nn.Linear(1024, 512, bias=False).weight.numel(),
     "AdamW in fp32, bytes": lambda step: state_per_parameter(step, 4),
@@ -88,7 +114,9 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "the same with checkpointing": lambda checkpointed, step: (
         100 * (1 - kept_by_layers(checkpointed) / kept_by_layers(step))
     ),
-    "its compute overhead": lambda checkpointed, step: 100 * (checkpointed.median_s / step.median_s - 1),
+    "its compute overhead": lambda checkpointed, step: (
+        100 * (checkpointed.median_s / step.median_s - 1)
+    ),
     "activations of the layers with 8 micro-batches": lambda accumulated, step: (
         100 * accumulated.memory_bytes["measured"]["total"] / step.memory_bytes["measured"]["total"]
     ),

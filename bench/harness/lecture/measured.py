@@ -1,4 +1,6 @@
-"""Measurements of the lecture: the rows that figures name, the figures themselves, and the synchronize trap."""
+"""Measurements of the lecture: the rows that figures name, the figures themselves, and the
+synchronize trap.
+"""
 
 from __future__ import annotations
 
@@ -67,22 +69,32 @@ class Measurements:
         kind = "gpu" if device.is_gpu else "cpu"
         self.sizes = SIZES[kind] | (QUICK[kind] if args.quick else {})
         named = {name for figure in figures for name in rows_of(figure)}
-        for name in [name for name in ROWS if name in named and not (args.quick and name in LEFT_OUT)]:
+        for name in [
+            name for name in ROWS if name in named and not (args.quick and name in LEFT_OUT)
+        ]:
             family, *words = ROWS[name].format(**self.sizes).split()
             module = module_of(family)
             if hasattr(module, "LISTED"):
                 options = module.build_parser().parse_args(words)
                 for option, value in vars(options).items():
-                    vars(args).setdefault(option, value)  # the function that measures a row reads them
-                *_, (blank, measure) = module.rows_of(options, device)  # a comparison ends with its candidate
+                    vars(args).setdefault(
+                        option, value
+                    )  # the function that measures a row reads them
+                *_, (blank, measure) = module.rows_of(
+                    options, device
+                )  # a comparison ends with its candidate
                 sha256 = modules_sha256((f"bench.{family}", *module.MODULES))
                 self.scenarios[name] = replace(blank, op_sha256=sha256), measure
                 continue
             options = build_parser(family, "", (), module.OPS, options_of(family)).parse_args(words)
-            cases = make_all_cases(options, chosen_ops(options.op, {family: module.OPS}), device.type)
+            cases = make_all_cases(
+                options, chosen_ops(options.op, {family: module.OPS}), device.type
+            )
             ((_, op, case),) = cases
             providers = options.provider or ["torch"]
-            (self.ops[name],) = planning.plan([(op, case)], providers, device, self.settings, {}, family)
+            (self.ops[name],) = planning.plan(
+                [(op, case)], providers, device, self.settings, {}, family
+            )
 
     @property
     def is_empty(self) -> bool:
@@ -95,7 +107,9 @@ class Measurements:
         """
         labels = {label_of(blank): name for name, (blank, _) in self.scenarios.items()}
         labels |= {label_of(row.blank()): name for name, row in self.ops.items()}
-        dtypes = () if self.is_empty else dict.fromkeys((self.sizes["dtype"], "fp32"))  # bf16 takes long on a CPU
+        dtypes = (
+            () if self.is_empty else dict.fromkeys((self.sizes["dtype"], "fp32"))
+        )  # bf16 takes long on a CPU
         began_s = time.perf_counter()
         with run:
             run.start(tuple(dtypes) or None)
@@ -107,19 +121,29 @@ class Measurements:
             run.judge_again()
         assert run.environment is not None
         rows = zip(run.records, document(run.environment, run.records)["records"], strict=True)
-        return {labels[label_of(record)]: SimpleNamespace(**row) for record, row in rows if record.status == "ok"}
+        return {
+            labels[label_of(record)]: SimpleNamespace(**row)
+            for record, row in rows
+            if record.status == "ok"
+        }
 
     def synchronize_trap(self, run: Run) -> Sequence[dict[str, Any]]:
-        """Return the rows of `synchronize_trap` at the size of the row `matmul`; none if it was not planned."""
+        """Return the rows of `synchronize_trap` at the size of the row `matmul`; none if it was not
+        planned.
+        """
         row = self.ops.get("matmul")
         if row is None or row.refused:
             return []
         peak, _ = peak_of(row.blank(), run.ceilings)
-        return synchronize_trap(run.device, row.case.shape["n"], row.case.dtype, peak.value if peak else None)
+        return synchronize_trap(
+            run.device, row.case.shape["n"], row.case.dtype, peak.value if peak else None
+        )
 
 
 def value_of(figure: Figure, rows: Mapping[str, Any]) -> bool | float | str | None:
-    """Return a figure, or the name of the error that its code raises; None if a row was not measured."""
+    """Return a figure, or the name of the error that its code raises; None if a row was not
+    measured.
+    """
     names = rows_of(figure)
     if not rows.keys() >= set(names):
         return None
@@ -131,10 +155,14 @@ def value_of(figure: Figure, rows: Mapping[str, Any]) -> bool | float | str | No
     return value if isinstance(value, bool | int | float) else str(value)
 
 
-def synchronize_trap(device: Device, n: int, dtype: str, peak_flops_per_s: float | None) -> list[dict[str, Any]]:
-    """Time an n x n x n matmul without synchronizing, with it, and on the device; `possible` is MFU <= 1.
+def synchronize_trap(
+    device: Device, n: int, dtype: str, peak_flops_per_s: float | None
+) -> list[dict[str, Any]]:
+    """Time an n x n x n matmul without synchronizing, with it, and on the device; `possible` is MFU
+    <= 1.
 
-    On a CPU a call returns when its result is finished; the time of an operation on one element is the first row.
+    On a CPU a call returns when its result is finished; the time of an operation on one element is
+    the first row.
     """
     import torch
 
@@ -144,12 +172,22 @@ def synchronize_trap(device: Device, n: int, dtype: str, peak_flops_per_s: float
     a, b = (torch.randn(n, n, device=device.torch_name).to(torch_dtype(dtype)) for _ in range(2))
     samples = take_samples([partial(torch.mm, a, b)], "warm", device, LIMITS[device.type], 2 * n**3)
     if device.is_gpu:
-        times_s = {"not synchronized": samples.host_launch_s, "synchronized": samples.host_latency_s}
+        times_s = {
+            "not synchronized": samples.host_launch_s,
+            "synchronized": samples.host_latency_s,
+        }
         times_s["device"] = samples.median_s
     else:
         times_s = {"caller's overhead": samplers.empty_launch_s(device), "call": samples.median_s}
     rows = []
     for timing, seconds in times_s.items():
         share = mfu(2 * n**3 / seconds, peak_flops_per_s) if seconds and peak_flops_per_s else None
-        rows.append({"timing": timing, "seconds": seconds, "mfu": share, "possible": share is None or share <= 1})
+        rows.append(
+            {
+                "timing": timing,
+                "seconds": seconds,
+                "mfu": share,
+                "possible": share is None or share <= 1,
+            }
+        )
     return rows

@@ -1,4 +1,6 @@
-"""The page of a lecture: one HTML file with its pictures in it, for a phone and for a desktop, light and dark."""
+"""The page of a lecture: one HTML file with its pictures in it, for a phone and for a desktop,
+light and dark.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +42,32 @@ def write_page(
     rows: Sequence[Mapping[str, Any]],
     **texts: Any,
 ) -> None:
-    """Write the page; rows have the text of their figure in `figure`; `texts` are other variables of the template."""
+    """Write the page; rows have the text of their figure in `figure`; `texts` are other variables
+    of the template.
+    """
     pictures = {
         "Roofline": (
             partial(ladder, environment, records),
-            "Operations under this machine's roof, measured; a cross marks a doubtful time, a ring one above the roof",
+            (
+                "Operations under this machine's roof, measured; a cross marks a doubtful time, a "
+                "ring one above the roof"
+            ),
         ),
-        "State": (partial(memory_parts, records), "Memory of an fp32 step: the state is measured, the rest estimated"),
+        "State": (
+            partial(memory_parts, records),
+            "Memory of an fp32 step: the state is measured, the rest estimated",
+        ),
     }
     sections = dict.fromkeys(row["section"] for row in rows)
     page = template("lecture.html").render(
         title="The lecture, measured",
         environment=environment,
-        sections={section: [row for row in rows if row["section"] == section] for section in sections},
-        pictures={name: (uris(draw), text) for name, (draw, text) in pictures.items() if name in sections},
+        sections={
+            section: [row for row in rows if row["section"] == section] for section in sections
+        },
+        pictures={
+            name: (uris(draw), text) for name, (draw, text) in pictures.items() if name in sections
+        },
         policy=policy([]),
         style=stylesheet(),
         **texts,
@@ -76,7 +90,9 @@ def uris(draw: Callable[[str], Figure]) -> dict[str, str]:
 
 
 def ladder(environment: Environment, records: Sequence[Record], theme: str) -> Figure:
-    ops = list({r.op: r for r in reversed(records) if (r.op, r.provider, r.status) in LADDER}.values())
+    ops = list(
+        {r.op: r for r in reversed(records) if (r.op, r.provider, r.status) in LADDER}.values()
+    )
     if not ops:
         raise NoCeilingError("no operation was measured")
     with own_style(theme):
@@ -84,7 +100,9 @@ def ladder(environment: Environment, records: Sequence[Record], theme: str) -> F
         axes = figure.add_axes((0.13, 0.13, 0.8, 0.78))
     scene = build_scene([(environment, ops)], dtypes=[ops[0].dtype])
     roofs = tuple(roof for roof in scene.roofs if not roof.is_mix)  # too narrow for their label
-    points = tuple(replace(point, label=point.record.op) for point in scene.points)  # longer labels do not all fit
+    points = tuple(
+        replace(point, label=point.record.op) for point in scene.points
+    )  # longer labels do not all fit
     scene = replace(scene, roofs=roofs, points=points)
     draw_roofline(scene, "", axes, theme)
     if legend := axes.get_legend():
@@ -93,13 +111,23 @@ def ladder(environment: Environment, records: Sequence[Record], theme: str) -> F
 
 
 def memory_parts(records: Sequence[Record], theme: str) -> Figure:
-    """Return the parts of the peak of the first training step: measured if they stay from step to step."""
-    step = next((record for record in records if record.memory_bytes and record.status == "ok"), None)
+    """Return the parts of the peak of the first training step: measured if they stay from step to
+    step.
+    """
+    step = next(
+        (record for record in records if record.memory_bytes and record.status == "ok"), None
+    )
     if step is None:
         raise NoCeilingError("no training step was measured")
     estimated, measured = step.memory_bytes["estimated"], step.memory_bytes["measured"]
-    sizes = {name.replace("_", " "): measured.get(name) or estimated.get(name) or 0 for name in COMPONENTS}
-    shares = {name: part / estimated["total"] for name, part in sorted(sizes.items(), key=lambda item: item[1])}
+    sizes = {
+        name.replace("_", " "): measured.get(name) or estimated.get(name) or 0
+        for name in COMPONENTS
+    }
+    shares = {
+        name: part / estimated["total"]
+        for name, part in sorted(sizes.items(), key=lambda item: item[1])
+    }
     shown = {name: share for name, share in shares.items() if share > MIN_SHARE}
     with own_style(theme):
         figure = new_figure(WIDTH, 0.45 + 0.36 * len(shown))
@@ -107,7 +135,13 @@ def memory_parts(records: Sequence[Record], theme: str) -> Figure:
         frame(axes, "x")
         axes.barh(list(shown), list(shown.values()), color=series_color(0))
         for row, (name, share) in enumerate(shown.items()):
-            axes.text(share, row, f" {size(sizes[name])}, {100 * share:.0f} %", va="center", fontsize=LABEL_PT)
+            axes.text(
+                share,
+                row,
+                f" {size(sizes[name])}, {100 * share:.0f} %",
+                va="center",
+                fontsize=LABEL_PT,
+            )
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
     return figure

@@ -1,7 +1,8 @@
 """How a time budget is shared among rows, and the estimated time of a row.
 
-A case is estimated from smaller cases before it runs, so that no command hangs: one dtype may be a thousand times
-slower than another on the same machine, such as fp16 matmul on a CPU without fp16 arithmetic.
+A case is estimated from smaller cases before it runs, so that no command hangs: one dtype may be a
+thousand times slower than another on the same machine, such as fp16 matmul on a CPU without fp16
+arithmetic.
 """
 
 from __future__ import annotations
@@ -30,35 +31,44 @@ CASE_ALLOWANCE_S = 10.0
 """Time limit of a case if there is no budget."""
 
 PREPARE_S_PER_BYTE = {"cpu": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
-"""Time to fill, copy and check the inputs of a case, per byte of all copies. CPU: measured on two cores. GPU: 100 bytes
-moved per byte at 1 TB/s, most of them for the fp64 reference."""
+"""Time to fill, copy and check the inputs of a case, per byte of all copies. CPU: measured on two
+cores. GPU: 100 bytes moved per byte at 1 TB/s, most of them for the fp64 reference."""
 
 MIN_ROW_S = 0.7
-"""Time of the smallest row outside its samples: settling, warm launches, latency, loading the kernel."""
+"""Time of the smallest row outside its samples: settling, warm launches, latency, loading the
+kernel.
+"""
 
 CHECK_S_PER_BYTE = 3e-8
-"""Time to check the result twice on a CPU, per byte of one set of inputs and outputs; measured on two cores."""
+"""Time to check the result twice on a CPU, per byte of one set of inputs and outputs; measured on
+two cores.
+"""
 
 SMALL_WORK = 2**23
-"""FLOPs plus bytes below which a case is not estimated: at 1 GFLOP/s, the slowest rate seen, it takes 8 ms."""
+"""FLOPs plus bytes below which a case is not estimated: at 1 GFLOP/s, the slowest rate seen, it
+takes 8 ms.
+"""
 
 MIN_PILOT_S = 0.05
-"""Time from which a pilot can be scaled up: much longer than launches, cache effects and the 4 to 16 ms that a busy
-machine's scheduler adds to a call of several threads."""
+"""Time from which a pilot can be scaled up: much longer than launches, cache effects and the 4 to
+16 ms that a busy machine's scheduler adds to a call of several threads."""
 
 MAX_PILOT_CALLS = 5
 MIN_PILOT_CALLS = 3
 MAX_PILOT_S = 0.05
-"""Time after which a pilot is not called again, if it was called `MIN_PILOT_CALLS` times: a busy machine may delay one
-call of a small pilot by 50 ms, and the estimate of a large case multiplies that."""
+"""Time after which a pilot is not called again, if it was called `MIN_PILOT_CALLS` times: a busy
+machine may delay one call of a small pilot by 50 ms, and the estimate of a large case multiplies
+that."""
 
 CALLS_PER_CASE = 15
-"""Minimum calls of a measurement: ten (first, estimate, settling, five samples, warm, last check), times 1.5 because a
-case may no longer fit in the caches that its pilot fitted in."""
+"""Minimum calls of a measurement: ten (first, estimate, settling, five samples, warm, last check),
+times 1.5 because a case may no longer fit in the caches that its pilot fitted in."""
 
 
 def total(op: Op, case: Case) -> int:
-    """Return FLOPs plus bytes, which grow as fast as the time whether compute or memory limits it."""
+    """Return FLOPs plus bytes, which grow as fast as the time whether compute or memory limits
+    it.
+    """
     work = op.work(case)
     return work.flops + work.bytes
 
@@ -78,35 +88,48 @@ class Budget:
         self._clock, self._began = clock, clock()
         self._min_overhead_s, self._overhead_s, self._expected_s = math.inf, 0.0, 0.0
         self._pilots: dict[tuple[str, str], tuple[int, float]] = {}
-        """Largest case timed so far by op and dtype: its FLOPs plus bytes, and the seconds of a call."""
+        """Largest case timed so far by op and dtype: its FLOPs plus bytes, and the seconds of a
+        call.
+        """
 
     def left_s(self) -> float | None:
         return None if self.deadline is None else self.deadline - self._clock()
 
     def sharing(self, done: int) -> int:
-        """Return how many rows share the time left after `done` rows: fewer than all if it is short."""
+        """Return how many rows share the time left after `done` rows: fewer than all if it is
+        short.
+        """
         left_s, to_come = self.left_s(), self._rows - done
         return to_come if left_s is None else max(1, min(to_come, int(left_s / MIN_SHARE_S)))
 
     def has_time(self, expected_s: float = 0.0) -> bool:
         """Return whether another row could finish in time; the first row is always tried.
 
-        `expected_s` is the expected time outside its samples; no row takes less than the fastest row so far.
+        `expected_s` is the expected time outside its samples; no row takes less than the fastest
+        row so far.
         """
         left_s = self.left_s()
-        needed_s = max(self._min_overhead_s, self._likely_s(expected_s)) if self._overhead_s else 0.0
+        needed_s = (
+            max(self._min_overhead_s, self._likely_s(expected_s)) if self._overhead_s else 0.0
+        )
         return left_s is None or left_s > needed_s
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
         left_s = self.left_s()
-        return left_s is not None and self._likely_s(expected_s) > MAX_SHARES * left_s / self.sharing(done)
+        return left_s is not None and self._likely_s(
+            expected_s
+        ) > MAX_SHARES * left_s / self.sharing(done)
 
     def _likely_s(self, expected_s: float) -> float:
         """Scale an expected time by the ratio of actual to expected time so far."""
         return expected_s * (self._overhead_s / self._expected_s if self._expected_s else 1.0)
 
-    def took(self, record: Record, began: float, expected_s: float = 0.0, row: Row | None = None) -> None:
-        """Learn from a measured record; `began` is the reading of the clock at the start of its row."""
+    def took(
+        self, record: Record, began: float, expected_s: float = 0.0, row: Row | None = None
+    ) -> None:
+        """Learn from a measured record; `began` is the reading of the clock at the start of its
+        row.
+        """
         if record.status != "ok":
             return
         timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
@@ -120,7 +143,9 @@ class Budget:
                 self._pilots[key] = size, record.median_s
 
     def enough_s(self, done: int) -> int:
-        """Return a budget in seconds for about all rows, extrapolated from the `done` rows, or twice the budget."""
+        """Return a budget in seconds for about all rows, extrapolated from the `done` rows, or
+        twice the budget.
+        """
         budget_s = self._settings.budget_s or 0.0
         row_s = (self._clock() - self._began) / done if done else budget_s / self._rows
         return round(budget_s + (self._rows - done) * row_s) + 1
@@ -145,8 +170,13 @@ class Budget:
             return None
         launch = f" ({duration(call_s)} per launch)" if call_s else ""
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
-        enough = math.ceil(spent_s + case_s * 1.5)  # rounded down it could be less than the current budget
-        return f"estimated {duration(case_s)} for this case{launch} exceeds {limit}; use --budget {enough}"
+        enough = math.ceil(
+            spent_s + case_s * 1.5
+        )  # rounded down it could be less than the current budget
+        return (
+            f"estimated {duration(case_s)} for this case{launch} exceeds {limit}; use --budget "
+            f"{enough}"
+        )
 
     def expected_s(self, row: Row) -> float:
         """Return the rough time of a row outside its samples, seconds."""
@@ -163,7 +193,9 @@ class Budget:
         return PREPARE_S_PER_BYTE[device.type] * copies * size_bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
-        """Return the seconds of one call by eager torch, estimated by the largest smaller case; None if short."""
+        """Return the seconds of one call by eager torch, estimated by the largest smaller case;
+        None if short.
+        """
         work = total(op, case)
         if work <= SMALL_WORK:
             return None
@@ -184,11 +216,15 @@ class Budget:
         The fastest, because a short call that is interrupted takes a hundred times as long.
         """
         filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
-        call = load("torch", op, "", self._device).call(make_sets(op, case, filler, self._device, 1)[0])
+        call = load("torch", op, "", self._device).call(
+            make_sets(op, case, filler, self._device, 1)[0]
+        )
         seconds: list[float] = []
         with numerics(case.dtype):
             call()
-            while len(seconds) < MIN_PILOT_CALLS or (len(seconds) < MAX_PILOT_CALLS and sum(seconds) < MAX_PILOT_S):
+            while len(seconds) < MIN_PILOT_CALLS or (
+                len(seconds) < MAX_PILOT_CALLS and sum(seconds) < MAX_PILOT_S
+            ):
                 self._device.synchronize()
                 start = time.perf_counter()
                 call()
@@ -198,14 +234,18 @@ class Budget:
 
 
 def smaller_cases(op: Op, case: Case) -> list[Case]:
-    """Return the same case with all axes and the batch halved repeatedly, smallest first, without itself.
+    """Return the same case with all axes and the batch halved repeatedly, smallest first, without
+    itself.
 
     Extents stay multiples of 16, which the instructions of every dtype accept.
     """
     cases = [case]
     while total(op, cases[-1]) >= SMALL_WORK // 32 or len(cases) == 1:
         larger = cases[-1]
-        shape = {axis: max(1, extent // 2) // 16 * 16 or min(extent, 16) for axis, extent in larger.shape.items()}
+        shape = {
+            axis: max(1, extent // 2) // 16 * 16 or min(extent, 16)
+            for axis, extent in larger.shape.items()
+        }
         batch = {"batch": max(1, larger.options["batch"] // 2)} if "batch" in larger.options else {}
         smaller = replace(case, shape=shape, options={**larger.options, **batch})
         if smaller == larger:

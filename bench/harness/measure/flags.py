@@ -1,4 +1,6 @@
-"""Data-quality flags of a measurement, each with its reason: from samples and ceilings to a record."""
+"""Data-quality flags of a measurement, each with its reason: from samples and ceilings to a
+record.
+"""
 
 from __future__ import annotations
 
@@ -24,40 +26,54 @@ MIN_COLD_WARM_RATIO = 1.02
 """If the data fits in the cache, a cold launch must be this many times slower than a warm one."""
 
 MIN_MEMORY_FRACTION = 0.5
-"""Fraction of a launch's time that its bytes must take at the memory ceiling before a cold launch has to be slower than
-a warm one: arithmetic can hide a smaller fraction."""
+"""Fraction of a launch's time that its bytes must take at the memory ceiling before a cold launch
+has to be slower than a warm one: arithmetic can hide a smaller fraction."""
 
 MIN_LOST_SHARE = 0.01
-"""Smallest fraction of lost time that is reported; boosting GPUs touch their power limit for moments at any load."""
+"""Smallest fraction of lost time that is reported; boosting GPUs touch their power limit for
+moments at any load.
+"""
 
 ROOF_MARGIN = 1.02
-"""A rate above the ceiling by more than this is impossible: clocks and counters are off by 2 % at most."""
+"""A rate above the ceiling by more than this is impossible: clocks and counters are off by 2 % at
+most.
+"""
 
 PREEMPTIONS_PER_S = 70.0
-"""Involuntary context switches per second of one thread above which other processes took its core away. Measured on a
-guest with two cores, both threads together: 25 to 60 when nothing else ran, so no thread had more; 170 to 700 with
-one busy process, so one thread had 85 at least. All samples may then be equally slow, so that the interval of the
-median shows nothing."""
+"""Involuntary context switches per second of one thread above which other processes took its core
+away. Measured on a guest with two cores, both threads together: 25 to 60 when nothing else ran, so
+no thread had more; 170 to 700 with one busy process, so one thread had 85 at least. All samples may
+then be equally slow, so that the interval of the median shows nothing."""
 
 MIN_PREEMPTIONS = 5
 """Fewer switches in a window say nothing about their rate."""
 
 ABOVE_ROOF = 1.03
-"""Fraction of a ceiling above which the ceiling itself is doubtful: its measurement has an error too."""
+"""Fraction of a ceiling above which the ceiling itself is doubtful: its measurement has an error
+too.
+"""
 
-GATE_MARGINS = {("bandwidth", "datasheet"): 1.02, ("flops", "clock-limited"): 1.02, ("flops", "datasheet"): 1.25}
-"""Factor by which a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity and kind.
+GATE_MARGINS = {
+    ("bandwidth", "datasheet"): 1.02,
+    ("flops", "clock-limited"): 1.02,
+    ("flops", "datasheet"): 1.25,
+}
+"""Factor by which a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity
+and kind.
 
-A clock-limited peak is taken at the highest clock that the driver allows. A datasheet's peak holds at a lower one:
-by 8 % on an H100 SXM (1,830 of 1,980 MHz), by 18 % on an RTX PRO 6000 (2,617 of 3,090 MHz).
+A clock-limited peak is taken at the highest clock that the driver allows. A datasheet's peak holds
+at a lower one: by 8 % on an H100 SXM (1,830 of 1,980 MHz), by 18 % on an RTX PRO 6000 (2,617 of
+3,090 MHz).
 
-Source: NVIDIA's H100 and RTX PRO 6000 datasheets, and the highest clocks that the driver reports."""
+Source: NVIDIA's H100 and RTX PRO 6000 datasheets, and the highest clocks that the driver
+reports."""
 
 DERIVED_GATE_MARGIN = 1.5
 """The same for a ceiling derived from what the device reports about itself.
 
-A measured ceiling never makes a row invalid: other processes during a short calibration have made a CPU's ceiling a
-hundred times too low. A row above a measured ceiling is flagged `above-roof` instead."""
+A measured ceiling never makes a row invalid: other processes during a short calibration have made a
+CPU's ceiling a hundred times too low. A row above a measured ceiling is flagged `above-roof`
+instead."""
 
 CACHED_RESULT = 20.0
 """A time this many times below the minimum looks like no work at all, not like a wrong count."""
@@ -77,7 +93,11 @@ class Flag:
 
 
 def reasons_of(flags: Iterable[Flag | None], has_advice: bool = True) -> dict[str, Any]:
-    return {flag.name: f"{flag.reason}; {flag.advice}" if has_advice else flag.reason for flag in flags if flag}
+    return {
+        flag.name: f"{flag.reason}; {flag.advice}" if has_advice else flag.reason
+        for flag in flags
+        if flag
+    }
 
 
 def recorded(
@@ -112,7 +132,16 @@ def recorded(
 
 
 SAMPLED = (
-    *("samples_s", "launches_per_sample", "method", "cache", "median_s", "ci95_s", "converged", "settled"),
+    *(
+        "samples_s",
+        "launches_per_sample",
+        "method",
+        "cache",
+        "median_s",
+        "ci95_s",
+        "converged",
+        "settled",
+    ),
     *("warm_median_s", "host_latency_s"),
 )
 """Fields that a record shares with its samples."""
@@ -121,10 +150,14 @@ SAMPLED = (
 def sampled(blank: Record, samples: Samples) -> Record:
     values = {name: getattr(samples, name) for name in SAMPLED}
     outliers, telemetry = outlier_count(samples.samples_s), dict(samples.telemetry)
-    return replace(blank, status="ok", reason=None, outliers=outliers, telemetry=telemetry, **values)
+    return replace(
+        blank, status="ok", reason=None, outliers=outliers, telemetry=telemetry, **values
+    )
 
 
-def judged(record: Record, device: Device, ceilings: Machine | None, has_advice: bool = True) -> Record:
+def judged(
+    record: Record, device: Device, ceilings: Machine | None, has_advice: bool = True
+) -> Record:
     """Return a measured record with `ROOF_FLAGS` decided again by these ceilings."""
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
@@ -137,20 +170,29 @@ def judged(record: Record, device: Device, ceilings: Machine | None, has_advice:
     if disturbed := [ceiling for _, ceiling in roofs(record, known) if ceiling.disturbed]:
         names = " and ".join(f"the {ceiling.title}" for ceiling in disturbed)
         reason = (
-            f"{names} may be too low, and percentages of it too high: when it was measured, {disturbed[0].disturbed}"
+            f"{names} may be too low, and percentages of it too high: when it was measured, "
+            f"{disturbed[0].disturbed}"
         )
-        doubtful = Flag("doubtful-roof", reason, "run `python -m bench calibrate` when nothing else runs")
+        doubtful = Flag(
+            "doubtful-roof", reason, "run `python -m bench calibrate` when nothing else runs"
+        )
     reasons = reasons_of((impossible, above, suspect, doubtful), has_advice)
-    reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
+    reasons |= {
+        name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS
+    }
     if impossible:
         record = replace(record, status="invalid", reason=impossible.reason)
     return replace(record, flags=tuple(reasons), flag_reasons=reasons)
 
 
-def roofs(record: Record, ceilings: Machine, memory_of: Device | None = None) -> list[tuple[int, Ceiling]]:
-    """Return the FLOPs and the compulsory bytes of a record, each with its ceiling, if both are known.
+def roofs(
+    record: Record, ceilings: Machine, memory_of: Device | None = None
+) -> list[tuple[int, Ceiling]]:
+    """Return the FLOPs and the compulsory bytes of a record, each with its ceiling, if both are
+    known.
 
-    If `memory_of` is given, bytes count only if they must come from its memory: the row is cold and exceeds the cache.
+    If `memory_of` is given, bytes count only if they must come from its memory: the row is cold and
+    exceeds the cache.
     """
     read, written = record.bytes_read or 0, record.bytes_written or 0
     pairs = [(record.flops, ceilings.peak(record.dtype))]
@@ -163,18 +205,31 @@ def too_low(record: Record, device: Device, ceilings: Machine) -> list[Ceiling]:
     """Return the measured ceilings that a record exceeds."""
     if record.status != "ok" or not record.samples_s or not record.median_s:
         return []
-    limits = [(count / record.median_s, ceiling) for count, ceiling in roofs(record, ceilings, device)]
-    return [ceiling for rate, ceiling in limits if ceiling.kind == "measured" and rate > ABOVE_ROOF * ceiling.value]
+    limits = [
+        (count / record.median_s, ceiling) for count, ceiling in roofs(record, ceilings, device)
+    ]
+    return [
+        ceiling
+        for rate, ceiling in limits
+        if ceiling.kind == "measured" and rate > ABOVE_ROOF * ceiling.value
+    ]
 
 
 def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
-    """Return the peak at the highest clock that the driver allows; None if the GPU table lacks it."""
+    """Return the peak at the highest clock that the driver allows; None if the GPU table lacks
+    it.
+    """
     gpu = load_gpus().get(ceilings.slug)
-    value = clock_limited_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
+    value = (
+        clock_limited_flops_per_s(gpu, dtype, gpu.max_clock_hz)
+        if gpu and gpu.max_clock_hz
+        else None
+    )
     if gpu is None or value is None:
         return None
     published = gpu.peak(dtype)
-    # Some products are sold with a peak above their own clock times their rate: then that one is the limit.
+    # Some products are sold with a peak above their own clock times their rate: then that one is
+    # the limit.
     value = max(value, published.value if published else 0.0)
     source = f"roofline/gpus/{gpu.slug}.toml at its highest clock"
     return Ceiling("flops", dtype, value, "clock-limited", source, sm_clock_hz=gpu.max_clock_hz)
@@ -185,7 +240,10 @@ def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | No
     assert record.median_s is not None
     limits = roofs(record, ceilings, device)
     if device.is_gpu and record.flops and (highest := highest_peak(ceilings, record.dtype)):
-        limits = [(record.flops, highest), *(pair for pair in limits if pair[1].quantity != "flops")]
+        limits = [
+            (record.flops, highest),
+            *(pair for pair in limits if pair[1].quantity != "flops"),
+        ]
     min_s, binding = 0.0, None
     for count, ceiling in limits:
         margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
@@ -202,8 +260,10 @@ def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | No
         cause = "part of the work is left out, or the FLOPs or the peak belong to another dtype"
     return Flag(
         "faster-than-physics",
-        f"faster than physics: {record.median_s:.3g} s, but its {'FLOPs' if binding.quantity == 'flops' else 'bytes'} "
-        f"take {min_s:.3g} s or more by the {binding.kind} {binding.quantity} ceiling; likely {cause}",
+        f"faster than physics: {record.median_s:.3g} s, but its "
+        f"{'FLOPs' if binding.quantity == 'flops' else 'bytes'} "
+        f"take {min_s:.3g} s or more by the {binding.kind} {binding.quantity} ceiling; likely "
+        f"{cause}",
         "check what the provider computes, and the work that the op counts",
     )
 
@@ -211,7 +271,8 @@ def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | No
 def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag | None:
     """Flag a rate that is possible but above a ceiling: the ceiling may be wrong.
 
-    If the data comes from the cache, see `l2_suspect`, exceeding the memory bandwidth proves nothing about the ceiling.
+    If the data comes from the cache, see `l2_suspect`, exceeding the memory bandwidth proves
+    nothing about the ceiling.
     """
     assert record.median_s is not None
     read, written = record.bytes_read or 0, record.bytes_written or 0
@@ -232,20 +293,27 @@ def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
         return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
     reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
     if cache != "cold":
-        reason, advice = f"{reason}: {cache} data comes from the cache", "use --cache cold for the memory's speed"
+        reason, advice = (
+            f"{reason}: {cache} data comes from the cache",
+            "use --cache cold for the memory's speed",
+        )
     elif was_measured:
         reason = f"{reason}, the nearest measured mix of reads and writes"
         advice = f"{again}, unless the row's own mix is faster"
     else:
-        reason, advice = f"{reason}, so not all bytes came from there", "check the bytes that the op counts"
+        reason, advice = (
+            f"{reason}, so not all bytes came from there",
+            "check the bytes that the op counts",
+        )
     return Flag("above-roof", reason, advice)
 
 
 def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None:
     """Flag a cold time that may include cache hits.
 
-    Either the rate exceeds the memory bandwidth, or the data fits in the cache and cold is no slower than warm although
-    memory traffic takes a good part of the time. If no ceiling is known, it is assumed to.
+    Either the rate exceeds the memory bandwidth, or the data fits in the cache and cold is no
+    slower than warm although memory traffic takes a good part of the time. If no ceiling is known,
+    it is assumed to.
     """
     assert record.median_s is not None
     moved, memory = (record.bytes_read or 0) + (record.bytes_written or 0), ceilings.bandwidth()
@@ -253,23 +321,40 @@ def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None
         return None
     rate, ceiling = moved / record.median_s, memory.value if memory else 0.0
     if ceiling and rate > ROOF_MARGIN * ceiling:
-        of_memory = f"{100 * rate / ceiling:.0f} % of the memory bandwidth ({ceiling / 1e9:.4g} GB/s)"
+        of_memory = (
+            f"{100 * rate / ceiling:.0f} % of the memory bandwidth ({ceiling / 1e9:.4g} GB/s)"
+        )
         reason = f"{rate / 1e9:.4g} GB/s cold, {of_memory}"
-    elif record.warm_median_s is None or moved > device.cache_bytes or rate < MIN_MEMORY_FRACTION * ceiling:
+    elif (
+        record.warm_median_s is None
+        or moved > device.cache_bytes
+        or rate < MIN_MEMORY_FRACTION * ceiling
+    ):
         return None
     elif (ratio := record.median_s / record.warm_median_s) < MIN_COLD_WARM_RATIO:
-        reason = f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been cached"
+        reason = (
+            f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been cached"
+        )
     else:
         return None
-    advice = "use a larger shape; a kernel that keeps its data, or hides tensors from the rotation, stays warm"
+    advice = (
+        "use a larger shape; a kernel that keeps its data, or hides tensors from the "
+        "rotation, stays warm"
+    )
     return Flag("l2-suspect", reason, advice)
 
 
 def not_cold(cache: str) -> Flag:
     if cache == "warm":
-        reason, advice = "every launch reuses the same inputs", "free memory for a second copy of the inputs"
+        reason, advice = (
+            "every launch reuses the same inputs",
+            "free memory for a second copy of the inputs",
+        )
     else:
-        reason = "the copies of the inputs do not fill the cache several times over: the time is neither cold nor warm"
+        reason = (
+            "the copies of the inputs do not fill the cache several times over: the time is "
+            "neither cold nor warm"
+        )
         advice = "use a larger shape, free memory, or use --cache warm for the time with one copy"
     return Flag("not-cold", reason, advice)
 
@@ -278,12 +363,21 @@ def of_samples(samples: Samples) -> Iterator[Flag]:
     launches, tick_s = samples.launches_per_sample, samples.tick_s or 0.0
     if (sample_s := samples.median_s * launches) < MIN_TICKS_PER_SAMPLE * tick_s:
         ticks = sample_s / tick_s
-        reason = f"a sample lasts {ticks:.1f} timer ticks of {tick_s:.3g} s: a tick is {100 / ticks:.1f} % of it"
+        reason = (
+            f"a sample lasts {ticks:.1f} timer ticks of {tick_s:.3g} s: a tick is "
+            f"{100 / ticks:.1f} % of it"
+        )
         yield Flag("tick-limited", reason, "use more launches per sample")
     if modes := two_modes(samples.samples_s, tick_s / launches):
         gap = _percent(modes.high_s / modes.low_s - 1)
-        reason = f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower than the others"
-        advice = "the median belongs to the larger group; look for a changing clock, or for copies that differ"
+        reason = (
+            f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower "
+            f"than the others"
+        )
+        advice = (
+            "the median belongs to the larger group; look for a changing clock, or for "
+            "copies that differ"
+        )
         yield Flag("bimodal", reason, advice)
     if (change := drift(samples.samples_s)) is not None:
         word = "slower" if change > 0 else "faster"
@@ -306,27 +400,41 @@ def of_launches(samples: Samples, ceilings: Machine | None) -> Iterator[Flag | N
     if samples.why_no_graph is not None:
         reason = f"timed by CUDA events instead of a graph: {samples.why_no_graph}"
         yield Flag(
-            "not-captured", reason, "a graph needs work on torch's current stream that does not wait for the host"
+            "not-captured",
+            reason,
+            "a graph needs work on torch's current stream that does not wait for the host",
         )
     yield launch_limited(samples)
     time_s, floor = samples.median_s, ceilings.fastest("launch") if ceilings else None
     if floor is not None and time_s < LAUNCH_BOUND_FLOORS * floor.value:
         left_s = max(0.0, time_s - floor.value)
-        reason = f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which leaves {left_s:.3g} s"
-        yield Flag("near-floor", reason, "use a larger shape, or fuse several launches into one kernel")
+        reason = (
+            f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which "
+            f"leaves {left_s:.3g} s"
+        )
+        yield Flag(
+            "near-floor", reason, "use a larger shape, or fuse several launches into one kernel"
+        )
 
 
 def launch_limited(samples: Samples) -> Flag | None:
-    """Flag a launch that takes the host longer than the device, or longer to queue than the spin may last."""
+    """Flag a launch that takes the host longer than the device, or longer to queue than the spin
+    may last.
+    """
     host_launch_s, launches = samples.host_launch_s, samples.launches_per_sample
     if host_launch_s is None:
         return None
     is_cut = samples.method == "events" and wanted_spin_s(host_launch_s, launches) > MAX_SPIN_S
     if host_launch_s <= samples.median_s and not is_cut:
         return None
-    reason = f"the host takes {host_launch_s:.3g} s to launch {samples.median_s:.3g} s of device time"
+    reason = (
+        f"the host takes {host_launch_s:.3g} s to launch {samples.median_s:.3g} s of device time"
+    )
     if is_cut:
-        reason += f"; a sample of {launches} launches may include host time, as the GPU waits {MAX_SPIN_S:g} s at most"
+        reason += (
+            f"; a sample of {launches} launches may include host time, as the GPU waits "
+            f"{MAX_SPIN_S:g} s at most"
+        )
     advice = "use a CUDA graph or a larger shape; launched one by one, it is as slow as the host"
     return Flag("launch-limited", reason, advice)
 
@@ -337,25 +445,38 @@ def _percent(share: float) -> str:
 
 
 def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
-    """Yield flags for what slowed the device down: heat, power or a quota; on a CPU also other processes and guests.
+    """Yield flags for what slowed the device down: heat, power or a quota; on a CPU also other
+    processes and guests.
 
-    A cause counts if its fraction exceeds `MIN_LOST_SHARE` and the counter's resolution. If there is no fraction, a
-    clock event at the start or the end counts instead. Older records may lack any key. `power-limited` is normal for a
-    large matmul on a GPU, and explains its lower clock.
+    A cause counts if its fraction exceeds `MIN_LOST_SHARE` and the counter's resolution. If there
+    is no fraction, a clock event at the start or the end counts instead. Older records may lack any
+    key. `power-limited` is normal for a large matmul on a GPU, and explains its lower clock.
     """
     shares, events = telemetry.get("throttle") or {}, telemetry.get("clock_events") or ()
     min_fraction = max(MIN_LOST_SHARE, telemetry.get("throttle_resolution") or 0.0)
-    causes = [cause for cause, share in shares.items() if (cause in events if share is None else share > min_fraction)]
+    causes = [
+        cause
+        for cause, share in shares.items()
+        if (cause in events if share is None else share > min_fraction)
+    ]
     if lost := [cause for cause in causes if cause not in ("sw_power_cap", "steal")]:
-        cooling, quota = "improve cooling, or pause first", "use fewer threads than the quota allows, or raise it"
-        yield Flag("throttled", f"time lost: {_shares(telemetry, lost)}", cooling if is_gpu else quota)
+        cooling, quota = (
+            "improve cooling, or pause first",
+            "use fewer threads than the quota allows, or raise it",
+        )
+        yield Flag(
+            "throttled", f"time lost: {_shares(telemetry, lost)}", cooling if is_gpu else quota
+        )
     if is_gpu:
         if "sw_power_cap" in causes:
             reason = f"the power limit lowered the clock: {_shares(telemetry, ['sw_power_cap'])}"
             yield Flag("power-limited", reason, "this is normal; evaluate it at the measured clock")
         return
     causes_seen, switches_per_s = [], telemetry.get("thread_switches_per_s") or 0.0
-    if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * (telemetry.get("window_s") or 1.0) >= MIN_PREEMPTIONS:
+    if (
+        switches_per_s > PREEMPTIONS_PER_S
+        and switches_per_s * (telemetry.get("window_s") or 1.0) >= MIN_PREEMPTIONS
+    ):
         causes_seen.append(f"a thread lost its core {switches_per_s:.0f} times per second")
     if "steal" in causes:
         causes_seen.append(f"the hypervisor ran other guests: {_shares(telemetry, ['steal'])}")
@@ -367,11 +488,15 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
 def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
     shares = telemetry["throttle"]
     return ", ".join(
-        f"{cause} seen, duration unknown" if shares[cause] is None else f"{cause} {100 * shares[cause]:.2g} %"
+        f"{cause} seen, duration unknown"
+        if shares[cause] is None
+        else f"{cause} {100 * shares[cause]:.2g} %"
         for cause in causes
     )
 
 
 def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> Flag | None:
-    """Return the flag of what took time besides the code: heat, a quota, other processes; None if nothing did."""
+    """Return the flag of what took time besides the code: heat, a quota, other processes; None if
+    nothing did.
+    """
     return next((flag for flag in slowed(telemetry, is_gpu) if flag.name != "power-limited"), None)

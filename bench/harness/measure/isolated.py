@@ -1,4 +1,6 @@
-"""What is done in other processes: a row that may crash or cannot use the GPU of this one, and compiling in advance."""
+"""What is done in other processes: a row that may crash or cannot use the GPU of this one, and
+compiling in advance.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from bench.harness.data.inputs import Filler
 from bench.harness.device.device import Device
 from bench.harness.measure.measure_row import Ready, measure_row, prepare
 from bench.harness.measure.rows import Row
-from bench.harness.providers.registry import AUTOTUNE, has_triton, is_user_kernel, kernel_versions, load, numerics
+from bench.harness.providers.registry import (
+    AUTOTUNE,
+    has_triton,
+    is_user_kernel,
+    kernel_versions,
+    load,
+    numerics,
+)
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 from bench.harness.timing.launched import launched
@@ -22,7 +31,9 @@ from results.record import Record
 from roofline.machine import Machine
 
 MIN_KERNELS = 8
-"""Minimum number of kernels to compile in other processes: each process takes some seconds to load torch and Triton."""
+"""Minimum number of kernels to compile in other processes: each process takes some seconds to load
+torch and Triton.
+"""
 
 
 def measure_isolated(
@@ -35,14 +46,18 @@ def measure_isolated(
     *,
     timeout_s: float,
 ) -> Record:
-    """Return the record of a row measured in a new process; it is `failed` if the process sends none.
+    """Return the record of a row measured in a new process; it is `failed` if the process sends
+    none.
 
-    `timeout_s` is the time limit of importing or calling a user's function. Processes share the timer of `deadline`.
+    `timeout_s` is the time limit of importing or calling a user's function. Processes share the
+    timer of `deadline`.
     """
     blank = row.blank()
     arguments = row, device, ceilings, limits, deadline, rows_left
     try:
-        record, output = worker.call(measure_row, *arguments, timeout_s=timeout_s, deadline=deadline)
+        record, output = worker.call(
+            measure_row, *arguments, timeout_s=timeout_s, deadline=deadline
+        )
         if record.op_sha256 != blank.op_sha256:
             reason = f"the definition of {blank.op} changed during the run; start it again"
             record = replace(blank, status="failed", reason=reason)
@@ -54,7 +69,9 @@ def measure_isolated(
 
 
 def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
-    """Return why a user's function cannot compute the op of a row, or None. Import it in a new process."""
+    """Return why a user's function cannot compute the op of a row, or None. Import it in a new
+    process.
+    """
     try:
         problem, _ = worker.call(_load, row, device, timeout_s=timeout_s, step="the import")
     except worker.WorkerError as error:
@@ -78,9 +95,13 @@ def _load(row: Row, device: Device) -> str | None:
 def launched_fields(
     row: Row, launch_s: float, device: Device, timeout_s: float, deadline: float | None
 ) -> dict[str, Any]:
-    """Return the record fields of the kernels that a launch starts, profiled in a new process; empty if unknown."""
+    """Return the record fields of the kernels that a launch starts, profiled in a new process;
+    empty if unknown.
+    """
     with suppress(worker.WorkerError):
-        return worker.call(_launched, row, device, launch_s, timeout_s=timeout_s, deadline=deadline)[0]
+        return worker.call(
+            _launched, row, device, launch_s, timeout_s=timeout_s, deadline=deadline
+        )[0]
     return {}
 
 
@@ -113,14 +134,19 @@ def launches_of(rows: Iterable[Row]) -> dict[str, Callable[[], object]]:
         if version is None or row.refused or row.provider.endswith(AUTOTUNE):
             continue
         absent = Filler("zeros", case.dtype, None)
-        inputs, out = op.make_inputs(case, absent), absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
+        inputs, out = (
+            op.make_inputs(case, absent),
+            absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype)),
+        )
         launch = partial(launch_in, case.dtype, version, op.name, *inputs, out=out)
         launches[f"{op.name} {case.dtype} {case.name}, {row.provider}"] = launch
     return launches
 
 
 def launch_in(dtype: str, module: str, op: str, *inputs: Any, out: Any) -> None:
-    """Launch a kernel version with the settings of a dtype: tf32 and fp32 differ only in a setting of torch."""
+    """Launch a kernel version with the settings of a dtype: tf32 and fp32 differ only in a setting
+    of torch.
+    """
     from kernels.precompile import launch_version
 
     with numerics(dtype):

@@ -1,6 +1,7 @@
 """The measurement of one row: make the inputs, verify, warm up, sample, verify again, set flags.
 
-An error costs its own row only: the record is `skipped`, `invalid` or `failed`, with the reason, and the run goes on.
+An error costs its own row only: the record is `skipped`, `invalid` or `failed`, with the reason,
+and the run goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import Flag, disturbance, recorded
 from bench.harness.measure.rows import Row, failed, out_of_time
-from bench.harness.providers.registry import Provider, ProviderUnavailableError, is_user_kernel, load, numerics
+from bench.harness.providers.registry import (
+    Provider,
+    ProviderUnavailableError,
+    is_user_kernel,
+    load,
+    numerics,
+)
 from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import LIMITS, Limits, Sampler, Samples, collect, settle
 from results.record import Record
@@ -25,18 +32,22 @@ from results.stats.samples import two_modes
 from roofline.machine import Machine
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
-"""Limits of the warm time of a cold row. It only shows whether cold made a difference, so a few samples are enough."""
+"""Limits of the warm time of a cold row. It only shows whether cold made a difference, so a few
+samples are enough.
+"""
 
 WARM_CAP_S = 0.5
 """No warm time is measured if the minimum number of samples would take longer."""
 
 LONG_LAUNCH_S = 1e-3
 SAMPLING_RATIO = 1.8
-"""Launches longer than a millisecond are sampled for 1.8 times the time that the row takes outside its samples, so that
-1.8 / 2.8 = 64 % of a run is spent on samples."""
+"""Launches longer than a millisecond are sampled for 1.8 times the time that the row takes outside
+its samples, so that 1.8 / 2.8 = 64 % of a run is spent on samples."""
 
 MAX_REPEATS = 3
-"""Maximum repetitions of a noisy measurement, within its time limit; the last one is kept with its flag."""
+"""Maximum repetitions of a noisy measurement, within its time limit; the last one is kept with its
+flag.
+"""
 
 
 def measure_row(
@@ -47,10 +58,11 @@ def measure_row(
     deadline: float | None = None,
     rows_left: int = 1,
 ) -> Record:
-    """Return the record of a row; its `passed_over` has the providers that rejected the case before a stand-in.
+    """Return the record of a row; its `passed_over` has the providers that rejected the case before
+    a stand-in.
 
-    `limits` are by default those of the device. `deadline` is the reading of `time.perf_counter` when the budget is
-    spent; `rows_left` rows share the time until then.
+    `limits` are by default those of the device. `deadline` is the reading of `time.perf_counter`
+    when the budget is spent; `rows_left` rows share the time until then.
     """
     if row.refused is not None:
         return row.refused
@@ -106,9 +118,13 @@ class Ready:
 
 
 def prepare(
-    row: Row, device: Device, deadline: float | None = None, copies: tuple[list[InputSet], str] | None = None
+    row: Row,
+    device: Device,
+    deadline: float | None = None,
+    copies: tuple[list[InputSet], str] | None = None,
 ) -> Ready | Record:
-    """Make the inputs, call the provider and verify its result; return the row's record if the row ends here.
+    """Make the inputs, call the provider and verify its result; return the row's record if the row
+    ends here.
 
     `copies` are those that `make_copies` returned, by default made here.
 
@@ -135,11 +151,18 @@ def prepare(
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
     if not before.is_right:
-        return replace(row.blank(), status="invalid", reason=before.reason, verified={"before": before.to_dict()})
+        return replace(
+            row.blank(),
+            status="invalid",
+            reason=before.reason,
+            verified={"before": before.to_dict()},
+        )
     ready = time.perf_counter()
     check_s = ready - checking - checks.call_s
     if deadline is not None and ready + check_s > deadline:
-        return replace(row.blank(), reason=out_of_time(row.settings.budget_s, ready + check_s - deadline))
+        return replace(
+            row.blank(), reason=out_of_time(row.settings.budget_s, ready + check_s - deadline)
+        )
     return Ready(
         row=row,
         provider=provider,
@@ -155,17 +178,26 @@ def prepare(
 
 
 def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
-    """Return copies of the inputs and outputs of a row, and their cache state: `cold`, `warm` or `partly-cold`."""
+    """Return copies of the inputs and outputs of a row, and their cache state: `cold`, `warm` or
+    `partly-cold`.
+    """
     size_bytes, settings = row.op.work(row.case).bytes, row.settings
-    rotation = plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, settings.cache)
+    rotation = plan_rotation(
+        size_bytes, device.cache_bytes, device.free_bytes(), device.type, settings.cache
+    )
     filler = Filler(settings.fill, row.case.dtype, device, settings.seed)
     return make_sets(row.op, row.case, filler, device, rotation.copies), rotation.cache
 
 
 def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | None) -> Record:
-    """Verify the result again, on another copy of the inputs, and return the record with its flags."""
+    """Verify the result again, on another copy of the inputs, and return the record with its
+    flags.
+    """
     row, provider, sets, checks = ready.row, ready.provider, ready.sets, ready.checks
-    first_call_s, earlier = checks.call_s, (sets[0].inputs, checks.result) if row.op.check_result else None
+    first_call_s, earlier = (
+        checks.call_s,
+        (sets[0].inputs, checks.result) if row.op.check_result else None,
+    )
     protocol.announce(runs=False)
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
@@ -176,11 +208,16 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
         after = replace(replayed, reason=f"a replay of the timed graph: {replayed.reason}")
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
     if not after.is_right:
-        return replace(row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified)
+        return replace(
+            row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified
+        )
     also = [*interpreted()]
     if provider.restored:
         reason = f"importing the file changed {', '.join(provider.restored)}; the change was undone"
-        advice = "all rows are measured with the same settings; change a setting inside the function if it needs to"
+        advice = (
+            "all rows are measured with the same settings; change a setting inside the "
+            "function if it needs to"
+        )
         also.append(Flag("settings-restored", reason, advice))
     if (error := after.max_error_of_bound) > 1:
         reason = f"the error is {error:.3g} times what rounding explains; --tolerance allowed it"
@@ -196,11 +233,18 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
 
 
 def interpreted() -> tuple[Flag, ...]:
-    """Return a flag if Triton's interpreter has run a kernel since the last call of this function."""
+    """Return a flag if Triton's interpreter has run a kernel since the last call of this
+    function.
+    """
     module = sys.modules.get("triton.runtime.interpreter")
-    if module is None or vars(module.interpreter_builder).pop("grid_dim", None) is None:  # each launch sets it
+    if (
+        module is None or vars(module.interpreter_builder).pop("grid_dim", None) is None
+    ):  # each launch sets it
         return ()
-    reason = "Triton's interpreter ran the kernel on the CPU: its result is verified, its time is meaningless"
+    reason = (
+        "Triton's interpreter ran the kernel on the CPU: its result is verified, its time is "
+        "meaningless"
+    )
     return (Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET"),)
 
 
@@ -240,9 +284,11 @@ def take_samples(
         limits: when to stop sampling.
         flops: of one launch, for FLOP/J.
         left_s: time limit of sampling, besides that of `limits`.
-        prepared_s: time to make and check inputs and results; long launches are sampled for a multiple of it.
+        prepared_s: time to make and check inputs and results; long launches are sampled for a
+            multiple of it.
         replay: verifies what a CUDA graph of the calls writes, before it is timed.
-        is_capturable: whether to try a CUDA graph; capturing torch's optimizers and backward passes may fail halfway.
+        is_capturable: whether to try a CUDA graph; capturing torch's optimizers and backward passes
+            may fail halfway.
     """
     protocol.announce()
     begin, poller = time.perf_counter(), Poller(device) if device.is_gpu else None
@@ -272,7 +318,9 @@ def take_samples(
     )
 
 
-def sample_steps(step: samplers.Call, cache: str, device: Device, left_s: float | None = None) -> Samples:
+def sample_steps(
+    step: samplers.Call, cache: str, device: Device, left_s: float | None = None
+) -> Samples:
     """Time a step by the host's clock, one step per sample, because it includes work of the host.
 
     `step` returns when all its launches have finished. `left_s` limits the time of sampling.
@@ -292,9 +340,15 @@ def sample_steps(step: samplers.Call, cache: str, device: Device, left_s: float 
 
 
 def sampling_limits(
-    limits: Limits, device: Device, launch_s: float, overhead_s: float = 0.0, left_s: float | None = None
+    limits: Limits,
+    device: Device,
+    launch_s: float,
+    overhead_s: float = 0.0,
+    left_s: float | None = None,
 ) -> Limits:
-    """Return the limits for launches of about `launch_s` seconds, in a row that takes `overhead_s` besides sampling."""
+    """Return the limits for launches of about `launch_s` seconds, in a row that takes `overhead_s`
+    besides sampling.
+    """
     if launch_s >= LONG_LAUNCH_S:
         min_s = max(limits.min_time_s, SAMPLING_RATIO * overhead_s / limits.visits)
         if device.is_gpu:
@@ -316,8 +370,8 @@ def undisturbed(
 ) -> Samples:
     """Return samples and telemetry, measured again if heat, a quota or other processes took time.
 
-    On a CPU also if the samples have two speeds, as when another process starts or ends. The last measurement counts;
-    `repeats` in the telemetry is the number of repetitions.
+    On a CPU also if the samples have two speeds, as when another process starts or ends. The last
+    measurement counts; `repeats` in the telemetry is the number of repetitions.
     """
     end = time.perf_counter() + limits.cap_s
     for repeats in range(MAX_REPEATS + 1):
@@ -328,7 +382,9 @@ def undisturbed(
         launches, polled = len(samples.samples_s) * samples.launches_per_sample, []
         if poller:
             launches, polled = launches + poller.launches, poller.readings
-        telemetry = row_telemetry(before, snapshot(device), launches=launches, flops=flops, polled=polled)
+        telemetry = row_telemetry(
+            before, snapshot(device), launches=launches, flops=flops, polled=polled
+        )
         telemetry["repeats"] = repeats
         has_two_speeds = not device.is_gpu and two_modes(samples.samples_s) is not None
         is_disturbed = has_two_speeds or disturbance(telemetry, device.is_gpu) is not None
@@ -340,9 +396,13 @@ def undisturbed(
 def warm_median_s(
     calls: Sequence[samplers.Call], cold: Samples, device: Device, is_capturable: bool = True
 ) -> float | None:
-    """Return the median seconds of a warm launch to compare with a cold one; None if it would take too long."""
+    """Return the median seconds of a warm launch to compare with a cold one; None if it would take
+    too long.
+    """
     if cold.cache != "cold" or cold.median_s * WARM_LIMITS.fewest_samples > WARM_CAP_S:
         return None
-    sampler = samplers.make_sampler(calls[:1], device, WARM_LIMITS, is_capturable and cold.method == "graph")
+    sampler = samplers.make_sampler(
+        calls[:1], device, WARM_LIMITS, is_capturable and cold.method == "graph"
+    )
     sampler.sample()
     return collect(sampler, WARM_LIMITS, "warm").median_s

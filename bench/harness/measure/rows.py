@@ -1,4 +1,6 @@
-"""The rows of a run, one per case and provider: which of them cannot run, and what an error of one means."""
+"""The rows of a run, one per case and provider: which of them cannot run, and what an error of one
+means.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,23 @@ from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from results.record import MAX_COUNT, Record
 from results.show.units import size
 
-MIN_CAPABILITY = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8e4m3": (8, 9), "fp8e5m2": (8, 9)}
+MIN_CAPABILITY = {
+    "fp16": (5, 3),
+    "bf16": (8, 0),
+    "tf32": (8, 0),
+    "int8": (7, 2),
+    "fp8e4m3": (8, 9),
+    "fp8e5m2": (8, 9),
+}
 """Minimum compute capability of NVIDIA hardware with arithmetic in a dtype.
 
-Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
+Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction
+throughput."""
 
 CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
-"""Dtypes that torch computes in on a CPU. fp8 matmul is left out: it converts every element first."""
+"""Dtypes that torch computes in on a CPU. fp8 matmul is left out: it converts every element
+first.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,9 @@ class Row:
     stand_ins: tuple[str, ...] = ()
     """Providers to try in this order if `provider` rejects the case."""
     family: str = ""
-    """Name of the op file, which is also that of its Triton kernels, or the path of a user's file."""
+    """Name of the op file, which is also that of its Triton kernels, or the path of a user's
+    file.
+    """
     settings: Settings = Settings()
     label: str = ""
     """Provider name in the record if a provider is listed twice: `torch#2`."""
@@ -145,7 +159,9 @@ def has_dtype(device: Device, dtype: str) -> bool:
 
 
 def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
-    """Return why there is no time for a row; `late_s` is how much its preparation exceeded the deadline."""
+    """Return why there is no time for a row; `late_s` is how much its preparation exceeded the
+    deadline.
+    """
     enough = f"; use --budget {math.ceil(1.5 * ((budget_s or 0.0) + late_s))}" if late_s else ""
     return f"the budget of {budget_s:g} s is spent{enough}"
 
@@ -186,9 +202,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return class and first line of an error, with the next line if it ends with a colon, at most 200 characters."""
+    """Return class and first line of an error, with the next line if it ends with a colon, at most
+    200 characters.
+    """
     if "0 active drivers" in str(error):
-        return "a Triton kernel needs a GPU; without one, use TRITON_INTERPRET=1 to check its result"
+        return (
+            "a Triton kernel needs a GPU; without one, use TRITON_INTERPRET=1 to check its result"
+        )
     text, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     message = f"{text} {more[0]}" if text.endswith(":") and more else text
     return f"{type(error).__name__}: {message}"[:200]

@@ -27,7 +27,9 @@ def deterministic(is_on: bool = True) -> Iterator[None]:
     """Use deterministic algorithms if `is_on`; torch then also fills uninitialized memory."""
     was_on = torch.are_deterministic_algorithms_enabled()
     if is_on:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # cuBLAS is deterministic only with it
     torch.use_deterministic_algorithms(is_on or was_on)
     try:
         yield
@@ -36,10 +38,11 @@ def deterministic(is_on: bool = True) -> Iterator[None]:
 
 
 def checkpoint_report(step: Any, directory: Path) -> tuple[str | None, dict[str, Any]]:
-    """Return what is wrong with the resumed step, and the sizes and times of a checkpoint in a directory.
+    """Return what is wrong with the resumed step, and the sizes and times of a checkpoint in a
+    directory.
 
-    A step after resumption must give the weights and the optimizer state of the uninterrupted run. Both steps use
-    deterministic algorithms, without which a GPU repeats no step bit by bit.
+    A step after resumption must give the weights and the optimizer state of the uninterrupted run.
+    Both steps use deterministic algorithms, without which a GPU repeats no step bit by bit.
     """
     plan = step.plan
     with tempfile.TemporaryDirectory(dir=directory) as folder, deterministic():
@@ -55,13 +58,18 @@ def checkpoint_report(step: Any, directory: Path) -> tuple[str | None, dict[str,
         report = {
             "directory": str(directory),
             "bytes": path.stat().st_size,
-            "estimated_bytes": checkpoint_file_bytes(state_bytes(plan.config, plan.recipe, plan.optimizer)),
+            "estimated_bytes": checkpoint_file_bytes(
+                state_bytes(plan.config, plan.recipe, plan.optimizer)
+            ),
             "write_s": median(write_s),
             "read_s": median(read_s),
             "is_bit_exact": resumed == expected,
         }
     different = [name for name in expected if resumed.get(name) != expected[name]]
-    problem = f"after resuming from the checkpoint {len(different)} tensors differ: {', '.join(different[:2])}"
+    problem = (
+        f"after resuming from the checkpoint {len(different)} tensors differ: "
+        f"{', '.join(different[:2])}"
+    )
     return (problem if different else None), report
 
 
@@ -82,7 +90,9 @@ def _write_s(step: Any, path: Path) -> float:
 
 
 def _read_s(step: Any, path: Path) -> float:
-    """Return the seconds until model and optimizer have their state; the page cache is dropped if the system can."""
+    """Return the seconds until model and optimizer have their state; the page cache is dropped if
+    the system can.
+    """
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -99,7 +109,11 @@ def _digests(step: Any) -> dict[str, str]:
     """Return a hash of each weight and each tensor of the optimizer, by name."""
     tensors = dict(step.model.state_dict())
     for index, state in step.optimizer.state_dict()["state"].items():
-        tensors |= {f"{name} of parameter {index}": value for name, value in state.items() if torch.is_tensor(value)}
+        tensors |= {
+            f"{name} of parameter {index}": value
+            for name, value in state.items()
+            if torch.is_tensor(value)
+        }
     return {
         name: hashlib.sha256(tensor.detach().cpu().flatten().view(torch.uint8).numpy()).hexdigest()
         for name, tensor in tensors.items()

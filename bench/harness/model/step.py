@@ -1,8 +1,9 @@
-"""Training steps: forward and backward of each micro-batch, then the update; their verification, memory and time.
+"""Training steps: forward and backward of each micro-batch, then the update; their verification,
+memory and time.
 
-The gradients of the measured step (checkpointed, in micro-batches, compiled, in its precision) must be those of the
-plain step in a wider precision: one sequence after the other, nothing recomputed. The loss of a model that has learned
-nothing must be that of a guess, ln V.
+The gradients of the measured step (checkpointed, in micro-batches, compiled, in its precision) must
+be those of the plain step in a wider precision: one sequence after the other, nothing recomputed.
+The loss of a model that has learned nothing must be that of a guess, ln V.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ DETERMINISTIC = {"algorithms": "deterministic"}
 """Option of rows with deterministic algorithms; other rows have none."""
 
 LEARNING_RATE = 1e-5
-"""So small that hundreds of steps on the same tokens leave the weights near where they start: the loss of a model that
-has learned them by heart has gradients near zero, which some processors compute more slowly."""
+"""So small that hundreds of steps on the same tokens leave the weights near where they start: the
+loss of a model that has learned them by heart has gradients near zero, which some processors
+compute more slowly."""
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"fused": True}),
@@ -56,22 +58,25 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adam": ("Adam", {"fused": True}),
     "adamw": ("AdamW", {"fused": True}),
 }
-"""Class of `torch.optim` and its arguments. Fused if torch has a kernel for it: one pass over the state. Otherwise
-tensor by tensor, because all at once would need a copy of the state."""
+"""Class of `torch.optim` and its arguments. Fused if torch has a kernel for it: one pass over the
+state. Otherwise tensor by tensor, because all at once would need a copy of the state."""
 
 ROUNDINGS_A_LAYER, ROUNDINGS_ELSEWHERE = 24, 12
-"""Results that are rounded one after the other on the longest way of a value through a layer, forward and backward,
-and through embedding, head and loss."""
+"""Results that are rounded one after the other on the longest way of a value through a layer,
+forward and backward, and through embedding, head and loss."""
 
 SAFETY = 4.0
 
 LOSS_MARGIN = 0.25
-"""How far the loss may start from ln V. The logits start within about 1 of 0 and have a spread of 1 / sqrt(h), which
-adds 1 / (2h); the mean over T tokens scatters by 1 / sqrt(h T). A factor of 2 in the loss would be off by ln V."""
+"""How far the loss may start from ln V. The logits start within about 1 of 0 and have a spread of 1
+/ sqrt(h), which adds 1 / (2h); the mean over T tokens scatters by 1 / sqrt(h T). A factor of 2 in
+the loss would be off by ln V."""
 
 
 class PhaseClock:
-    """Records when the phases of each step start: by the host's clock on a CPU, by CUDA events on a GPU."""
+    """Records when the phases of each step start: by the host's clock on a CPU, by CUDA events on a
+    GPU.
+    """
 
     def __init__(self, is_gpu: bool) -> None:
         self._is_gpu = is_gpu
@@ -90,31 +95,42 @@ class PhaseClock:
             pass
 
     def medians_s(self, steps: int) -> dict[str, float]:
-        """Return the median seconds of each phase in the last `steps` steps, micro-batches added up."""
+        """Return the median seconds of each phase in the last `steps` steps, micro-batches added
+        up.
+        """
         spent: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
         for index, marks in enumerate(self._steps[-steps - 1 : -1]):
             for (phase, start), (_, stop) in pairwise(marks):
-                spent[phase][index] += start.elapsed_time(stop) / 1e3 if self._is_gpu else stop - start
+                spent[phase][index] += (
+                    start.elapsed_time(stop) / 1e3 if self._is_gpu else stop - start
+                )
         return {phase: median(seconds) for phase, seconds in spent.items()}
 
 
 class TrainingStep:
     """A model, an optimizer, and the tokens of a step; each call is one step.
 
-    Gradients stay allocated from step to step, as the buckets of DistributedDataParallel and the gradient buffers of
-    Megatron-LM do, and are set to zero after the update. The optimizer has no state before the first call.
+    Gradients stay allocated from step to step, as the buckets of DistributedDataParallel and the
+    gradient buffers of Megatron-LM do, and are set to zero after the update. The optimizer has no
+    state before the first call.
     """
 
-    def __init__(self, plan: StepPlan, device: Device, seed: int, is_compiled: bool = False) -> None:
+    def __init__(
+        self, plan: StepPlan, device: Device, seed: int, is_compiled: bool = False
+    ) -> None:
         self.plan, self.device = plan, device
         self.clock = PhaseClock(device.is_gpu)
         torch.manual_seed(seed)
         with torch.device(device.torch_name):
             self.model = Transformer(plan.config, plan.checkpoint)
             shape = (plan.batch, plan.sequence)
-            self.ids, self.targets = (torch.randint(0, plan.config.vocabulary, shape) for _ in range(2))
+            self.ids, self.targets = (
+                torch.randint(0, plan.config.vocabulary, shape) for _ in range(2)
+            )
         self.model.to(torch_dtype("bf16" if plan.recipe.name == "bf16" else "fp32"))
-        self.model.rotate_for(plan.sequence, torch_dtype(plan.recipe.compute_dtype), device.torch_name)
+        self.model.rotate_for(
+            plan.sequence, torch_dtype(plan.recipe.compute_dtype), device.torch_name
+        )
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         if is_compiled:
@@ -122,7 +138,9 @@ class TrainingStep:
                 part.compile()
         kind, options = OPTIMIZERS[plan.optimizer]
         make_optimizer = getattr(torch.optim, kind)
-        self.optimizer: torch.optim.Optimizer = make_optimizer(self.model.parameters(), lr=LEARNING_RATE, **options)
+        self.optimizer: torch.optim.Optimizer = make_optimizer(
+            self.model.parameters(), lr=LEARNING_RATE, **options
+        )
 
     def __call__(self) -> None:
         for ids, targets in self.micro_batches():
@@ -144,7 +162,9 @@ class TrainingStep:
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return what a micro-batch adds to the mean loss of the step."""
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.plan.recipe.name == "amp"):
+        with torch.autocast(
+            ids.device.type, torch.bfloat16, enabled=self.plan.recipe.name == "amp"
+        ):
             loss: Tensor = self.model(ids, targets)
         return loss / self.plan.micro_batches if self.plan.micro_batches > 1 else loss
 
@@ -159,12 +179,16 @@ class TrainingStep:
         }
 
 
-def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None = None) -> Record:
+def measure_step(
+    plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None = None
+) -> Record:
     with deterministic(blank.options.items() >= DETERMINISTIC.items()):
         return _measured_step(plan, blank, run, rows, directory)
 
 
-def _measured_step(plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None) -> Record:
+def _measured_step(
+    plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None
+) -> Record:
     step = TrainingStep(plan, run.device, run.args.seed, blank.provider == "torch-compile")
     problem, before, first_call_s = check_step(step)
     if problem:
@@ -175,12 +199,16 @@ def _measured_step(plan: StepPlan, blank: Record, run: Run, rows: int, directory
     problem, after, _ = check_step(step)
     verified = {"before": before, "after": after}
     if problem:
-        return replace(blank, status="invalid", reason=f"after timing: {problem}", verified=verified)
+        return replace(
+            blank, status="invalid", reason=f"after timing: {problem}", verified=verified
+        )
     if directory is not None:
         problem, report = checkpoint_report(step, directory)
         record = replace(record, checkpoint_file=report)
         if problem:
-            return replace(blank, status="invalid", reason=problem, verified=verified, checkpoint_file=report)
+            return replace(
+                blank, status="invalid", reason=problem, verified=verified, checkpoint_file=report
+            )
     return replace(
         record,
         first_call_s=first_call_s,
@@ -192,11 +220,15 @@ def _measured_step(plan: StepPlan, blank: Record, run: Run, rows: int, directory
 
 
 def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Record:
-    """Return the record of whole steps: on a GPU queued for `device_s`, then waited for, as in training."""
+    """Return the record of whole steps: on a GPU queued for `device_s`, then waited for, as in
+    training.
+    """
     device, left_s = run.device, run.share_s(rows)
     if device.is_gpu and left_s is not None:
         left_s /= 2
-    samples = take_samples([step], "warm", device, LIMITS[device.type], blank.flops, left_s, is_capturable=False)
+    samples = take_samples(
+        [step], "warm", device, LIMITS[device.type], blank.flops, left_s, is_capturable=False
+    )
     limited, device_s = None, None
     if device.is_gpu:
         limited, device_s = launch_limited(samples), samples.median_s
@@ -205,7 +237,9 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
             step()
             device.synchronize()
 
-        samples = replace(sample_steps(waited, "warm", device, run.share_s(rows)), host_launch_s=None)
+        samples = replace(
+            sample_steps(waited, "warm", device, run.share_s(rows)), host_launch_s=None
+        )
     record = recorded(blank, samples, device, run.ceilings, also=(limited,) if limited else ())
     steps = len(samples.samples_s) * samples.launches_per_sample
     return replace(record, phases_s=step.clock.medians_s(steps), device_s=device_s)
@@ -214,10 +248,11 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
 def gradient_bound(plan: StepPlan) -> float:
     """Return the largest allowed relative error of a gradient in the 2-norm.
 
-    Rounding errors of r results in a row, each of u at most and independent, add up to about u sqrt(r); sums of many
-    products are taken in fp32 or better. Micro-batches add one sum each.
+    Rounding errors of r results in a row, each of u at most and independent, add up to about u
+    sqrt(r); sums of many products are taken in fp32 or better. Micro-batches add one sum each.
 
-    Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), section 2.8, on the rule of thumb that an
+    Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), section 2.8, on the rule
+    of thumb that an
         error grows as the square root of its rigorous bound; `SAFETY` is ours.
     """
     roundings = ROUNDINGS_A_LAYER * plan.config.layers + ROUNDINGS_ELSEWHERE + plan.micro_batches
@@ -225,7 +260,9 @@ def gradient_bound(plan: StepPlan) -> float:
 
 
 def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
-    """Return what is wrong, what a record keeps of the check, and seconds of the step's own two passes."""
+    """Return what is wrong, what a record keeps of the check, and seconds of the step's own two
+    passes.
+    """
     step.model.start()  # a model that knows its tokens has gradients that nearly cancel
     start, loss = time.perf_counter(), 0.0
     for ids, targets in step.micro_batches():
@@ -240,7 +277,9 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
     if not abs(loss - guess) <= LOSS_MARGIN:  # also if it is NaN
         reason = f"the loss starts at {loss:.4g}, not within {LOSS_MARGIN:g} of ln V = {guess:.4g}"
     elif not error <= bound:
-        reason = f"the gradient of {worst} is off by {error:.2g} of itself, the bound is {bound:.2g}"
+        reason = (
+            f"the gradient of {worst} is off by {error:.2g} of itself, the bound is {bound:.2g}"
+        )
     is_finite = math.isfinite(error)
     verified = {
         "reference": "the plain step in a wider precision, sequence by sequence",
@@ -257,24 +296,34 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
 
 
 def _plain_gradients(step: TrainingStep) -> dict[str, Tensor]:
-    """Return the gradients by the plain model, in fp64 for a step in fp32 and in fp32 for one in bf16."""
+    """Return the gradients by the plain model, in fp64 for a step in fp32 and in fp32 for one in
+    bf16.
+    """
     plan = step.plan
     dtype = torch.float64 if plan.recipe.compute_dtype == "fp32" else torch.float32
     model = copy.deepcopy(step.model).to(dtype)
     model.group = 0
     for part in (*model.blocks, model.head):
-        part._compiled_call_impl = None  # `compile` replaced the call of the part; its parameters are untouched
+        part._compiled_call_impl = (
+            None  # `compile` replaced the call of the part; its parameters are untouched
+        )
     model.rotate_for(plan.sequence, dtype, step.device.torch_name)
     model.zero_grad()
     for ids, targets in zip(step.ids.split(1), step.targets.split(1), strict=True):
         (model(ids, targets) / plan.batch).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def _largest_error(step: TrainingStep) -> tuple[str, float, int]:
-    """Return the parameter whose gradient has the largest relative error in the 2-norm, that error, and the elements.
+    """Return the parameter whose gradient has the largest relative error in the 2-norm, that error,
+    and the elements.
 
-    Some gradients are zero except for rounding, as the one of a key's bias: their error is relative to the usual size.
+    Some gradients are zero except for rounding, as the one of a key's bias: their error is relative
+    to the usual size.
     """
     expected, errors = _plain_gradients(step), {}
     norms = {name: float(gradient.double().norm()) for name, gradient in expected.items()}
@@ -290,11 +339,12 @@ def _largest_error(step: TrainingStep) -> tuple[str, float, int]:
 
 
 def counted_flops(plan: StepPlan) -> dict[str, int]:
-    """Return the FLOPs of a step that torch's counter counts, by operation: forward, backward and recomputation.
+    """Return the FLOPs of a step that torch's counter counts, by operation: forward, backward and
+    recomputation.
 
-    The step runs on the meta device, which computes nothing and needs no memory. Attention runs as separate matmuls:
-    of the fused kernel torch up to 2.13 counts nothing on a CPU, and every release counts every pair of tokens
-    elsewhere, also those that the mask leaves out.
+    The step runs on the meta device, which computes nothing and needs no memory. Attention runs as
+    separate matmuls: of the fused kernel torch up to 2.13 counts nothing on a CPU, and every
+    release counts every pair of tokens elsewhere, also those that the mask leaves out.
     """
     with torch.device("meta"):
         model = Transformer(plan.config, plan.checkpoint)
@@ -307,18 +357,22 @@ def counted_flops(plan: StepPlan) -> dict[str, int]:
 
 
 def memory_report(step: TrainingStep) -> dict[str, Any]:
-    """Return the bytes of a step as estimated and as measured, and the error in per cent of the measurement.
+    """Return the bytes of a step as estimated and as measured, and the error in per cent of the
+    measurement.
 
-    Measured are the bytes that stay from step to step by component (the optimizer's state must exist already), the peak
-    of a step (`total`) by torch's allocator, its phase, and the peak of each phase above what stays (`phases`). What is
-    not measured is None. A GPU's allocator rounds each tensor up to 512 bytes; `allocator_peak` has the workspaces of
-    libraries in it, too.
+    Measured are the bytes that stay from step to step by component (the optimizer's state must
+    exist already), the peak of a step (`total`) by torch's allocator, its phase, and the peak of
+    each phase above what stays (`phases`). What is not measured is None. A GPU's allocator rounds
+    each tensor up to 512 bytes; `allocator_peak` has the workspaces of libraries in it, too.
     """
     device, state, memory = step.device, step.state_tensors(), step_memory(step.plan)
     estimated = memory.sizes()
     measured: dict[str, Any] = dict.fromkeys((*estimated, "phase", "allocator_peak"))
     for name, tensors in state.items():
-        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensor in tensors
+        }
         measured[name] = sum(storages.values())
     if device.is_gpu:
         before = torch.cuda.memory_allocated(device.torch_name)
@@ -333,12 +387,23 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
         counted = measured[name]
         if counted is not None and (counted or not size):
             errors[name] = 100 * (size - counted) / (counted or 1)
-    return {"estimated": estimated | {"moment": memory.moment.name}, "measured": measured, "error_pct": errors}
+    return {
+        "estimated": estimated | {"moment": memory.moment.name},
+        "measured": measured,
+        "error_pct": errors,
+    }
 
 
 def _peaks_on_gpu(step: TrainingStep, before: int) -> dict[str, int]:
-    """Return the most bytes that each phase of a step holds above those that the step starts with."""
-    peaks, phases, enter, device = dict.fromkeys(PHASES, 0), [""], step.clock.enter, step.device.torch_name
+    """Return the most bytes that each phase of a step holds above those that the step starts
+    with.
+    """
+    peaks, phases, enter, device = (
+        dict.fromkeys(PHASES, 0),
+        [""],
+        step.clock.enter,
+        step.device.torch_name,
+    )
 
     def watch(phase: str) -> None:
         if last := phases[-1]:
@@ -356,13 +421,17 @@ def _peaks_on_gpu(step: TrainingStep, before: int) -> dict[str, int]:
 
 
 def _peaks_on_cpu(step: TrainingStep) -> dict[str, int]:
-    """Return the most bytes that each phase of a step holds above those that the step starts with."""
+    """Return the most bytes that each phase of a step holds above those that the step starts
+    with.
+    """
     prepare_profiler()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
     assert profiled.profiler is not None
     now, phase, peaks = 0, PHASES[0], dict.fromkeys(PHASES, 0)
-    for event in sorted(profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+    for event in sorted(
+        profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()
+    ):
         if event.name() in PHASES:
             phase = event.name()
         elif event.name() == "[memory]":

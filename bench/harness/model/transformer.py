@@ -1,8 +1,11 @@
-"""A decoder-only transformer in plain torch, as `roofline.accounting` counts it: GPT and Llama blocks.
+"""A decoder-only transformer in plain torch, as `roofline.accounting` counts it: GPT and Llama
+blocks.
 
     x = embedding[ids] (+ positions)                          ids (b, s), x (b, s, h)
-    x = x + output(attention(norm(x)))                        L blocks; q (b, a, s, d), k and v (b, k, s, d)
-    x = x + mlp(norm(x))                                      gelu(x up) down, or (silu(x gate) * x up) down
+    x = x + output(attention(norm(x)))                        L blocks; q (b, a, s, d), k and v (b,
+    k, s, d)
+    x = x + mlp(norm(x))                                      gelu(x up) down, or (silu(x gate) * x
+    up) down
     loss = cross entropy(norm(x) head, targets)               logits (b, s, V), taken in fp32
 
 Query, key and value have separate matrices, so that the tensors are those of
@@ -47,11 +50,14 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.output = nn.Linear(queries, config.width, bias=config.has_output_bias)
         self.query_norm, self.key_norm = (
-            HeadNorm(config.head_dim, eps=RMSNORM_EPSILON) if config.has_qk_norm else nn.Identity() for _ in range(2)
+            HeadNorm(config.head_dim, eps=RMSNORM_EPSILON) if config.has_qk_norm else nn.Identity()
+            for _ in range(2)
         )
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        """Return (b, s, h); `rotation` (2, s, d) holds cosines and sines, None for learned positions."""
+        """Return (b, s, h); `rotation` (2, s, d) holds cosines and sines, None for learned
+        positions.
+        """
         shape = (*x.shape[:2], -1, self.head_dim)
         query = self.query_norm(self.query(x).view(shape)).transpose(1, 2)
         key = self.key_norm(self.key(x).view(shape)).transpose(1, 2)
@@ -74,7 +80,11 @@ class Mlp(nn.Module):
         self.down = nn.Linear(f, h, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = nn.functional.gelu(self.up(x)) if self.gate is None else nn.functional.silu(self.gate(x)) * self.up(x)
+        wide = (
+            nn.functional.gelu(self.up(x))
+            if self.gate is None
+            else nn.functional.silu(self.gate(x)) * self.up(x)
+        )
         result: Tensor = self.down(wide)
         return result
 
@@ -100,7 +110,9 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The final norm, the logits (b, s, V), and their mean cross entropy in fp32 or, if x is fp64, in fp64."""
+    """The final norm, the logits (b, s, V), and their mean cross entropy in fp32 or, if x is fp64,
+    in fp64.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -109,20 +121,26 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         exact = torch.promote_types(x.dtype, torch.float32)
-        return nn.functional.cross_entropy(self.product(self.norm(x)).flatten(0, 1).to(exact), targets.flatten())
+        return nn.functional.cross_entropy(
+            self.product(self.norm(x)).flatten(0, 1).to(exact), targets.flatten()
+        )
 
 
 class Transformer(nn.Module):
     """The whole model, from token ids to the loss, with initial weights, on the default device.
 
-    Checkpointing is `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input is kept.
-    `bench.harness.model.layers.unsupported` says which models cannot be built.
+    Checkpointing is `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input
+    is kept. `bench.harness.model.layers.unsupported` says which models cannot be built.
     """
 
     def __init__(self, config: ModelConfig, checkpointing: str = "none") -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.positions = nn.Embedding(config.position_embeddings, config.width) if config.position_embeddings else None
+        self.positions = (
+            nn.Embedding(config.position_embeddings, config.width)
+            if config.position_embeddings
+            else None
+        )
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.head = Head(config)
         if config.is_tied:
@@ -130,16 +148,18 @@ class Transformer(nn.Module):
         self.group = checkpoint_group(checkpointing, config.layers)
         self.head_dim, self.width = config.head_dim, config.width
         self.rotation: Tensor | None = None
-        """Cosines and sines (2, s, d), made by `rotate_for`; the same for all layers and not a parameter."""
+        """Cosines and sines (2, s, d), made by `rotate_for`; the same for all layers and not a
+        parameter.
+        """
         self.start()
 
     @torch.no_grad()
     def start(self) -> None:
         """Fill matrices from N(0, 0.02^2), biases with 0, norms with 1, and scale the final norm.
 
-        Logits should be at most about 1 in size. The norm returns vectors of length sqrt(h), and the rows of the head
-        have length 0.02 sqrt(h): logits of 0.02 h would hide whether the loss starts at ln V. Divided by it, they are
-        within about 1.
+        Logits should be at most about 1 in size. The norm returns vectors of length sqrt(h), and
+        the rows of the head have length 0.02 sqrt(h): logits of 0.02 h would hide whether the loss
+        starts at ln V. Divided by it, they are within about 1.
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -158,7 +178,8 @@ class Transformer(nn.Module):
         if self.positions is not None:
             x = x + self.positions.weight[: ids.shape[1]]
         blocks, size = list(self.blocks), self.group or len(self.blocks)
-        # A smaller group is the first: memory is largest in the last group, while the inputs of all are still kept.
+        # A smaller group is the first: memory is largest in the last group, while the inputs of all
+        # are still kept.
         for end in range(len(blocks) % size or size, len(blocks) + 1, size):
             group = blocks[max(0, end - size) : end]
             if self.group:

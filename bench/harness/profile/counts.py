@@ -1,12 +1,14 @@
 """FLOPs and compulsory bytes of one call of a torch operation, from its arguments and results.
 
-FLOPs of matmuls, convolutions and attention come from `torch.utils.flop_counter.flop_registry`. Attention counts as the
-eager one: two matmuls forward and four backward, without what a kernel recomputes. Other operations count
-`FLOPS_PER_ELEMENT` for each element of their largest floating-point operand, by default 1, and 0 if they only move
-data. An operation without a rule is flagged as unmodelled, never counted as 0.
+FLOPs of matmuls, convolutions and attention come from `torch.utils.flop_counter.flop_registry`.
+Attention counts as the eager one: two matmuls forward and four backward, without what a kernel
+recomputes. Other operations count `FLOPS_PER_ELEMENT` for each element of their largest
+floating-point operand, by default 1, and 0 if they only move data. An operation without a rule is
+flagged as unmodelled, never counted as 0.
 
-Each distinct element that a call uses of a storage is read once, and each element of its outputs is written once.
-Elements that are updated in place are also read, unless the operation overwrites them.
+Each distinct element that a call uses of a storage is read once, and each element of its outputs is
+written once. Elements that are updated in place are also read, unless the operation overwrites
+them.
 """
 
 from __future__ import annotations
@@ -29,59 +31,105 @@ def _names(text: str) -> frozenset[str]:
 
 
 FREE = _names(
-    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view is_same_size resize set "
-    "record_stream _version sym_size sym_stride sym_numel sym_storage_offset promote_types result_type"
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view "
+    "is_same_size resize set "
+    "record_stream _version sym_size sym_stride sym_numel sym_storage_offset promote_types "
+    "result_type"
 )
 """Operations that move no data, besides views."""
 
 MOVES = _names(
-    "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full zeros_like ones_like "
-    "full_like new_zeros new_ones new_full arange lift scalar_tensor slice_backward select_backward slice_scatter "
-    "select_scatter as_strided_scatter diagonal_backward repeat flip roll tril triu where masked_fill "
-    "_local_scalar_dense bernoulli uniform normal random rand randn randint rand_like randn_like eye nonzero "
-    "linspace repeat_interleave unfold_backward masked_select split_with_sizes_copy copy_from unfold im2col col2im "
-    "pixel_shuffle upsample_nearest2d randperm equal split_copy native_channel_shuffle _copy_from_and_resize "
-    "bincount histc exponential max_pool2d_with_indices_backward one_hot _foreach_copy _foreach_zero embedding "
-    "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index _unsafe_index_put scatter "
+    "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full "
+    "zeros_like ones_like "
+    "full_like new_zeros new_ones new_full arange lift scalar_tensor slice_backward "
+    "select_backward slice_scatter "
+    "select_scatter as_strided_scatter diagonal_backward repeat flip roll tril triu where "
+    "masked_fill "
+    "_local_scalar_dense bernoulli uniform normal random rand randn randint rand_like randn_like "
+    "eye nonzero "
+    "linspace repeat_interleave unfold_backward masked_select split_with_sizes_copy copy_from "
+    "unfold im2col col2im "
+    "pixel_shuffle upsample_nearest2d randperm equal split_copy native_channel_shuffle "
+    "_copy_from_and_resize "
+    "bincount histc exponential max_pool2d_with_indices_backward one_hot _foreach_copy "
+    "_foreach_zero embedding "
+    "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index "
+    "_unsafe_index_put scatter "
     "index_copy masked_scatter index_fill nll_loss_backward iota convert_element_type"
 )
 """Operations that only move data."""
 
 OVERWRITES = _names(
-    "copy fill zero normal uniform bernoulli random exponential _foreach_copy _foreach_zero arange log_normal "
+    "copy fill zero normal uniform bernoulli random exponential _foreach_copy _foreach_zero "
+    "arange log_normal "
     "cauchy geometric"
 )
 """In-place operations that do not read the old values."""
 
-TAKES = _names("embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward")
+TAKES = _names(
+    "embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward"
+)
 """Operations that read the indexed elements of a table."""
 
 ROWWISE = _names(
-    "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm "
-    "native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum mean amax amin var_mean logsumexp "
-    "native_dropout native_dropout_backward clone copy _to_copy where masked_fill cat convert_element_type"
+    "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data "
+    "native_layer_norm "
+    "native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum mean amax amin "
+    "var_mean logsumexp "
+    "native_dropout native_dropout_backward clone copy _to_copy where masked_fill cat "
+    "convert_element_type"
 )
 """Operations beside the elementwise ones that a compiler fuses with the operation before them."""
 
-PUTS = _names("index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy scatter_reduce")
-"""Operations that write the indexed elements of a table in place; out of place they copy all of it."""
+PUTS = _names(
+    "index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy "
+    "scatter_reduce"
+)
+"""Operations that write the indexed elements of a table in place; out of place they copy all of
+it.
+"""
 
 COUNTED = (
     (0, "nll_loss_forward nll_loss2d_forward convolution_overrideable"),
-    (1, "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout"),
+    (
+        1,
+        "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout",
+    ),
     (1, "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce"),
-    (1, "max_pool2d_with_indices avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d"),
+    (
+        1,
+        "max_pool2d_with_indices avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d",
+    ),
     (1, "_adaptive_avg_pool2d_backward count_nonzero searchsorted floor_divide rrelu_with_noise"),
     (2, "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm"),
-    (3, "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward softplus addcmul addcdiv"),
+    (
+        3,
+        (
+            "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward "
+            "softplus "
+            "addcmul addcdiv"
+        ),
+    ),
     (3, "lerp smooth_l1_loss cdist linalg_cross"),
     (4, "_softmax_backward_data _log_softmax_backward_data _native_batch_norm_legit_no_training"),
     (4, "_batch_norm_no_update glu _fused_sgd _weight_norm_interface"),
     (6, "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits"),
-    (7, "native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm _batch_norm_with_update"),
+    (
+        7,
+        (
+            "native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
+            "_batch_norm_with_update"
+        ),
+    ),
     (7, "_fused_adagrad"),
     (8, "_fused_rms_norm_backward upsample_bilinear2d"),
-    (12, "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward cudnn_batch_norm_backward"),
+    (
+        12,
+        (
+            "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward "
+            "cudnn_batch_norm_backward"
+        ),
+    ),
     (12, "batch_norm_backward"),
     (14, "_fused_adamw _fused_adam"),
     (30, "gelu_backward"),
@@ -96,8 +144,9 @@ COUNTED = (
     (DECLARED["silu"], "silu"),
     (DECLARED["add"], "add"),
 )
-"""FLOPs per element of the largest floating-point operand, and the operations with that many: one for each addition,
-multiplication, division, comparison or transcendental function of the formula."""
+"""FLOPs per element of the largest floating-point operand, and the operations with that many: one
+for each addition, multiplication, division, comparison or transcendental function of the
+formula."""
 
 FLOPS_PER_ELEMENT = {name: flops for flops, names in COUNTED for name in names.split()}
 
@@ -113,7 +162,9 @@ Traffic = tuple[list[Moved], list[Moved]]
 """Reads and writes."""
 
 RULES: dict[tuple[str, str], tuple[Callable[..., Work], bool]] = {}
-"""Rules that users declared, by namespace and name, with whether their FLOPs are those of a matmul."""
+"""Rules that users declared, by namespace and name, with whether their FLOPs are those of a
+matmul.
+"""
 
 
 def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -> None:
@@ -130,19 +181,27 @@ def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -
     namespace, _, name = op.partition("::")
     if not name or namespace in ("aten", "prim", "profiler"):
         raise ValueError(
-            f"declare_work: '{op}' is not the name of your own operation; write namespace::name, as in torch.library"
+            f"declare_work: '{op}' is not the name of your own operation; write namespace::name, "
+            f"as in torch.library"
         )
     RULES[namespace, base_name(name)] = rule, is_product
 
 
-def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> tuple[Operation, Traffic]:
-    """Return the work of one call, whose tensors may be fake, and its reads and writes of storages."""
+def count(
+    func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+) -> tuple[Operation, Traffic]:
+    """Return the work of one call, whose tensors may be fake, and its reads and writes of
+    storages.
+    """
     name = name_of(func)
     if not hasattr(func, "_schema"):  # a higher-order operation
         return Operation(name, flags=(UNMODELLED,)), ([], [])
     call = Call(func, args, kwargs, result)
     given = list(call.values.values())
-    shapes, dtypes = shapes_text(given) or shapes_text([result]), dtypes_of([*tensors_in(given)] or tensors_in(result))
+    shapes, dtypes = (
+        shapes_text(given) or shapes_text([result]),
+        dtypes_of([*tensors_in(given)] or tensors_in(result)),
+    )
     traffic = call.traffic()
     read, written = (sum(moved.bytes for moved in side) for side in traffic)
     flops, products, is_known = call.flops()
@@ -150,7 +209,10 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
         rule, is_product = RULES[call.namespace, call.base]
         work = rule(*args, **kwargs)
         if not isinstance(work, Work):
-            raise TypeError(f"a rule of declare_work must return a roofline.work.Work, got {type(work).__name__}")
+            raise TypeError(
+                f"a rule of declare_work must return a roofline.work.Work, got "
+                f"{type(work).__name__}"
+            )
         flops, products, is_known = work.flops, work.flops * is_product, True
         read, written = work.bytes_read, work.bytes_written
     flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
@@ -168,33 +230,46 @@ class Call:
         self.base = base_name(name)
         schema = func._schema.arguments
         given = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
-        self.values = {argument.name: given[argument.name] for argument in schema if argument.name in given}
+        self.values = {
+            argument.name: given[argument.name] for argument in schema if argument.name in given
+        }
         self.read: list[Tensor] = []
         self.updated: list[Tensor] = []
         for argument in schema:
             tensors = list(tensors_in(self.values.get(argument.name)))
             is_written = argument.alias_info is not None and argument.alias_info.is_write
-            # The gradients of a fused optimizer are declared as written: only a gradient scaler writes them.
-            if is_written and not (argument.name == "grads" and self.values.get("grad_scale") is None):
+            # The gradients of a fused optimizer are declared as written: only a gradient scaler
+            # writes them.
+            if is_written and not (
+                argument.name == "grads" and self.values.get("grad_scale") is None
+            ):
                 self.updated += tensors
                 self.read += [] if self.base in OVERWRITES or argument.is_out else tensors
             else:
                 self.read += tensors
         known = {id(tensor) for tensor in (*self.read, *self.updated)}
         self.created = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
-        if self.namespace == "aten" and (self.base.endswith("_like") or self.base.startswith("new_")):
+        if self.namespace == "aten" and (
+            self.base.endswith("_like") or self.base.startswith("new_")
+        ):
             self.read = []  # only the shape of the input is needed
 
     @property
     def is_free(self) -> bool:
         is_free = self.base in FREE and self.namespace == "aten"
-        return is_free or self.namespace in ("profiler", "prim") or bool(getattr(self.func, "is_view", False))
+        return (
+            is_free
+            or self.namespace in ("profiler", "prim")
+            or bool(getattr(self.func, "is_view", False))
+        )
 
     @property
     def is_fusable(self) -> bool:
         import torch
 
-        is_elementwise = torch.Tag.pointwise in self.func.tags and not self.base.startswith("_foreach_")
+        is_elementwise = torch.Tag.pointwise in self.func.tags and not self.base.startswith(
+            "_foreach_"
+        )
         return self.namespace in ("aten", "prims") and (is_elementwise or self.base in ROWWISE)
 
     def flags(self) -> Iterator[str]:
@@ -202,7 +277,9 @@ class Call:
 
         if self.func._opname == "_local_scalar_dense":
             yield HOST_SYNC
-        elif {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(self.func.tags):
+        elif {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(
+            self.func.tags
+        ):
             yield DATA_DEPENDENT
 
     def flops(self) -> tuple[int, int, bool]:
@@ -229,14 +306,16 @@ class Call:
         is_known = is_aten and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
-        largest = max(sum(x.numel() for x in operand if x.dtype.is_floating_point) for operand in operands)
+        largest = max(
+            sum(x.numel() for x in operand if x.dtype.is_floating_point) for operand in operands
+        )
         return largest * (FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1), 0, is_known
 
     def traffic(self) -> Traffic:
         """Return the reads and writes: by default each input and each output once.
 
-        Of a table only the indexed elements count, and repeated indices count again. Of grouped matrices at most one
-        per row counts. Neither counts more than there is.
+        Of a table only the indexed elements count, and repeated indices count again. Of grouped
+        matrices at most one per row counts. Neither counts more than there is.
         """
         if self.is_free:
             return [], []
@@ -252,9 +331,16 @@ class Call:
             indexed = _part(table, self._elements_put(table))
             is_read = self.values.get("accumulate", "index_put" not in base)
             return [*([indexed] if is_read else []), *others], [indexed]
-        if base in ("nll_loss_backward", "nll_loss2d_backward"):  # the scores themselves are not needed
+        if base in (
+            "nll_loss_backward",
+            "nll_loss2d_backward",
+        ):  # the scores themselves are not needed
             return others, written
-        if base == "_grouped_mm" and self.values["mat2"].dim() == 3 and self.values.get("offs") is not None:
+        if (
+            base == "_grouped_mm"
+            and self.values["mat2"].dim() == 3
+            and self.values.get("offs") is not None
+        ):
             matrices = self.values["mat2"]
             used = _part(matrices, table.shape[-2] * matrices[0].numel())
             return [used, *distinct(other for other in self.read if other is not matrices)], written
@@ -264,9 +350,15 @@ class Call:
         if "indices" not in self.values:
             each = [self.values.get(name) for name in ("source", "src", "index")]
             return next(tensors_in(each)).numel()
-        given = [(axis, index) for axis, index in enumerate(self.values["indices"]) if index is not None]
-        rows = math.prod(map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1)))
-        return int(rows * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given))))
+        given = [
+            (axis, index) for axis, index in enumerate(self.values["indices"]) if index is not None
+        ]
+        rows = math.prod(
+            map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1))
+        )
+        return int(
+            rows * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given)))
+        )
 
 
 def name_of(func: Any) -> str:
@@ -303,8 +395,8 @@ def shapes_text(values: Iterable[Any]) -> str:
 def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
     """Return the distinct bytes of tensors in each storage.
 
-    A broadcast dimension, the shared elements of sliding windows and identical views count once. Views that overlap in
-    part count separately, up to the size of the storage.
+    A broadcast dimension, the shared elements of sliding windows and identical views count once.
+    Views that overlap in part count separately, up to the size of the storage.
     """
     views: dict[Any, Moved] = {}
     for tensor in tensors:
@@ -313,7 +405,9 @@ def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
         span = 1 + sum((size - 1) * stride for stride, size in extents)
         elements = min(math.prod(size for _, size in extents), span) if tensor.numel() else 0
         storage, width = tensor.untyped_storage(), tensor.element_size()
-        views[storage._cdata, tensor.storage_offset(), tuple(extents), width] = Moved(storage, elements * width)
+        views[storage._cdata, tensor.storage_offset(), tuple(extents), width] = Moved(
+            storage, elements * width
+        )
     moved: dict[int, Moved] = {}
     for (key, *_), view in views.items():
         earlier = moved[key].bytes if key in moved else 0
@@ -326,7 +420,8 @@ def _part(tensor: Tensor, elements: int) -> Moved:
 
 
 def attention_flops(values: Mapping[str, Any]) -> int:
-    """Return the FLOPs of the two matmuls of attention; every pair of tokens counts, as in eager attention.
+    """Return the FLOPs of the two matmuls of attention; every pair of tokens counts, as in eager
+    attention.
 
     Source: `torch.utils.flop_counter.sdpa_flop`, with as many heads as the queries have.
     """
@@ -336,7 +431,8 @@ def attention_flops(values: Mapping[str, Any]) -> int:
 
 
 def grouped_flops(values: Mapping[str, Any]) -> int:
-    """Return the FLOPs of a grouped matmul, forward or backward: each token is multiplied by one matrix.
+    """Return the FLOPs of a grouped matmul, forward or backward: each token is multiplied by one
+    matrix.
 
     Source: `roofline.work.grouped_matmul_work`.
     """

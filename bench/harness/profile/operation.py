@@ -1,9 +1,11 @@
-"""What a profile knows of a step: its operations with their work and time, the rest of its time, what could be fused.
+"""What a profile knows of a step: its operations with their work and time, the rest of its time,
+what could be fused.
 
-A chain of operations could be fused if each reads what another has just written. A fused chain keeps what passes
-between its operations in registers or shared memory. So the read is saved and, if nothing outside of the chain reads
-it, the write. Like `torch.compile`, only operations on single elements and reductions join the operation before them; a
-product starts a chain, and does not join one.
+A chain of operations could be fused if each reads what another has just written. A fused chain
+keeps what passes between its operations in registers or shared memory. So the read is saved and, if
+nothing outside of the chain reads it, the write. Like `torch.compile`, only operations on single
+elements and reductions join the operation before them; a product starts a chain, and does not join
+one.
 """
 
 from __future__ import annotations
@@ -18,13 +20,17 @@ from roofline.work import dtype_named
 
 HOST_SYNC, DATA_DEPENDENT, UNMODELLED = "host-sync", "data-dependent", "unmodelled"
 FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
-"""Flags of an operation: the host reads its result, its shape depends on values, or there is no rule for its work."""
+"""Flags of an operation: the host reads its result, its shape depends on values, or there is no
+rule for its work.
+"""
 
 NO_SHAPE = "no shape"
 """Shapes of an operation if a trace has none."""
 
 STEP, MODULE, TAG = "roofmark step", "roofmark module ", "roofmark op "
-"""Names of the events of steps, modules and operations in a trace, or the beginnings of their names."""
+"""Names of the events of steps, modules and operations in a trace, or the beginnings of their
+names.
+"""
 
 
 @dataclass
@@ -48,7 +54,9 @@ class Operation:
     kernels: set[str] = field(default_factory=set)
     """Names of its GPU kernels."""
     is_fusable: bool = False
-    """Whether it can be part of the kernel of the operation before it: elementwise, or a reduction over rows."""
+    """Whether it can be part of the kernel of the operation before it: elementwise, or a reduction
+    over rows.
+    """
     reads: dict[int, int] = field(default_factory=dict)
     """Bytes read, by the number of the storage."""
     writes: dict[int, int] = field(default_factory=dict)
@@ -60,7 +68,9 @@ class Operation:
 
     @property
     def dtype(self) -> str:
-        """The dtype whose peak applies: that of the first floating-point operand, else of the first operand."""
+        """The dtype whose peak applies: that of the first floating-point operand, else of the first
+        operand.
+        """
         floats = [dtype for dtype in self.dtypes if "float" in dtype]
         name = dtype_named((floats or self.dtypes or ("float32",))[0])
         return name if name in DTYPES else "fp32"
@@ -95,8 +105,14 @@ class Breakdown:
 
 
 def pattern(module: str) -> str:
-    """Return the path of a module with `*` for the number of a layer; a path of numbers alone stays."""
-    return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+    """Return the path of a module with `*` for the number of a layer; a path of numbers alone
+    stays.
+    """
+    return (
+        module
+        if module.replace(".", "").isdigit()
+        else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+    )
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,9 @@ class Version:
 
 
 def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], int]]:
-    """Return the operations of each chain of a step, with the bytes that its fused kernel neither reads nor writes."""
+    """Return the operations of each chain of a step, with the bytes that its fused kernel neither
+    reads nor writes.
+    """
     versions: list[Version] = []
     current: dict[int, Version] = {}
     inputs: list[list[Version]] = []
@@ -156,9 +174,14 @@ def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], in
         if operation.is_fusable and inputs[index]:
             latest = max(version.writer for version in inputs[index])
             first = first_of[latest]
-            # What another operation made of the chain's results meanwhile cannot come back into the same kernel.
-            others = [version.writer for version in inputs[index] if first_of[version.writer] != first]
-            if operations[latest].phase == operation.phase and all(writer < first for writer in others):
+            # What another operation made of the chain's results meanwhile cannot come back into the
+            # same kernel.
+            others = [
+                version.writer for version in inputs[index] if first_of[version.writer] != first
+            ]
+            if operations[latest].phase == operation.phase and all(
+                writer < first for writer in others
+            ):
                 first_of[index] = first
     chains: dict[int, list[Operation]] = {}
     for index, first in enumerate(first_of):

@@ -1,8 +1,10 @@
-"""`bench profile --on h100-sxm`: the least time of a step on GPUs that are not here. Nothing is measured.
+"""`bench profile --on h100-sxm`: the least time of a step on GPUs that are not here. Nothing is
+measured.
 
-The step runs on torch's meta device, so a model needs no memory. The least time of an operation is the longer of FLOPs
-over the peak and bytes over the memory bandwidth (Williams et al., 2009), one kernel after the other: a real step takes
-longer. Launches, the host and transfers between GPUs are left out.
+The step runs on torch's meta device, so a model needs no memory. The least time of an operation is
+the longer of FLOPs over the peak and bytes over the memory bandwidth (Williams et al., 2009), one
+kernel after the other: a real step takes longer. Launches, the host and transfers between GPUs are
+left out.
 """
 
 from __future__ import annotations
@@ -48,8 +50,12 @@ class Projected:
         limits = [limits_s(record, machine) for record in records]
         self.machine = machine
         self.least_s = [max(each[:2]) if each else None for each in limits]
-        """Of each row, all its calls together; None if the machine has no peak for its dtype or no rule counts it."""
-        self.bounds = [bound(each[0], each[1], None) if each and max(each[:2]) else None for each in limits]
+        """Of each row, all its calls together; None if the machine has no peak for its dtype or no
+        rule counts it.
+        """
+        self.bounds = [
+            bound(each[0], each[1], None) if each and max(each[:2]) else None for each in limits
+        ]
         self.total_s = sum(filter(None, self.least_s))
 
     def seconds(self, moved_bytes: int) -> float:
@@ -61,7 +67,9 @@ class Projected:
 class Projection:
     """A step on machines that are not here; it prints as the table of `bench profile --on`."""
 
-    def __init__(self, name: str, mode: str, breakdown: Breakdown, machines: Sequence[Machine]) -> None:
+    def __init__(
+        self, name: str, mode: str, breakdown: Breakdown, machines: Sequence[Machine]
+    ) -> None:
         self.name, self.mode = name, mode
         self.records = work_records(breakdown)
         self.fusions = fusions_of(breakdown.operations)
@@ -117,7 +125,12 @@ class Projection:
                 for on in self.machines
             ],
             "fusing": [
-                vars(fusion) | {"saved_s": {on.machine.slug: on.seconds(fusion.saved_bytes) for on in self.machines}}
+                vars(fusion)
+                | {
+                    "saved_s": {
+                        on.machine.slug: on.seconds(fusion.saved_bytes) for on in self.machines
+                    }
+                }
                 for fusion in self.fusions
             ],
             "rows": self.rows(),
@@ -143,23 +156,36 @@ class Projection:
         """Return what the step takes on each machine, and what fusing would save."""
         lines = []
         for on in self.machines:
-            lines.append(f"{on.machine.name}: at least {format_time(on.total_s)} a step; {self._roofs(on.machine)}")
+            lines.append(
+                f"{on.machine.name}: at least {format_time(on.total_s)} a step; "
+                f"{self._roofs(on.machine)}"
+            )
             if missing := sum(least_s is None for least_s in on.least_s):
-                lines.append(f"  without {missing} rows that have no peak or no rule for their work")
+                lines.append(
+                    f"  without {missing} rows that have no peak or no rule for their work"
+                )
         fused = " or ".join(format_time(self.fused_s(on)) for on in self.machines)
         if self.fusions:
             lines.append(f"Fused like torch.compile does, at least {fused}; what saves most:")
         for fusion in self.fusions[:MAX_CHAINS]:
             saved = (
-                f"{format_time(on.seconds(fusion.saved_bytes))} of {format_time(on.total_s)}" for on in self.machines
+                f"{format_time(on.seconds(fusion.saved_bytes))} of {format_time(on.total_s)}"
+                for on in self.machines
             )
             lines.append(f"- {fusion}: {' or '.join(saved)}")
         return lines
 
     def _roofs(self, machine: Machine) -> str:
         roofs = [("", machine.bandwidth(), "B/s")]
-        roofs += [(f"{dtype} peak ", machine.peak(dtype), "FLOP/s") for dtype in product_dtypes(self.records)]
-        return ", ".join(f"{name}{format_rate(roof.value, unit)} {roof.kind}" for name, roof, unit in roofs if roof)
+        roofs += [
+            (f"{dtype} peak ", machine.peak(dtype), "FLOP/s")
+            for dtype in product_dtypes(self.records)
+        ]
+        return ", ".join(
+            f"{name}{format_rate(roof.value, unit)} {roof.kind}"
+            for name, roof, unit in roofs
+            if roof
+        )
 
     def _columns(self, top: int) -> list[Column]:
         records = [self.records[row] for row in self.order[:top]]
@@ -169,25 +195,35 @@ class Projection:
             Column("count", [str(record.extra["count"]) for record in records], "right", 3),
             Column("FLOPs", [count_text(record.flops) for record in records], "right", 2),
             Column("bytes", [count_text(moved_bytes(record)) for record in records], "right", 1),
-            Column("FLOP/B", [format_number(_intensity(record), 3) for record in records], "right", 4),
+            Column(
+                "FLOP/B", [format_number(_intensity(record), 3) for record in records], "right", 4
+            ),
         ]
         for on in self.machines:
             name = f" {on.machine.slug}" if len(self.machines) > 1 else ""
             rows = self.order[:top]
             shares = [(on.least_s[row] or 0.0) / (on.total_s or 1.0) for row in rows]
             columns += [
-                Column(f"least time{name}", [format_time(on.least_s[row]) for row in rows], "right"),
+                Column(
+                    f"least time{name}", [format_time(on.least_s[row]) for row in rows], "right"
+                ),
                 Column("share", [f"{100 * share:.1f}%" for share in shares], "right"),
                 Column("bound", [on.bounds[row] or ABSENT for row in rows]),
             ]
-        return [*columns, Column("module", [record.extra["module"] for record in records], goes_below=True)]
+        return [
+            *columns,
+            Column("module", [record.extra["module"] for record in records], goes_below=True),
+        ]
 
     def _draw(self, columns: Sequence[Column], top: int, console: Console) -> None:
         flags = [", ".join(self.records[row].flags) for row in self.order[:top]]
         print_lines(console, f"{self.name}, {self.mode}: {LOWER_BOUND}", *self.sentences(), "")
         print_grid(console, columns, flags, "flags")
         if len(self.records) > top:
-            print_lines(console, f"... and {len(self.records) - top} more; --top shows them, --format json has all")
+            print_lines(
+                console,
+                f"... and {len(self.records) - top} more; --top shows them, --format json has all",
+            )
 
     def __repr__(self) -> str:
         return self.table().render("table")
@@ -197,7 +233,8 @@ class Projection:
 
 
 class FusedAttention(TorchFunctionMode):
-    """Makes `scaled_dot_product_attention` one operation, as it is in the kernels of a GPU, without dropout.
+    """Makes `scaled_dot_product_attention` one operation, as it is in the kernels of a GPU, without
+    dropout.
 
     Torch would write the scores to memory on the meta device. Dropout costs no bytes of scores.
     """
@@ -219,7 +256,9 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Return the attention of tensors (..., heads, tokens, width) by the operation of one kernel."""
+    """Return the attention of tensors (..., heads, tokens, width) by the operation of one
+    kernel.
+    """
     four = [x.reshape(-1, *x.shape[-3:]) for x in (query, key, value)]
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     out: torch.Tensor = flash(*four, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
@@ -242,7 +281,9 @@ def project(make: Callable[[], Target], mode: str, machines: Sequence[Machine]) 
         try:
             breakdown = account(ProfiledStep(target, mode))
         except UsageError as error:
-            raise UsageError(f"{error} (--on runs the step on torch's meta device, without values)") from None
+            raise UsageError(
+                f"{error} (--on runs the step on torch's meta device, without values)"
+            ) from None
     for operation in breakdown.operations:
         operation.op = operation.op.replace(CPU_ATTENTION, "scaled_dot_product_attention")
     return Projection(target.name, mode, breakdown, machines)

@@ -1,4 +1,6 @@
-"""Records of the operations of a profiled step and of the rest of its time, their totals, and the report."""
+"""Records of the operations of a profiled step and of the rest of its time, their totals, and the
+report.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.operation import NO_SHAPE, Breakdown, Fusion, Operation, fusions_of, pattern
+from bench.harness.profile.operation import (
+    NO_SHAPE,
+    Breakdown,
+    Fusion,
+    Operation,
+    fusions_of,
+    pattern,
+)
 from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
@@ -43,21 +52,44 @@ MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 OF_A_STEP = (
     "A step takes {time_s}; under the profiler {profiled_s}, {in_operations} of it in operations.",
-    "Times and shares of operations are those of one profiled step, the one nearest to the time of a step.",
+    (
+        "Times and shares of operations are those of one profiled step, the one nearest to the "
+        "time "
+        "of a step."
+    ),
 )
 OF_A_TRACE = (
-    "The trace covers {time_s}, {in_operations} of it in operations. Rows and sums are of all steps in it.",
+    (
+        "The trace covers {time_s}, {in_operations} of it in operations. Rows and sums are of all "
+        "steps in it."
+    ),
     "Its kernels overlap for {overlap_s} on several streams; each counts in full.",
     "It has no shapes for {no_shape}, whose own work is not counted.",
 )
 SENTENCES = (
-    "It computes {flops}, {matmul_flops} of them in products; its operations move {moved_bytes}: MFU {mfu}, MBU {mbu}.",
-    "{memory_bound} of the time is in operations that memory bounds, {compute_bound} in those that computing bounds.",
-    "{neither} of the time is in other operations: launches or both bound them, or no roof is known.",
+    (
+        "It computes {flops}, {matmul_flops} of them in products; its operations move "
+        "{moved_bytes}: "
+        "MFU {mfu}, MBU {mbu}."
+    ),
+    (
+        "{memory_bound} of the time is in operations that memory bounds, {compute_bound} in those "
+        "that computing bounds."
+    ),
+    (
+        "{neither} of the time is in other operations: launches or both bound them, or no roof is "
+        "known."
+    ),
     "Where nothing is fused, the same operations move {eager_bytes}.",
     "With every operation at its roof it would take {at_roof_s}.",
-    "Rules cover {modelled_flops} of FLOPs and {modelled_bytes} of bytes; rows without one are flagged unmodelled.",
-    "Fusing could save at most {fusable_s} at the memory ceiling: each storage moved once is {unique_bytes}.",
+    (
+        "Rules cover {modelled_flops} of FLOPs and {modelled_bytes} of bytes; rows without one are "
+        "flagged unmodelled."
+    ),
+    (
+        "Fusing could save at most {fusable_s} at the memory ceiling: each storage moved once is "
+        "{unique_bytes}."
+    ),
 )
 """Sentences about the totals, with their keys; those about a step or a trace come first."""
 
@@ -76,9 +108,14 @@ BY: dict[str, Callable[[Record], str]] = {
 
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and remainder with time or work, the longest first."""
-    rows = [(_record(row), float(sum(operation.time_ns for operation in row))) for row in _rows(breakdown)]
+    rows = [
+        (_record(row), float(sum(operation.time_ns for operation in row)))
+        for row in _rows(breakdown)
+    ]
     rows = sorted([*rows, *_remainders(breakdown)], key=lambda row: -row[1])
-    first, *others = [_timed(record, spent_ns * NS, spent_ns / breakdown.duration_ns) for record, spent_ns in rows]
+    first, *others = [
+        _timed(record, spent_ns * NS, spent_ns / breakdown.duration_ns) for record, spent_ns in rows
+    ]
     return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
 
 
@@ -91,8 +128,14 @@ def _rows(breakdown: Breakdown) -> list[list[Operation]]:
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
         signature = operation.op, operation.shapes, operation.dtypes
-        rows.setdefault((signature, pattern(operation.module), operation.phase), []).append(operation)
-    shown = [row for row in rows.values() if any(one.time_ns or one.flops or one.bytes_moved for one in row)]
+        rows.setdefault((signature, pattern(operation.module), operation.phase), []).append(
+            operation
+        )
+    shown = [
+        row
+        for row in rows.values()
+        if any(one.time_ns or one.flops or one.bytes_moved for one in row)
+    ]
     return shown or list(rows.values())
 
 
@@ -100,7 +143,8 @@ def _record(row: Sequence[Operation]) -> Record:
     first, module = row[0], pattern(row[0].module)
     names = ("flops", "bytes_read", "bytes_written", "matmul_flops")
     flops, read, written, products = (
-        sum(getattr(operation, name) for operation in row) if first.is_modelled else None for name in names
+        sum(getattr(operation, name) for operation in row) if first.is_modelled else None
+        for name in names
     )
     extra = {
         **{"count": len(row), "shapes": first.shapes, "dtypes": list(first.dtypes)},
@@ -133,16 +177,35 @@ def _timed(record: Record, time_s: float, share: float) -> Record:
 
 
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
-    extra = {"count": 0, "shapes": "", "dtypes": [], "module": "", "phase": "", "matmul_flops": None}
+    extra = {
+        "count": 0,
+        "shapes": "",
+        "dtypes": [],
+        "module": "",
+        "phase": "",
+        "matmul_flops": None,
+    }
     dtype = main_dtype(breakdown.operations)
     blank = Record(
-        op="", provider="torch", dtype=dtype, shape={"calls": 1}, case="-", status="ok", options={}, extra=extra
+        op="",
+        provider="torch",
+        dtype=dtype,
+        shape={"calls": 1},
+        case="-",
+        status="ok",
+        options={},
+        extra=extra,
     )
     if nobodys := breakdown.unattributed.most_common(MAX_KERNELS):
-        kernels = {"kernels": [name for name, _ in nobodys], "kernels_s": [spent * NS for _, spent in nobodys]}
+        kernels = {
+            "kernels": [name for name, _ in nobodys],
+            "kernels_s": [spent * NS for _, spent in nobodys],
+        }
         yield replace(blank, op=UNATTRIBUTED, extra=extra | kernels), breakdown.unattributed.total()
     gap = breakdown.gaps.total()
-    longer = 0 if breakdown.is_trace else breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
+    longer = (
+        0 if breakdown.is_trace else breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
+    )
     overhead = min(gap, max(0, longer))
     if overhead:
         yield replace(blank, op=OVERHEAD), overhead
@@ -152,7 +215,10 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     for module, spent in gaps.items():
         if left := spent * (1 - overhead / max(1, gap)):  # each has a part of the overhead
             options = {"module": module} if module else {}
-            yield replace(blank, op=HOST_GAP, options=options, extra=extra | {"module": module}), left
+            yield (
+                replace(blank, op=HOST_GAP, options=options, extra=extra | {"module": module}),
+                left,
+            )
 
 
 def _facts(breakdown: Breakdown) -> dict[str, Any]:
@@ -160,7 +226,9 @@ def _facts(breakdown: Breakdown) -> dict[str, Any]:
     counts = [(entry.flops, entry.bytes_moved, entry.is_modelled) for entry in breakdown.operations]
     # Work without a rule counts by the generic rules.
     flops, moved = (sum(count[index] for count in counts) for index in (0, 1))
-    known_flops, known_bytes = (sum(count[index] for count in counts if count[2]) for index in (0, 1))
+    known_flops, known_bytes = (
+        sum(count[index] for count in counts if count[2]) for index in (0, 1)
+    )
     no_shape = Counter(entry.op for entry in breakdown.operations if entry.shapes == NO_SHAPE)
     return {
         **({"no_shape": dict(no_shape)} if breakdown.is_trace else {}),
@@ -189,24 +257,33 @@ def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:
 def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
     """Return the totals of a step, None if a ceiling is missing; empty if nothing was timed.
 
-    `fusable_s` is the time, at the memory ceiling, of all bytes beyond moving each storage once. `attributed` is the
-    fraction of time in counted operations, host gaps and profiler overhead; `in_operations` is that of counted
-    operations. `at_roof_s` is the time of the step if each operation reached its roof and the host took the same time.
+    `fusable_s` is the time, at the memory ceiling, of all bytes beyond moving each storage once.
+    `attributed` is the fraction of time in counted operations, host gaps and profiler overhead;
+    `in_operations` is that of counted operations. `at_roof_s` is the time of the step if each
+    operation reached its roof and the host took the same time.
     """
-    step: dict[str, Any] | None = next((record.extra["step"] for record in records if "step" in record.extra), None)
+    step: dict[str, Any] | None = next(
+        (record.extra["step"] for record in records if "step" in record.extra), None
+    )
     if step is None:
         return {}
     scored = list(zip(records, judged(environment, records), strict=True))
 
     def share(is_counted: Callable[[Record, Mapping[str, Any]], bool]) -> float:
-        return float(sum(record.extra["share"] for record, score in scored if is_counted(record, score)))
+        return float(
+            sum(record.extra["share"] for record, score in scored if is_counted(record, score))
+        )
 
     ceilings = Machine.from_dict(environment.hardware)
     keys = ("flops", "bytes_read", "bytes_written")
     flops, read, written = (sum(getattr(record, key) or 0 for record in records) for key in keys)
     counts = [(record.extra["matmul_flops"], record.dtype) for record in records]
     products = [(count, ceilings.peak(dtype)) for count, dtype in counts if count]
-    peak_s = sum(count / peak.value for count, peak in products if peak) if all(peak for _, peak in products) else None
+    peak_s = (
+        sum(count / peak.value for count, peak in products if peak)
+        if all(peak for _, peak in products)
+        else None
+    )
     bandwidth, unique = ceilings.bandwidth_for(read, written), step["unique_bytes"]
     fusing = [
         each | {"saved_s": each["saved_bytes"] / bandwidth.value if bandwidth else None}
@@ -219,7 +296,9 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         "matmul_flops": sum(count for count, _ in products),
         "bytes_read": read,
         "bytes_written": written,
-        "fusable_s": max(0, read + written - unique) / bandwidth.value if bandwidth and unique is not None else None,
+        "fusable_s": max(0, read + written - unique) / bandwidth.value
+        if bandwidth and unique is not None
+        else None,
         "at_roof_s": sum(_at_roof_s(record, score) for record, score in scored),
         "memory_bound": share(lambda _, score: score["bound"] == "memory"),
         "compute_bound": share(lambda _, score: score["bound"] == "compute"),
@@ -245,7 +324,9 @@ def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
     if record.op == OVERHEAD:
         return 0.0
     time_s = float(record.extra["time_s"])
-    if score["roofline_pct"] is None or not (record.flops or record.bytes_read or record.bytes_written):
+    if score["roofline_pct"] is None or not (
+        record.flops or record.bytes_read or record.bytes_written
+    ):
         return time_s  # no roof
     return time_s * min(1.0, float(score["roofline_pct"]) / 100)
 
@@ -262,13 +343,21 @@ def render(
     by: str | None = None,
     is_whole: bool = False,
 ) -> None:
-    """Print a profile: `top` rows, grouped by a key of `BY` if given; if `is_whole`, all rows and a module tree."""
+    """Print a profile: `top` rows, grouped by a key of `BY` if given; if `is_whole`, all rows and a
+    module tree.
+    """
     scores = judged(environment, records)
-    scored = [(record, score) for record, score in zip(records, scores, strict=True) if record.status == "ok"]
+    scored = [
+        (record, score)
+        for record, score in zip(records, scores, strict=True)
+        if record.status == "ok"
+    ]
     print_header(environment, records, console)
     if not scored:
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
-        return print_lines(console, *(printable(f"no time was measured: {reason}") for reason in reasons))
+        return print_lines(
+            console, *(printable(f"no time was measured: {reason}") for reason in reasons)
+        )
     timed = [record for record, _ in scored]
     totals = totals_of(environment, records)
     console.print("", *(sentences(totals) if totals else ()), "", sep="\n", highlight=False)
@@ -285,19 +374,27 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     values = dict(totals)
     phases = values.pop("phases")
     values["moved_bytes"] = totals["bytes_read"] + totals["bytes_written"]
-    values["neither"] = max(0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"])
+    values["neither"] = max(
+        0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"]
+    )
     if min(totals["modelled_flops"], totals["modelled_bytes"]) == 1:
         values["modelled_flops"] = None
     no_shape = totals.get("no_shape", {})
-    values["no_shape"] = ", ".join(f"{op} ({calls} call{'s' * (calls != 1)})" for op, calls in no_shape.items()) or None
+    values["no_shape"] = (
+        ", ".join(f"{op} ({calls} call{'s' * (calls != 1)})" for op, calls in no_shape.items())
+        or None
+    )
     values["overlap_s"] = max(0.0, round(totals["profiled_s"] - totals["time_s"], 9)) or None
     texts = {name: _text(name, value) for name, value in values.items() if name != "fusing"}
     absent = [name for name in OPTIONAL if values.get(name) is None]
     lines = (*(OF_A_TRACE if "no_shape" in totals else OF_A_STEP), *SENTENCES)
-    said = [line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)]
+    said = [
+        line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)
+    ]
     if len(phases) > 1:
         parts = (
-            f"{name} {_text('flops', part['flops'])} in {format_time(part['time_s'])}" for name, part in phases.items()
+            f"{name} {_text('flops', part['flops'])} in {format_time(part['time_s'])}"
+            for name, part in phases.items()
         )
         said.insert(1, f"Operations by phase: {', '.join(parts)}.")
     for each in totals["fusing"][:MAX_SHOWN_FUSIONS]:
@@ -320,7 +417,9 @@ def _text(name: str, value: float | str | None) -> str:
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
     extras = [record.extra for record, _ in rows]
-    moving = [score if moved_bytes(record) else {} for record, score in rows]  # views have no roof and no bound
+    moving = [
+        score if moved_bytes(record) else {} for record, score in rows
+    ]  # views have no roof and no bound
     columns = [
         Column("op", [record.op for record, _ in rows]),
         Column("shapes", [record.case for record, _ in rows], goes_below=6),
@@ -335,7 +434,9 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         Column("phase", [extra["phase"] for extra in extras], leaves=1),
         Column("module", [extra["module"] for extra in extras], goes_below=6),
     ]
-    print_grid(console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags")
+    print_grid(
+        console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags"
+    )
     if rest := scored[top:]:
         share = _pct(sum(record.extra["share"] for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
@@ -348,7 +449,9 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
         yield "above-roof"
     if record.op in REMAINDERS:
         names, times = record.extra.get("kernels") or [], record.extra.get("kernels_s") or []
-        longest = [f"{name} {format_time(time_s)}" for name, time_s in zip(names, times, strict=False)][:MAX_NAMES]
+        longest = [
+            f"{name} {format_time(time_s)}" for name, time_s in zip(names, times, strict=False)
+        ][:MAX_NAMES]
         more = [f"and {len(names) - len(longest)} more"] if len(names) > len(longest) else []
         yield REMAINDERS[record.op] + (f": {', '.join([*longest, *more])}" if longest else "")
 
@@ -371,12 +474,30 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
     shown = [groups[key] for key in titles]
     columns = [
         Column(by, list(titles.values())),
-        Column("calls", [str(sum(record.extra["count"] for record in group)) for group in shown], "right", 1),
-        Column("time", [format_time(times[key]) for key in titles], "right"),
-        Column("share", [_pct(sum(record.extra["share"] for record in group)) for group in shown], "right"),
-        Column("FLOPs", [count_text(sum(record.flops or 0 for record in group) or None) for group in shown], "right"),
         Column(
-            "bytes", [count_text(sum(moved_bytes(record) or 0 for record in group) or None) for group in shown], "right"
+            "calls",
+            [str(sum(record.extra["count"] for record in group)) for group in shown],
+            "right",
+            1,
+        ),
+        Column("time", [format_time(times[key]) for key in titles], "right"),
+        Column(
+            "share",
+            [_pct(sum(record.extra["share"] for record in group)) for group in shown],
+            "right",
+        ),
+        Column(
+            "FLOPs",
+            [count_text(sum(record.flops or 0 for record in group) or None) for group in shown],
+            "right",
+        ),
+        Column(
+            "bytes",
+            [
+                count_text(sum(moved_bytes(record) or 0 for record in group) or None)
+                for group in shown
+            ],
+            "right",
         ),
     ]
     print_grid(console, columns)

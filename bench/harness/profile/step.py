@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._C._profiler import _RecordFunctionFast as Range  # unlike record_function, it is not an operation
+from torch._C._profiler import (
+    _RecordFunctionFast as Range,
+)  # unlike record_function, it is not an operation
 from torch.fx.node import map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
@@ -30,7 +32,8 @@ MAX_NAMES = 4
 class ProfiledStep:
     """One call of the target; each call of this object is one step.
 
-    The mode is `forward`, without gradients; `backward` or `train`; or `plain`, the call as its user makes it.
+    The mode is `forward`, without gradients; `backward` or `train`; or `plain`, the call as its
+    user makes it.
     """
 
     def __init__(self, target: Target, mode: str) -> None:
@@ -53,7 +56,11 @@ class ProfiledStep:
             self.phase = "optimizer"
             # A learning rate of 0 leaves the parameters unchanged.
             parameters = self.target.modules.parameters()
-            make = MetaAdamW if self.target.device == "meta" else partial(torch.optim.AdamW, lr=0.0, fused=True)
+            make = (
+                MetaAdamW
+                if self.target.device == "meta"
+                else partial(torch.optim.AdamW, lr=0.0, fused=True)
+            )
             self._optimizer = self._optimizer or make(parameters)
             self._optimizer.step()
         if self.target.device.startswith("cuda"):
@@ -61,7 +68,9 @@ class ProfiledStep:
 
 
 class MetaAdamW:
-    """The fused AdamW step on the meta device, which `torch.optim` refuses there, with two moments per parameter."""
+    """The fused AdamW step on the meta device, which `torch.optim` refuses there, with two moments
+    per parameter.
+    """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
@@ -71,7 +80,9 @@ class MetaAdamW:
     def step(self) -> None:
         given = [index for index, x in enumerate(self._parameters) if x.grad is not None]
         parameters: Any = [self._parameters[index] for index in given]
-        lists: Any = [[values[index] for index in given] for values in (*self._moments, self._steps)]
+        lists: Any = [
+            [values[index] for index in given] for values in (*self._moments, self._steps)
+        ]
         gradients: Any = [x.grad for x in parameters]
         with torch.no_grad():
             torch._fused_adamw_(
@@ -93,17 +104,28 @@ class MetaAdamW:
 
 def leaves_of(target: Target) -> list[torch.Tensor]:
     """Return the parameters and the arguments that get a gradient."""
-    given = [tensor for tensor in tree_iter((target.args, target.kwargs)) if isinstance(tensor, torch.Tensor)]
-    return [*target.modules.parameters(), *(tensor for tensor in given if tensor.is_leaf and tensor.requires_grad)]
+    given = [
+        tensor
+        for tensor in tree_iter((target.args, target.kwargs))
+        if isinstance(tensor, torch.Tensor)
+    ]
+    return [
+        *target.modules.parameters(),
+        *(tensor for tensor in given if tensor.is_leaf and tensor.requires_grad),
+    ]
 
 
 def backward(result: Any) -> None:
-    """Run the backward pass from the `loss` of a result, or from its first tensor that requires a gradient."""
+    """Run the backward pass from the `loss` of a result, or from its first tensor that requires a
+    gradient.
+    """
     loss = getattr(result, "loss", None)
     tensors = [loss] if isinstance(loss, torch.Tensor) else tree_iter(result)
     start = next((x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad), None)
     if start is None:
-        raise UsageError("no result of the step requires a gradient, so there is no backward pass to profile")
+        raise UsageError(
+            "no result of the step requires a gradient, so there is no backward pass to profile"
+        )
     torch.autograd.backward([start], [torch.ones_like(start)] if start.numel() != 1 else None)
 
 
@@ -124,7 +146,9 @@ def state_kept(target: Target) -> Iterator[None]:
 
 
 class Tags(TorchDispatchMode):
-    """Intercepts the operations of a step below autograd, and tags each in a trace by its index and name."""
+    """Intercepts the operations of a step below autograd, and tags each in a trace by its index and
+    name.
+    """
 
     def __init__(self, step: ProfiledStep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -154,7 +178,9 @@ class Tags(TorchDispatchMode):
 
     @contextmanager
     def watching(self, is_eager: bool) -> Iterator[None]:
-        """Intercept the operations of steps; if `is_eager`, compiled functions run as eager ones."""
+        """Intercept the operations of steps; if `is_eager`, compiled functions run as eager
+        ones.
+        """
         paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
         ranges: list[Any] = []
 
@@ -180,7 +206,9 @@ class Tags(TorchDispatchMode):
                 warnings.catch_warnings(),
                 self,
             ):
-                warnings.filterwarnings("ignore", "Using .*torch.compile.* when there are global hooks")
+                warnings.filterwarnings(
+                    "ignore", "Using .*torch.compile.* when there are global hooks"
+                )
                 yield
         finally:
             self.step.tags = None
@@ -197,7 +225,9 @@ class Account(Tags):
         self._module_of_node: dict[int, str] = {}
         self.storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
         named = step.target.modules.named_parameters()
-        self._owners: dict[int, str] = {id(parameter): path.rpartition(".")[0] for path, parameter in named}
+        self._owners: dict[int, str] = {
+            id(parameter): path.rpartition(".")[0] for path, parameter in named
+        }
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operation, traffic = count(func, args, kwargs, result)
@@ -211,7 +241,9 @@ class Account(Tags):
                 self.storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
 
     def _module(self) -> str:
-        """Return the module of an operation; in the backward pass, that of the forward operation."""
+        """Return the module of an operation; in the backward pass, that of the forward
+        operation.
+        """
         node: Any = torch._C._current_autograd_node()
         module = self.modules[-1] if self.modules else ""
         if node is None:
@@ -230,7 +262,10 @@ def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
     with account.watching(is_eager):
         step()
     # Of each storage, the larger of its bytes read and written, up to its size.
-    return Breakdown(account.operations, sum(min(size, max(sides)) for _, size, sides in account.storages.values()))
+    return Breakdown(
+        account.operations,
+        sum(min(size, max(sides)) for _, size, sides in account.storages.values()),
+    )
 
 
 def account(step: ProfiledStep) -> Breakdown:
@@ -262,14 +297,18 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     function = step.target.function
     for name in ORIGINALS:  # compile the original again
         function = getattr(function, name, None) or function
-    fast = ProfiledStep(replace(step.target, function=torch.compile(function, backend=backend)), step.mode)
+    fast = ProfiledStep(
+        replace(step.target, function=torch.compile(function, backend=backend)), step.mode
+    )
     # A graph from the cache of whole graphs has no regions that can be intercepted.
     with state_kept(step.target), config.patch(enable_autograd_cache=False):
         fast()
         fast()
         counted(fast, is_eager=False)
         operations = counted(fast, is_eager=False).operations
-    return fast, Breakdown(operations, eager.unique_bytes, sum(operation.bytes_moved for operation in eager.operations))
+    return fast, Breakdown(
+        operations, eager.unique_bytes, sum(operation.bytes_moved for operation in eager.operations)
+    )
 
 
 def region_of(name: str, graph: Any) -> Operation:
@@ -280,8 +319,12 @@ def region_of(name: str, graph: Any) -> Operation:
         if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
             args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta.get("val"))
             operations.append(count(node.target, args, kwargs, node.meta.get("val"))[0])
-    working = [operation for operation in operations if operation.flops or not operation.is_modelled]
-    names = list(dict.fromkeys(operation.op.removeprefix("aten.") for operation in working or operations))
+    working = [
+        operation for operation in operations if operation.flops or not operation.is_modelled
+    ]
+    names = list(
+        dict.fromkeys(operation.op.removeprefix("aten.") for operation in working or operations)
+    )
     more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
     return Operation(
         f"compiled.{name}",
@@ -292,7 +335,9 @@ def region_of(name: str, graph: Any) -> Operation:
     )
 
 
-def shown(step: ProfiledStep, region: Operation, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+def shown(
+    step: ProfiledStep, region: Operation, function: Callable[[list[Any]], Any]
+) -> Callable[[list[Any]], Any]:
     """Return the function of a region, wrapped so that its calls are tagged and counted."""
 
     def run(args: list[Any]) -> Any:
@@ -305,9 +350,21 @@ def shown(step: ProfiledStep, region: Operation, function: Callable[[list[Any]],
         if isinstance(tags, Account):
             # Outputs that are part of an input are not written.
             inputs = {tensor.untyped_storage()._cdata for tensor in given}
-            made = [tensor for tensor in tensors_in(result) if tensor.untyped_storage()._cdata not in inputs]
-            read, written = (sum(moved.bytes for moved in distinct(tensors)) for tensors in (given, made))
-            call = replace(region, dtypes=dtypes_of(given), phase=step.phase, bytes_read=read, bytes_written=written)
+            made = [
+                tensor
+                for tensor in tensors_in(result)
+                if tensor.untyped_storage()._cdata not in inputs
+            ]
+            read, written = (
+                sum(moved.bytes for moved in distinct(tensors)) for tensors in (given, made)
+            )
+            call = replace(
+                region,
+                dtypes=dtypes_of(given),
+                phase=step.phase,
+                bytes_read=read,
+                bytes_written=written,
+            )
             tags.operations.append(call)
         return result
 

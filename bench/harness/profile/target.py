@@ -31,12 +31,16 @@ def make():
     """Return a module or a function and its positional arguments, or a function alone that takes none."""
     model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
     return model, torch.randn(64, 1024)
-'''
+'''  # noqa: E501
 
 ORIGINALS = ("_orig_mod", "_torchdynamo_orig_callable")
 """Attributes in which `torch.compile` stores the original function or module."""
 
-NO_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available")
+NO_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+)
 """Messages of torch if a GPU is requested and there is none."""
 
 
@@ -60,14 +64,22 @@ class Target:
             protocol.announce(runs=False)
 
 
-def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Target:
+def target_of(
+    name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None
+) -> Target:
     import torch
     from torch.utils._pytree import tree_iter
 
     if not callable(function):
         raise UsageError(f"{name}: expected a function or a module, got {type(function).__name__}")
-    modules = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-    modules = getattr(modules, ORIGINALS[0], modules) if isinstance(modules, torch.nn.Module) else torch.nn.Module()
+    modules = (
+        function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
+    )
+    modules = (
+        getattr(modules, ORIGINALS[0], modules)
+        if isinstance(modules, torch.nn.Module)
+        else torch.nn.Module()
+    )
     tensors = [*tree_iter((args, kwargs)), *modules.parameters()]
     devices = [str(tensor.device) for tensor in tensors if isinstance(tensor, torch.Tensor)]
     device = next((name for name in devices if name.startswith("cuda")), "cpu")
@@ -75,14 +87,18 @@ def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, A
 
 
 def from_file(word: str, dtype: str | None, device: str) -> Target:
-    """Return the target that a user's `make` returns, on a device, and in another dtype if one is given."""
+    """Return the target that a user's `make` returns, on a device, and in another dtype if one is
+    given.
+    """
     import torch
     from torch.utils._pytree import tree_map_only
 
     try:
         source = find(word)
     except UserKernelError:
-        raise UsageError(f"expected path/to/file.py:function, got '{word}'; --signature prints a file") from None
+        raise UsageError(
+            f"expected path/to/file.py:function, got '{word}'; --signature prints a file"
+        ) from None
     if source.problem is not None:
         raise UsageError(f"'{word}': {source.problem}")
     wanted = torch_dtype(dtype) if dtype else None
@@ -92,7 +108,9 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
         with without_memory:
             made = getattr(module, source.function)()
         if made is None:
-            raise UsageError(f"{word} returned None; expected a function, or a module with its arguments")
+            raise UsageError(
+                f"{word} returned None; expected a function, or a module with its arguments"
+            )
         function, *args = made if isinstance(made, tuple) else (made,)
         kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
         target = target_of(word, function, args, kwargs)
@@ -118,9 +136,13 @@ def on_meta(target: Target) -> Target:
     for buffer in target.modules.buffers():
         memo[id(buffer)] = buffer.to("meta")
     args, kwargs = tree_map_only(
-        torch.Tensor, lambda x: x.detach().to("meta").requires_grad_(x.requires_grad), (target.args, target.kwargs)
+        torch.Tensor,
+        lambda x: x.detach().to("meta").requires_grad_(x.requires_grad),
+        (target.args, target.kwargs),
     )
-    return replace(target_of(target.name, copy.deepcopy(target.function, memo), args, kwargs), device="meta")
+    return replace(
+        target_of(target.name, copy.deepcopy(target.function, memo), args, kwargs), device="meta"
+    )
 
 
 def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:
@@ -140,7 +162,9 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
 
 @contextlib.contextmanager
 def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
-    """Run a user's code: its output goes to stderr if `is_heard`, and its exceptions become one-line errors."""
+    """Run a user's code: its output goes to stderr if `is_heard`, and its exceptions become
+    one-line errors.
+    """
     from bench.harness.device.device import NoDeviceError
     from bench.harness.measure.rows import one_line
 

@@ -1,8 +1,9 @@
 """A Chrome trace of torch.profiler as a breakdown, without the model.
 
-`record_shapes=True` records the shapes, strides, dtypes and numbers that each operation was called with. The call is
-repeated on the meta device and counted by `counts`; `tracing` gives each operation its time. Operations are those that
-`bench profile` counts: the outermost ones that torch does not decompose, such as `aten::addmm` in `aten::linear`.
+`record_shapes=True` records the shapes, strides, dtypes and numbers that each operation was called
+with. The call is repeated on the meta device and counted by `counts`; `tracing` gives each
+operation its time. Operations are those that `bench profile` counts: the outermost ones that torch
+does not decompose, such as `aten::addmm` in `aten::linear`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,36 @@ from bench.harness.timing.launched import ON_GPU, span_of
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
-    **{"double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"},
-    **{"long": "int64", "long int": "int64", "long long": "int64", "__int64": "int64", "int": "int32"},
-    **{"short": "int16", "short int": "int16", "signed char": "int8", "unsigned char": "uint8", "bool": "bool"},
+    **{
+        "double": "float64",
+        "float": "float32",
+        "c10::Half": "float16",
+        "c10::BFloat16": "bfloat16",
+    },
+    **{
+        "long": "int64",
+        "long int": "int64",
+        "long long": "int64",
+        "__int64": "int64",
+        "int": "int32",
+    },
+    **{
+        "short": "int16",
+        "short int": "int16",
+        "signed char": "int8",
+        "unsigned char": "uint8",
+        "bool": "bool",
+    },
     **{"unsigned long": "uint64", "unsigned int": "uint32", "unsigned short": "uint16"},
     **{"c10::complex<float>": "complex64", "c10::complex<double>": "complex128"},
-    **{f"c10::Float8_{kind}": f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")},
+    **{
+        f"c10::Float8_{kind}": f"float8_{kind}"
+        for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
+    },
 }
-"""Dtypes by the C++ names of their types, which depend on the compiler. Source: torch, `scalarTypeToTypeMeta`."""
+"""Dtypes by the C++ names of their types, which depend on the compiler. Source: torch,
+`scalarTypeToTypeMeta`.
+"""
 
 TENSORS = "TensorList"
 PHASES = {"autograd::engine::evaluate_function": "backward", "Optimizer.": "optimizer"}
@@ -48,7 +71,8 @@ Events = Sequence[Mapping[str, Any]]
 
 
 def from_trace(path: Path) -> tuple[Breakdown, Device | None, str]:
-    """Return the operations of a trace, plain or compressed by gzip, the GPU of its kernels if any, and its host.
+    """Return the operations of a trace, plain or compressed by gzip, the GPU of its kernels if any,
+    and its host.
 
     Raises:
         UsageError: the file is not a trace with operations and their shapes.
@@ -62,19 +86,31 @@ def from_trace(path: Path) -> tuple[Breakdown, Device | None, str]:
     except UsageError as error:
         raise UsageError(f"'{path}' {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"'{path}' has an event that torch.profiler does not write: {one_line(error)}") from None
+        raise UsageError(
+            f"'{path}' has an event that torch.profiler does not write: {one_line(error)}"
+        ) from None
 
 
 def load(content: bytes) -> dict[str, Any]:
     """Return a trace with the events that are needed."""
     try:
-        document = json.loads(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
+        document = json.loads(
+            gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        )
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile):
-        raise UsageError("is not JSON; expected a trace of torch.profiler's export_chrome_trace") from None
+        raise UsageError(
+            "is not JSON; expected a trace of torch.profiler's export_chrome_trace"
+        ) from None
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
-        raise UsageError("is not a Chrome trace; expected one of torch.profiler's export_chrome_trace")
+        raise UsageError(
+            "is not a Chrome trace; expected one of torch.profiler's export_chrome_trace"
+        )
     events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
-    events = [{"dur": 0, "args": {}} | event for event in events if event.get("cat") in (*ON_HOST, *ON_GPU)]
+    events = [
+        {"dur": 0, "args": {}} | event
+        for event in events
+        if event.get("cat") in (*ON_HOST, *ON_GPU)
+    ]
     events = [event for event in events if not event["name"].startswith(OURS)]
     calls = [event for event in events if event["cat"] == "cpu_op"]
     if not calls:
@@ -85,22 +121,34 @@ def load(content: bytes) -> dict[str, Any]:
 
 
 def gpu_of(document: Mapping[str, Any]) -> Device | None:
-    """Return the GPU of the kernels in a trace, as the trace describes it; None if there are no kernels."""
-    numbers = {event["args"].get("device") for event in document["traceEvents"] if event["cat"] in ON_GPU}
+    """Return the GPU of the kernels in a trace, as the trace describes it; None if there are no
+    kernels.
+    """
+    numbers = {
+        event["args"].get("device") for event in document["traceEvents"] if event["cat"] in ON_GPU
+    }
     if not numbers:
         return None
     if len(numbers) > 1:
         raise UsageError(f"has kernels of {len(numbers)} GPUs; record a trace for each")
     listed = document.get("deviceProperties", ())
     facts: Mapping[str, Any] = next((facts for facts in listed if facts["id"] in numbers), {})
-    name, memory_bytes, sm_count = facts.get("name", "unknown GPU"), facts.get("totalGlobalMem"), facts.get("numSms")
+    name, memory_bytes, sm_count = (
+        facts.get("name", "unknown GPU"),
+        facts.get("totalGlobalMem"),
+        facts.get("numSms"),
+    )
     named = gpus_named(name, memory_bytes, sm_count)
     slug = named[0].slug if len(named) == 1 else slugify(name)
-    return Device("cuda", "cuda", slug, name, cache_bytes=0, memory_bytes=memory_bytes or 0, sm_count=sm_count)
+    return Device(
+        "cuda", "cuda", slug, name, cache_bytes=0, memory_bytes=memory_bytes or 0, sm_count=sm_count
+    )
 
 
 def breakdown_of(events: Events) -> Breakdown:
-    """Return the operations of all steps of a trace; on a CPU, those of the thread that computed longest."""
+    """Return the operations of all steps of a trace; on a CPU, those of the thread that computed
+    longest.
+    """
     if not any(event["cat"] in ON_GPU for event in events):
         spent: Counter[Any] = Counter()
         for event in events:
@@ -112,7 +160,12 @@ def breakdown_of(events: Events) -> Breakdown:
         raise UsageError("has operations that took no time")
     operations, tags = tagged(events)
     breakdown = Breakdown(operations, unique_bytes=None, samples_s=[duration / 1e9], is_trace=True)
-    whole = {**tags[0], "name": STEP, "ts": min(event["ts"] for event in events), "dur": duration / 1000}
+    whole = {
+        **tags[0],
+        "name": STEP,
+        "ts": min(event["ts"] for event in events),
+        "dur": duration / 1000,
+    }
     divide(breakdown, {"traceEvents": [whole, *tags, *events]})
     return breakdown
 
@@ -122,7 +175,9 @@ def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 Around = tuple[float, str, bool]
-"""End and phase of an event around others in its thread, and whether all that happens in it is of one operation."""
+"""End and phase of an event around others in its thread, and whether all that happens in it is of
+one operation.
+"""
 
 
 def tagged(events: Events) -> tuple[list[Operation], list[dict[str, Any]]]:
@@ -135,10 +190,18 @@ def tagged(events: Events) -> tuple[list[Operation], list[dict[str, Any]]]:
         while around and around[-1][0] <= event["ts"]:
             around.pop()
         _, phase, is_owned = around[-1] if around else (0.0, "forward", False)
-        phase = next((phase for prefix, phase in PHASES.items() if event["name"].startswith(prefix)), phase)
+        phase = next(
+            (phase for prefix, phase in PHASES.items() if event["name"].startswith(prefix)), phase
+        )
         operation = None if is_owned else calls.operation(event)
         if operation is not None:
-            tags.append({**event, "cat": "user_annotation", "name": f"{TAG}{len(operations)} {operation.op}"})
+            tags.append(
+                {
+                    **event,
+                    "cat": "user_annotation",
+                    "name": f"{TAG}{len(operations)} {operation.op}",
+                }
+            )
             operations.append(replace(operation, phase=phase, kernels=set()))
         # What has no rule may call operations that have one: the own time stays with it.
         is_owned |= operation is not None and operation.is_modelled
@@ -153,14 +216,18 @@ class Calls:
 
     def __init__(self, events: Events) -> None:
         kinds = Counter(kind for event in events for kind in event["args"].get("Input type", ()))
-        floats = (DTYPES[kind] for kind, _ in kinds.most_common() if "float" in DTYPES.get(kind, ""))
+        floats = (
+            DTYPES[kind] for kind, _ in kinds.most_common() if "float" in DTYPES.get(kind, "")
+        )
         # Dtypes of lists of tensors are not recorded: the most frequent one is assumed.
         self._dtypes = DTYPES | {TENSORS: next(floats, "float32")}
         self._known: dict[str, Operation | None] = {}
         self._regions: dict[str, int] = {}
 
     def operation(self, event: Mapping[str, Any]) -> Operation | None:
-        """Return an event as an operation with its work; None if it is not one, or is decomposed by torch."""
+        """Return an event as an operation with its work; None if it is not one, or is decomposed by
+        torch.
+        """
         name, args = event["name"], event["args"]
         if name.startswith(PRECOMPILED):
             number = self._regions.setdefault(name, len(self._regions))
@@ -183,7 +250,9 @@ class Argument(NamedTuple):
     """An argument as it was recorded."""
 
     kind: str
-    """C++ type of a tensor, `TensorList`, `Scalar` or `ScalarList`; empty for None and for what is not recorded."""
+    """C++ type of a tensor, `TensorList`, `Scalar` or `ScalarList`; empty for None and for what is
+    not recorded.
+    """
     dtype: str | None
     """Of a tensor or of a list of tensors."""
     dims: Sequence[Any]
@@ -201,16 +270,25 @@ class Argument(NamedTuple):
         import torch
 
         how: dict[str, Any] = {"dtype": getattr(torch, str(self.dtype)), "device": "meta"}
-        return torch.empty(dims, **how) if strides is None else torch.empty_strided(dims, strides, **how)
+        return (
+            torch.empty(dims, **how)
+            if strides is None
+            else torch.empty_strided(dims, strides, **how)
+        )
 
     def fits(self, expected: Any) -> bool:
         """Whether an argument of a schema takes it."""
         name = str(expected.type)
-        is_alike = ("List[" in name, "Tensor" in name) == (self.kind.endswith("List"), self.dtype is not None)
+        is_alike = ("List[" in name, "Tensor" in name) == (
+            self.kind.endswith("List"),
+            self.dtype is not None,
+        )
         return is_alike or not self.kind
 
     def lacks_shapes(self, expected: Any) -> bool:
-        """Whether it is a list of tensors without their shapes: of optional tensors, or of more than 30."""
+        """Whether it is a list of tensors without their shapes: of optional tensors, or of more
+        than 30.
+        """
         name = str(expected.type)
         return name.startswith("List[") and "Tensor" in name and not self.dims
 
@@ -229,30 +307,46 @@ class Argument(NamedTuple):
 
 
 def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operation | None:
-    """Return the operation of a call, not modelled if the call cannot be repeated; None if torch decomposes it."""
+    """Return the operation of a call, not modelled if the call cannot be repeated; None if torch
+    decomposes it.
+    """
     import torch
 
     packet = getattr(getattr(torch.ops, namespace), op, None)
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
-    overloads = [func for func in overloads if torch._C._dispatch_has_kernel(func.name())]  # others are TorchScript's
+    overloads = [
+        func for func in overloads if torch._C._dispatch_has_kernel(func.name())
+    ]  # others are TorchScript's
     alike = [func for func in overloads if len(func._schema.arguments) == len(given)]
-    func = next((func for func in alike if all(map(Argument.fits, given, func._schema.arguments))), None)
+    func = next(
+        (func for func in alike if all(map(Argument.fits, given, func._schema.arguments))), None
+    )
     if overloads and all(map(is_decomposed, [func] if func else overloads)):
         return None
     tensors = [argument.tensors() for argument in given if argument.dtype is not None]
     shapes = shapes_text(tensors) or NO_SHAPE
-    unknown = Operation(f"{namespace}.{op}", shapes, dtypes_of(tensors_in(tensors)), flags=(UNMODELLED,))
+    unknown = Operation(
+        f"{namespace}.{op}", shapes, dtypes_of(tensors_in(tensors)), flags=(UNMODELLED,)
+    )
     if func is None:
         return unknown
     pairs = list(zip(func._schema.arguments, given, strict=True))
     if any(argument.lacks_shapes(expected) for expected, argument in pairs):
         return replace(unknown, shapes=NO_SHAPE)
-    is_data_dependent = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags)
+    is_data_dependent = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(
+        func.tags
+    )
     try:
         args = [argument.value(expected) for expected, argument in pairs if not expected.kwarg_only]
-        kwargs = {expected.name: argument.value(expected) for expected, argument in pairs if expected.kwarg_only}
+        kwargs = {
+            expected.name: argument.value(expected)
+            for expected, argument in pairs
+            if expected.kwarg_only
+        }
         with warnings.catch_warnings(action="ignore"):
-            return count(func, args, kwargs, None if is_data_dependent else func(*args, **kwargs))[0]
+            return count(func, args, kwargs, None if is_data_dependent else func(*args, **kwargs))[
+                0
+            ]
     except Exception:  # operations raise classes of their own, and some cannot run without data
         return unknown
 
@@ -261,5 +355,7 @@ def is_decomposed(func: Any) -> bool:
     import torch
 
     name, has_kernel = func.name(), torch._C._dispatch_has_kernel_for_dispatch_key
-    is_whole = has_kernel(name, "CPU") or name == "aten::_fused_rms_norm"  # which only a GPU has a kernel for
+    is_whole = (
+        has_kernel(name, "CPU") or name == "aten::_fused_rms_norm"
+    )  # which only a GPU has a kernel for
     return has_kernel(name, "CompositeImplicitAutograd") and not is_whole

@@ -1,7 +1,8 @@
 """Times a step as a whole, then each of its operations.
 
-torch.profiler records steps whose operations are tagged. A trace is the JSON of `export_chrome_trace`, with times in
-microseconds. They become integer nanoseconds here, so the parts of a step sum to it exactly.
+torch.profiler records steps whose operations are tagged. A trace is the JSON of
+`export_chrome_trace`, with times in microseconds. They become integer nanoseconds here, so the
+parts of a step sum to it exactly.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def profiled(
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> list[Record]:
-    """Count and time a step; return its records, the longest first, all `failed` if it could not be timed."""
+    """Count and time a step; return its records, the longest first, all `failed` if it could not be
+    timed.
+    """
     from bench.harness.profile.step import ProfiledStep, account
 
     step = ProfiledStep(target, mode)
@@ -58,7 +61,10 @@ def profiled(
     try:
         return records_of(timed(step, breakdown, device, left_s, trace, is_compiled))
     except UsageError as error:
-        return [replace(record, status="failed", reason=str(error)) for record in work_records(breakdown)]
+        return [
+            replace(record, status="failed", reason=str(error))
+            for record in work_records(breakdown)
+        ]
 
 
 def timed(
@@ -75,7 +81,10 @@ def timed(
         if is_compiled:
             step, breakdown = compiled(step, breakdown)
         breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
-        most = MAX_OPERATIONS // len(breakdown.operations), int(RECORDING_S / median(breakdown.samples_s))
+        most = (
+            MAX_OPERATIONS // len(breakdown.operations),
+            int(RECORDING_S / median(breakdown.samples_s)),
+        )
         divide(breakdown, recorded(step, max(1, min(MAX_STEPS, *most)), trace))
     return breakdown
 
@@ -132,7 +141,9 @@ class Event:
 
     @property
     def is_operation(self) -> bool:
-        return "::" in self.name and not self.name.startswith(("autograd::", "torch::", "profiler::"))
+        return "::" in self.name and not self.name.startswith(
+            ("autograd::", "torch::", "profiler::")
+        )
 
 
 def host_events(document: Mapping[str, Any], operations: Sequence[Operation]) -> list[Event]:
@@ -140,7 +151,10 @@ def host_events(document: Mapping[str, Any], operations: Sequence[Operation]) ->
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_HOST:
-            thread, correlation = (event.get("pid"), event.get("tid")), event.get("args", {}).get("correlation")
+            thread, correlation = (
+                (event.get("pid"), event.get("tid")),
+                event.get("args", {}).get("correlation"),
+            )
             events.append(Event(event["name"], *span_of(event), thread, correlation))
     events.sort(key=lambda event: (event.begin, -event.end))
     open_events: dict[Any, list[Event]] = {}
@@ -157,7 +171,9 @@ def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation
     """Set the owner and module of an event from the events around it, the innermost last."""
     if around:
         parent = around[-1]
-        event.end = min(event.end, parent.end)  # times are rounded: an event must not outlast the one around it
+        event.end = min(
+            event.end, parent.end
+        )  # times are rounded: an event must not outlast the one around it
         event.owner, event.module = parent.owner, parent.module
         parent.own -= event.end - event.begin
         parent.is_tagging |= event.name == MODE
@@ -168,7 +184,9 @@ def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation
     elif event.name.startswith(TAG) and not isinstance(event.owner, str):
         # None if the step called a different operation than when it was counted.
         index, _, name = event.name.removeprefix(TAG).partition(" ")
-        event.owner = next((known for known in operations[int(index) :][:1] if known.op == name), None)
+        event.owner = next(
+            (known for known in operations[int(index) :][:1] if known.op == name), None
+        )
     elif event.name.startswith(MODULE):
         event.module = event.name.removeprefix(MODULE)
     if isinstance(event.owner, Operation):
@@ -177,14 +195,18 @@ def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation
 
 
 def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
-    """Attribute the time of the recorded step whose duration is nearest to that without a profiler."""
+    """Attribute the time of the recorded step whose duration is nearest to that without a
+    profiler.
+    """
     events, kernels = host_events(document, breakdown.operations), kernels_of(document)
     expected = median(breakdown.samples_s) * 1e9
 
     def within(step: Event) -> list[Event]:
         inside = [event for event in events if step.begin <= event.begin and event.end <= step.end]
         return (
-            inside if kernels else [event for event in inside if event.thread == step.thread and not event.is_tagging]
+            inside
+            if kernels
+            else [event for event in inside if event.thread == step.thread and not event.is_tagging]
         )
 
     def distance(step: Event) -> float:
@@ -212,13 +234,18 @@ def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
         else:
             # Time of autograd for a node belongs to the module of the node.
             is_node = first is not None and not event.name.startswith((STEP, MODULE))
-            breakdown.gaps[first.module if first is not None and is_node else event.module] += event.own
+            breakdown.gaps[first.module if first is not None and is_node else event.module] += (
+                event.own
+            )
 
 
-def _divide_gpu(breakdown: Breakdown, step: Event, events: Sequence[Event], kernels: Sequence[Kernel]) -> None:
+def _divide_gpu(
+    breakdown: Breakdown, step: Event, events: Sequence[Event], kernels: Sequence[Kernel]
+) -> None:
     """Attribute the time of a step to its kernels; the GPU was idle in the rest.
 
-    Overlapping time counts once, so that the parts sum to the step; in a trace from a file each kernel counts in full.
+    Overlapping time counts once, so that the parts sum to the step; in a trace from a file each
+    kernel counts in full.
     """
     owners: dict[int | None, Any] = {
         event.correlation: event.owner for event in events if event.correlation is not None

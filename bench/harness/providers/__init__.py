@@ -1,1 +1,3 @@
-"""The providers that compute a case: torch, `torch-compile`, the Triton versions, and functions of users."""
+"""The providers that compute a case: torch, `torch-compile`, the Triton versions, and functions of
+users.
+"""

@@ -1,7 +1,9 @@
-"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, for matmul
-also as an einsum, and a user's function, `path/to/file.py:function` or `package.module:function`.
+"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as
+`triton-vN`, for matmul also as an einsum, and a user's function, `path/to/file.py:function` or
+`package.module:function`.
 
-Two module-level names are read from the text of a version's file, so that lists and `--help` do not import Triton:
+Two module-level names are read from the text of a version's file, so that lists and `--help` do not
+import Triton:
 
     AUTOTUNED       autotuned launchers by op: the version is also available as `triton-vN-autotune`
     MINIMUM_ARCH    minimum architecture of the version, 90 for sm_90
@@ -45,7 +47,9 @@ FAST_ACCUM = "torch-fast-accum"
 COMPILED = "-compile"
 
 EINSUMS = {"einsum": "torch", "einops": "einops"}
-"""Matmul as an einsum of float dtypes, by the library that has it; each is also available compiled."""
+"""Matmul as an einsum of float dtypes, by the library that has it; each is also available
+compiled.
+"""
 
 FAST_TOLERANCE = 4.0
 """14-bit accumulation of 4,096 products has an error of up to 2 %.
@@ -81,7 +85,9 @@ class Provider:
 
 
 def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
-    """Compute C = A B in fp8, with about 14-bit accumulation on Hopper. Source: torch 2.11, `_scaled_mm`."""
+    """Compute C = A B in fp8, with about 14-bit accumulation on Hopper. Source: torch 2.11,
+    `_scaled_mm`.
+    """
     import torch
 
     if not scales:
@@ -108,7 +114,9 @@ def is_user_kernel(name: str) -> bool:
 
 
 def kernel_versions(family: str) -> dict[str, str]:
-    """Return provider and module names of a family's Triton versions, oldest first, without importing them."""
+    """Return provider and module names of a family's Triton versions, oldest first, without
+    importing them.
+    """
     names = {}
     for version, module in versions.modules(family).items():
         names[f"triton-{version}"] = module
@@ -135,11 +143,17 @@ def architecture(device: Device) -> int:
 
 def provider_names(family: str) -> list[str]:
     einsums = [name + form for name in EINSUMS for form in ("", COMPILED)]
-    return ["torch", "torch-compile", *([FAST_ACCUM, *einsums] if family == "matmul" else []), *kernel_versions(family)]
+    return [
+        "torch",
+        "torch-compile",
+        *([FAST_ACCUM, *einsums] if family == "matmul" else []),
+        *kernel_versions(family),
+    ]
 
 
 def default_providers(family: str, device: Device, dtype: str = "") -> dict[str, tuple[str, ...]]:
-    """Return the default providers, each with its stand-ins: torch, and the newest Triton version that can run.
+    """Return the default providers, each with its stand-ins: torch, and the newest Triton version
+    that can run.
 
     If a version rejects a case, the older versions are tried, newest first.
     """
@@ -147,7 +161,11 @@ def default_providers(family: str, device: Device, dtype: str = "") -> dict[str,
         return {"torch": ()}
     also = [FAST_ACCUM] if family == "matmul" and dtype.startswith("fp8") else []
     arch, known = architecture(device), kernel_versions(family).items() if has_triton() else ()
-    fitting = [name for name, module in known if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch]
+    fitting = [
+        name
+        for name, module in known
+        if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch
+    ]
     newest = {fitting[-1]: tuple(fitting[-2::-1])} if fitting else {}
     return dict.fromkeys(("torch", *also), ()) | newest
 
@@ -166,13 +184,18 @@ def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
     if name == FAST_ACCUM and not device.is_gpu:
         return f"{name} needs a GPU with CUDA"
     if name.removesuffix(COMPILED) in EINSUMS and dtype.startswith(("int8", "fp8")):
-        return f"{name} needs a result of the same dtype as the inputs, which {dtype} products do not have"
+        return (
+            f"{name} needs a result of the same dtype as the inputs, which {dtype} products do "
+            f"not have"
+        )
     library = EINSUMS.get(name.removesuffix(COMPILED), "torch")
     if importlib.util.find_spec(library) is None:
         return f"{name} needs {library}, which is not installed: pip install {library}"
     needs_triton = name.startswith("triton") or (name.endswith(COMPILED) and device.is_gpu)
     if needs_triton and not has_triton():
-        return f"{name} needs Triton on a GPU, which is not installed; its wheels are for Linux only"
+        return (
+            f"{name} needs Triton on a GPU, which is not installed; its wheels are for Linux only"
+        )
     return None
 
 
@@ -185,17 +208,25 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
 
         before = current_settings()
         function, takes_out = load_user_kernel(name, op)
-        return Provider(name, function, takes_out, find(name).sha256(), restored=restore_settings(before))
+        return Provider(
+            name, function, takes_out, find(name).sha256(), restored=restore_settings(before)
+        )
     if name == "torch-compile":
         return _compiled(name, op.expression or op.reference, op.writes_out_when_compiled, device)
     if reason := unavailable(name, device):
         raise ProviderUnavailableError(reason)
     if name == FAST_ACCUM:
-        return Provider(name, fast_matmul, True, refuses_with=(ValueError,), tolerance=FAST_TOLERANCE)
+        return Provider(
+            name, fast_matmul, True, refuses_with=(ValueError,), tolerance=FAST_TOLERANCE
+        )
     if name.removesuffix(COMPILED) in EINSUMS:
         expression = einsum_matmul if name.startswith("einsum") else einops_matmul
         compiles = name.endswith(COMPILED)
-        return _compiled(name, expression, False, device) if compiles else Provider(name, expression, takes_out=False)
+        return (
+            _compiled(name, expression, False, device)
+            if compiles
+            else Provider(name, expression, takes_out=False)
+        )
     return _triton(name, op, kernel_versions(family)[name], architecture(device))
 
 
@@ -206,7 +237,9 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
         actual = f"sm_{arch}" if arch else "a GPU without a compute capability"
         raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer, got {actual}")
     module = importlib.import_module(path)
-    launchers: dict[str, Callable[..., Any]] = module.AUTOTUNED if name.endswith(AUTOTUNE) else module.KERNELS
+    launchers: dict[str, Callable[..., Any]] = (
+        module.AUTOTUNED if name.endswith(AUTOTUNE) else module.KERNELS
+    )
     if op.name not in launchers:
         raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(launchers)}")
     return Provider(
@@ -237,25 +270,30 @@ def _compiled(name: str, plain: Callable[..., Any], takes_out: bool, device: Dev
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of a Python function with a new code object; return any other callable unchanged.
+    """Return a copy of a Python function with a new code object; return any other callable
+    unchanged.
 
-    torch saves compiled code with the code object, and stops compiling it after `recompile_limit` times, 8.
+    torch saves compiled code with the code object, and stops compiling it after `recompile_limit`
+    times, 8.
     Source: torch 2.11, `torch/_dynamo/cache_size.py` and `_dynamo/config.py`.
     """
     if not isinstance(function, FunctionType):
         return function
     code, closure = function.__code__.replace(), function.__closure__
-    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    copy = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, closure
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
 
 @contextmanager
 def numerics(dtype: str) -> Iterator[None]:
-    """Use fp32 matmuls for fp32 and tf32 matmuls for tf32, without gradients; restore the settings afterwards.
+    """Use fp32 matmuls for fp32 and tf32 matmuls for tf32, without gradients; restore the settings
+    afterwards.
 
-    The older of torch's settings is set, which changes all of them: if only `fp32_precision` is set, torch raises when
-    Inductor reads the older ones.
+    The older of torch's settings is set, which changes all of them: if only `fp32_precision` is
+    set, torch raises when Inductor reads the older ones.
 
     Source: torch 2.13, `torch/__init__.py`, `get_float32_matmul_precision`; pytorch#166387.
     """

@@ -1,7 +1,7 @@
 """A user's kernel: a provider `path/to/file.py:function` or `package.module:function`.
 
-`find` reads the file without running it, to report errors before anything starts; `load` imports it, in a worker. A
-path must not contain a comma, which separates providers.
+`find` reads the file without running it, to report errors before anything starts; `load` imports
+it, in a worker. A path must not contain a comma, which separates providers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Source:
 
 
 def is_module_name(location: str) -> bool:
-    """Return whether the text before the colon is a module, `a.b`, rather than a file, `a/b` or `b.py`."""
+    """Return whether the text before the colon is a module, `a.b`, rather than a file, `a/b` or
+    `b.py`.
+    """
     return not location.endswith(".py") and all(part.isidentifier() for part in location.split("."))
 
 
@@ -69,7 +71,9 @@ def find(name: str) -> Source:
     """Locate a user's function without running the user's code."""
     location, _, function = name.partition(":")
     if not location or not function.isidentifier():
-        raise UserKernelError(f"provider '{name}': expected path/to/file.py:function or package.module:function")
+        raise UserKernelError(
+            f"provider '{name}': expected path/to/file.py:function or package.module:function"
+        )
     file = None
     try:
         file = _module_file(location) if is_module_name(location) else _file(location)
@@ -107,13 +111,19 @@ def _check_text(location: str, function: str, file: Path) -> None:
     except OSError as error:
         raise UserKernelError(f"cannot read {location}: {error.strerror}") from None
     except SyntaxError as error:
-        raise UserKernelError(f"{location} is not Python in line {error.lineno}: {error.msg}") from None
+        raise UserKernelError(
+            f"{location} is not Python in line {error.lineno}: {error.msg}"
+        ) from None
     except ValueError as error:
         raise UserKernelError(f"{location} is not Python: {error}") from None
     keys = ("asname", "name", "id")  # of imports, of definitions, of assignments
     names = {getattr(node, key, None) for node in ast.walk(tree) for key in keys}
     if not names & {function, "*", "__getattr__"}:
-        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        functions = [
+            node.name
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name[0] != "_"
+        ]
         listed = ", ".join(functions[:MAX_LISTED]) or "no function at its top level"
         raise UserKernelError(f"{location} has no '{function}'; it has: {listed}")
 
@@ -129,14 +139,20 @@ def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
         text = f"importing {source.location} failed: {error_text(error, source.file)}"
         raise UserKernelError(text[:300]) from error
     if not callable(function):
-        raise UserKernelError(f"{source.location} has no function '{source.function}' once it is imported")
+        raise UserKernelError(
+            f"{source.location} has no function '{source.function}' once it is imported"
+        )
     if type(function).__module__.startswith("triton.") and hasattr(function, "fn"):
-        raise UserKernelError(f"'{source.function}' is a Triton kernel; name a function that launches it")
+        raise UserKernelError(
+            f"'{source.function}' is a Triton kernel; name a function that launches it"
+        )
     return function, takes_out(source.function, function, op)
 
 
 def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
-    """Return whether a function has a parameter `out`; raise `UserKernelError` if it does not take the op's inputs."""
+    """Return whether a function has a parameter `out`; raise `UserKernelError` if it does not take
+    the op's inputs.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # unknown for some functions in C
@@ -152,9 +168,13 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
             problems.append(str(error))
         else:
             return has_out
-    inputs = f"{len(parameters)} input{'s' if len(parameters) > 1 else ''} ({', '.join(input_names(op))})"
+    inputs = (
+        f"{len(parameters)} input{'s' if len(parameters) > 1 else ''} "
+        f"({', '.join(input_names(op))})"
+    )
     raise UserKernelError(
-        f"{name}{signature} does not accept the arguments of {op.name}, {inputs} and optionally out=: {problems[0]}; "
+        f"{name}{signature} does not accept the arguments of {op.name}, {inputs} and optionally "
+        f"out=: {problems[0]}; "
         f"see --op {op.name} --signature"
     )
 

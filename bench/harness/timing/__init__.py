@@ -1,1 +1,3 @@
-"""How long one launch takes: the protocol (when to stop, which statistic), the samplers, and settling beforehand."""
+"""How long one launch takes: the protocol (when to stop, which statistic), the samplers, and
+settling beforehand.
+"""

@@ -30,14 +30,21 @@ MAX_LAUNCH_S = 0.1
 MAX_NAME = 300
 """Characters of a kernel's name that are saved: names of C++ templates may have thousands."""
 
-PROFILER_ENVIRONMENT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1", "KINETO_LOG_LEVEL": "99"}
-"""Environment in which CUDA graphs work after a recording, and the profiler prints nothing to stderr.
+PROFILER_ENVIRONMENT = {
+    "TEARDOWN_CUPTI": "0",
+    "DISABLE_CUPTI_LAZY_REINIT": "1",
+    "KINETO_LOG_LEVEL": "99",
+}
+"""Environment in which CUDA graphs work after a recording, and the profiler prints nothing to
+stderr.
 
 Source: torch 2.11, `torch/profiler/profiler.py`: restarting CUPTI crashes with CUDA graphs."""
 
 
 class Kernel(NamedTuple):
-    """A kernel, a copy or a fill; only kernels have more than the first four fields. Times are nanoseconds."""
+    """A kernel, a copy or a fill; only kernels have more than the first four fields. Times are
+    nanoseconds.
+    """
 
     name: str
     begin: int
@@ -58,9 +65,14 @@ def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_GPU:
             args = event.get("args", {})
-            grid, block = (tuple(args[key]) if isinstance(args.get(key), list) else None for key in ("grid", "block"))
+            grid, block = (
+                tuple(args[key]) if isinstance(args.get(key), list) else None
+                for key in ("grid", "block")
+            )
             facts = args.get("registers per thread"), args.get("shared memory")
-            kernels.append(Kernel(event["name"], *span_of(event), args.get("correlation"), grid, block, *facts))
+            kernels.append(
+                Kernel(event["name"], *span_of(event), args.get("correlation"), grid, block, *facts)
+            )
     return sorted(kernels, key=lambda kernel: kernel.begin)
 
 
@@ -71,26 +83,40 @@ def span_of(event: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def prepare_profiler() -> None:
-    """Set the environment that torch's profiler reads at its first use; the user's values have priority."""
+    """Set the environment that torch's profiler reads at its first use; the user's values have
+    priority.
+    """
     for name, value in PROFILER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
-def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize: Callable[[], None]) -> dict[str, Any]:
-    """Return the fields `launched_kernels`, `kernel_s` and `eager_s` of a record; none if a launch takes too long.
+def launched(
+    calls: Sequence[Callable[[], object]], launch_s: float, synchronize: Callable[[], None]
+) -> dict[str, Any]:
+    """Return the fields `launched_kernels`, `kernel_s` and `eager_s` of a record; none if a launch
+    takes too long.
 
-    Kernels are in the order of their first start, equal ones once. `kernel_s` is None if nothing was recorded.
-    `eager_s` is the time of a launch if the host launches one after the other, as eager code does.
+    Kernels are in the order of their first start, equal ones once. `kernel_s` is None if nothing
+    was recorded. `eager_s` is the time of a launch if the host launches one after the other, as
+    eager code does.
     """
     if launch_s > MAX_LAUNCH_S:
         return {}
-    fields: dict[str, Any] = {"launched_kernels": (), "kernel_s": None, "eager_s": _eager_s(calls, launch_s)}
+    fields: dict[str, Any] = {
+        "launched_kernels": (),
+        "kernel_s": None,
+        "eager_s": _eager_s(calls, launch_s),
+    }
     for _ in range(SESSIONS):
-        kernels = [kernel for kernel in recorded(calls, synchronize) if "spin_kernel" not in kernel.name]
+        kernels = [
+            kernel for kernel in recorded(calls, synchronize) if "spin_kernel" not in kernel.name
+        ]
         each = max(1, len(kernels) // RECORDED_LAUNCHES)
         launches = [kernels[start : start + each] for start in range(0, len(kernels), each)]
         names = {tuple(kernel.name for kernel in launch) for launch in launches}
-        if len(launches) == RECORDED_LAUNCHES and len(names) == 1:  # else the recording is incomplete
+        if (
+            len(launches) == RECORDED_LAUNCHES and len(names) == 1
+        ):  # else the recording is incomplete
             fields["launched_kernels"] = _listed(launches[-1])
             fields["kernel_s"] = median([_busy_s(launch) for launch in launches])
             break
@@ -101,11 +127,14 @@ def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
     launches = min(MAX_EAGER_LAUNCHES, math.ceil(EAGER_SAMPLE_S / launch_s))
     sampler = EventSampler(calls, launches, enqueue_s=0.0)
     for _ in range(math.ceil(len(calls) / launches)):
-        sampler.sample()  # allocates the results of a round, whose memory an earlier capture has freed
+        # Allocates the results of a round, whose memory an earlier capture has freed.
+        sampler.sample()
     return median([sampler.sample() for _ in range(EAGER_SAMPLES)]) / launches
 
 
-def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> list[Kernel]:
+def recorded(
+    calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]
+) -> list[Kernel]:
     """Return the kernels of a few launches; empty if the profiler does not work here."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -116,7 +145,9 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
         path = Path(directory) / "trace.json"
         try:
             with profile(activities=[ProfilerActivity.CUDA]) as recording:
-                for _ in range(SESSIONS):  # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021
+                for _ in range(
+                    SESSIONS
+                ):  # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021
                     torch.cuda._sleep(0)
                 for call in itertools.islice(itertools.cycle(calls), RECORDED_LAUNCHES):
                     synchronize()
@@ -124,7 +155,15 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
                 synchronize()
             recording.export_chrome_trace(str(path))
             return kernels_of(json.loads(path.read_text()))
-        except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (
+            RuntimeError,
+            AssertionError,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ):
             return []  # torch without CUDA raises AssertionError; a trace may be incomplete
 
 

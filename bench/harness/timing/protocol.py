@@ -1,7 +1,7 @@
 """The timing protocol: warm-up, when to stop sampling, and the interval of the median.
 
-A *launch* is one call of a provider. A *sample* is one reading of the timer around `launches_per_sample` launches. What
-differs between a CPU and a GPU is in `samplers.py`.
+A *launch* is one call of a provider. A *sample* is one reading of the timer around
+`launches_per_sample` launches. What differs between a CPU and a GPU is in `samplers.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Limits:
 
     min_samples: int
     target_half_width: float
-    """Half width of the 95 % interval of the median, as a fraction of the median, at which to stop."""
+    """Half width of the 95 % interval of the median, as a fraction of the median, at which to
+    stop.
+    """
     min_time_s: float
     """Minimum time of all samples."""
     cap_s: float
@@ -58,8 +60,9 @@ CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
 """A shared machine reaches 2 % in reasonable time."""
 
 GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 5e-3, warm_up_cap_s=5.0)
-"""The 3 to 6 us between the events and the work are 0.1 % of a sample of 5 ms. Clocks swing for about 3 s under a heavy
-load: NVIDIA, CUTLASS, GEMM performance measurement methodology guidelines (2026)."""
+"""The 3 to 6 us between the events and the work are 0.1 % of a sample of 5 ms. Clocks swing for
+about 3 s under a heavy load: NVIDIA, CUTLASS, GEMM performance measurement methodology guidelines
+(2026)."""
 
 LIMITS = {"cpu": CPU_LIMITS, "cuda": GPU_LIMITS, "rocm": GPU_LIMITS}
 """Limits of a row, by the type of its device."""
@@ -68,25 +71,32 @@ CHECK_EVERY = 1.25
 """Factor by which samples grow until the interval is computed again, which takes up to 1 ms."""
 
 RECHECK_WIDENING = 1.05
-"""Factor that widens an interval checked twice or more, because stopping at a narrow interval favors intervals that are
-too narrow. In simulation (3 % noise, a correlation of 0 to 0.6 between neighbors, up to 12 checks), 92 to 96 % of
-intervals contained the true median without the factor and 93 to 96 % with it.
+"""Factor that widens an interval checked twice or more, because stopping at a narrow interval
+favors intervals that are too narrow. In simulation (3 % noise, a correlation of 0 to 0.6 between
+neighbors, up to 12 checks), 92 to 96 % of intervals contained the true median without the factor
+and 93 to 96 % with it.
 
-Source of the effect: Chow and Robbins, On the asymptotic theory of fixed-width sequential confidence intervals for
-the mean, Annals of Mathematical Statistics 36 (1965) 457."""
+Source of the effect: Chow and Robbins, On the asymptotic theory of fixed-width sequential
+confidence intervals for the mean, Annals of Mathematical Statistics 36 (1965) 457."""
 
 BLOCKS = 3
-"""A warm-up ends when the medians of this many blocks agree; together they last the minimum warm-up."""
+"""A warm-up ends when the medians of this many blocks agree; together they last the minimum
+warm-up.
+"""
 
 MAX_BLOCK_SPREAD = 0.01
-"""Maximum difference between the medians of the blocks, as a fraction, unless their scatter explains more."""
+"""Maximum difference between the medians of the blocks, as a fraction, unless their scatter
+explains more.
+"""
 
 SCATTER_DEVIATES = 3.0
 """Two blocks are equal within this many standard deviations of their medians."""
 
 
 progress: MutableSequence[int] = [0, 0, 0]
-"""Index of the provider, whether its code runs, number of announcements; a worker shares them with its parent."""
+"""Index of the provider, whether its code runs, number of announcements; a worker shares them with
+its parent.
+"""
 
 
 def announce(index: int | None = None, runs: bool = True) -> None:
@@ -101,7 +111,9 @@ def announce(index: int | None = None, runs: bool = True) -> None:
 
 
 class Settling(NamedTuple):
-    """The end of a warm-up: `settled` unless the time limit was reached; `launches` is the number of runs."""
+    """The end of a warm-up: `settled` unless the time limit was reached; `launches` is the number
+    of runs.
+    """
 
     settled: bool
     seconds: float
@@ -110,7 +122,9 @@ class Settling(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """The result of a measurement; `results.record.Record` documents the fields that records have too."""
+    """The result of a measurement; `results.record.Record` documents the fields that records have
+    too.
+    """
 
     samples_s: tuple[float, ...]
     launches_per_sample: int
@@ -133,37 +147,55 @@ class Samples:
     """As of `Sampler`."""
 
 
-def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter) -> Settling:
-    """Run `work`, which returns the seconds of its launches, until its time no longer changes, at least once."""
+def settle(
+    work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter
+) -> Settling:
+    """Run `work`, which returns the seconds of its launches, until its time no longer changes, at
+    least once.
+    """
     start, times_s = now(), list[float]()
     while True:
         announce()
         times_s.append(work())
         elapsed_s, block_s = now() - start, limits.warm_up_s / BLOCKS
-        has_converged = elapsed_s >= limits.warm_up_s and (not block_s or _blocks_agree(times_s, block_s))
+        has_converged = elapsed_s >= limits.warm_up_s and (
+            not block_s or _blocks_agree(times_s, block_s)
+        )
         if has_converged or elapsed_s >= limits.warm_up_cap_s:
             return Settling(has_converged, elapsed_s, len(times_s))
 
 
 def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
-    """Return whether the medians of the last `BLOCKS` blocks of `block_s` agree within their scatter.
+    """Return whether the medians of the last `BLOCKS` blocks of `block_s` agree within their
+    scatter.
 
-    Source: standard error of a median, 1.2533 sigma / sqrt(n) for normal noise, Kendall and Stuart, The Advanced
+    Source: standard error of a median, 1.2533 sigma / sqrt(n) for normal noise, Kendall and Stuart,
+    The Advanced
         Theory of Statistics 1, section 14.12; sigma = 1.4826 MAD, Hampel, JASA 69 (1974) 383.
     """
     size = max(1, math.ceil(block_s / max(median(times_s[-BLOCKS:]), 1e-9)))
     if len(times_s) < BLOCKS * size:
         return False
-    blocks = [times_s[len(times_s) - (i + 1) * size : len(times_s) - i * size] for i in range(BLOCKS)]
+    blocks = [
+        times_s[len(times_s) - (i + 1) * size : len(times_s) - i * size] for i in range(BLOCKS)
+    ]
     medians = [median(block) for block in blocks]
-    deviations = [abs(value - middle) for block, middle in zip(blocks, medians, strict=True) for value in block]
+    deviations = [
+        abs(value - middle)
+        for block, middle in zip(blocks, medians, strict=True)
+        for value in block
+    ]
     error = 1.2533 * 1.4826 * median(deviations) / math.sqrt(size)
     allowed = max(MAX_BLOCK_SPREAD * median(medians), SCATTER_DEVIATES * math.sqrt(2) * error)
     return max(medians) - min(medians) <= allowed
 
 
-def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], float] = time.perf_counter) -> Samples:
-    """Sample until the interval of the median is narrow enough, or to the time limit; `cache` is passed on."""
+def collect(
+    sampler: Sampler, limits: Limits, cache: str, now: Callable[[], float] = time.perf_counter
+) -> Samples:
+    """Sample until the interval of the median is narrow enough, or to the time limit; `cache` is
+    passed on.
+    """
     samples: list[float] = []
     next_check, looks, start = limits.min_samples, 0, now()
     with no_garbage_collection():
@@ -178,7 +210,10 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
             middle, interval = median(samples), interval_of_median(samples)
             low, high = interval.low, interval.high
             if looks > 1 and middle > 0:  # widened as ratios, so that the lower end stays a time
-                low, high = middle * (low / middle) ** RECHECK_WIDENING, middle * (high / middle) ** RECHECK_WIDENING
+                low, high = (
+                    middle * (low / middle) ** RECHECK_WIDENING,
+                    middle * (high / middle) ** RECHECK_WIDENING,
+                )
             is_narrow = middle > 0 and (high - low) / 2 <= limits.target_half_width * middle
             if is_over or is_narrow:
                 break

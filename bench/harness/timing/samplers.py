@@ -1,7 +1,8 @@
 """Samplers: CUDA graph replay, else queued CUDA events, else the host's clock.
 
-Each sampler rotates through the calls of one provider, one for each copy of the inputs, so that no launch finds its
-data in the cache. Results are kept for a round, so that each launch of a round writes to separate memory.
+Each sampler rotates through the calls of one provider, one for each copy of the inputs, so that no
+launch finds its data in the cache. Results are kept for a round, so that each launch of a round
+writes to separate memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
 Call = Callable[[], object]
 
 Reading = Callable[[Callable[[], int]], object]
-"""Reads clock and power after a sample; the argument queues `BUSY_S` of untimed work and returns its launches."""
+"""Reads clock and power after a sample; the argument queues `BUSY_S` of untimed work and returns
+its launches.
+"""
 
 MAX_GRAPH_LAUNCHES = 2000
 """Instantiating larger graphs takes seconds."""
@@ -34,18 +37,20 @@ HOST_TICKS = 1000
 """Minimum length of a sample in ticks of the host's clock."""
 
 EVENT_TICK_S, EVENT_TICKS = 1.024e-6, 200
-"""Coarsest resolution of CUDA events in published records (triton#10149), and minimum length of a sample on a GPU in
-ticks: a tick is then within the 0.5 % target of the interval."""
+"""Coarsest resolution of CUDA events in published records (triton#10149), and minimum length of a
+sample on a GPU in ticks: a tick is then within the 0.5 % target of the interval."""
 
 EVENT_PAIRS, MIN_TICK_S = 500, 1e-9
 """Event times are float32: smaller steps are rounding, not timer ticks."""
 
 MAX_QUEUED = 300
-"""Maximum launches queued behind a spinning kernel: well below the about 1024 entries of the launch queue, so that the
-host never waits for the GPU within a sample."""
+"""Maximum launches queued behind a spinning kernel: well below the about 1024 entries of the launch
+queue, so that the host never waits for the GPU within a sample."""
 
 SPIN_CYCLES_PER_S = 3.2e9
-"""Cycles per second of the spinning kernel, above all clocks of the GPU table: lower clocks only spin longer."""
+"""Cycles per second of the spinning kernel, above all clocks of the GPU table: lower clocks only
+spin longer.
+"""
 
 SPIN_SHARE = 1.3
 """Ratio of the spin to the time of queuing the launches behind it."""
@@ -54,45 +59,58 @@ MIN_SPIN_S, MAX_GRAPH_SPIN_S = 30e-6, 5e-3
 """Limits of the spin before a graph replay, whose launch takes the host about 10 us."""
 
 MAX_SPIN_S = 0.5
-"""Maximum spin before queued launches: an enqueue time that includes a compilation would make samples last minutes."""
+"""Maximum spin before queued launches: an enqueue time that includes a compilation would make
+samples last minutes.
+"""
 
 MAX_SPIN_GROWTH, SPIN_DECAY = 8, 0.98
-"""Maximum factor by which the spin grows if the host is late, and the factor by which it shrinks again with each sample
-that is queued in time."""
+"""Maximum factor by which the spin grows if the host is late, and the factor by which it shrinks
+again with each sample that is queued in time."""
 
 MIN_GRAPH_GROWTH = 1.5
 """A graph that needs this many times more launches is captured again."""
 
 BUSY_S = 0.05
-"""Work queued before reading clock and power, so that the GPU stays busy: each reading takes up to 20 ms."""
+"""Work queued before reading clock and power, so that the GPU stays busy: each reading takes up to
+20 ms.
+"""
 
 ESTIMATE_LAUNCHES, LATENCY_CALLS, MIN_LAUNCH_S = 5, 50, 1e-7
 PROBE_CAP_S = 0.2
 """Time limit of estimates: one call of a slow case is enough."""
 
 MAX_KEPT_BYTES = 1024 * MIB
-"""Maximum memory for the results kept by `HostSampler`; a quarter of the free memory if that is less."""
+"""Maximum memory for the results kept by `HostSampler`; a quarter of the free memory if that is
+less.
+"""
 
 _failed_graphs: list[Any] = []
-"""Graphs whose capture failed, without memory: torch's allocator of pinned memory still refers to them."""
+"""Graphs whose capture failed, without memory: torch's allocator of pinned memory still refers to
+them.
+"""
 
 
 class HostSampler:
     """Times launches with the host's clock.
 
-    Results of a single call, which is warm, are not kept, so that malloc returns the block that is in the cache.
+    Results of a single call, which is warm, are not kept, so that malloc returns the block that is
+    in the cache.
     """
 
     method = "host"
     why_no_graph: str | None = None
 
-    def __init__(self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None) -> None:
+    def __init__(
+        self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None
+    ) -> None:
         """`before` is called before each sample and not timed."""
         self.launches_per_sample, self._before = launches_per_sample, before
         self.calls = itertools.cycle(calls)
         """Endless: the next sample continues after the last one."""
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
-        self._max_rss = psutil.Process().memory_info().rss + min(MAX_KEPT_BYTES, memory_bytes()[1] // 4)
+        self._max_rss = psutil.Process().memory_info().rss + min(
+            MAX_KEPT_BYTES, memory_bytes()[1] // 4
+        )
 
     def sample(self) -> float:
         launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
@@ -102,7 +120,10 @@ class HostSampler:
         for call in launches:
             keep(call())
         sample_s = time.perf_counter() - start
-        if len(self._kept) < (self._kept.maxlen or 0) and psutil.Process().memory_info().rss > self._max_rss:
+        if (
+            len(self._kept) < (self._kept.maxlen or 0)
+            and psutil.Process().memory_info().rss > self._max_rss
+        ):
             self._kept = deque(self._kept, maxlen=len(self._kept))
         return sample_s
 
@@ -117,8 +138,8 @@ class HostSampler:
 class _QueuedSampler:
     """Times launches between two CUDA events, queued while a spinning kernel occupies the GPU.
 
-    Without the spin the sample would include the time to queue the work. A sample that was queued too late is repeated
-    with a longer spin, up to the maximum.
+    Without the spin the sample would include the time to queue the work. A sample that was queued
+    too late is repeated with a longer spin, up to the maximum.
     """
 
     why_no_graph: str | None = None
@@ -128,7 +149,9 @@ class _QueuedSampler:
     """Entries of a sample in the launch queue."""
     _before: Call | None = None
 
-    def __init__(self, launches: int, reading: Reading | None, spin_s: float, max_spin_s: float) -> None:
+    def __init__(
+        self, launches: int, reading: Reading | None, spin_s: float, max_spin_s: float
+    ) -> None:
         self.launches_per_sample, self._reading = launches, reading
         self._spin_s, self._min_spin_s, self._max_spin_s = spin_s, spin_s, max_spin_s
 
@@ -143,14 +166,18 @@ class _QueuedSampler:
             if was_late and self._spin_s >= self._max_spin_s:
                 break
             longer_s, shorter_s = 2 * self._spin_s, SPIN_DECAY * self._spin_s
-            self._spin_s = min(longer_s, self._max_spin_s) if was_late else max(shorter_s, self._min_spin_s)
+            self._spin_s = (
+                min(longer_s, self._max_spin_s) if was_late else max(shorter_s, self._min_spin_s)
+            )
         sample_s = float(start.elapsed_time(end)) / 1e3
         if self._reading is not None:
             self._reading(partial(self._keep_busy, sample_s))
         return sample_s
 
     def _queued(self) -> tuple[Any, Any, bool]:
-        """Queue a sample behind a spin; return its events, and whether the GPU started before all was queued."""
+        """Queue a sample behind a spin; return its events, and whether the GPU started before all
+        was queued.
+        """
         import torch
 
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -167,7 +194,9 @@ class _QueuedSampler:
         """Queue `BUSY_S` of work, or less if the queue cannot hold enough short launches."""
         import torch
 
-        times = min(math.ceil(BUSY_S / max(sample_s, MIN_LAUNCH_S)), max(1, MAX_QUEUED // self._entries))
+        times = min(
+            math.ceil(BUSY_S / max(sample_s, MIN_LAUNCH_S)), max(1, MAX_QUEUED // self._entries)
+        )
         with torch.cuda.stream(self._stream):
             for _ in range(times):
                 self._launch()
@@ -179,8 +208,12 @@ class GraphSampler(_QueuedSampler):
 
     method = "graph"
 
-    def __init__(self, calls: Sequence[Call], launches: int, reading: Reading | None = None) -> None:
-        """Capture launches in whole rounds of `calls`; raise `RuntimeError` if they cannot be captured."""
+    def __init__(
+        self, calls: Sequence[Call], launches: int, reading: Reading | None = None
+    ) -> None:
+        """Capture launches in whole rounds of `calls`; raise `RuntimeError` if they cannot be
+        captured.
+        """
         import torch
 
         super().__init__(launches, reading, MIN_SPIN_S, MAX_GRAPH_SPIN_S)
@@ -190,8 +223,9 @@ class GraphSampler(_QueuedSampler):
         """Results of the last captured launch of each call; a replay overwrites them."""
         torch.cuda.synchronize()
         try:
-            # Garbage collection may unload a graph or Triton kernel, which ends the capture: pytorch#161037; Triton
-            # 3.9, `triton/testing.py`. A failed capture leaves its stream the current one.
+            # Garbage collection may unload a graph or Triton kernel, which ends the capture:
+            # pytorch#161037; Triton 3.9, `triton/testing.py`. A failed capture leaves its stream
+            # the current one.
             with (
                 no_garbage_collection(),
                 warnings.catch_warnings(record=True) as caught,
@@ -222,10 +256,12 @@ class GraphSampler(_QueuedSampler):
 
 
 def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
-    """Free the memory of a failed capture, and complete an empty capture, which makes torch's generator usable again.
+    """Free the memory of a failed capture, and complete an empty capture, which makes torch's
+    generator usable again.
 
-    Source: torch 2.11, `CUDAGraph::capture_end` raises the error of `cudaStreamEndCapture` before it resets the
-    allocator and the default generator, whose next number then raises "Offset increment outside graph capture".
+    Source: torch 2.11, `CUDAGraph::capture_end` raises the error of `cudaStreamEndCapture` before
+    it resets the allocator and the default generator, whose next number then raises "Offset
+    increment outside graph capture".
     """
     import torch
 
@@ -233,7 +269,11 @@ def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
     for release in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
         with suppress(RuntimeError):
             release(torch.cuda.current_device(), pool)
-    with warnings.catch_warnings(), suppress(RuntimeError), torch.cuda.stream(torch.cuda.current_stream()):
+    with (
+        warnings.catch_warnings(),
+        suppress(RuntimeError),
+        torch.cuda.stream(torch.cuda.current_stream()),
+    ):
         warnings.simplefilter("ignore")  # that it is empty
         empty = torch.cuda.CUDAGraph()
         with torch.cuda.graph(empty, stream=stream):
@@ -241,7 +281,9 @@ def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
 
 
 class EventSampler(_QueuedSampler):
-    """Times queued launches; the sample includes host time if queuing takes longer than the maximum spin."""
+    """Times queued launches; the sample includes host time if queuing takes longer than the maximum
+    spin.
+    """
 
     method = "events"
 
@@ -253,9 +295,13 @@ class EventSampler(_QueuedSampler):
         reading: Reading | None = None,
         before: Call | None = None,
     ) -> None:
-        """`enqueue_s` is the host time of a call; `before` is called after the spin and not timed."""
+        """`enqueue_s` is the host time of a call; `before` is called after the spin and not
+        timed.
+        """
         spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), MAX_SPIN_S)
-        super().__init__(launches_per_sample, reading, spin_s, min(MAX_SPIN_GROWTH * spin_s, MAX_SPIN_S))
+        super().__init__(
+            launches_per_sample, reading, spin_s, min(MAX_SPIN_GROWTH * spin_s, MAX_SPIN_S)
+        )
         self._before, self._entries = before, launches_per_sample
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
@@ -277,9 +323,12 @@ def make_sampler(
     refusal: Callable[[GraphSampler], str | None] | None = None,
     reading: Reading | None = None,
 ) -> Sampler:
-    """Return the best sampler for these calls; `refusal` returns the reason to reject a graph, or None."""
+    """Return the best sampler for these calls; `refusal` returns the reason to reject a graph, or
+    None.
+    """
     if not device.is_gpu:
-        # The minimum: one preempted call of five must not make the samples a thousand times too short.
+        # The minimum: one preempted call of five must not make the samples a thousand times too
+        # short.
         launch_s = max(min(timed_calls(calls, ESTIMATE_LAUNCHES, device.synchronize)), 1e-9)
         min_s = max(limits.min_sample_s, HOST_TICKS * tick_s(device))
         return HostSampler(calls, max(1, math.ceil(min_s / launch_s)))
@@ -298,11 +347,15 @@ def make_sampler(
                 return graph
     except RuntimeError as error:
         device.synchronize()
-        events.why_no_graph = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:150]
+        events.why_no_graph = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), ""
+        )[:150]
     return events
 
 
-def _graph_sampler(calls: Sequence[Call], wanted: int, min_s: float, reading: Reading | None) -> GraphSampler:
+def _graph_sampler(
+    calls: Sequence[Call], wanted: int, min_s: float, reading: Reading | None
+) -> GraphSampler:
     """Return a graph of about `wanted` launches, or of more if its replay is shorter than `min_s`.
 
     Timed by events, a short launch seems longer than it is, so `wanted` may be too low.
@@ -318,13 +371,17 @@ def _graph_sampler(calls: Sequence[Call], wanted: int, min_s: float, reading: Re
 
 
 def graph_launches(copies: int, wanted: int) -> int:
-    """Return the number of launches of a graph: whole rounds of the copies, so that each replay starts cold."""
+    """Return the number of launches of a graph: whole rounds of the copies, so that each replay
+    starts cold.
+    """
     rounds = max(1, math.ceil(wanted / copies))
     return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
 
 
 def host_launch_s(calls: Sequence[Call], synchronize: Call) -> float:
-    """Return the median host time of a call, seconds, with an empty queue; a very slow first call does not count."""
+    """Return the median host time of a call, seconds, with an empty queue; a very slow first call
+    does not count.
+    """
     durations = timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
     if len(durations) == 1:
         durations = timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
@@ -338,7 +395,9 @@ def host_latency_s(calls: Sequence[Call], synchronize: Call) -> float:
 
 
 def empty_launch_s(device: Device) -> float:
-    """Return the host time to launch an operation on one element, seconds: the minimum cost of a launch."""
+    """Return the host time to launch an operation on one element, seconds: the minimum cost of a
+    launch.
+    """
     import torch
 
     element = torch.ones(1, device=device.torch_name)
@@ -346,7 +405,9 @@ def empty_launch_s(device: Device) -> float:
     return median(timed_calls([lambda: element.add_(0)], ESTIMATE_LAUNCHES, device.synchronize))
 
 
-def timed_calls(calls: Sequence[Call], count: int, synchronize: Call, is_awaited: bool = False) -> list[float]:
+def timed_calls(
+    calls: Sequence[Call], count: int, synchronize: Call, is_awaited: bool = False
+) -> list[float]:
     """Return the durations of `count` calls, seconds, or fewer after `PROBE_CAP_S`."""
     durations: list[float] = []
     began = time.perf_counter()
@@ -363,12 +424,18 @@ def timed_calls(calls: Sequence[Call], count: int, synchronize: Call, is_awaited
 
 
 def tick_s(device: Device) -> float:
-    """Return the resolution of the host's clock, or of CUDA events, seconds; it may be the cost of reading the clock.
+    """Return the resolution of the host's clock, or of CUDA events, seconds; it may be the cost of
+    reading the clock.
 
-    Event durations are multiples of a tick, so the smallest one counts as a step too, in case the others are equal.
+    Event durations are multiples of a tick, so the smallest one counts as a step too, in case the
+    others are equal.
     """
     if device.is_gpu:
-        readings, min_s, default_s = sorted({0.0, *_empty_event_pairs_s()}), MIN_TICK_S, EVENT_TICK_S
+        readings, min_s, default_s = (
+            sorted({0.0, *_empty_event_pairs_s()}),
+            MIN_TICK_S,
+            EVENT_TICK_S,
+        )
     else:
         readings, min_s, default_s = [time.perf_counter() for _ in range(HOST_TICKS)], 0.0, 0.0
     steps = (after - before for before, after in itertools.pairwise(readings))
@@ -376,7 +443,9 @@ def tick_s(device: Device) -> float:
 
 
 def event_floor_s() -> float:
-    """Return the median duration of an empty pair of CUDA events, seconds, the minimum of a sample."""
+    """Return the median duration of an empty pair of CUDA events, seconds, the minimum of a
+    sample.
+    """
     return median(_empty_event_pairs_s())
 
 

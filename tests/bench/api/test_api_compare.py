@@ -1,4 +1,6 @@
-"""`bench.compare`: paired rounds of functions, wrong results left out, and the command's own table and verdicts."""
+"""`bench.compare`: paired rounds of functions, wrong results left out, and the command's own table
+and verdicts.
+"""
 
 import re
 
@@ -47,7 +49,9 @@ def test_correct_functions_get_a_verdict_and_others_a_reason(comparison):
     assert comparison.verdicts == {"slow": comparison.rows["slow"].compared.verdict}
     assert comparison.rows["slow"].ratio > 1  # 60 times the work
     assert len(comparison.unmatched) == 2
-    assert "wrong: invalid: its result differs from the baseline's by up to" in comparison.unmatched[0]
+    assert (
+        "wrong: invalid: its result differs from the baseline's by up to" in comparison.unmatched[0]
+    )
     assert "fails: failed: raised ZeroDivisionError: by nothing" in comparison.unmatched[1]
 
 
@@ -67,17 +71,26 @@ def test_dataframe_has_the_json_rows_of_the_command(comparison):
 
 def test_saved_records_give_the_same_comparison(comparison):
     run = load_run(comparison.save())
-    settings = [run.environment.settings[name] for name in ("baseline", "margin", "budget_s", "rounds", "seed")]
+    settings = [
+        run.environment.settings[name]
+        for name in ("baseline", "margin", "budget_s", "rounds", "seed")
+    ]
     assert settings == ["double", 0.01, 0.3, 12, 7]
     again = compare_live(run.environment, run.records, "double", 0.01)
-    assert [row.compared for row in again.rows] == [row.compared for row in comparison.compared.rows]
-    assert {record.extra["work"] for record in run.records} == {"counted by the profiler's rules: add, of double"}
+    assert [row.compared for row in again.rows] == [
+        row.compared for row in comparison.compared.rows
+    ]
+    assert {record.extra["work"] for record in run.records} == {
+        "counted by the profiler's rules: add, of double"
+    }
     assert {record.flops for record in run.records} == {32 * 32}
 
 
 def test_the_baseline_is_the_first_or_the_named_function():
     assert list(bench.compare({"a": double, "b": twice}, X, **QUICK).rows) == ["b"]
-    other = bench.compare({"a": double, "b": twice}, X, baseline="b", cache="warm", flops=7, **QUICK)
+    other = bench.compare(
+        {"a": double, "b": twice}, X, baseline="b", cache="warm", flops=7, **QUICK
+    )
     assert list(other.rows) == ["a"]
     assert [record.flops for record in other.records] == [7, 7]
     assert {record.cache for record in other.records} == {"warm"}
@@ -130,7 +143,8 @@ def test_a_function_that_raises_while_timed_has_failed():
     assert "failed: raised RuntimeError: tired" in repr(comparison)
     calls.clear()
     with pytest.raises(
-        bench.UsageError, match="baseline: function 32x32 fp32 tires: failed: raised RuntimeError: tired"
+        bench.UsageError,
+        match="baseline: function 32x32 fp32 tires: failed: raised RuntimeError: tired",
     ):
         bench.compare({"tires": tires, "double": double}, X, **QUICK)
 
@@ -142,13 +156,28 @@ def test_a_function_that_raises_while_timed_has_failed():
         (lambda: bench.compare({}, X), "give functions by name"),
         (lambda: bench.compare(double, X), "give functions by name"),
         (lambda: bench.compare({"a": double, "b": 3}, X), "got 3"),
-        (lambda: bench.compare({"a": double, "b": twice}, X, baseline="c"), "baseline='c' must be one of a, b"),
+        (
+            lambda: bench.compare({"a": double, "b": twice}, X, baseline="c"),
+            "baseline='c' must be one of a, b",
+        ),
         (lambda: bench.compare({"a": double, "b": twice}), "a raised TypeError: "),
-        (lambda: bench.compare({"a": fails, "b": twice}, X), "a raised ZeroDivisionError: by nothing"),
-        (lambda: bench.compare({"a": double, "b": twice}, X, margin=0), "margin=0 must be a number above 0"),
-        (lambda: bench.compare({"a": double, "b": twice}, X, rounds=1), "rounds= must be an integer"),
+        (
+            lambda: bench.compare({"a": fails, "b": twice}, X),
+            "a raised ZeroDivisionError: by nothing",
+        ),
+        (
+            lambda: bench.compare({"a": double, "b": twice}, X, margin=0),
+            "margin=0 must be a number above 0",
+        ),
+        (
+            lambda: bench.compare({"a": double, "b": twice}, X, rounds=1),
+            "rounds= must be an integer",
+        ),
         (lambda: bench.compare({"a": double, "b": twice}, X, cache=None), "cache=None must be"),
-        (lambda: bench.compare({"a": double, "b": twice}, inputs=lambda: None), "inputs= must return"),
+        (
+            lambda: bench.compare({"a": double, "b": twice}, inputs=lambda: None),
+            "inputs= must return",
+        ),
     ],
 )
 def test_compare_rejects_invalid_arguments_in_one_line(call, said):
@@ -159,26 +188,30 @@ def test_compare_rejects_invalid_arguments_in_one_line(call, said):
 
 @pytest.mark.parametrize(
     ("truth", "result", "said", "tolerance"),
-    [(*case, None) for case in [
-        (torch.ones(3), torch.ones(3) + 1e-4, None),
-        (torch.ones(3), torch.ones(3) + 1e-3, "differs from the baseline's by up to 0.001"),
-        (torch.ones(3), (torch.ones(3, dtype=torch.bfloat16) + 0.05), None),
-        (torch.ones(3), torch.ones(4), r"the shape \(4,\), the baseline's \(3,\)"),
-        (torch.ones(3), None, "it returned 0 tensors, the baseline 1"),
-        ([torch.ones(3), {"x": torch.zeros(2)}], [torch.ones(3), {"x": torch.zeros(2)}], None),
-        (torch.arange(3), torch.tensor([0, 1, 3]), "in 1 of 3 elements"),
-        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), None),
-        (torch.tensor([1.0, 1.0]), torch.tensor([1.0, float("nan")]), "by up to"),
-        (torch.tensor([float("inf"), 1.0]), torch.tensor([float("inf"), 1.0]), None),
-        (torch.ones(0), torch.ones(0), None),
-        (3, 4, None),
-        (torch.tensor([3 + 4j, 1 - 1j]), torch.tensor([3 + 4j, 1 - 1j]) * (1 + 1e-6), None),
-        (torch.tensor([3 + 4j, 1 - 1j]), torch.tensor([3 - 4j, 1 + 1j]), "by up to"),
-    ]] + [
+    [
+        (*case, None)
+        for case in [
+            (torch.ones(3), torch.ones(3) + 1e-4, None),
+            (torch.ones(3), torch.ones(3) + 1e-3, "differs from the baseline's by up to 0.001"),
+            (torch.ones(3), (torch.ones(3, dtype=torch.bfloat16) + 0.05), None),
+            (torch.ones(3), torch.ones(4), r"the shape \(4,\), the baseline's \(3,\)"),
+            (torch.ones(3), None, "it returned 0 tensors, the baseline 1"),
+            ([torch.ones(3), {"x": torch.zeros(2)}], [torch.ones(3), {"x": torch.zeros(2)}], None),
+            (torch.arange(3), torch.tensor([0, 1, 3]), "in 1 of 3 elements"),
+            (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), None),
+            (torch.tensor([1.0, 1.0]), torch.tensor([1.0, float("nan")]), "by up to"),
+            (torch.tensor([float("inf"), 1.0]), torch.tensor([float("inf"), 1.0]), None),
+            (torch.ones(0), torch.ones(0), None),
+            (3, 4, None),
+            (torch.tensor([3 + 4j, 1 - 1j]), torch.tensor([3 + 4j, 1 - 1j]) * (1 + 1e-6), None),
+            (torch.tensor([3 + 4j, 1 - 1j]), torch.tensor([3 - 4j, 1 + 1j]), "by up to"),
+        ]
+    ]
+    + [
         (torch.tensor([100.0, 1.0]), torch.tensor([100.0, 1.9]), None, 0.01),
         (torch.tensor([100.0, 1.0]), torch.tensor([100.0, 2.1]), "more than 0.01 of 100", 0.01),
     ],
-)  # fmt: skip
+)
 def test_results_may_differ_by_rounding_or_the_given_tolerance(truth, result, said, tolerance):
     problem = difference(truth, result, tolerance)
     assert problem is None if said is None else re.search(said, problem)

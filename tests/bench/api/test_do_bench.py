@@ -20,7 +20,9 @@ def small_flush(monkeypatch):
 
 def test_do_bench_has_the_signature_of_triton():
     testing = pytest.importorskip("triton.testing")
-    mine, theirs = (inspect.signature(function).parameters for function in (bench.do_bench, testing.do_bench))
+    mine, theirs = (
+        inspect.signature(function).parameters for function in (bench.do_bench, testing.do_bench)
+    )
     assert [(parameter.name, parameter.default) for parameter in mine.values()] == [
         (parameter.name, parameter.default) for parameter in theirs.values()
     ]
@@ -35,7 +37,9 @@ def test_do_bench_returns_what_triton_returns(options):
     testing = pytest.importorskip("triton.testing")
     times = [3.0, 1.0, 2.5, 7.0, 1.5]
     whole = {"quantiles": None, "return_mode": "mean"} | options
-    assert summary(times, **whole) == pytest.approx(testing._summarize_statistics(list(times), **whole))
+    assert summary(times, **whole) == pytest.approx(
+        testing._summarize_statistics(list(times), **whole)
+    )
 
 
 def test_values_are_milliseconds_of_single_calls():
@@ -63,7 +67,9 @@ def test_the_cache_flush_is_not_timed(monkeypatch):
     order = []
     monkeypatch.setattr(torch.Tensor, "zero_", lambda self: order.append("flush"))
     sampler = ours.flushing_sampler(lambda: order.append("call"), cpu_device())
-    monkeypatch.setattr(samplers, "time", SimpleNamespace(perf_counter=lambda: order.append("clock") or 0.0))
+    monkeypatch.setattr(
+        samplers, "time", SimpleNamespace(perf_counter=lambda: order.append("clock") or 0.0)
+    )
     sampler.sample()
     assert order == ["call", "flush", "clock", "call", "clock"]
 
@@ -79,7 +85,10 @@ def fails():
         (lambda: bench.do_bench(fails), "fails raised ZeroDivisionError: by nothing"),
         (lambda: bench.do_bench(fails, rep=-1), "rep=-1 must be a number of milliseconds"),
         (lambda: bench.do_bench(fails, warmup="x"), "warmup='x' must be a number of milliseconds"),
-        (lambda: bench.do_bench(fails, return_mode="mode"), "return_mode='mode' must be one of min, max, mean"),
+        (
+            lambda: bench.do_bench(fails, return_mode="mode"),
+            "return_mode='mode' must be one of min, max, mean",
+        ),
         (lambda: bench.do_bench(fails, quantiles=[2]), "must be numbers from 0 to 1"),
     ],
 )

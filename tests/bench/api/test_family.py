@@ -1,4 +1,6 @@
-"""`bench.matmul.run` and its like: the records of the command, by the command's own reading of the options."""
+"""`bench.matmul.run` and its like: the records of the command, by the command's own reading of the
+options.
+"""
 
 import importlib
 import json
@@ -23,7 +25,9 @@ def quick(runs, monkeypatch):
 
 
 def test_every_family_can_be_called():
-    assert {*FAMILIES, "attention", "decode", "train_step", "transfer", "grouped_matmul"} <= set(bench.FAMILIES)
+    assert {*FAMILIES, "attention", "decode", "train_step", "transfer", "grouped_matmul"} <= set(
+        bench.FAMILIES
+    )
     for family in bench.FAMILIES:
         module = getattr(bench, family)
         assert module is importlib.import_module(f"bench.{family}")
@@ -41,7 +45,18 @@ def test_a_call_measures_the_same_rows_as_the_command(capsys, runs):
     words = "--dtype fp32 --shape 16,16x8x32 --layout nn,nt --format json --no-save --quiet"
     assert here("matmul", *words.split()) == 0
     document = json.loads(capsys.readouterr().out)
-    keys = ("op", "case", "dtype", "provider", "status", "flops", "bytes_read", "op_sha256", "fill", "options")
+    keys = (
+        "op",
+        "case",
+        "dtype",
+        "provider",
+        "status",
+        "flops",
+        "bytes_read",
+        "op_sha256",
+        "fill",
+        "options",
+    )
     assert [{key: record.to_dict()[key] for key in keys} for record in records] == [
         {key: row[key] for key in keys} for row in document["records"]
     ]
@@ -52,8 +67,14 @@ def test_a_call_measures_the_same_rows_as_the_command(capsys, runs):
 
 
 def test_save_writes_the_run_file(tmp_path, runs):
-    records = bench.softmax.run(dtype=torch.float32, shape=(8, 16), device="cpu", save=tmp_path / "kept.jsonl")
-    assert [record.case for record in load_run(tmp_path / "kept.jsonl").records] == [records[0].case] == ["8x16"]
+    records = bench.softmax.run(
+        dtype=torch.float32, shape=(8, 16), device="cpu", save=tmp_path / "kept.jsonl"
+    )
+    assert (
+        [record.case for record in load_run(tmp_path / "kept.jsonl").records]
+        == [records[0].case]
+        == ["8x16"]
+    )
     bench.softmax.run(dtype="fp32", shape="8x16", device="cpu", save=True)
     assert len(list(runs.rglob("*softmax*.jsonl"))) == 1
 
@@ -75,7 +96,11 @@ def test_transfer_can_be_called_like_an_op():
     [
         ({"dtype": "fp7"}, bench.UsageError, "unknown dtype 'fp7'"),
         ({"shape": "8y"}, bench.UsageError, "invalid shape '8y'"),
-        ({"shapes": 8}, bench.UsageError, "unrecognized arguments: --shapes 8; did you mean --shape"),
+        (
+            {"shapes": 8},
+            bench.UsageError,
+            "unrecognized arguments: --shapes 8; did you mean --shape",
+        ),
         ({"shape": len}, bench.UsageError, "shape= expected a number"),
         ({"plot": "x.png"}, bench.UsageError, "takes no plot=; use save="),
         ({"provider": "nobody"}, bench.UsageError, "nobody"),

@@ -1,4 +1,6 @@
-"""`bench.measure`: what is rejected, rotated and counted, where it runs, and what the answer says."""
+"""`bench.measure`: what is rejected, rotated and counted, where it runs, and what the answer
+says.
+"""
 
 import dataclasses
 import math
@@ -28,7 +30,10 @@ def ceilings(monkeypatch):
     found = Machine(
         "cpu-x",
         "X",
-        (Ceiling("flops", "fp32", 1e12, "measured", "s"), Ceiling("bandwidth", "copy", 1e9, "measured", "s")),
+        (
+            Ceiling("flops", "fp32", 1e12, "measured", "s"),
+            Ceiling("bandwidth", "copy", 1e9, "measured", "s"),
+        ),
     )
     monkeypatch.setattr(function_meter, "known_ceilings", lambda device: found)
 
@@ -54,20 +59,42 @@ def fails(x):
         (lambda x: bench.measure(lambda a: a), "<lambda> raised TypeError: .* missing 1 required"),
         (lambda x: bench.measure(torch.matmul, x), "matmul raised TypeError"),
         (lambda x: bench.measure(fails, x), "fails raised ZeroDivisionError: by nothing$"),
-        (lambda x: bench.measure(torch.relu, x, cache="hot"), "cache='hot' must be 'cold' or 'warm'"),
-        (lambda x: bench.measure(torch.relu, x, dtype="fp7"), r"dtype='fp7' must be one of .* functools\.partial"),
-        *((lambda x, value=value: bench.measure(torch.relu, x, budget_s=value), f"budget_s={value!r} must be a number")
-          for value in (0, math.inf, "1", True)),
-        *((lambda x, name=name: bench.measure(torch.relu, x, device=name), f"device={name!r} must be")
-          for name in ("gpu", "cpu:0", "cuda:", 0)),
+        (
+            lambda x: bench.measure(torch.relu, x, cache="hot"),
+            "cache='hot' must be 'cold' or 'warm'",
+        ),
+        (
+            lambda x: bench.measure(torch.relu, x, dtype="fp7"),
+            r"dtype='fp7' must be one of .* functools\.partial",
+        ),
+        *(
+            (
+                lambda x, value=value: bench.measure(torch.relu, x, budget_s=value),
+                f"budget_s={value!r} must be a number",
+            )
+            for value in (0, math.inf, "1", True)
+        ),
+        *(
+            (
+                lambda x, name=name: bench.measure(torch.relu, x, device=name),
+                f"device={name!r} must be",
+            )
+            for name in ("gpu", "cpu:0", "cuda:", 0)
+        ),
         (lambda x: bench.measure(torch.relu, inputs=3), "inputs=3 must be a function"),
         (lambda x: bench.measure(torch.relu, inputs=lambda: None), "inputs= must return"),
-        (lambda x: bench.measure(torch.relu, inputs=lambda: fails(x)), "inputs raised ZeroDivisionError"),
+        (
+            lambda x: bench.measure(torch.relu, inputs=lambda: fails(x)),
+            "inputs raised ZeroDivisionError",
+        ),
         (lambda x: bench.measure(torch.relu, x, inputs=lambda: x), "mutually exclusive, got 1"),
         (lambda x: bench.measure(print, inputs=lambda: ([1], "a")), "inputs= returned no tensors"),
-        (lambda x: bench.measure(torch.relu, inputs=lambda: x), "inputs= returned the same tensors again"),
+        (
+            lambda x: bench.measure(torch.relu, inputs=lambda: x),
+            "inputs= returned the same tensors again",
+        ),
     ],
-)  # fmt: skip
+)
 def test_measure_rejects_invalid_arguments_in_one_line(call, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         call(torch.ones(4))
@@ -91,7 +118,9 @@ def test_the_exception_of_the_function_is_the_cause():
 def test_cold_launches_rotate_through_sets_made_by_inputs(monkeypatch):
     planned, seen, made = [], set(), []
     rotation = function_meter.rotation.Rotation(3, "cold")
-    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: planned.append(given) or rotation)
+    monkeypatch.setattr(
+        function_meter.rotation, "plan_rotation", lambda *given: planned.append(given) or rotation
+    )
     weights = torch.ones(MIB)
 
     def inputs():
@@ -101,7 +130,9 @@ def test_cold_launches_rotate_through_sets_made_by_inputs(monkeypatch):
     answer = bench.measure(lambda w, x, other: seen.add(x.data_ptr()), inputs=inputs)
     cache_bytes = cpu_device().cache_bytes
     # Shared weights are not copied, and an expanded tensor counts only its memory.
-    assert [(given[0], given[1], given[3:]) for given in planned] == [(256 * 4 + 128 * 4, cache_bytes, ("cpu", "cold"))]
+    assert [(given[0], given[1], given[3:]) for given in planned] == [
+        (256 * 4 + 128 * 4, cache_bytes, ("cpu", "cold"))
+    ]
     assert seen == {each[1].data_ptr() for each in made}
     assert (len(made), answer.copies, answer.cache) == (3, 3, "cold")
     assert answer.warm_median_s > 0
@@ -136,16 +167,23 @@ def test_copies_keep_strides_shared_memory_and_gradients():
     assert plain == "text"
 
 
-@pytest.mark.parametrize(("made", "arguments"), [((1, 2), (1, 2)), ([1], ([1],)), (3, (3,)), ((), ())])
+@pytest.mark.parametrize(
+    ("made", "arguments"), [((1, 2), (1, 2)), ([1], ([1],)), (3, (3,)), ((), ())]
+)
 def test_the_value_of_inputs_becomes_positional_arguments(made, arguments):
-    assert bench.measure(lambda *args: args, inputs=lambda: made, cache="warm", device="cpu").result == arguments
+    assert (
+        bench.measure(lambda *args: args, inputs=lambda: made, cache="warm", device="cpu").result
+        == arguments
+    )
 
 
 @pytest.mark.parametrize("where", ["arguments", "result"])
 def test_with_a_gpu_cpu_tensors_are_measured_on_the_cpu(monkeypatch, where):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     x = {"nested": [(torch.ones(2), 5)]}
-    answer = bench.measure(lambda *_: x if where == "result" else None, *([x] if where == "arguments" else []))
+    answer = bench.measure(
+        lambda *_: x if where == "result" else None, *([x] if where == "arguments" else [])
+    )
     assert answer.environment.device["type"] == "cpu"
 
 
@@ -159,7 +197,9 @@ def test_with_a_gpu_and_no_tensors_a_device_is_required(monkeypatch):
 def test_a_missing_device_is_a_one_line_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     function_meter.detected.cache_clear()
-    with pytest.raises(bench.UsageError, match=r"^device 'cuda:3' is not available: torch found no GPU$"):
+    with pytest.raises(
+        bench.UsageError, match=r"^device 'cuda:3' is not available: torch found no GPU$"
+    ):
         bench.measure(lambda: 1, device="cuda:3")
 
 
@@ -179,17 +219,33 @@ def test_tensors_on_two_gpus_need_a_device():
 
 
 def test_declared_work_is_not_counted():
-    record = bench.measure(torch.relu, torch.randn(N), flops=7, bytes_read=8, bytes_written=9, dtype=torch.float64)
-    assert (record.flops, record.bytes_read, record.bytes_written, record.dtype) == (7, 8, 9, "fp64")
+    record = bench.measure(
+        torch.relu, torch.randn(N), flops=7, bytes_read=8, bytes_written=9, dtype=torch.float64
+    )
+    assert (record.flops, record.bytes_read, record.bytes_written, record.dtype) == (
+        7,
+        8,
+        9,
+        "fp64",
+    )
     assert record.extra["work"] == "as declared"
     partly_declared = bench.measure(torch.relu, torch.randn(N), flops=7)
-    assert (partly_declared.flops, partly_declared.bytes_read, partly_declared.bytes_written) == (7, 4 * N, 4 * N)
+    assert (partly_declared.flops, partly_declared.bytes_read, partly_declared.bytes_written) == (
+        7,
+        4 * N,
+        4 * N,
+    )
     assert partly_declared.extra["work"].endswith("; flops as declared")
 
 
 def test_unknown_work_is_none_rather_than_zero():
     record = bench.measure(lambda count: sum(range(count)), 10)
-    assert (record.flops, record.bytes_read, record.bytes_written, record.flops_per_s) == (None, None, None, None)
+    assert (record.flops, record.bytes_read, record.bytes_written, record.flops_per_s) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert "there was no torch operation" in repr(record)
 
 
@@ -204,7 +260,11 @@ def test_complex_numbers_have_no_dtype_unless_given():
 )
 def test_a_list_of_tensors_can_be_an_argument(made):
     record = bench.measure(torch.cat, inputs=made)
-    assert (record.bytes_read, record.bytes_written, record.result.shape) == (8 * N, 8 * N, (2 * N,))
+    assert (record.bytes_read, record.bytes_written, record.result.shape) == (
+        8 * N,
+        8 * N,
+        (2 * N,),
+    )
 
 
 def test_an_operation_without_a_rule_is_named():
@@ -233,8 +293,17 @@ def test_a_function_is_measured_counted_and_rated(ceilings):
     a, b = torch.randn(N, N), torch.randn(N, N)
     record = bench.measure(torch.matmul, a, b)
     assert isinstance(record, Record)
-    assert (record.status, record.op, record.case, record.dtype) == ("ok", "matmul", f"{N}x{N},{N}x{N}", "fp32")
-    assert (record.flops, record.bytes_read, record.bytes_written) == (2 * N**3, 8 * N * N, 4 * N * N)
+    assert (record.status, record.op, record.case, record.dtype) == (
+        "ok",
+        "matmul",
+        f"{N}x{N},{N}x{N}",
+        "fp32",
+    )
+    assert (record.flops, record.bytes_read, record.bytes_written) == (
+        2 * N**3,
+        8 * N * N,
+        4 * N * N,
+    )
     assert record.ci95_s[0] <= record.median_s <= record.ci95_s[1]
     assert len(record.samples_s) >= 5
     assert record.flops_per_s == pytest.approx(2 * N**3 / record.median_s)
@@ -267,7 +336,9 @@ def test_times_are_per_launch_and_the_result_is_of_the_first_call():
 
 def test_ceilings_of_another_thread_count_are_not_used(threads):
     x = torch.ones(1024)
-    answer = bench.measure(torch.add, x, 1, flops=1024, bytes_read=4096, bytes_written=4096, dtype="fp32", alpha=2)
+    answer = bench.measure(
+        torch.add, x, 1, flops=1024, bytes_read=4096, bytes_written=4096, dtype="fp32", alpha=2
+    )
     assert answer.result[0] == 3
     assert answer.mfu == pytest.approx(1024 / answer.median_s / PEAKS_FLOPS_PER_S["fp32"])
     assert answer.judged["peak_kind"] == "measured"

@@ -8,16 +8,27 @@ import bench
 
 def test_each_function_is_measured_at_each_shape_in_each_dtype():
     frame = bench.sweep(
-        {"relu": torch.relu, "exp": torch.exp}, shapes=[(4, 8), 16], dtypes=["fp32", torch.float64], cache="warm"
+        {"relu": torch.relu, "exp": torch.exp},
+        shapes=[(4, 8), 16],
+        dtypes=["fp32", torch.float64],
+        cache="warm",
     )
     assert len(frame) == 8
     assert set(zip(frame["provider"], frame["case"], frame["dtype"], strict=True)) == {
-        (name, case, dtype) for name in ("relu", "exp") for case in ("4x8", "16") for dtype in ("fp32", "fp64")
+        (name, case, dtype)
+        for name in ("relu", "exp")
+        for case in ("4x8", "16")
+        for dtype in ("fp32", "fp64")
     }
     assert (frame["status"] == "ok").all()
     assert frame["median_s"].notna().all()
     wide = frame[(frame["case"] == "4x8") & (frame["dtype"] == "fp64")].iloc[0]
-    assert (wide["bytes_read"], wide["bytes_written"], wide["shape_d0"], wide["shape_d1"]) == (256, 256, 4, 8)
+    assert (wide["bytes_read"], wide["bytes_written"], wide["shape_d0"], wide["shape_d1"]) == (
+        256,
+        256,
+        4,
+        8,
+    )
 
 
 def test_inputs_are_made_for_each_shape_and_failed_rows_have_a_reason():
@@ -32,7 +43,9 @@ def test_inputs_are_made_for_each_shape_and_failed_rows_have_a_reason():
         seen.append((shape, dtype, device))
         return torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype)
 
-    frame = bench.sweep({"mine": matmul}, shapes=["4x4", (8, 8)], inputs=inputs, cache="warm", device="cpu")
+    frame = bench.sweep(
+        {"mine": matmul}, shapes=["4x4", (8, 8)], inputs=inputs, cache="warm", device="cpu"
+    )
     assert frame["status"].tolist() == ["ok", "failed"]
     assert frame["flops"].tolist()[0] == 2 * 4**3
     assert "too large for me" in frame["reason"].tolist()[1]

@@ -60,7 +60,9 @@ def test_every_array_has_its_own_normal_random_values():
         assert array.numel() * array.itemsize == SIZE
         assert len(array.unique()) > 0.9 * array.numel() / (1 + array.numel() / 2**24)
         normal = array[array != 0].abs()
-        assert normal.min() >= torch.finfo(torch.float32).smallest_normal  # denormal numbers are slow on a CPU
+        assert (
+            normal.min() >= torch.finfo(torch.float32).smallest_normal
+        )  # denormal numbers are slow on a CPU
     assert not torch.equal(x, y)
     assert not torch.equal(y, out)
 
@@ -91,5 +93,7 @@ def test_torch_candidates_read_and_write_the_counted_bytes(mix):
         assert torch.equal(out, expected)
         assert torch.equal(x, before[0])
         assert torch.equal(y, before[1])
-        assert candidate.work == (2 if "two arrays" in candidate.name else OPERANDS[mix]) * 64 * 1024
+        assert (
+            candidate.work == (2 if "two arrays" in candidate.name else OPERANDS[mix]) * 64 * 1024
+        )
     assert len(candidates) >= 2

@@ -1,4 +1,6 @@
-"""`python -m bench calibrate`: what it saves and prints, with simulated parts; one tiny real run."""
+"""`python -m bench calibrate`: what it saves and prints, with simulated parts; one tiny real
+run.
+"""
 
 import csv
 import errno
@@ -24,7 +26,14 @@ from roofline.machine import Ceiling, Machine
 
 def a_ceiling(quantity="bandwidth", name="copy", value=2e10):
     return Ceiling(
-        quantity, name, value, "measured", "a test", ci95=(1.9e10, 2.1e10), config="a way", work_per_launch=8
+        quantity,
+        name,
+        value,
+        "measured",
+        "a test",
+        ci95=(1.9e10, 2.1e10),
+        config="a way",
+        work_per_launch=8,
     )
 
 
@@ -33,9 +42,12 @@ def a_part(*ceilings, name="a part", notes=()):
         setup.missing += notes
         rate, moved = rate_of("a way", 8, 1e-9), {"bytes_read": 4, "bytes_written": 4}
         records = (
-            setup.measured("bandwidth", c.name, rate, c.name, "fp32", {"n": 1}, **moved).record for c in ceilings
+            setup.measured("bandwidth", c.name, rate, c.name, "fp32", {"n": 1}, **moved).record
+            for c in ceilings
         )
-        return [Measured(ceiling, record) for ceiling, record in zip(ceilings, records, strict=True)]
+        return [
+            Measured(ceiling, record) for ceiling, record in zip(ceilings, records, strict=True)
+        ]
 
     return name, measure
 
@@ -102,7 +114,9 @@ def test_a_measured_ceiling_replaces_only_its_earlier_value(capsys, runs, given_
     assert saved_values(runs)["bandwidth", "copy"] == 5e10
 
 
-def test_a_calibration_can_be_plotted_directly_and_from_its_file(capsys, runs, tmp_path, given_parts):
+def test_a_calibration_can_be_plotted_directly_and_from_its_file(
+    capsys, runs, tmp_path, given_parts
+):
     given_parts(a_part(a_ceiling(), a_ceiling("flops", "fp32", 1e12)))
     code, out, _ = run(capsys, "--output", tmp_path / "run.jsonl", "--plot", tmp_path / "b.png")
     assert (code, f"plot: {tmp_path / 'b.png'}" in out) == (0, True)
@@ -112,7 +126,9 @@ def test_a_calibration_can_be_plotted_directly_and_from_its_file(capsys, runs, t
 
 
 def test_json_has_ceilings_records_and_failed_parts(capsys, given_parts):
-    given_parts(a_part(a_ceiling(), notes=["a note"]), raising(NotMeasuredError("too little memory")))
+    given_parts(
+        a_part(a_ceiling(), notes=["a note"]), raising(NotMeasuredError("too little memory"))
+    )
     code, out, _ = run(capsys, "--format", "json", "-q")
     document = json.loads(out)
     assert code == 0
@@ -120,7 +136,10 @@ def test_json_has_ceilings_records_and_failed_parts(capsys, given_parts):
     assert (entry["value"], entry["unit"], entry["ci95"]) == (2e10, "B/s", [1.9e10, 2.1e10])
     assert entry["work_per_launch"] == 8
     assert document["records"][0]["bytes_read"] == 4
-    assert document["not_measured"] == ["a note", "a broken part: NotMeasuredError: too little memory"]
+    assert document["not_measured"] == [
+        "a note",
+        "a broken part: NotMeasuredError: too little memory",
+    ]
     assert document["environment"]["hardware"]["entries"][0]["name"] == "copy"
 
 
@@ -132,7 +151,12 @@ def test_rows_are_ceilings_in_base_units(capsys, given_parts, form):
         assert out.splitlines()[0].startswith("| quantity | name | value | unit | ci95_low ")
         return
     (row,) = csv.DictReader(io.StringIO(out))
-    assert (row["quantity"], row["name"], float(row["value"]), row["unit"]) == ("bandwidth", "copy", 2e10, "B/s")
+    assert (row["quantity"], row["name"], float(row["value"]), row["unit"]) == (
+        "bandwidth",
+        "copy",
+        2e10,
+        "B/s",
+    )
     assert (float(row["ci95_low"]), float(row["p95"]), row["sm_clock_hz"]) == (1.9e10, 2.2e10, "")
 
 
@@ -140,7 +164,9 @@ def test_power_and_flops_per_joule_are_shown_if_known(capsys, given_parts, monke
     monkeypatch.setenv("COLUMNS", "200")
     given_parts(a_part(a_ceiling()))
     assert "per J" not in run(capsys, "-q")[1]
-    matmul = replace(a_ceiling("flops", "bf16", 700e12), sm_clock_hz=1.41e9, power_w=700.0, at_power_limit=True)
+    matmul = replace(
+        a_ceiling("flops", "bf16", 700e12), sm_clock_hz=1.41e9, power_w=700.0, at_power_limit=True
+    )
     given_parts(a_part(a_ceiling(), matmul))
     out = run(capsys, "-q")[1]
     assert "power" in out
@@ -184,7 +210,11 @@ def test_a_full_disk_leaves_the_earlier_ceilings(capsys, runs, monkeypatch, give
     code, out, err = run(capsys, "--no-save")
     assert code == 0
     assert "90.00 GB/s" in out
-    assert err.count("the measured ceilings are not saved: ") == err.count("No space left on device") == 1
+    assert (
+        err.count("the measured ceilings are not saved: ")
+        == err.count("No space left on device")
+        == 1
+    )
     assert saved_values(runs) == before
     assert list(runs.rglob("*.tmp")) == []
 
@@ -216,14 +246,18 @@ def test_invalid_calibrate_arguments_are_a_one_line_error(capsys, given_parts, w
 
 def test_quick_has_the_same_parts_and_less_time(capsys, runs, monkeypatch):
     seen, parts_of = [], calibration.parts_of
-    monkeypatch.setattr(calibration, "parts_of", lambda *of: seen.append(parts_of(*of)) or [a_part(a_ceiling())])
+    monkeypatch.setattr(
+        calibration, "parts_of", lambda *of: seen.append(parts_of(*of)) or [a_part(a_ceiling())]
+    )
     run(capsys)
     assert "not measured: fp8e4m3: " in run(capsys, "--quick", "--dtype", "fp8e4m3,fp32")[1]
     assert [[name for name, _ in parts] for parts in seen] == [
         ["launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul"],
         ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"],
     ]
-    settings = [load_run(file).environment.settings["confirming_s"] for file in runs.rglob("*.jsonl")]
+    settings = [
+        load_run(file).environment.settings["confirming_s"] for file in runs.rglob("*.jsonl")
+    ]
     assert sorted(settings) == [QUICK.confirming_s, FULL.confirming_s]
 
 
@@ -231,17 +265,30 @@ def test_quick_has_the_same_parts_and_less_time(capsys, runs, monkeypatch):
 @pytest.mark.parametrize(
     ("peak", "title", "steps"),
     [
-        (("flops", "bf16", 790e12), "bf16", "989.4 TFLOP/s -> x clock 0.96 (1755 MHz) = 948.9 -> x software 0.83"),
-        (("fma", "fp32", 60e12), "fp32 FMA", "66.9 TFLOP/s -> x clock 1.00 (1980 MHz) = 66.91 -> x software 0.90"),
+        (
+            ("flops", "bf16", 790e12),
+            "bf16",
+            "989.4 TFLOP/s -> x clock 0.96 (1755 MHz) = 948.9 -> x software 0.83",
+        ),
+        (
+            ("fma", "fp32", 60e12),
+            "fp32 FMA",
+            "66.9 TFLOP/s -> x clock 1.00 (1980 MHz) = 66.91 -> x software 0.90",
+        ),
     ],
 )
 def test_peak_sentences_decompose_the_measured_peak(peak, title, steps):
     quantity, dtype, value = peak
-    measured = Ceiling(*peak, "measured", "a test", sm_clock_hz=1.755e9 if quantity == "flops" else 1.98e9)
+    measured = Ceiling(
+        *peak, "measured", "a test", sm_clock_hz=1.755e9 if quantity == "flops" else 1.98e9
+    )
     gpu = find_gpu("h100-sxm")
     sentence = f"{title}: datasheet {steps} -> measured {value / 1e12:g} TFLOP/s"
     assert calibration.peak_sentences(gpu.with_entries([measured]), [dtype, "fp16"]) == [sentence]
-    assert calibration.peak_sentences(gpu.with_entries([replace(measured, sm_clock_hz=None)]), [dtype]) == []
+    assert (
+        calibration.peak_sentences(gpu.with_entries([replace(measured, sm_clock_hz=None)]), [dtype])
+        == []
+    )
     assert calibration.peak_sentences(Machine(CPU.slug, CPU.name, (measured,)), [dtype]) == []
 
 
@@ -252,7 +299,9 @@ def test_a_tiny_real_calibration(capsys, runs, tiny_calibration):
     found = {(c["quantity"], c["name"]): c for c in document["ceilings"]}
     mixes = {("bandwidth", mix) for mix in ("read", "write", "copy", "triad")}
     assert mixes | {("launch", "launch"), ("flops", "fp32")} <= set(found)
-    assert all(math.isfinite(c["value"]) and c["value"] > 0 and c["measured_at"] for c in found.values())
+    assert all(
+        math.isfinite(c["value"]) and c["value"] > 0 and c["measured_at"] for c in found.values()
+    )
     assert found["bandwidth", "triad"]["work_per_launch"] == 3 * 4 * MIB
     (file,) = runs.rglob("*-calibrate-*.jsonl")
     loaded = load_run(file)

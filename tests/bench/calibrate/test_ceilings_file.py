@@ -1,4 +1,6 @@
-"""The ceilings file: published values for a GPU of the table, measured and saved values for a CPU."""
+"""The ceilings file: published values for a GPU of the table, measured and saved values for a
+CPU.
+"""
 
 import contextlib
 import json
@@ -34,12 +36,16 @@ def test_gpu_option_selects_another_entry():
 
 
 def test_an_unlisted_gpu_has_derived_bandwidth_and_no_peak():
-    unknown = replace(H100, name="NVIDIA X999", slug="nvidia-x999", memory_clock_hz=2619e6, memory_bus_bits=5120)
+    unknown = replace(
+        H100, name="NVIDIA X999", slug="nvidia-x999", memory_clock_hz=2619e6, memory_bus_bits=5120
+    )
     ceilings = ceilings_of(unknown, None)
     assert ceilings.peak("bf16") is None
     assert not [entry for entry in ceilings.entries if entry.quantity == "flops"]
     assert ceilings.bandwidth().kind == "derived"
-    assert ceilings.bandwidth().value == pytest.approx(2 * 2619e6 * 5120 / 8)  # two transfers a clock
+    assert ceilings.bandwidth().value == pytest.approx(
+        2 * 2619e6 * 5120 / 8
+    )  # two transfers a clock
     for text in ("'NVIDIA X999' is not in the GPU table", "derived", "MFU is blank", "--gpu"):
         assert text in ceilings.note
 
@@ -67,7 +73,9 @@ class Saved(MeasuredCeilings):
 
     def complete(self, *arguments, **options):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bandwidth, "launch", lambda setup: self.outcome("launch", launch=self.launch_s))
+            patch.setattr(
+                bandwidth, "launch", lambda setup: self.outcome("launch", launch=self.launch_s)
+            )
             patch.setattr(bandwidth, "bandwidth", self.bandwidth)
             patch.setattr(peaks, "matmul", self.matmul)
             patch.setattr(calibration, "release", lambda device: True)
@@ -84,11 +92,18 @@ class Saved(MeasuredCeilings):
         if broken := [self.broken[name] for name in values if name in self.broken]:
             raise broken[0]
         source = "measured here 2026-01-01: a test, 2 threads"
-        return [Measured(Ceiling(quantity, name, value, "measured", source), None) for name, value in values.items()]
+        return [
+            Measured(Ceiling(quantity, name, value, "measured", source), None)
+            for name, value in values.items()
+        ]
 
 
 MIX_BYTES, FLOPS = {"copy": 2 * MIB, "triad": 3 * MIB, "read": MIB, "write": MIB}, 2 * 32**3
-KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.items()}, "bf16": FLOPS * 2**20}
+KEPT = {
+    "launch": 2.0**-20,
+    **{name: moved * 2**20 for name, moved in MIX_BYTES.items()},
+    "bf16": FLOPS * 2**20,
+}
 """Saved values of a machine whose launches take 2^-20 s."""
 
 
@@ -106,7 +121,9 @@ KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.
     ],
 )
 def test_an_invalid_ceilings_file_is_noted_and_measured_again(tmp_path, text):
-    entry = '{"quantity": "bandwidth", "name": "copy", "kind": "measured", "source": "x", "value": -1}'
+    entry = (
+        '{"quantity": "bandwidth", "name": "copy", "kind": "measured", "source": "x", "value": -1}'
+    )
     machine = Saved(tmp_path)
     other = machine.identity | {"host": "another-host"}
     text = text.replace("ENTRY", entry).replace("IDENTITY", json.dumps(machine.identity))
@@ -119,12 +136,19 @@ def test_an_invalid_ceilings_file_is_noted_and_measured_again(tmp_path, text):
     assert machine.notes[0].startswith(f"{machine.path}: ")
     assert "\n" not in machine.notes[0]
     assert len(machine.notes[0]) < len(str(machine.path)) + 250
-    assert Saved(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found  # and the file is whole now
+    assert (
+        Saved(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found
+    )  # and the file is whole now
 
 
 def test_machine_torch_and_instruction_set_decide_the_file(tmp_path, monkeypatch):
     assert Saved(tmp_path).path == Saved(tmp_path).path
-    changes = {"name": "another CPU"}, {"threads": 4}, {"cache_bytes": 2 * MIB}, {"memory_bytes": 2**35}
+    changes = (
+        {"name": "another CPU"},
+        {"threads": 4},
+        {"cache_bytes": 2 * MIB},
+        {"memory_bytes": 2**35},
+    )
     paths = [Saved(tmp_path, replace(CPU, **change)).path for change in ({}, *changes)]
     monkeypatch.setattr(calibration.platform, "node", lambda: "elsewhere")
     paths.append(Saved(tmp_path).path)
@@ -162,8 +186,13 @@ def test_a_new_gpu_gets_launch_floor_and_bandwidth_of_every_mix(tmp_path):
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
     assert found.fastest("launch").value == 2.0**-20
     assert found.peak("bf16").kind == found.bandwidth().kind == "datasheet"
-    assert {entry.name: entry.value for entry in found.mixes} == {name: KEPT[name] for name in MIX_BYTES}
-    assert machine.said == ["calibrating: launch", "calibrating: bandwidth of copy, triad, read, write"]
+    assert {entry.name: entry.value for entry in found.mixes} == {
+        name: KEPT[name] for name in MIX_BYTES
+    }
+    assert machine.said == [
+        "calibrating: launch",
+        "calibrating: bandwidth of copy, triad, read, write",
+    ]
 
 
 @pytest.mark.parametrize(("launch_s", "is_higher"), [(2.0**-21, True), (1.0, False)])
@@ -187,11 +216,16 @@ def test_a_clock_limited_peak_is_shown_but_not_used_as_the_peak(tmp_path):
     )
     machine.save(Machine(H100.slug, H100.name, saved))
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
-    levels = {(entry.name, entry.kind): entry for entry in found.entries if entry.quantity == "flops"}
+    levels = {
+        (entry.name, entry.kind): entry for entry in found.entries if entry.quantity == "flops"
+    }
     # 132 SMs x 4096 FLOPs a clock x 1.755 GHz
     assert levels["bf16", "clock-limited"].value == pytest.approx(948.9e12, rel=1e-4)
     assert ("fp16", "clock-limited") not in levels
-    assert (levels["bf16", "datasheet"].value, levels["bf16", "measured"].value) == (989.4e12, 790e12)
+    assert (levels["bf16", "datasheet"].value, levels["bf16", "measured"].value) == (
+        989.4e12,
+        790e12,
+    )
     assert found.peak("bf16").kind == "datasheet"
     assert found.note.startswith("bf16: datasheet 989.4 TFLOP/s -> x clock 0.96")
     assert Machine.from_dict(found.to_dict()).to_dict() == found.to_dict()
@@ -209,14 +243,18 @@ def keep(directory, *entries):
         ("flops", "bf16", 1e9),
     )
     machine = Saved(directory)
-    known = Machine(CPU.slug, CPU.name, tuple(Ceiling(*values, "measured", "here") for values in usual))
+    known = Machine(
+        CPU.slug, CPU.name, tuple(Ceiling(*values, "measured", "here") for values in usual)
+    )
     machine.save(known.with_entries(entries))
     return machine
 
 
 def test_a_noisy_ceiling_gets_a_note(tmp_path):
     judging = Ceiling("flops", "bf16", 1e15, "measured", "here", disturbed=BUSY)
-    others = [replace(judging, quantity=quantity, name="fp32") for quantity in ("flops", "sustained")]
+    others = [
+        replace(judging, quantity=quantity, name="fp32") for quantity in ("flops", "sustained")
+    ]
     machine = keep(tmp_path, judging, *others)
     found = machine.complete(BLANK, ["bf16"])
     assert (machine.said, found.peak("bf16").value) == ([], 1e15)
@@ -232,9 +270,13 @@ def test_a_noisy_ceiling_gets_a_note(tmp_path):
         (2e9, False, 3e9, True, 3e9),
     ],
 )
-def test_a_noisy_measurement_replaces_no_better_ceiling(old, is_old_disturbed, new, is_new_disturbed, expected):
+def test_a_noisy_measurement_replaces_no_better_ceiling(
+    old, is_old_disturbed, new, is_new_disturbed, expected
+):
     earlier, later = (
-        Ceiling("bandwidth", "copy", value, "measured", "here", disturbed=BUSY if is_disturbed else None)
+        Ceiling(
+            "bandwidth", "copy", value, "measured", "here", disturbed=BUSY if is_disturbed else None
+        )
         for value, is_disturbed in ((old, is_old_disturbed), (new, is_new_disturbed))
     )
     [entry] = merged(Machine("a", "a", (earlier,)), [later]).entries

@@ -29,7 +29,11 @@ def calibrated(capsys, *words):
     assert commands.here("matmul", "--shape", "16", "--no-save", "--format", "json", *words) == 0
     out, err = capsys.readouterr()
     entries = json.loads(out)["environment"]["hardware"]["entries"]
-    done = [line.removeprefix("calibrating: ") for line in err.splitlines() if line.startswith("calibrating")]
+    done = [
+        line.removeprefix("calibrating: ")
+        for line in err.splitlines()
+        if line.startswith("calibrating")
+    ]
     return done, {entry["name"]: entry["value"] for entry in entries}, err
 
 
@@ -40,7 +44,9 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
     assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32"}
     assert all(value > 0 for value in first.values())
     (file,) = fresh_runs.rglob("ceilings-*.json")
-    assert {entry["name"]: entry["value"] for entry in json.loads(file.read_text())["entries"]} == first
+    assert {
+        entry["name"]: entry["value"] for entry in json.loads(file.read_text())["entries"]
+    } == first
 
     done, again, _ = calibrated(capsys, "--dtype", "fp32")
     assert (done, again) == ([], first)
@@ -51,7 +57,9 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
 
 @pytest.fixture
 def low_peak(capsys, fresh_runs):
-    """Save an fp32 peak a million times too low and a noisy bandwidth; return the file and the peak in FLOP/s."""
+    """Save an fp32 peak a million times too low and a noisy bandwidth; return the file and the peak
+    in FLOP/s.
+    """
     calibrated(capsys, "--dtype", "fp32")
     (file,) = fresh_runs.rglob("ceilings-*.json")
     data = json.loads(file.read_text())
@@ -65,7 +73,12 @@ def low_peak(capsys, fresh_runs):
 def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_peak):
     file, low = low_peak
     run = fresh_runs / "run.jsonl"
-    assert commands.here("matmul", "--dtype", "fp32", "--shape", "64", "--output", run, "--format", "json") == 0
+    assert (
+        commands.here(
+            "matmul", "--dtype", "fp32", "--shape", "64", "--output", run, "--format", "json"
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     assert "calibrating: fp32 matmul" in err
     assert "copy" not in err  # no row exceeds it
@@ -80,12 +93,25 @@ def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_
     for row, record in zip(document["records"], saved.records, strict=True):
         reached = 2 * 64**3 / record.median_s / peak
         assert row["mfu"] == pytest.approx(reached)
-        assert ("measured peak" in record.flag_reasons.get("above-roof", "")) == (reached > ABOVE_ROOF)
+        assert ("measured peak" in record.flag_reasons.get("above-roof", "")) == (
+            reached > ABOVE_ROOF
+        )
 
 
 def test_a_ceiling_that_a_comparison_exceeds_is_measured_again(capsys, fresh_runs, low_peak):
     run = fresh_runs / "run.jsonl"
-    words = ["--op", "matmul", "--dtype", "fp32", "--shape", "64", "--provider", "torch,torch", "--rounds", "15"]
+    words = [
+        "--op",
+        "matmul",
+        "--dtype",
+        "fp32",
+        "--shape",
+        "64",
+        "--provider",
+        "torch,torch",
+        "--rounds",
+        "15",
+    ]
     bench.main(["compare", *words, "--device", "cpu", "--output", str(run), "--format", "json"])
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     peak = Machine.from_dict(load_run(run).environment.hardware).peak("fp32").value

@@ -23,7 +23,9 @@ def test_matmul_cases_fit_the_dtype_and_the_memory(roomy, monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
     few = cases_of(H100, "bf16")
     assert 0 < len(few) < len(GPU_EXTENTS)
-    assert [math.prod(c.shape.values()) for c in few] == sorted(math.prod(c.shape.values()) for c in few)
+    assert [math.prod(c.shape.values()) for c in few] == sorted(
+        math.prod(c.shape.values()) for c in few
+    )
     monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
     with pytest.raises(NotMeasuredError, match="no bf16 matmul in the list fits"):
         cases_of(CPU, "bf16")
@@ -38,7 +40,9 @@ def simulated(monkeypatch, roomy):
     def timed(self, candidate, seconds):
         telemetry = {"sm_clock_hz": 1.45e9, "power_w": 700.0, "throttle": {"sw_power_cap": 0.9}}
         work, seconds = 10**9, 1 / gflops[candidate.prepare()]
-        return rate_of(candidate.name, work, seconds, telemetry=telemetry, is_gpu=self.device.is_gpu)
+        return rate_of(
+            candidate.name, work, seconds, telemetry=telemetry, is_gpu=self.device.is_gpu
+        )
 
     monkeypatch.setattr(Setup, "timed", timed)
     return gflops
@@ -47,11 +51,17 @@ def simulated(monkeypatch, roomy):
 def test_gpu_peak_has_clock_power_and_power_limit(simulated):
     simulated["bf16"] = 30.0
     [(ceiling, record)] = peaks.matmul(setup_of(H100), "bf16")
-    assert (ceiling.quantity, ceiling.value, record.op) == ("flops", pytest.approx(30e9), "calibrate-matmul")
+    assert (ceiling.quantity, ceiling.value, record.op) == (
+        "flops",
+        pytest.approx(30e9),
+        "calibrate-matmul",
+    )
     assert (ceiling.sm_clock_hz, ceiling.power_w, ceiling.at_power_limit) == (1.45e9, 700.0, True)
 
 
-@pytest.mark.parametrize(("fp16", "fp32", "peak", "is_widened"), [(1.0, 200.0, 200e9, True), (400.0, 2.0, 4e11, False)])
+@pytest.mark.parametrize(
+    ("fp16", "fp32", "peak", "is_widened"), [(1.0, 200.0, 200e9, True), (400.0, 2.0, 4e11, False)]
+)
 def test_cpu_peak_of_fp16_is_widened_fp32_if_faster(simulated, fp16, fp32, peak, is_widened):
     simulated |= {"fp16": fp16, "fp32": fp32}
     [(ceiling, _)] = peaks.matmul(setup_of(CPU), "fp16")

@@ -16,7 +16,9 @@ H100 = Device(
 
 def samples(*samples_s, launches=1, telemetry=None):
     middle, ends = sorted(samples_s)[len(samples_s) // 2], (min(samples_s), max(samples_s))
-    return Samples(samples_s, launches, "host", "warm", middle, ends, True, telemetry=telemetry or {})
+    return Samples(
+        samples_s, launches, "host", "warm", middle, ends, True, telemetry=telemetry or {}
+    )
 
 
 def setup_of(device, **effort):
@@ -30,12 +32,16 @@ def rate_of(config, work, *samples_s, launches=1, telemetry=None, is_gpu=False):
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """Make launches take as long as their calls return; return (configuration, seconds) of each measurement."""
+    """Make launches take as long as their calls return; return (configuration, seconds) of each
+    measurement.
+    """
     measured = []
 
     def timed(self, candidate, seconds):
         measured.append((candidate.name, seconds))
-        return rate_of(candidate.name, candidate.work, *candidate.prepare()(), is_gpu=self.device.is_gpu)
+        return rate_of(
+            candidate.name, candidate.work, *candidate.prepare()(), is_gpu=self.device.is_gpu
+        )
 
     monkeypatch.setattr(Setup, "timed", timed)
     return measured
@@ -47,7 +53,11 @@ def candidate(name, *samples_s, work=12):
 
 @pytest.mark.parametrize(("device", "fastest"), [(CPU, "spiky"), (H100, "steady")])
 def test_the_fastest_configuration_is_measured_again(simulated, device, fastest):
-    among = [candidate("slow", 3.0, 3.0, 3.0), candidate("steady", 1.0, 1.0, 1.0), candidate("spiky", 0.5, 2.0, 2.0)]
+    among = [
+        candidate("slow", 3.0, 3.0, 3.0),
+        candidate("steady", 1.0, 1.0, 1.0),
+        candidate("spiky", 0.5, 2.0, 2.0),
+    ]
     measuring = setup_of(device, screening_s=0.1, confirming_s=1.0)
     assert measuring.fastest_of(among).candidate.name == fastest
     assert simulated == [("slow", 0.1), ("steady", 0.1), ("spiky", 0.1), (fastest, 1.0)]
@@ -64,14 +74,20 @@ def test_configurations_that_cannot_run_are_reported(simulated):
     assert measuring.missing == [
         "wide; odd: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED; plain is the fastest of the others"
     ]
-    with pytest.raises(NotMeasuredError, match="all of 1 configurations failed; wide: RuntimeError: CUBLAS"):
+    with pytest.raises(
+        NotMeasuredError, match="all of 1 configurations failed; wide: RuntimeError: CUBLAS"
+    ):
         setup_of(CPU).fastest_of(among[:1])
 
 
 def test_a_launch_that_takes_too_long_is_skipped(simulated):
     known = [candidate(str(work), work / 100, work=work) for work in (1, 14, 16)]
     setup_of(CPU).fastest_of(known, slowest_call_s=0.15)
-    assert [config for config, _ in simulated] == ["1", "14", "1"]  # of 100 a second, 16 take longer than 0.15 s
+    assert [config for config, _ in simulated] == [
+        "1",
+        "14",
+        "1",
+    ]  # of 100 a second, 16 take longer than 0.15 s
 
 
 def test_a_ceiling_has_interval_and_quantiles_from_low_to_high():

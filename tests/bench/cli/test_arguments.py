@@ -11,14 +11,37 @@ from bench.harness.cli.main import make_all_cases
 from bench.matmul import OPS as MATMUL
 
 MODULES = {name: importlib.import_module(f"bench.{name}") for name in families()}
-FAMILIES = {name: (module.EXAMPLES, module.OPS, getattr(module, "OPTIONS", ())) for name, module in MODULES.items()}
+FAMILIES = {
+    name: (module.EXAMPLES, module.OPS, getattr(module, "OPTIONS", ()))
+    for name, module in MODULES.items()
+}
 
 # Users script against these options: adding or removing one is a decision that changes this list.
 EVERYWHERE = {
-    "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
-    "--seed", "--format", "--output", "--no-save", "--plot", "--quiet",
-    "--verbose", "--timeout", "--signature", "--op", "--threads", "--tolerance", "--kernels",
-}  # fmt: skip
+    "--help",
+    "--dtype",
+    "--shape",
+    "--provider",
+    "--baseline",
+    "--device",
+    "--gpu",
+    "--fill",
+    "--cache",
+    "--budget",
+    "--seed",
+    "--format",
+    "--output",
+    "--no-save",
+    "--plot",
+    "--quiet",
+    "--verbose",
+    "--timeout",
+    "--signature",
+    "--op",
+    "--threads",
+    "--tolerance",
+    "--kernels",
+}
 SHORT = {"-h", "-q", "-v", "-o"}
 ONLY = {
     "attention": {"--heads", "--kv-heads", "--head-dim"},
@@ -57,7 +80,11 @@ def test_options_of_each_command_are_frozen(family):
 
 def test_default_shapes_depend_on_the_device():
     extents = {"cpu": [256, 512, 1024, 2048], "cuda": [256, 512, 1024, 2048, 4096, 8192, 16384]}
-    for device, wanted in {"cpu": extents["cpu"], "cuda": extents["cuda"], "rocm": extents["cuda"]}.items():
+    for device, wanted in {
+        "cpu": extents["cpu"],
+        "cuda": extents["cuda"],
+        "rocm": extents["cuda"],
+    }.items():
         assert [case.shape["m"] for case in cases("matmul", device=device)] == wanted
 
 
@@ -66,35 +93,56 @@ def test_lists_are_comma_separated_or_repeated():
     assert names("matmul", "--dtype", "bf16,fp32", "--shape", "64,128") == wanted
     repeated = ("--dtype", "bf16", "--dtype", "fp32", "--shape", "64", "--shape", "128")
     assert names("matmul", *repeated) == wanted
-    assert names("matmul", "--dtype", "bf16, fp32,,bf16", "--shape", "64,128,64") == wanted  # each once
+    assert (
+        names("matmul", "--dtype", "bf16, fp32,,bf16", "--shape", "64,128,64") == wanted
+    )  # each once
 
 
 def test_ops_default_to_all_and_keep_the_given_order():
-    assert [case.op for case in cases("elementwise", "--shape", "64")] == [op.name for op in FAMILIES["elementwise"][1]]
-    assert [case.op for case in cases("elementwise", "--shape", "64", "--op", "relu,copy,relu")] == ["relu", "copy"]
+    assert [case.op for case in cases("elementwise", "--shape", "64")] == [
+        op.name for op in FAMILIES["elementwise"][1]
+    ]
+    assert [
+        case.op for case in cases("elementwise", "--shape", "64", "--op", "relu,copy,relu")
+    ] == ["relu", "copy"]
 
 
 def test_layouts_and_batches_multiply():
     wanted = ["8x8x8", "8x8x8:b4", "8x8x8:tn", "8x8x8:b4:tn"]
-    assert [n for _, _, n in names("matmul", "--shape", "8", "--layout", "nn,tn", "--batch", "1,4")] == wanted
+    assert [
+        n for _, _, n in names("matmul", "--shape", "8", "--layout", "nn,tn", "--batch", "1,4")
+    ] == wanted
 
 
 @pytest.mark.parametrize(("family", "op"), [("norm", "layernorm"), ("softmax", "softmax")])
 def test_a_single_extent_is_the_width_of_4096_rows(family, op):
     words = ("--op", op) if family == "norm" else ()
     found = names(family, *words, "--shape", "8192,3x7,1024:3072:1024")
-    assert [name for _, _, name in found] == ["4096x8192", "3x7", "4096x1024", "4096x2048", "4096x3072"]
+    assert [name for _, _, name in found] == [
+        "4096x8192",
+        "3x7",
+        "4096x1024",
+        "4096x2048",
+        "4096x3072",
+    ]
     assert names("cross_entropy", "--shape", "32000") == [("cross-entropy", "bf16", "4096x32000")]
 
 
 def test_fp8_has_its_own_default_layout():
     found = cases("matmul", "--shape", "64", "--dtype", "bf16,fp8e4m3")
-    assert [case.options for case in found] == [{"layout": "nn", "batch": 1}, {"layout": "nt", "batch": 1}]
+    assert [case.options for case in found] == [
+        {"layout": "nn", "batch": 1},
+        {"layout": "nt", "batch": 1},
+    ]
 
 
-@pytest.mark.parametrize(("dtype", "elements"), [("fp64", 131_072), ("fp32", 262_144), ("fp16", 524_288)])
+@pytest.mark.parametrize(
+    ("dtype", "elements"), [("fp64", 131_072), ("fp32", 262_144), ("fp16", 524_288)]
+)
 def test_sizes_are_bytes_of_one_operand(dtype, elements):
-    assert names("elementwise", "--op", "add", "--dtype", dtype, "--size", "1MiB") == [("add", dtype, str(elements))]
+    assert names("elementwise", "--op", "add", "--dtype", dtype, "--size", "1MiB") == [
+        ("add", dtype, str(elements))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +150,11 @@ def test_sizes_are_bytes_of_one_operand(dtype, elements):
     [
         ("matmul", "--dtype float32,torch.bfloat16", "--dtype fp32,bf16"),
         ("matmul", "--dtype bf16 fp32", "--dtype bf16,fp32"),
-        ("matmul", "--dtype BF16,half,float8_e4m3fn --layout nt", "--dtype bf16,fp16,fp8e4m3 --layout nt"),
+        (
+            "matmul",
+            "--dtype BF16,half,float8_e4m3fn --layout nt",
+            "--dtype bf16,fp16,fp8e4m3 --layout nt",
+        ),
         ("matmul", "--shape 64X32X16,64×32×8,8*8*4", "--shape 64x32x16,64x32x8,8x8x4"),
         ("matmul", "--shape 64 128 --dtype fp32", "--shape 64,128 --dtype fp32"),
         ("elementwise", "--op GELU,gelu_tanh,bias_gelu", "--op gelu,gelu-tanh,bias-gelu"),
@@ -115,7 +167,9 @@ def test_common_alternative_spellings_are_accepted(family, guess, written):
 def test_an_unknown_option_suggests_the_nearest_option(capsys):
     with pytest.raises(SystemExit):
         parser("matmul").parse_args(["--dtpye", "bf16"])
-    assert capsys.readouterr().err.endswith("unrecognized arguments: --dtpye bf16; did you mean --dtype?\n")
+    assert capsys.readouterr().err.endswith(
+        "unrecognized arguments: --dtpye bf16; did you mean --dtype?\n"
+    )
 
 
 @pytest.mark.parametrize(

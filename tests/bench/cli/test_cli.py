@@ -1,4 +1,6 @@
-"""What a `bench` command prints and saves: help, table, JSON, Markdown, the run file, the exit code."""
+"""What a `bench` command prints and saves: help, table, JSON, Markdown, the run file, the exit
+code.
+"""
 
 import importlib
 import json
@@ -21,15 +23,55 @@ from tests.bench import commands
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 
 ENVIRONMENT_KEYS = {
-    "kind", "schema", "run_id", "started_at", "argv", "device", "host", "versions", "git", "hardware", "settings",
+    "kind",
+    "schema",
+    "run_id",
+    "started_at",
+    "argv",
+    "device",
+    "host",
+    "versions",
+    "git",
+    "hardware",
+    "settings",
     "preflight",
-}  # fmt: skip
+}
 RECORD_KEYS = {
-    "kind", "op", "provider", "dtype", "shape", "case", "status", "reason", "flops", "bytes_read", "bytes_written",
-    "samples_s", "launches_per_sample", "method", "cache", "fill", "median_s", "ci95_s", "converged",
-    "host_latency_s", "first_call_s", "flags", "telemetry", "verified",
-}  # fmt: skip
-JUDGED = {"flops_per_s", "bytes_per_s", "intensity", "bound", "mfu", "mbu", "roofline_pct", "peak_kind"}
+    "kind",
+    "op",
+    "provider",
+    "dtype",
+    "shape",
+    "case",
+    "status",
+    "reason",
+    "flops",
+    "bytes_read",
+    "bytes_written",
+    "samples_s",
+    "launches_per_sample",
+    "method",
+    "cache",
+    "fill",
+    "median_s",
+    "ci95_s",
+    "converged",
+    "host_latency_s",
+    "first_call_s",
+    "flags",
+    "telemetry",
+    "verified",
+}
+JUDGED = {
+    "flops_per_s",
+    "bytes_per_s",
+    "intensity",
+    "bound",
+    "mfu",
+    "mbu",
+    "roofline_pct",
+    "peak_kind",
+}
 """Keys that readers of a run rely on: none is removed, and none changes its meaning."""
 
 
@@ -50,7 +92,9 @@ except SystemExit as exit:
 def help_of(module, *words):
     """Return the output of `--help` after checking that it imports nothing heavy."""
     command = [sys.executable, "-c", HELP, module, *words, "--help"]
-    done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, cwd=commands.ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stderr == "0 []\n"
     return done.stdout
 
@@ -77,7 +121,9 @@ def test_family_help_is_complete_and_loads_no_torch(family):
 def check_common_help(text):
     assert "\nexamples:" in text
     assert "`python -m bench explain COLUMN` explains a column of the table" in text
-    assert "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted" in flat(text)
+    assert "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted" in flat(
+        text
+    )
 
 
 @pytest.mark.parametrize("family", ["train_step", "transfer"])
@@ -131,7 +177,10 @@ def test_unknown_command_is_a_one_line_error(words, said, capsys):
         (("bench.matmul", "--shape", "0"), "python -m bench.matmul: error: invalid shape '0'"),
         (("gelu", "--shape", "0"), "python -m bench.elementwise: error: invalid shape '0'"),
         (("gelu", "--op", "none"), "python -m bench.elementwise: error: unknown op 'none'"),
-        (("train-step", "--layers", "2", "--shape", "0"), "python -m bench.train_step: error: invalid shape '0'"),
+        (
+            ("train-step", "--layers", "2", "--shape", "0"),
+            "python -m bench.train_step: error: invalid shape '0'",
+        ),
     ],
 )
 def test_module_and_op_names_work_as_commands(words, said, capsys):
@@ -142,7 +191,9 @@ def test_module_and_op_names_work_as_commands(words, said, capsys):
 def test_list_shows_formula_and_command_of_each_op():
     returned, out, err = commands.finish(commands.start("bench", "list"))
     assert (returned, err) == (0, "")
-    modules = {path.stem: importlib.import_module(f"bench.{path.stem}") for path in BENCH.glob("[a-z]*.py")}
+    modules = {
+        path.stem: importlib.import_module(f"bench.{path.stem}") for path in BENCH.glob("[a-z]*.py")
+    }
     ops = [(family, op) for family, module in modules.items() for op in getattr(module, "OPS", ())]
     others = [module.LISTED for module in modules.values() if hasattr(module, "LISTED")]
     lines = [line.split() for line in out.splitlines()]
@@ -152,7 +203,12 @@ def test_list_shows_formula_and_command_of_each_op():
     for other in others:
         assert " ".join(other).split() in lines
     assert {family for family, _ in ops} > {"matmul", "decode"}
-    assert {other[0] for other in others} == {"bench.collectives", "bench.fleet", "bench.train_step", "bench.transfer"}
+    assert {other[0] for other in others} == {
+        "bench.collectives",
+        "bench.fleet",
+        "bench.train_step",
+        "bench.transfer",
+    }
     assert len(lines) == len(ops) + len(others) + 1  # and the titles: in a pipe a line is a row
 
 
@@ -167,7 +223,12 @@ def test_json_agrees_with_the_run_file_and_show(capsys, runs):
     assert set(environment) >= ENVIRONMENT_KEYS
     assert environment["argv"] == ["python", "-m", "bench.matmul", *words, "--device", "cpu"]
     assert environment["device"]["type"] == "cpu"
-    assert environment["settings"] == {"fill": "uniform", "cache": "cold", "budget_s": 60.0, "seed": 0}
+    assert environment["settings"] == {
+        "fill": "uniform",
+        "cache": "cold",
+        "budget_s": 60.0,
+        "seed": 0,
+    }
     assert {entry["kind"] for entry in environment["hardware"]["entries"]} == {"measured"}
 
     assert [(record["dtype"], record["case"], record["status"]) for record in records] == [
@@ -228,27 +289,59 @@ def check_skipped(record):
     """Check the record of a matmul in a dtype that no CPU has."""
     assert record["reason"].endswith(" has no tf32 arithmetic")
     assert record["flops"] == 2 * 64**3
-    absent = ("median_s", "ci95_s", "host_latency_s", "first_call_s", "converged", "flops_per_s", "mfu", "roofline_pct")
+    absent = (
+        "median_s",
+        "ci95_s",
+        "host_latency_s",
+        "first_call_s",
+        "converged",
+        "flops_per_s",
+        "mfu",
+        "roofline_pct",
+    )
     assert [record[key] for key in absent] == [None] * len(absent)
     assert record["samples_s"] == []
 
 
 @pytest.mark.exhaustive
 def test_table_has_machine_ceilings_rows_and_saved_path(runs):
-    code, out, err = commands.call("elementwise", "--op", "relu,add", "--size", "4KiB", "--dtype", "fp32")
+    code, out, err = commands.call(
+        "elementwise", "--op", "relu,add", "--size", "4KiB", "--dtype", "fp32"
+    )
     assert code == 0
     (saved,) = commands.run_files(runs)
     environment = commands.lines_of(saved)[0]
     machine, ceilings, command, blank, titles, relu, add, *words, last = out.splitlines()
-    assert machine.startswith(f"{environment['device']['name']} ({environment['device']['slug']}), python 3.")
+    assert machine.startswith(
+        f"{environment['device']['name']} ({environment['device']['slug']}), python 3."
+    )
     assert f"torch {environment['versions']['torch']}" in machine
     assert ceilings == "copy bandwidth 20.00 GB/s measured; fp32 peak 10.00 TFLOP/s measured"
-    assert command == "python -m bench.elementwise --op relu,add --size 4KiB --dtype fp32 --device cpu"
+    assert (
+        command == "python -m bench.elementwise --op relu,add --size 4KiB --dtype fp32 --device cpu"
+    )
     assert blank == ""
-    for title in ("op", "case", "dtype", "provider", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B", "bound", "MFU"):
+    for title in (
+        "op",
+        "case",
+        "dtype",
+        "provider",
+        "median",
+        "95% CI",
+        "GFLOP/s",
+        "GB/s",
+        "FLOP/B",
+        "bound",
+        "MFU",
+    ):
         assert title in titles
-    assert (relu.split()[:4], add.split()[:4]) == (["relu", "1024", "fp32", "torch"], ["add", "1024", "fp32", "torch"])
-    assert all(re.match(r"(memory|compute) side", line) for line in words)  # advice for rows far below the roof
+    assert (relu.split()[:4], add.split()[:4]) == (
+        ["relu", "1024", "fp32", "torch"],
+        ["add", "1024", "fp32", "torch"],
+    )
+    assert all(
+        re.match(r"(memory|compute) side", line) for line in words
+    )  # advice for rows far below the roof
     assert last == f"saved: {saved}"
     *steps, share = err.splitlines()
     rows = ("relu 1024 fp32 torch", "add 1024 fp32 torch") * 3  # each is visited three times
@@ -284,11 +377,15 @@ def test_verbose_reports_how_each_row_was_verified_and_timed(capsys):
     assert commands.here("matmul", "--shape", "16", "--dtype", "fp32,tf32", "-v", "--no-save") == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
     assert re.fullmatch(
-        r"matmul 16x16x16 fp32 torch: \d+ samples of \d+ launches by host, (cold|partly-cold|warm) \(\d+ copies\), "
-        r"first call \S+ \S+, host latency \S+ \S+, verified 256 of 256 elements, largest error \S+ of the bound",
+        r"matmul 16x16x16 fp32 torch: \d+ samples of \d+ launches by host, "
+        r"(cold|partly-cold|warm) \(\d+ copies\), "
+        r"first call \S+ \S+, host latency \S+ \S+, verified 256 of 256 elements, largest error "
+        r"\S+ of the bound",
         notes[0],
     )
-    assert re.fullmatch(r"matmul 16x16x16 tf32 torch: skipped: .+ has no tf32 arithmetic", notes[-2])
+    assert re.fullmatch(
+        r"matmul 16x16x16 tf32 torch: skipped: .+ has no tf32 arithmetic", notes[-2]
+    )
     record_flags = [line.split(":")[0].strip() for line in notes[1:-2]]
     assert "not-cold" in record_flags  # 16 x 16 fills no cache
 

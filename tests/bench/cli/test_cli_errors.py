@@ -1,4 +1,6 @@
-"""Invalid arguments: one line on stderr, the right exit code, no traceback, and nothing measured."""
+"""Invalid arguments: one line on stderr, the right exit code, no traceback, and nothing
+measured.
+"""
 
 import re
 import sys
@@ -39,9 +41,15 @@ NAMES = [
     ("matmul --dtype bf16,complex", "unknown dtype 'complex'; choose from fp64, fp32"),
     ("matvec --dtype int8", "matvec has no dtype 'int8'; matvec has: fp64, fp32, fp16, bf16"),
     ("elementwise --op nosuch", "unknown op 'nosuch'; choose from copy, add, mul, triad, relu,"),
-    ("matmul --provider nosuch", "unknown provider 'nosuch' for matmul; choose from torch, torch-compile"),
+    (
+        "matmul --provider nosuch",
+        "unknown provider 'nosuch' for matmul; choose from torch, torch-compile",
+    ),
     ("matmul --provider ,", "argument --provider: the list is empty; name at least one"),
-    ("matmul --baseline nosuch --provider torch", "unknown provider 'nosuch' for matmul; choose from torch,"),
+    (
+        "matmul --baseline nosuch --provider torch",
+        "unknown provider 'nosuch' for matmul; choose from torch,",
+    ),
     ("matmul --baseline torch", "--baseline torch needs other providers"),
     ("matmul --baseline torch --provider torch", "--baseline torch needs other providers"),
     ("matmul --gpu nosuch", "unknown GPU 'nosuch'; list GPUs with `python -m roofline gpus`"),
@@ -50,7 +58,10 @@ NAMES = [
     ("matmul --gpu h100-sxm", "--gpu h100-sxm"),
     ("matmul --layout xx", "unknown layout 'xx'; choose from nn, nt, tn"),
     ("matmul --device tpu", "argument --device: unknown device 'tpu'; write cpu, cuda or cuda:N"),
-    ("matmul --device mps", "argument --device: 'mps' was removed: Apple GPUs are no longer measured; use cpu"),
+    (
+        "matmul --device mps",
+        "argument --device: 'mps' was removed: Apple GPUs are no longer measured; use cpu",
+    ),
     ("matmul --format xml", "argument --format: invalid choice: 'xml'"),
     ("matmul --fill ones", "argument --fill: invalid choice: 'ones'"),
     ("matmul --cache hot", "argument --cache: invalid choice: 'hot'"),
@@ -68,29 +79,59 @@ NAMES = [
 SIZES = [
     *(
         (f"matmul --shape={shape}", f"shape '{shape}'")
-        for shape in ("0", "-1", "1.5", "1e3", "abc", "4096x", "x", "64x0x64", "9" * 23, "0x10", "٤")
+        for shape in (
+            "0",
+            "-1",
+            "1.5",
+            "1e3",
+            "abc",
+            "4096x",
+            "x",
+            "64x0x64",
+            "9" * 23,
+            "0x10",
+            "٤",
+        )
     ),
     ("matmul --shape -1", "invalid shape '-1'"),
     ("matmul --shape 4k", "ambiguous shape '4k': did you mean 4096 or 4000?"),
     ("matmul --shape 1:9999:1 --dtype bf16,fp32", "more than 10000 cases"),
-    ("norm --shape 1x2x3", "shape '1x2x3' does not fit rmsnorm: write the width of 4096 rows or mxn"),
-    ("cross_entropy --shape 1x2x3", "does not fit cross-entropy: write the width of 4096 rows or mxv"),
+    (
+        "norm --shape 1x2x3",
+        "shape '1x2x3' does not fit rmsnorm: write the width of 4096 rows or mxn",
+    ),
+    (
+        "cross_entropy --shape 1x2x3",
+        "does not fit cross-entropy: write the width of 4096 rows or mxv",
+    ),
     ("matmul --shape ,", "argument --shape: the list is empty; name at least one"),
     ("matmul --shape 64x64", "shape '64x64' does not fit matmul: write one number or mxnxk"),
     ("matmul --shape 64:32:1", "invalid range '64:32:1'"),
-    ("matmul --shape 1:100000:1", "shape '1:100000:1' makes more than 10000 cases; use a larger step"),
+    (
+        "matmul --shape 1:100000:1",
+        "shape '1:100000:1' makes more than 10000 cases; use a larger step",
+    ),
     ("matmul --batch 0", "batch '0'"),
     ("matmul --batch ٤", "batch '٤'"),
     ("elementwise --size 0", "size '0'"),
-    ("elementwise --size 64TB", "invalid size '64TB': expected a number and B, KB, MB, GB, KiB, MiB or GiB"),
+    (
+        "elementwise --size 64TB",
+        "invalid size '64TB': expected a number and B, KB, MB, GB, KiB, MiB or GiB",
+    ),
     ("elementwise --size 2000000000GB", "size '2000000000GB' exceeds 10^18 - 1 bytes"),
     ("elementwise --size 3", "size '3' is not a multiple of the bf16 element size"),
     ("elementwise --size 64 --shape 64", "--shape and --size are mutually exclusive"),
 ]
 
 NUMBERS = [
-    *((f"matmul --budget={text}", f"'{text}'") for text in ("0", "-1", "abc", "nan", "inf", "٣", "1_0")),
-    *((f"matmul --seed={text}", f"'{text}'") for text in ("-1", "1.5", "abc", "٣", str(2**63), "9" * 400)),
+    *(
+        (f"matmul --budget={text}", f"'{text}'")
+        for text in ("0", "-1", "abc", "nan", "inf", "٣", "1_0")
+    ),
+    *(
+        (f"matmul --seed={text}", f"'{text}'")
+        for text in ("-1", "1.5", "abc", "٣", str(2**63), "9" * 400)
+    ),
 ]
 
 
@@ -190,18 +231,25 @@ def test_an_unwritable_run_file_is_rejected_before_measuring(capsys, runs, tmp_p
 
 @pytest.fixture(params=["--output", "--plot", "ROOFMARK_RUNS"])
 def into(request, monkeypatch):
-    """Return a function that makes the arguments to write into a directory, by one of three ways."""
+    """Return a function that makes the arguments to write into a directory, by one of three
+    ways.
+    """
 
     def words(folder):
         if request.param != "ROOFMARK_RUNS":
-            return [request.param, folder / ("run.jsonl" if request.param == "--output" else "roof.png")]
+            return [
+                request.param,
+                folder / ("run.jsonl" if request.param == "--output" else "roof.png"),
+            ]
         monkeypatch.setenv("ROOFMARK_RUNS", str(folder / "runs"))
         return []
 
     return words
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that permits all and takes nothing")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="needs a file system that permits all and takes nothing"
+)
 @pytest.mark.usefixtures("measures_nothing")
 def test_a_directory_that_only_seems_writable_is_rejected(capsys, runs, into):
     err = refused(capsys, runs, "matmul", "--shape", "64", *into(Path("/proc")))

@@ -39,7 +39,9 @@ def test_possible_cases_are_measured_and_others_skipped(capsys, runs):
     out = capsys.readouterr().out
     for row in found[:3]:
         assert re.search(
-            rf"^skipped +matmul +{row[0]} +{row[1]} +torch +layout n[nt] +{re.escape(row[4])} *$", out, re.M
+            rf"^skipped +matmul +{row[0]} +{row[1]} +torch +layout n[nt] +{re.escape(row[4])} *$",
+            out,
+            re.M,
         )
 
 
@@ -66,7 +68,10 @@ def raises(a, b, out):
     ],
 )
 def test_a_wrong_or_failing_provider_exits_with_1(capsys, runs, eager, status, reason):
-    assert commands.here("matmul", "--shape", "64", "--dtype", "fp32", ops=with_eager("matmul", eager)) == 1
+    assert (
+        commands.here("matmul", "--shape", "64", "--dtype", "fp32", ops=with_eager("matmul", eager))
+        == 1
+    )
     ((*_, found, why),) = statuses(runs)
     assert found == status
     assert why.startswith(reason)
@@ -121,7 +126,12 @@ def test_a_slow_case_is_estimated_from_small_ones_and_skipped(capsys, runs):
         time.sleep(2 * len(a) ** 3 / 2e9)
         out.copy_(a @ b)
 
-    assert commands.here("matmul", "--shape", "4096", "--dtype", "fp32", ops=with_eager("matmul", slow)) == 0
+    assert (
+        commands.here(
+            "matmul", "--shape", "4096", "--dtype", "fp32", ops=with_eager("matmul", slow)
+        )
+        == 0
+    )
     ((*_, status, reason),) = statuses(runs)
     assert status == "skipped"
     launch_s = float(re.search(r"\((\S+) s per launch\) exceeds the 10 s limit", reason)[1])

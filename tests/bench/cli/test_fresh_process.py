@@ -16,7 +16,10 @@ from bench.harness.op import Case
 from tests.bench.commands import QUICK, StubRun
 
 GELU = next(op for op in OPS if op.name == "gelu")
-ROWS = [Row(GELU, Case("gelu", "fp32", {"n": n}, {}), "torch", family="elementwise") for n in (64, 128, 256)]
+ROWS = [
+    Row(GELU, Case("gelu", "fp32", {"n": n}, {}), "torch", family="elementwise")
+    for n in (64, 128, 256)
+]
 
 
 @dataclass
@@ -44,7 +47,14 @@ class Machine:
         return row.blank()
 
     def timed(self, blank):
-        return replace(blank, status="ok", median_s=1e-5, samples_s=(1e-5,) * 5, launches_per_sample=1, method="graph")
+        return replace(
+            blank,
+            status="ok",
+            median_s=1e-5,
+            samples_s=(1e-5,) * 5,
+            launches_per_sample=1,
+            method="graph",
+        )
 
     def refusal(self, row):
         self.synchronize()
@@ -53,7 +63,9 @@ class Machine:
         self.synchronize()
         self.log.append(("here", row.case.shape["n"]))
         self.is_dead = row.case.shape["n"] == self.breaks_at
-        failed = replace(self.blank(row), status="failed", reason="CUDA error: an illegal memory access")
+        failed = replace(
+            self.blank(row), status="failed", reason="CUDA error: an illegal memory access"
+        )
         return failed if self.is_dead else self.timed(self.blank(row))
 
     def measure_isolated(self, row, *how, timeout_s):
@@ -75,7 +87,9 @@ def measured(monkeypatch):
         for name in ("measure_row", "measure_isolated", "launched_fields"):
             monkeypatch.setattr(loop, name, getattr(machine, name))
         for name in ("expected_s", "refusal"):
-            monkeypatch.setattr(loop.Budget, name, lambda budget, row, name=name: getattr(machine, name)(row))
+            monkeypatch.setattr(
+                loop.Budget, name, lambda budget, row, name=name: getattr(machine, name)(row)
+            )
         stub = StubRun(machine, deadline)
         rows = [replace(row, settings=Settings(**settings)) for row in ROWS]
         loop.measure_rows(stub, rows)
@@ -125,7 +139,14 @@ def compared(monkeypatch):
                     if row.provider == "breaks" and where == "here":
                         machine.is_dead = True
                         contender = interleave.ProviderContender(
-                            row.blank(), index, machine, row=row, ceilings=None, budget=None, copies=None, together=1
+                            row.blank(),
+                            index,
+                            machine,
+                            row=row,
+                            ceilings=None,
+                            budget=None,
+                            copies=None,
+                            together=1,
                         )
                         contender.attempt(machine.synchronize)
                 return [machine.timed(row.blank()) for row in rows]
@@ -135,7 +156,9 @@ def compared(monkeypatch):
         here, in_worker = interleaved("here"), interleaved("worker")
         monkeypatch.setattr(interleave, "interleave", here)
         monkeypatch.setattr(
-            interleave.worker, "call", lambda function, *arguments, **limits: (in_worker(*arguments), "")
+            interleave.worker,
+            "call",
+            lambda function, *arguments, **limits: (in_worker(*arguments), ""),
         )
         stub = StubRun(machine)
         names = ("torch", "breaks", "triton-v1")

@@ -58,7 +58,9 @@ def test_a_killed_run_keeps_every_finished_record(runs):
     run = load_run(saved)
     assert seen <= len(run.records) < ROWS
     assert run.problems == ()
-    assert [record.case for record in run.records] == [str(1024 * (i + 1)) for i in range(len(run.records))]
+    assert [record.case for record in run.records] == [
+        str(1024 * (i + 1)) for i in range(len(run.records))
+    ]
     assert {record.status for record in run.records} == {"ok"}
 
     code, out, _ = commands.show(saved)
@@ -66,7 +68,9 @@ def test_a_killed_run_keeps_every_finished_record(runs):
     assert len(re.findall(r"^relu +\d+ +fp32 +torch ", out, re.MULTILINE)) == len(run.records)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
+)
 def test_ctrl_c_and_sigterm_print_and_save_finished_rows(runs, number):
     process = start_many_rows()
     while not process.stderr.readline().startswith("[3/"):
@@ -101,7 +105,10 @@ def interrupt_in_row(monkeypatch, number):
 @pytest.mark.exhaustive
 def test_json_of_an_interrupted_run_is_complete(capsys, runs, monkeypatch):
     interrupt_in_row(monkeypatch, 2)
-    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64", "--format", "json") == 130
+    assert (
+        commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64", "--format", "json")
+        == 130
+    )
     document = json.loads(capsys.readouterr().out)
     assert [record["case"] for record in document["records"]] == ["16x16", "32x32"]
     (saved,) = commands.run_files(runs)
@@ -111,13 +118,19 @@ def test_json_of_an_interrupted_run_is_complete(capsys, runs, monkeypatch):
 @pytest.mark.exhaustive
 def test_an_interrupted_run_is_still_plotted(capsys, runs, tmp_path, monkeypatch):
     interrupt_in_row(monkeypatch, 1)
-    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
+    assert (
+        commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg")
+        == 130
+    )
     assert (tmp_path / "a.svg").stat().st_size > 0
 
 
 def test_an_interruption_in_the_first_row_is_no_error(capsys, runs, tmp_path, monkeypatch):
     interrupt_in_row(monkeypatch, 0)
-    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
+    assert (
+        commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg")
+        == 130
+    )
     out, err = capsys.readouterr()
     assert "no row was measured" in out
     assert err.splitlines()[-1].startswith("interrupted: ")
@@ -158,21 +171,29 @@ def run_to_end(text):
     """Run a program that signals itself; return exit code, stdout and stderr."""
     with usual_signals():
         process = subprocess.Popen(
-            [sys.executable, "-c", text], cwd=commands.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", text],
+            cwd=commands.ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 
 def test_ctrl_c_before_the_arguments_are_read_is_one_line():
-    text = "import os, signal, sys; sys.argv = ['-m']; import bench; os.kill(os.getpid(), signal.SIGINT)"
+    text = (
+        "import os, signal, sys; sys.argv = ['-m']; import bench; os.kill(os.getpid(), "
+        "signal.SIGINT)"
+    )
     assert run_to_end(text) == (130, "", "interrupted before anything was measured\n")
 
 
 def test_ctrl_c_after_the_last_line_changes_nothing():
     """Libraries that clean up at exit would print their own traceback."""
     text = (
-        "import os, signal, sys; from bench import matmul as m; from bench.harness.cli.main import main\n"
+        "import os, signal, sys; from bench import matmul as m; from bench.harness.cli.main "
+        "import main\n"
         "sys.argv = ['bench.matmul', '--shape', '0']\n"
         "code = main(m.__file__, m.__doc__, m.EXAMPLES, m.OPS, m.OPTIONS)\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
@@ -195,9 +216,14 @@ def test_an_ignored_ctrl_c_stays_ignored(runs):
 
 
 def start_many_rows_ignoring_interrupts():
-    command = f"trap '' INT; exec {sys.executable} -m bench.matvec --op matvec --shape 16,32,48,64 --device cpu"
+    command = (
+        f"trap '' INT; exec {sys.executable} -m bench.matvec --op matvec --shape "
+        f"16,32,48,64 --device cpu"
+    )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(["sh", "-c", command], cwd=commands.ROOT, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        ["sh", "-c", command], cwd=commands.ROOT, start_new_session=True, **pipes
+    )
 
 
 @pytest.fixture
@@ -263,7 +289,18 @@ def test_a_full_disk_still_shows_the_measured_rows(capsys, runs):
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("output_format", ["table", "json"])
 def test_a_full_disk_still_shows_the_comparison(capsys, runs, output_format):
-    words = ["--op", "relu", "--dtype", "fp32", "--shape", "1024", "--provider", "torch,torch", "--rounds", "10"]
+    words = [
+        "--op",
+        "relu",
+        "--dtype",
+        "fp32",
+        "--shape",
+        "1024",
+        "--provider",
+        "torch,torch",
+        "--rounds",
+        "10",
+    ]
     assert command.main(["compare", *words, "--device", "cpu", "--format", output_format]) == 2
     out = check_lost_records(capsys, runs, "python -m bench compare", 2)
     if output_format == "json":

@@ -48,7 +48,9 @@ class SlowMachine:
 
 @pytest.mark.parametrize("budget_s", [15.0, 60.0])
 @pytest.mark.parametrize("slowdown", [0.5, 1.0, 3.0])
-def test_a_suite_keeps_its_budget_and_orders_ops_by_information(clock, monkeypatch, budget_s, slowdown):
+def test_a_suite_keeps_its_budget_and_orders_ops_by_information(
+    clock, monkeypatch, budget_s, slowdown
+):
     SlowMachine(monkeypatch, clock, slowdown)
     settings = Settings(budget_s=budget_s)
     planned_rows = [
@@ -63,8 +65,12 @@ def test_a_suite_keeps_its_budget_and_orders_ops_by_information(clock, monkeypat
     assert len(run.records) == len(planned_rows)
     assert measured[:2] == ["matmul", "copy"]
     assert len(set(measured)) >= min(len(suite.PREFERRED), 0.2 * budget_s / slowdown)
-    assert {record.reason for record in run.records if record.status != "ok"} <= {out_of_time(budget_s)}
-    assert sum("no time was left" in line for line in run.lines) == (len(measured) < len(planned_rows))
+    assert {record.reason for record in run.records if record.status != "ok"} <= {
+        out_of_time(budget_s)
+    }
+    assert sum("no time was left" in line for line in run.lines) == (
+        len(measured) < len(planned_rows)
+    )
 
 
 def test_a_user_function_gets_its_share_of_the_budget(clock, monkeypatch):
@@ -88,12 +94,15 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     run = StubRun(cpu_device())
     run.ceilings = Machine("x", "X", (peak,))
     visits = {
-        s: replace(HALF_SECONDS, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s)) for s in (5e-4, 4e-3)
+        s: replace(HALF_SECONDS, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s))
+        for s in (5e-4, 4e-3)
     }
     fast = judged(visits[5e-4], run.device, run.ceilings)
     assert "above-roof" in fast.flags
     monkeypatch.setattr(loop, "visit", lambda *_: visits[4e-3])
-    case = Case.of("matmul", "bf16", {"m": 512, "n": 512, "k": 512}, OPTIONS, {"layout": "nn", "batch": 1})
+    case = Case.of(
+        "matmul", "bf16", {"m": 512, "n": 512, "k": 512}, OPTIONS, {"layout": "nn", "batch": 1}
+    )
     measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
     for number in (1, 2):
         loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number)

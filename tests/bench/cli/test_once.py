@@ -28,12 +28,25 @@ def ceilings(runs):
 
 def blank(size, reason=None):
     work = {"flops": 10**11 * size, "bytes_read": 8, "bytes_written": 8}
-    names = {"op": "nap", "provider": "torch", "dtype": "fp32", "shape": {"n": size}, "case": str(size)}
+    names = {
+        "op": "nap",
+        "provider": "torch",
+        "dtype": "fp32",
+        "shape": {"n": size},
+        "case": str(size),
+    }
     return Record(**names, status="skipped", reason=reason, **work)
 
 
 def ok(record, run, rows):
-    return replace(record, status="ok", median_s=0.25, samples_s=(0.25,), launches_per_sample=1, ci95_s=(0.25, 0.25))
+    return replace(
+        record,
+        status="ok",
+        median_s=0.25,
+        samples_s=(0.25,),
+        launches_per_sample=1,
+        ci95_s=(0.25, 0.25),
+    )
 
 
 def fails(record, run, rows):
@@ -51,7 +64,9 @@ def interrupted(record, run, rows):
 def run(*rows, words=()):
     parser = Parser()
     add(parser, *MACHINE, *OUTPUT)
-    return measure_once(parser.parse_args(words), words, "transfer", cpu_device(commands.THREADS), rows, ())
+    return measure_once(
+        parser.parse_args(words), words, "transfer", cpu_device(commands.THREADS), rows, ()
+    )
 
 
 def outcomes(runs):
@@ -62,7 +77,11 @@ def outcomes(runs):
 def test_a_row_that_raises_fails_alone(capsys, runs):
     assert run((blank(1), fails), (blank(2), no_memory), (blank(3), ok)).conclude() == 1
     assert "[3/3] nap 3 fp32 torch" in capsys.readouterr().err
-    assert outcomes(runs) == [("failed", "RuntimeError: it broke"), ("skipped", "out of memory"), ("ok", None)]
+    assert outcomes(runs) == [
+        ("failed", "RuntimeError: it broke"),
+        ("skipped", "out of memory"),
+        ("ok", None),
+    ]
 
 
 def with_process(record, run, rows):
@@ -121,14 +140,17 @@ def test_time_left_is_estimated_without_a_budget(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("is_terminal", "quiet", "shown"), [(True, False, "loading torch"), (True, True, ""), (False, False, "")]
+    ("is_terminal", "quiet", "shown"),
+    [(True, False, "loading torch"), (True, True, ""), (False, False, "")],
 )
 def test_a_terminal_says_that_torch_is_loading(monkeypatch, is_terminal, quiet, shown):
     stderr, seen = io.StringIO(), []
     monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
     monkeypatch.setattr("sys.stderr", stderr)
     monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setattr("bench.harness.device.device.detect", lambda name: seen.append(stderr.getvalue()))
+    monkeypatch.setattr(
+        "bench.harness.device.device.detect", lambda name: seen.append(stderr.getvalue())
+    )
     device_of(SimpleNamespace(device=None, threads=None, quiet=quiet))
     assert seen == [shown]
     assert stderr.getvalue().endswith("\033[K" if shown else "")

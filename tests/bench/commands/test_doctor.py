@@ -1,4 +1,6 @@
-"""`python -m bench doctor`: each finding from made-up facts, the report, the exit code, one short real run."""
+"""`python -m bench doctor`: each finding from made-up facts, the report, the exit code, one short
+real run.
+"""
 
 import argparse
 import json
@@ -44,17 +46,27 @@ def statuses(findings):
 def compared(change=0.0, noise=0.001, settled=True, switches=0.0):
     """Return two records of one kernel compared with itself; the second is slower by `change`."""
     source = random.Random(1)
-    rounds = {"with": ["torch", "torch#2"], "samples_per_round": 1, "is_fixed": True, "seed": 0, "seconds": 1.0}
+    rounds = {
+        "with": ["torch", "torch#2"],
+        "samples_per_round": 1,
+        "is_fixed": True,
+        "seed": 0,
+        "seconds": 1.0,
+    }
     found = []
     for slower in (1, 1 + change):
         samples_s = tuple(slower * 1e-3 * (1 + noise * source.uniform(-1, 1)) for _ in range(100))
         telemetry = {"thread_switches_per_s": switches}
-        found.append(record(samples_s=samples_s, settled=settled, interleaved=rounds, telemetry=telemetry))
+        found.append(
+            record(samples_s=samples_s, settled=settled, interleaved=rounds, telemetry=telemetry)
+        )
     return tuple(found)
 
 
 def checkup(ceilings=None, **options):
-    args = argparse.Namespace(**{"format": "json", "output": None, "budget": 1.0, "seed": 0} | options)
+    args = argparse.Namespace(
+        **{"format": "json", "output": None, "budget": 1.0, "seed": 0} | options
+    )
     return Checkup(args, cpu_device(), ceilings, {}, Progress(quiet=True))
 
 
@@ -63,7 +75,9 @@ def machine(monkeypatch):
     """Return a function that sets the facts of the host."""
 
     def of(cores=8, quota=None, **changes):
-        monkeypatch.setattr(facts, "usable_cores", lambda: facts.Cores(frozenset(range(cores)), quota))
+        monkeypatch.setattr(
+            facts, "usable_cores", lambda: facts.Cores(frozenset(range(cores)), quota)
+        )
         monkeypatch.setattr(facts, "host_state", lambda: HOST | changes)
 
     of()
@@ -97,7 +111,12 @@ def test_unknown_facts_are_left_out(machine, gpu):
     ("function", "answer", "name", "status"),
     [
         ("ComputeRunningProcesses", processes(7, os.getpid()), "other processes", BAD),
-        ("ComputeRunningProcesses", processes(7), "other processes", NOTE),  # it may be this one under another id
+        (
+            "ComputeRunningProcesses",
+            processes(7),
+            "other processes",
+            NOTE,
+        ),  # it may be this one under another id
         ("ComputeRunningProcesses", processes(7, 8), "other processes", BAD),
         ("RemappedRows", [0, 0, 0, 1], "memory", BAD),
         ("RemappedRows", [12, 1, 1, 0], "memory", BAD),
@@ -115,7 +134,11 @@ def test_gpu_problems_are_reported_with_advice(gpu, function, answer, name, stat
 def test_missing_nvml_is_one_note(gpu):
     gpu.record["system"]["nvmlInit"] = {"error": "LibraryNotFound"}
     [found] = gpu_findings(gpu.uuid)
-    assert (found.name, found.status, found.value) == ("nvml", NOTE, "not readable: LibraryNotFound")
+    assert (found.name, found.status, found.value) == (
+        "nvml",
+        NOTE,
+        "not readable: LibraryNotFound",
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,17 +221,26 @@ def test_fractions_of_the_expected_value_get_a_status(share, kind, status):
 
 def test_a_published_figure_takes_precedence_over_the_datasheet():
     found = judged("matmul", H100, "flops", "bf16", 795e12)
-    assert (found.status, found.measured, found.expected, found.unit) == (OK, 795e12, 794.5e12, "FLOP/s")
+    assert (found.status, found.measured, found.expected, found.unit) == (
+        OK,
+        795e12,
+        794.5e12,
+        "FLOP/s",
+    )
     assert "(published)" in found.value
     assert found.source
     assert "(datasheet)" in judged("matmul", H100, "flops", "fp16", 700e12).value
-    assert judged("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD  # a time should be short
+    assert (
+        judged("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD
+    )  # a time should be short
     assert judged("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
 
 
 def test_published_figures_have_a_source_and_are_possible():
     records = tomllib.loads(doctor.PUBLISHED.read_text(encoding="utf-8"))["record"]
-    names = [(gpu, figure["quantity"], figure["name"]) for figure in records for gpu in figure["gpus"]]
+    names = [
+        (gpu, figure["quantity"], figure["name"]) for figure in records for gpu in figure["gpus"]
+    ]
     assert len(names) == len(set(names))
     for figure in records:
         assert figure["unit"] == QUANTITIES[figure["quantity"]]
@@ -229,8 +261,12 @@ def test_only_large_rows_are_compared_with_expected_rates():
 
 def test_wrong_results_are_bad_and_skipped_rows_are_noted():
     for status, expected in (("invalid", BAD), ("failed", BAD), ("skipped", NOTE)):
-        assert row_finding(record(status=status, reason="why"), H100, is_large=True).status == expected
-    flagged = record(flags=("not-captured", "launch-limited"), flag_reasons={"not-captured": "no graph"})
+        assert (
+            row_finding(record(status=status, reason="why"), H100, is_large=True).status == expected
+        )
+    flagged = record(
+        flags=("not-captured", "launch-limited"), flag_reasons={"not-captured": "no graph"}
+    )
     for is_large in (True, False):
         found = row_finding(flagged, H100, is_large)
         assert (found.status, "no graph" in found.advice) == (NOTE, True)
@@ -245,7 +281,9 @@ def no_rows(monkeypatch):
 
 @pytest.mark.usefixtures("no_rows")
 @pytest.mark.parametrize(("change", "code"), [(0.0, 0), (0.05, 1)])
-def test_the_exit_code_reports_whether_the_machine_is_fit(monkeypatch, capsys, tmp_path, change, code):
+def test_the_exit_code_reports_whether_the_machine_is_fit(
+    monkeypatch, capsys, tmp_path, change, code
+):
     monkeypatch.setattr(doctor, "compare_with_itself", lambda checkup: compared(change))
     saved = tmp_path / "doctor.json"
     words = ["doctor", "--device", "cpu", "-q", "--format", "json", "--output", str(saved)]
@@ -268,16 +306,22 @@ def test_the_exit_code_reports_whether_the_machine_is_fit(monkeypatch, capsys, t
     assert "directory" in capsys.readouterr().err
 
 
-def test_an_error_fails_only_its_check_and_findings_are_saved_at_once(monkeypatch, capsys, tmp_path):
+def test_an_error_fails_only_its_check_and_findings_are_saved_at_once(
+    monkeypatch, capsys, tmp_path
+):
     saved, printed = tmp_path / "doctor.json", []
 
     def two(checkup):
         yield Finding("first", OK, "1")
-        printed.append((capsys.readouterr().out, json.loads(saved.read_text(encoding="utf-8"))["findings"]))
+        printed.append(
+            (capsys.readouterr().out, json.loads(saved.read_text(encoding="utf-8"))["findings"])
+        )
         raise RuntimeError("no such kernel")
 
     for name in ("device", "launch", "large", "family"):
-        monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
+        monkeypatch.setattr(
+            doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")]
+        )
     monkeypatch.setattr(doctor, "noise_check", two)
     checked = checkup(H100, output=saved, format="table")
     doctor.check_all(checked)
@@ -299,7 +343,9 @@ def test_a_lost_gpu_moves_rows_and_comparison_to_new_processes(monkeypatch):
     monkeypatch.setattr(measure_row, "prepare", lost)
     monkeypatch.setattr(interleave, "compare_contenders", lost)
     monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
-    checked = replace(checkup(Machine(), budget=0.3), families={"matmul": command.families()["matmul"]})
+    checked = replace(
+        checkup(Machine(), budget=0.3), families={"matmul": command.families()["matmul"]}
+    )
     findings = statuses([*doctor.noise_check(checked), *doctor.large_check(checked)])
     assert findings["matmul bf16 128x128x128, torch"] == OK
     assert "one kernel against itself" in findings
@@ -315,11 +361,17 @@ def test_ctrl_c_keeps_the_findings_so_far(monkeypatch, capsys):
 
 
 def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):
-    few = {name: ops for name, ops in command.families().items() if name in ("elementwise", "matmul")}
+    few = {
+        name: ops for name, ops in command.families().items() if name in ("elementwise", "matmul")
+    }
     monkeypatch.setattr(command, "read_catalog", lambda *_, **__: command.Catalog(few, {}, ()))
     monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
     assert command.main(["doctor", "--device", "cpu", "--budget", "0.3"]) in (0, 1)
     streams = capsys.readouterr()
-    for said in ("one kernel against itself", "matmul bf16 128x128x128, torch", "copy bf16 1048576, torch"):
+    for said in (
+        "one kernel against itself",
+        "matmul bf16 128x128x128, torch",
+        "copy bf16 1048576, torch",
+    ):
         assert said in streams.out
     assert "checking: families" in streams.err

@@ -25,7 +25,9 @@ def flags_in_the_code():
     for path in (ROOT / "bench" / "harness").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Flag":
-                names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+                names = [
+                    part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)
+                ]
                 assert names, f"{path}:{node.lineno}: a flag without a name of its own"
                 found |= set(names)
     return found
@@ -36,12 +38,16 @@ def test_flags_in_the_code_and_entries_are_the_same():
 
 
 def titles_in_the_code():
-    """Return the titles of the tables: the first arguments of `Column(...)` and of the functions that return one."""
+    """Return the titles of the tables: the first arguments of `Column(...)` and of the functions
+    that return one.
+    """
     makers = {"Column", "words", "times", "rates", "megabytes", "numbers", "texts", "ratios"}
     for path in [*(ROOT / "bench").rglob("*.py"), *(ROOT / "results").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in makers:
-                yield from [first.value for first in node.args[:1] if isinstance(first, ast.Constant)]
+                yield from [
+                    first.value for first in node.args[:1] if isinstance(first, ast.Constant)
+                ]
 
 
 def test_explain_knows_every_column():
@@ -67,7 +73,9 @@ def test_explain_knows_every_remainder_of_a_profile():
 
 
 def test_explain_knows_every_verdict():
-    assert {comparison.FASTER, comparison.SLOWER, comparison.SAME, comparison.UNSURE} == set(VERDICTS)
+    assert {comparison.FASTER, comparison.SLOWER, comparison.SAME, comparison.UNSURE} == set(
+        VERDICTS
+    )
 
 
 @pytest.mark.parametrize("words", [FLAGS, ROWS, VERDICTS, BOUNDS, TERMS])
@@ -116,13 +124,15 @@ def test_explain_lists_every_term_with_its_meaning(capsys):
     lines = capsys.readouterr().out.splitlines()
     for words in KINDS.values():
         for name, word in words.items():
-            assert any(line.split()[: len(name.split())] == name.split() and word.meaning in line for line in lines), (
-                name
-            )
+            assert any(
+                line.split()[: len(name.split())] == name.split() and word.meaning in line
+                for line in lines
+            ), name
 
 
 @pytest.mark.parametrize(
-    "typed", ["ridge", "Ridge point", "roofline", "arithmetic intensity", "latency", "fp8", "bandwidth"]
+    "typed",
+    ["ridge", "Ridge point", "roofline", "arithmetic intensity", "latency", "fp8", "bandwidth"],
 )
 def test_terms_of_the_field_are_explained(typed):
     assert answer(typed)[0].startswith("term: ")
@@ -139,7 +149,10 @@ def test_terms_of_the_field_are_explained(typed):
         (("memory", "²"), "unknown term 'memory ²'"),
         (
             ("memory", "0%"),
-            "expected a bound (memory, compute, mixed, launch) and a percentage above 0, got 'memory 0%'",
+            (
+                "expected a bound (memory, compute, mixed, launch) and a percentage above 0, got "
+                "'memory 0%'"
+            ),
         ),
     ],
 )

@@ -1,4 +1,6 @@
-"""`python -m bench lecture`: statements, figures of this machine, the synchronize trap and the page."""
+"""`python -m bench lecture`: statements, figures of this machine, the synchronize trap and the
+page.
+"""
 
 import json
 import re
@@ -19,8 +21,28 @@ from roofline.commands.notes import SECTIONS, load_notes
 from tests.bench.commands import run_files
 
 CLAIMS = load_notes()["claims"]
-KEYS = ("section", "statement", "notes", "right", "verdict", "source", "measured", "unit", "flags", "command", "remark")
-TINY = {"layers": 1, "size": "64KiB", "n": 64, "m": 32, "step": "2x16", "parts": 2, "copied": "64KiB"}
+KEYS = (
+    "section",
+    "statement",
+    "notes",
+    "right",
+    "verdict",
+    "source",
+    "measured",
+    "unit",
+    "flags",
+    "command",
+    "remark",
+)
+TINY = {
+    "layers": 1,
+    "size": "64KiB",
+    "n": 64,
+    "m": 32,
+    "step": "2x16",
+    "parts": 2,
+    "copied": "64KiB",
+}
 
 
 @pytest.fixture
@@ -47,19 +69,30 @@ def test_a_section_without_rows_measures_only_code(capsys, runs):
     assert {row["section"] for row in rows.values()} == {SECTIONS[0]}
     assert all(tuple(row) == KEYS for row in rows.values())
     row = rows["4 x 8 in fp32"]
-    assert (row["notes"], row["right"], row["measured"], row["unit"]) == ("128 bytes (S2, S4)", "128", 128, "B")
+    assert (row["notes"], row["right"], row["measured"], row["unit"]) == (
+        "128 bytes (S2, S4)",
+        "128",
+        128,
+        "B",
+    )
     assert row["command"].endswith("; python -c 'import torch; print(torch.zeros(4, 8).nbytes)'")
 
 
 def test_measured_rows_are_one_ordinary_run(capsys, runs, tiny, monkeypatch):
-    few = [claim for claim in CLAIMS if claim["claim"] in ("intensity of ReLU", "intensity of square products")]
+    few = [
+        claim
+        for claim in CLAIMS
+        if claim["claim"] in ("intensity of ReLU", "intensity of square products")
+    ]
     monkeypatch.setattr(command, "load_notes", lambda: {"claims": few})
     code, printed = lecture(capsys, "--section", "3", "--quick")
     assert code == 0
     (path,) = run_files(runs)
     run = load_run(path)
     assert [record.op for record in run.records] == ["relu", "matmul"]
-    texts = [text.get_text() for text in ladder(run.environment, run.records, "light").axes[0].texts]
+    texts = [
+        text.get_text() for text in ladder(run.environment, run.records, "light").axes[0].texts
+    ]
     assert {"relu", "matmul"} <= set(texts)
     rows = {row["statement"]: row for row in printed["rows"]}
     assert rows["intensity of square products"]["measured"] == 64 / 6
@@ -75,7 +108,9 @@ def test_flagged_figures_are_marked_and_explained():
     row = {"verdict": "holds", "measured": 0.5, "unit": "%", "flags": ["preempted", "drifting"]}
     plain = row | {"flags": []}
     assert command.figure_text(row) == command.figure_text(plain) + " *"
-    assert command.summary([row, row]).endswith("; *: a measurement is flagged preempted, drifting.")
+    assert command.summary([row, row]).endswith(
+        "; *: a measurement is flagged preempted, drifting."
+    )
     assert command.summary([plain]).endswith("1 measured here.")
 
 
@@ -83,7 +118,9 @@ def test_flagged_figures_are_marked_and_explained():
 def test_every_figure_is_measured_and_the_page_is_self_contained(capsys, runs, tiny, tmp_path):
     code, printed = lecture(capsys, "-o", str(tmp_path / "lecture.html"))
     assert code == 0
-    missing = [row["statement"] for row in printed["rows"] if row["unit"] and row["measured"] is None]
+    missing = [
+        row["statement"] for row in printed["rows"] if row["unit"] and row["measured"] is None
+    ]
     assert missing == []
     page = (tmp_path / "lecture.html").read_text()
     assert page.count("data:image/svg+xml") == 4  # two pictures, each light and dark
@@ -123,7 +160,9 @@ def test_no_two_rows_are_the_same(kind, quick_sizes):
 def test_an_mfu_above_one_is_impossible(quick):
     rows = measured.synchronize_trap(cpu_device(1), 64, "fp32", 1.0)
     assert not any(row["possible"] for row in rows)
-    assert all(row["possible"] for row in measured.synchronize_trap(cpu_device(1), 64, "fp32", 1e18))
+    assert all(
+        row["possible"] for row in measured.synchronize_trap(cpu_device(1), 64, "fp32", 1e18)
+    )
 
 
 @pytest.mark.parametrize(

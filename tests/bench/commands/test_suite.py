@@ -19,10 +19,16 @@ def test_every_op_is_planned_at_all_its_default_shapes():
     cases = planned(["bf16"], families(), "cpu")
     for family, ops in families().items():
         for op in ops:
-            found = [case for name, planned_op, case in cases if (name, planned_op.name) == (family, op.name)]
+            found = [
+                case
+                for name, planned_op, case in cases
+                if (name, planned_op.name) == (family, op.name)
+            ]
             assert len(found) == (len(op.default_shapes["cpu"]) if op.is_in_suite else 0), op.name
             assert {case.dtype for case in found} == ({"bf16"} if op.is_in_suite else set())
-    assert [op.name for ops in families().values() for op in ops if not op.is_in_suite] == ["decode-step"]
+    assert [op.name for ops in families().values() for op in ops if not op.is_in_suite] == [
+        "decode-step"
+    ]
 
 
 def test_the_largest_case_of_every_op_comes_first():
@@ -44,7 +50,10 @@ def test_an_unknown_dtype_suggests_the_nearest(capsys):
 def test_a_short_run_saves_one_file_and_a_plot(capsys, runs):
     keep_ceilings(runs)
     words = ["--device", "cpu", "--budget", "1", "--format", "json", "-q", "--provider", "torch"]
-    assert command.main(["suite", *words]) in (0, 2)  # 2: a busy machine finishes no row in a second
+    assert command.main(["suite", *words]) in (
+        0,
+        2,
+    )  # 2: a busy machine finishes no row in a second
     document = json.loads(capsys.readouterr().out)
     assert document["environment"]["argv"][:4] == ["python", "-m", "bench", "suite"]
     assert {record["op"] for record in document["records"]} >= {"matmul", "dot", "gelu", "matvec"}
@@ -64,7 +73,12 @@ def no_roof(monkeypatch):
 @pytest.mark.usefixtures("no_roof")
 @pytest.mark.parametrize("quiet", [[], ["-q"]])
 def test_without_a_roof_there_is_a_note_and_no_plot(capsys, runs, quiet):
-    assert command.main(["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", *quiet]) == 2
+    assert (
+        command.main(
+            ["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", *quiet]
+        )
+        == 2
+    )
     out, err = capsys.readouterr()
     assert "saved: " in out
     assert "plot: " not in out
@@ -75,7 +89,17 @@ def test_without_a_roof_there_is_a_note_and_no_plot(capsys, runs, quiet):
 
 @pytest.mark.usefixtures("no_roof")
 def test_a_requested_plot_needs_a_roof_but_the_table_does_not(capsys, runs, tmp_path):
-    words = ["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", "--plot", str(tmp_path / "a.png")]
+    words = [
+        "suite",
+        "--budget",
+        "0.001",
+        "--provider",
+        "torch",
+        "--device",
+        "cpu",
+        "--plot",
+        str(tmp_path / "a.png"),
+    ]
     assert command.main(words) == 2
     out, err = capsys.readouterr()
     assert "saved: " in out

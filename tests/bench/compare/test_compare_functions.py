@@ -1,4 +1,6 @@
-"""`python -m bench compare a.py:f b.py:f`: a user's functions on the same arguments, without an op."""
+"""`python -m bench compare a.py:f b.py:f`: a user's functions on the same arguments, without an
+op.
+"""
 
 import json
 
@@ -66,7 +68,10 @@ def test_functions_take_what_make_inputs_of_either_file_returns(files, capsys):
 
 
 def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
-    assert compare("old.py:f", "old.py:wrong", "--shape", "8x4", "--dtype", "fp64", "-o", "run.jsonl") == 1
+    assert (
+        compare("old.py:f", "old.py:wrong", "--shape", "8x4", "--dtype", "fp64", "-o", "run.jsonl")
+        == 1
+    )
     baseline, wrong = load_run(files / "run.jsonl").records
     assert (baseline.case, baseline.dtype) == ("8x4,8x4", "fp64")
     assert (wrong.status, "differs from the baseline's" in wrong.reason) == ("invalid", True)
@@ -83,7 +88,10 @@ def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
         (["old.py:f", "nowhere.py:f"], "there is no file nowhere.py"),
         (["old.py:f"], "expected at least two functions, got only old.py:f"),
         (["old.py:f", "new.py:f", "--op", "gelu"], "functions are compared without --op"),
-        (["old.py:f", "new.py:f", "--baseline", "torch"], "--baseline torch must be one of old.py:f, new.py:f"),
+        (
+            ["old.py:f", "new.py:f", "--baseline", "torch"],
+            "--baseline torch must be one of old.py:f, new.py:f",
+        ),
     ],
 )
 def test_functions_that_cannot_be_compared_end_with_one_line(files, capsys, words, message):

@@ -1,4 +1,6 @@
-"""`python -m bench compare` on small CPU cases with providers made by tests: rows, records, exit codes."""
+"""`python -m bench compare` on small CPU cases with providers made by tests: rows, records, exit
+codes.
+"""
 
 import json
 
@@ -66,10 +68,14 @@ def provide(monkeypatch):
     def use(**functions):
         def load(name, op, family, device):
             function = functions[name.replace("-", "_")]
-            return Provider(name, function, takes_out=True, refuses_with=(ProviderUnavailableError,))
+            return Provider(
+                name, function, takes_out=True, refuses_with=(ProviderUnavailableError,)
+            )
 
         monkeypatch.setattr(measure_row, "load", load)
-        monkeypatch.setattr(rows, "unavailable", lambda *_: None)  # a function of a test runs anywhere
+        monkeypatch.setattr(
+            rows, "unavailable", lambda *_: None
+        )  # a function of a test runs anywhere
 
     return use
 
@@ -105,7 +111,11 @@ def test_a_slower_provider_exits_with_1(capsys, provide):
     assert found["summary"]["exit_code"] == 1
     (row,) = found["rows"]
     assert (row["op"], row["dtype"], row["case"]) == ("relu", "fp32", "4096")
-    assert (row["baseline"], row["candidate"], row["verdict"]) == ("torch", "torch-compile", "SLOWER")
+    assert (row["baseline"], row["candidate"], row["verdict"]) == (
+        "torch",
+        "torch-compile",
+        "SLOWER",
+    )
     assert row["ci95"][0] > 2
     assert row["ci95"][0] <= row["ratio"] <= row["ci95"][1]
     assert "beyond the margin" in row["reason"]
@@ -118,7 +128,9 @@ def test_a_slower_provider_exits_with_1(capsys, provide):
 def test_the_named_baseline_is_used_at_any_position(capsys, provide, providers):
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", providers, "--baseline", "torch-compile")
-    assert [(row["baseline"], row["verdict"]) for row in found["rows"]] == [("torch-compile", "FASTER")]
+    assert [(row["baseline"], row["verdict"]) for row in found["rows"]] == [
+        ("torch-compile", "FASTER")
+    ]
     assert found["summary"]["exit_code"] == 0  # a faster provider is not a regression
 
 
@@ -135,7 +147,9 @@ def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):
 
     def jittering(*arguments, **options):
         rounds = run_rounds(*arguments, **options)
-        rounds.slots[1] = [(slot[0] * 10 ** (1 - 2 * (index % 2)),) for index, slot in enumerate(rounds.slots[0])]
+        rounds.slots[1] = [
+            (slot[0] * 10 ** (1 - 2 * (index % 2)),) for index, slot in enumerate(rounds.slots[0])
+        ]
         return rounds
 
     monkeypatch.setattr(turns, "run_rounds", jittering)
@@ -158,7 +172,9 @@ def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):
 )
 def test_a_bad_provider_is_left_out_with_its_reason(capsys, provide, make, code, broken, reason):
     provide(torch=same, torch_compile=make(), triton_v1=same)
-    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=code)
+    found = document(
+        capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=code
+    )
     assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
     (left,) = found["unmatched"]
     assert (left["provider"], left["broken"]) == ("torch-compile", broken)
@@ -171,7 +187,9 @@ def test_nothing_is_compared_if_the_baseline_fails(capsys, provide, baseline, co
     calls = []
     provide(torch=baseline, torch_compile=lambda x, out: calls.append(None) or same(x, out))
     assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == code
-    assert bool(calls) == (baseline.__name__ == "relu")  # nothing is spent on the others before the baseline is right
+    assert bool(calls) == (
+        baseline.__name__ == "relu"
+    )  # nothing is spent on the others before the baseline is right
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -189,13 +207,22 @@ def test_paired_samples_are_saved_in_order(capsys, runs, provide):
     document(capsys, "--provider", "torch,torch-compile", "--margin", "90%", "--seed", "3")
     (saved,) = commands.run_files(runs)
     records, settings = load_run(saved).records, load_run(saved).environment.settings
-    assert [settings[name] for name in ("baseline", "margin", "rounds", "seed")] == ["torch", 0.9, 25, 3]
+    assert [settings[name] for name in ("baseline", "margin", "rounds", "seed")] == [
+        "torch",
+        0.9,
+        25,
+        3,
+    ]
     assert [record.provider for record in records] == ["torch", "torch-compile"]
     for record in records:
         assert (record.status, len(record.samples_s)) == ("ok", 25)
         assert set(record.verified) == {"before", "after"}
         pairing = record.interleaved
-        assert (pairing["rounds"], pairing["samples_per_round"], pairing["is_fixed"]) == (25, 1, True)
+        assert (pairing["rounds"], pairing["samples_per_round"], pairing["is_fixed"]) == (
+            25,
+            1,
+            True,
+        )
         assert pairing["with"] == ["torch", "torch-compile"]
     assert len({record.launches_per_sample for record in records}) == 1
     code, out, _ = commands.show(saved)
@@ -205,24 +232,34 @@ def test_paired_samples_are_saved_in_order(capsys, runs, provide):
 
 def test_a_saved_run_keeps_its_baseline_and_margin(capsys, runs, provide):
     provide(torch=same, torch_compile=slow)
-    assert compare(*CASE, *ROUNDS, "-q", "--provider", "torch-compile,torch", "--margin", "20%") == 0
+    assert (
+        compare(*CASE, *ROUNDS, "-q", "--provider", "torch-compile,torch", "--margin", "20%") == 0
+    )
     capsys.readouterr()
     assert results.main(["compare", "latest", "--by", "provider", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["summary"]["margin"] == 0.2
-    assert (found["rows"][0]["baseline"], found["rows"][0]["candidate"]) == ("torch-compile", "torch")
+    assert (found["rows"][0]["baseline"], found["rows"][0]["candidate"]) == (
+        "torch-compile",
+        "torch",
+    )
 
 
 def test_a_comparison_can_be_plotted(capsys, provide, tmp_path):
     provide(torch=same, torch_compile=slow)
     path = tmp_path / "compare.svg"
-    assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile", "-o", path) in (0, 1)
+    assert compare(
+        *CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile", "-o", path
+    ) in (0, 1)
     assert "torch-compile" in path.read_text() or path.stat().st_size > 5000
 
 
 def test_verbose_reports_baseline_and_samples_of_each_provider(capsys, provide):
     provide(torch=same, torch_compile=same)
-    assert command.main(["compare", *CASE, *ROUNDS, "--provider", "torch,torch-compile", "-v"]) in (0, 1)
+    assert command.main(["compare", *CASE, *ROUNDS, "--provider", "torch,torch-compile", "-v"]) in (
+        0,
+        1,
+    )
     err = capsys.readouterr().err
     assert "baseline: torch, the first provider" in err
     assert "relu 4096 fp32 torch-compile: 25 samples" in err
@@ -247,17 +284,29 @@ def test_ctrl_c_keeps_the_finished_cases(capsys, runs, provide, monkeypatch):
 
 REFUSED = [
     ("--op relu --provider torch,torch --margin nan", "argument --margin: expected a fraction"),
-    ("--op relu --provider torch,torch --rounds 5", "argument --rounds: '5' must be a whole number from 6"),
+    (
+        "--op relu --provider torch,torch --rounds 5",
+        "argument --rounds: '5' must be a whole number from 6",
+    ),
     ("--op relu --provider torch,torch --budget 0", "argument --budget: '0' must be"),
     ("--op relu --provider torch", "expected at least two providers, got only torch"),
     ("--op relu --baseline torch", "expected at least two providers, got only torch"),
     ("--op relu", "expected at least two providers, got none"),
     ("--provider torch,torch", "expected --op"),
     ("--op nosuch --provider torch,torch", "unknown op 'nosuch'; choose from "),
-    ("--op relu --provider torch,nosuch", "unknown provider 'nosuch' for elementwise; choose from "),
-    ("--op relu --provider torch,torch-compile --baseline nosuch", "unknown provider 'nosuch' for elementwise"),
+    (
+        "--op relu --provider torch,nosuch",
+        "unknown provider 'nosuch' for elementwise; choose from ",
+    ),
+    (
+        "--op relu --provider torch,torch-compile --baseline nosuch",
+        "unknown provider 'nosuch' for elementwise",
+    ),
     ("--op relu --provider torch,torch --layout nt", "--layout does not apply to relu"),
-    ("--op relu --provider torch,torch --fail-on never", "argument --fail-on: invalid choice: 'never'"),
+    (
+        "--op relu --provider torch,torch --fail-on never",
+        "argument --fail-on: invalid choice: 'never'",
+    ),
 ]
 
 

@@ -1,4 +1,6 @@
-"""Comparisons in worker processes: the provider that ends a worker is found, and the others go on."""
+"""Comparisons in worker processes: the provider that ends a worker is found, and the others go
+on.
+"""
 
 import json
 
@@ -19,7 +21,15 @@ CASE = Case.of("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, OPTIONS, {"layout"
 
 
 def record(provider, status="ok"):
-    return Record(op="matmul", provider=provider, dtype="bf16", shape={"m": 16}, case="16", status=status, median_s=1.0)
+    return Record(
+        op="matmul",
+        provider=provider,
+        dtype="bf16",
+        shape={"m": 16},
+        case="16",
+        status=status,
+        median_s=1.0,
+    )
 
 
 class DyingWorkers:
@@ -46,36 +56,59 @@ class DyingWorkers:
             ["torch", "a", "b", "c"],
             ("a", "c"),
             [["torch", "a", "b", "c"], ["torch", "b", "c"], ["torch", "b"]],
-            [("torch#", "ok", None), ("a#", "failed", "a died"), ("b#", "ok", None), ("c#", "failed", "c died")],
+            [
+                ("torch#", "ok", None),
+                ("a#", "failed", "a died"),
+                ("b#", "ok", None),
+                ("c#", "failed", "c died"),
+            ],
         ),
         (
             ["a", "torch", "b"],
             ("a",),
             [["a", "torch", "b"]],
             [("a#", "failed", "a died")]
-            + [(name, "skipped", "nothing to compare with: a# failed: a died") for name in ("torch#", "b#")],
+            + [
+                (name, "skipped", "nothing to compare with: a# failed: a died")
+                for name in ("torch#", "b#")
+            ],
         ),
         (
             ["torch", "a"],
             ("a",),
             [["torch", "a"]],
-            [("torch#", "skipped", "nothing to compare with: a# failed: a died"), ("a#", "failed", "a died")],
+            [
+                ("torch#", "skipped", "nothing to compare with: a# failed: a died"),
+                ("a#", "failed", "a died"),
+            ],
         ),
         (
             ["torch", "a"],
             (None,),
             [["torch", "a"]],
-            [("torch#", "failed", "None died"), ("a#", "skipped", "nothing to compare with: torch# failed: None died")],
+            [
+                ("torch#", "failed", "None died"),
+                ("a#", "skipped", "nothing to compare with: torch# failed: None died"),
+            ],
         ),
     ],
-    ids=["two break", "the baseline breaks", "only the baseline is left", "no provider is to blame"],
+    ids=[
+        "two break",
+        "the baseline breaks",
+        "only the baseline is left",
+        "no provider is to blame",
+    ],
 )
-def test_providers_that_end_the_worker_are_left_out_one_by_one(monkeypatch, names, broken, calls, expected):
+def test_providers_that_end_the_worker_are_left_out_one_by_one(
+    monkeypatch, names, broken, calls, expected
+):
     rows = [Row(OPS[0], CASE, name, label=f"{name}#") for name in names]
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
     policy = ComparePolicy(0.02, rows=12, deadline=100.0)
-    records = interleave_safely(rows, cpu_device(), None, policy, None, 60.0, lambda text: None, in_worker=True)
+    records = interleave_safely(
+        rows, cpu_device(), None, policy, None, 60.0, lambda text: None, in_worker=True
+    )
     assert workers.asked == calls
     assert [(made.provider, made.status, made.reason) for made in records] == expected
 
@@ -148,12 +181,26 @@ def mine(tmp_path, runs):
 
 
 def compare(*words):
-    words = ("--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--rounds", "25", *words)
+    words = (
+        "--op",
+        "relu",
+        "--dtype",
+        "fp32",
+        "--shape",
+        "4096",
+        "--device",
+        "cpu",
+        "--rounds",
+        "25",
+        *words,
+    )
     return commands.finish(commands.start("bench", "compare", "--format", "json", *map(str, words)))
 
 
 def outcomes(mine, *names, timeout="20"):
-    """Compare functions with `torch`; return the compared functions, and the reasons of the others by name."""
+    """Compare functions with `torch`; return the compared functions, and the reasons of the others
+    by name.
+    """
     providers = ",".join(["torch", *(f"{mine}:{name}" for name in names)])
     code, out, err = compare("--provider", providers, "--timeout", timeout, "--margin", "90%")
     assert code == 1, err
@@ -165,7 +212,14 @@ def outcomes(mine, *names, timeout="20"):
 
 @pytest.mark.exhaustive
 def test_a_broken_function_fails_only_its_own_row(mine):
-    broken = ("crash_in_its_turn", "kill_its_parent", "loop", "interrupt", "leave_in_its_turn", "return_nothing")
+    broken = (
+        "crash_in_its_turn",
+        "kill_its_parent",
+        "loop",
+        "interrupt",
+        "leave_in_its_turn",
+        "return_nothing",
+    )
     compared, reasons = outcomes(mine, "loud", *broken, "nosuch", "v1", timeout="4")
     assert compared == ["loud", "v1"]
     left_at = MINE[: MINE.index("sys.exit")].count("\n") + 1
@@ -193,7 +247,15 @@ def test_the_timeout_limits_a_call_rather_than_the_comparison(mine):
 
 
 def test_missing_providers_are_a_one_line_error(mine, capsys):
-    words = ["compare", "--op", "relu", "--device", "cpu", "--provider", f"{mine}:nosuch,/nosuch.py:f"]
+    words = [
+        "compare",
+        "--op",
+        "relu",
+        "--device",
+        "cpu",
+        "--provider",
+        f"{mine}:nosuch,/nosuch.py:f",
+    ]
     assert main(words) == 2
     err = capsys.readouterr().err
     assert f"{mine} has no 'nosuch'" in err

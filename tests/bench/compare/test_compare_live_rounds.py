@@ -18,7 +18,14 @@ KINDS = {
     "noise": {"noise": 0.01},
     "drift": {"noise": 0.01, "drift": 0.03, "drift_s": 2.0},
     "correlated": {"noise": 0.02, "correlation": 0.7},
-    "all": {"noise": 0.01, "correlation": 0.5, "slow_share": 0.3, "slow_by": 0.08, "drift": 0.03, "drift_s": 2.0},
+    "all": {
+        "noise": 0.01,
+        "correlation": 0.5,
+        "slow_share": 0.3,
+        "slow_by": 0.08,
+        "drift": 0.03,
+        "drift_s": 2.0,
+    },
 }
 
 
@@ -30,7 +37,10 @@ def verdicts_of(kind, change, trials, margin=0.01, budget_s=10.0):
     """Return the verdicts of comparisons whose candidate is slower by `change`."""
     found = []
     for seed in range(trials):
-        device, policy = SimulatedDevice(seed=seed, **KINDS[kind]), ComparePolicy(margin, budget_s=budget_s, seed=seed)
+        device, policy = (
+            SimulatedDevice(seed=seed, **KINDS[kind]),
+            ComparePolicy(margin, budget_s=budget_s, seed=seed),
+        )
         rounds = rounds_of(device, 1.0, 1 + change, policy=policy)
         found.append(rounds.comparison(1, policy).verdict)
     return found
@@ -46,7 +56,9 @@ def test_false_verdicts_of_equal_functions_stay_below_5_percent(kind):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "change"), [("noise", 0.02), ("drift", -0.02), ("all", 0.02)])
 def test_a_change_of_2_percent_is_detected(kind, change):
-    assert verdicts_of(kind, change, TRIALS).count(SLOWER if change > 0 else FASTER) >= 0.95 * TRIALS
+    assert (
+        verdicts_of(kind, change, TRIALS).count(SLOWER if change > 0 else FASTER) >= 0.95 * TRIALS
+    )
 
 
 @pytest.mark.exhaustive
@@ -71,13 +83,21 @@ def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
     ids=["told so", "drift", "two speeds"],
 )
 def test_noisy_rounds_need_more_rounds_for_a_verdict(device, options):
-    found = rounds_of(SimulatedDevice(noise=0.005, **device), 1.0, 2.0, policy=ComparePolicy(0.01), **options)
+    found = rounds_of(
+        SimulatedDevice(noise=0.005, **device), 1.0, 2.0, policy=ComparePolicy(0.01), **options
+    )
     assert (found.count, found.is_clear) == (MIN_DISTURBED_ROUNDS, True)
 
 
 def test_contenders_exchange_copies_every_fifth_round():
     device, at = SimulatedDevice(noise=0.01), []
-    rounds_of(device, 1.0, 1.5, policy=ComparePolicy(0.01, rounds=12), exchange=lambda: at.append(device.seconds))
+    rounds_of(
+        device,
+        1.0,
+        1.5,
+        policy=ComparePolicy(0.01, rounds=12),
+        exchange=lambda: at.append(device.seconds),
+    )
     rounds_s = 2.5 * device.launch_s * device.launches_per_sample
     assert [round(seconds / rounds_s) for seconds in at] == [0, 5, 10]
 
@@ -108,14 +128,23 @@ def test_a_budget_of_zero_still_gives_an_interval():
 def test_a_deadline_includes_the_preparation():
     for prepared_s, rounds_s in ((0.0, 2.0), (1.5, 0.5)):
         device = SimulatedDevice(noise=0.05, seconds=prepared_s)
-        found = rounds_of(device, 1.0, 1.0, policy=ComparePolicy(0.001, budget_s=math.inf, deadline=2.0))
+        found = rounds_of(
+            device, 1.0, 1.0, policy=ComparePolicy(0.001, budget_s=math.inf, deadline=2.0)
+        )
         assert found.seconds == pytest.approx(rounds_s, abs=0.01)
-    found = rounds_of(SimulatedDevice(seconds=3.0), 1.0, 1.0, policy=ComparePolicy(0.001, deadline=2.0))
+    found = rounds_of(
+        SimulatedDevice(seconds=3.0), 1.0, 1.0, policy=ComparePolicy(0.001, deadline=2.0)
+    )
     assert found.count == 6  # the deadline has passed, but an interval is still possible
 
 
 def test_rounds_never_exceed_the_maximum():
-    found = rounds_of(SimulatedDevice(noise=0.05, launch_s=1e-9), 1.0, 1.0, policy=ComparePolicy(1e-6, budget_s=1e9))
+    found = rounds_of(
+        SimulatedDevice(noise=0.05, launch_s=1e-9),
+        1.0,
+        1.0,
+        policy=ComparePolicy(1e-6, budget_s=1e9),
+    )
     assert found.count == MAX_ROUNDS
     assert not found.is_clear
 
@@ -131,7 +160,12 @@ def test_fixed_rounds_have_an_uncorrected_interval():
 def test_more_rows_in_the_table_need_more_rounds():
     def rounds(rows):
         return sum(
-            rounds_of(SimulatedDevice(seed=seed, noise=0.01), 1.0, 1.025, policy=ComparePolicy(0.01, rows=rows)).count
+            rounds_of(
+                SimulatedDevice(seed=seed, noise=0.01),
+                1.0,
+                1.025,
+                policy=ComparePolicy(0.01, rows=rows),
+            ).count
             for seed in range(30)
         )
 
@@ -185,7 +219,9 @@ def test_rounds_end_if_the_baseline_fails():
 def test_the_clock_is_read_after_each_turn():
     contenders, _ = spies()
     readings = iter(range(1000))
-    found = run_rounds(contenders, ComparePolicy(0.01, rounds=10), clock_hz=lambda: float(next(readings)))
+    found = run_rounds(
+        contenders, ComparePolicy(0.01, rounds=10), clock_hz=lambda: float(next(readings))
+    )
     assert sorted(clock for clocks in found.clocks_hz for clock in clocks) == list(range(30))
 
 

@@ -48,8 +48,17 @@ class World:
         names, records = [row.blank().provider for row in rows], []
         for at, row in enumerate(rows):
             samples_s = tuple(slot[0] for slot in rounds.slots[at])
-            taken = {"samples_s": samples_s, "median_s": median(samples_s), "ci95_s": median_ci95(samples_s)}
-            taken |= {"launches_per_sample": 10, "method": "host", "cache": "cold", "converged": True}
+            taken = {
+                "samples_s": samples_s,
+                "median_s": median(samples_s),
+                "ci95_s": median_ci95(samples_s),
+            }
+            taken |= {
+                "launches_per_sample": 10,
+                "method": "host",
+                "cache": "cold",
+                "converged": True,
+            }
             paired = turns.pairing(rounds, policy, at, names)
             records.append(replace(row.blank(), status="ok", interleaved=paired, **taken))
         return records
@@ -67,7 +76,9 @@ def world(runs, monkeypatch):
 
 def compare_all(capsys, *words, op="relu"):
     """Compare on the CPU and return the JSON document."""
-    code = command.main(["compare", "--op", op, "--device", "cpu", "--format", "json", "-q", *map(str, words)])
+    code = command.main(
+        ["compare", "--op", op, "--device", "cpu", "--format", "json", "-q", *map(str, words)]
+    )
     assert code in (0, 1)
     return json.loads(capsys.readouterr().out)
 
@@ -75,8 +86,19 @@ def compare_all(capsys, *words, op="relu"):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_verdicts_are_corrected_for_all_rows_of_the_table(capsys, world, seed):
-    """At p = 0.05 per row, half of 12 rows of +3 % under 2 % noise would not reach the corrected level."""
-    words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--provider", "torch,torch", "--seed", 1000 * seed)
+    """At p = 0.05 per row, half of 12 rows of +3 % under 2 % noise would not reach the corrected
+    level.
+    """
+    words = (
+        "--dtype",
+        "fp32",
+        "--shape",
+        ",".join(SHAPES),
+        "--provider",
+        "torch,torch",
+        "--seed",
+        1000 * seed,
+    )
     found = compare_all(capsys, *words, "--margin", "1%")
     assert [row["verdict"] for row in found["rows"]] == ["SLOWER"] * 12
 
@@ -93,7 +115,16 @@ def test_the_budget_includes_preparing(capsys, world):
 
 def test_unused_time_goes_to_the_other_cases(capsys, world, monkeypatch):
     """The first of three cases is clear immediately; the other two share the remaining time."""
-    words = ("--dtype", "fp32", "--shape", ",".join(SHAPES[:3]), "--budget", "6", "--provider", "torch,torch")
+    words = (
+        "--dtype",
+        "fp32",
+        "--shape",
+        ",".join(SHAPES[:3]),
+        "--budget",
+        "6",
+        "--provider",
+        "torch,torch",
+    )
 
     def first_at_once(rows, device, ceilings, policy, budget):
         policy = replace(policy, rounds=None if world.shares else 6)
@@ -107,7 +138,9 @@ def test_unused_time_goes_to_the_other_cases(capsys, world, monkeypatch):
 
 def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
     world.prepare_s = 30.0
-    compare_all(capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%", "--provider", "torch,torch")
+    compare_all(
+        capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%", "--provider", "torch,torch"
+    )
     assert world.shares == pytest.approx([30 + 10], abs=0.2)
 
 
@@ -115,7 +148,10 @@ def outcome(capsys, *words, op="relu"):
     """Return the compared cases, and side, dtype, case, status and reason of the others."""
     found = compare_all(capsys, "--rounds", "6", "--provider", "torch,torch", *words, op=op)
     assert found["summary"]["broken"] == 0
-    left = [(one["side"], one["dtype"], one["case"], one["status"], one["reason"]) for one in found["unmatched"]]
+    left = [
+        (one["side"], one["dtype"], one["case"], one["status"], one["reason"])
+        for one in found["unmatched"]
+    ]
     return [(row["dtype"], row["case"]) for row in found["rows"]], left
 
 
@@ -143,7 +179,10 @@ def test_a_case_that_takes_too_long_is_a_skipped_row(capsys, quick, monkeypatch)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", f"{2**21},1024")
     assert compared == [("fp32", "1024")]
     text = "estimated 173.6 days for this case (11.57 days per launch) exceeds the 10 s limit"
-    assert [row[4].split("; use --budget")[0] for row in left] == [f"skipped: {text}", f"{NOTHING}{text}"]
+    assert [row[4].split("; use --budget")[0] for row in left] == [
+        f"skipped: {text}",
+        f"{NOTHING}{text}",
+    ]
 
 
 def test_running_out_of_memory_for_inputs_is_a_skipped_row(capsys, quick, monkeypatch):
@@ -151,7 +190,9 @@ def test_running_out_of_memory_for_inputs_is_a_skipped_row(capsys, quick, monkey
 
     def limited(op, case, *others):
         if case.shape["n"] == 2048:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"
+            )
         return make_sets(op, case, *others)
 
     monkeypatch.setattr(measure_row, "make_sets", limited)
@@ -162,8 +203,22 @@ def test_running_out_of_memory_for_inputs_is_a_skipped_row(capsys, quick, monkey
 
 def test_compare_without_a_possible_case_is_a_one_line_error(capsys, quick, monkeypatch):
     monkeypatch.setattr(Budget, "call_s", lambda self, op, case: 1e6)
-    words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", f"{2**21},{2**20}"]
+    words = [
+        "compare",
+        "--op",
+        "relu",
+        "--device",
+        "cpu",
+        "-q",
+        "--dtype",
+        "fp32",
+        "--shape",
+        f"{2**21},{2**20}",
+    ]
     assert command.main([*words, "--provider", "torch,torch"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "nothing could be compared: baseline: relu 2097152 fp32 torch uniform: skipped: estimated 173.6 days" in err
+    assert (
+        "nothing could be compared: baseline: relu 2097152 fp32 torch uniform: skipped: estimated "
+        "173.6 days" in err
+    )

@@ -52,13 +52,18 @@ def begin(contenders):
 def test_providers_share_memory_through_separate_tensors():
     copies = SharedCopies(ROW, cpu_device())
     first, second = (copies.views()[0] for _ in range(2))
-    places = [[(data.inputs[0].data_ptr(), data.out.data_ptr()) for data in sets] for sets in (first, second)]
+    places = [
+        [(data.inputs[0].data_ptr(), data.out.data_ptr()) for data in sets]
+        for sets in (first, second)
+    ]
     assert places[0] == places[1]
     assert len(set(places[0])) == len(first) > 1
     assert first[0].out is not second[0].out  # who gives a tensor other memory changes its own only
 
 
-@pytest.mark.parametrize(("copies", "providers", "starts"), [(8, 2, [0, 4]), (9, 3, [0, 3, 6]), (1, 2, [0, 0])])
+@pytest.mark.parametrize(
+    ("copies", "providers", "starts"), [(8, 2, [0, 4]), (9, 3, [0, 3, 6]), (1, 2, [0, 0])]
+)
 def test_turns_start_at_copies_as_far_apart_as_possible(copies, providers, starts):
     began = []
 
@@ -98,7 +103,10 @@ def test_a_provider_too_slow_for_the_time_left_is_skipped(monkeypatch, call_s, l
     records = interleave([ROW, ROW], device, None, ComparePolicy(0.01), budget)
     assert timed == ([] if needed else [2])
     if needed:
-        assert any(f"at least {needed} (2 s per call), {left_s:g} s are left" in record.reason for record in records)
+        assert any(
+            f"at least {needed} (2 s per call), {left_s:g} s are left" in record.reason
+            for record in records
+        )
 
 
 def test_similar_providers_get_equal_launches_per_sample():
@@ -134,13 +142,17 @@ def test_exchanged_copies_stay_as_far_apart_as_possible():
             plain.slot()
         starts.append((seen["first"], seen["second"]))
     assert all(abs(first - second) == 6 for first, second in starts)
-    assert [min(pair) for pair in starts] == [turn % 6 for turn in range(20)]  # each copy is used as rarely as before
+    assert [min(pair) for pair in starts] == [
+        turn % 6 for turn in range(20)
+    ]  # each copy is used as rarely as before
     assert 4 <= sum(first < second for first, second in starts) <= 16
     assert 4 <= sum(made[index] == "first" for index in range(0, 40, 2)) <= 16
 
 
 def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
-    """Memory placement changes a short launch by up to 2 %, which would look like a code change if it were fixed."""
+    """Memory placement changes a short launch by up to 2 %, which would look like a code change if
+    it were fixed.
+    """
     now, moved, retained = [0.0], [], []
 
     def move(copy):
@@ -148,14 +160,26 @@ def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
         moved.append(copy)
 
     monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
-    both = [Plain([lambda: None] * 4, new_call=lambda copy: lambda: retained.append(copy)) for _ in range(2)]
+    both = [
+        Plain([lambda: None] * 4, new_call=lambda copy: lambda: retained.append(copy))
+        for _ in range(2)
+    ]
     begin(both)
     for contender in both:
         contender.move = move
     exchange = Exchange(both, seed=1)
     exchange()
     assert sorted(moved) == [0, 1, 2, 3]
-    assert sorted(retained) == [0, 0, 1, 1, 2, 2, 3, 3]  # untimed calls replace the retained results
+    assert sorted(retained) == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]  # untimed calls replace the retained results
     now[0] += 3.9
     exchange()
     assert len(moved) == 4
@@ -177,7 +201,9 @@ def test_each_graph_is_verified_from_its_first_copy(monkeypatch):
     checks, calls = [], [lambda: None] * 4
     sampler = samplers.HostSampler(calls, 1)
     monkeypatch.setattr(
-        samplers, "make_sampler", lambda calls, device, limits, refusal, reading: checks.append(refusal) or sampler
+        samplers,
+        "make_sampler",
+        lambda calls, device, limits, refusal, reading: checks.append(refusal) or sampler,
     )
     both = [Plain(calls), Plain(calls)]
     for plain in both:

@@ -1,7 +1,8 @@
-"""A repository with two revisions of one kernel: the slower one fails `results compare --by git`, the same one passes.
+"""A repository with two revisions of one kernel: the slower one fails `results compare --by git`,
+the same one passes.
 
-The repository is the user's own, and not that of the code which measures. The samples are replaced by written ones, so
-a busy machine changes no verdict.
+The repository is the user's own, and not that of the code which measures. The samples are replaced
+by written ones, so a busy machine changes no verdict.
 """
 
 import json
@@ -24,7 +25,18 @@ def gelu(x, out):
 """
 SLOWER = FIRST + "    for _ in range(31):\n        torch.ops.aten.gelu.out(x, out=out)\n"
 COMMENT = FIRST + "    # as fast as before\n"
-MEASURE = ["--op", "gelu", "--dtype", "fp32", "--shape", "16384", "--cache", "warm", "--provider", "kernel.py:gelu"]
+MEASURE = [
+    "--op",
+    "gelu",
+    "--dtype",
+    "fp32",
+    "--shape",
+    "16384",
+    "--cache",
+    "warm",
+    "--provider",
+    "kernel.py:gelu",
+]
 LAUNCH_S = {"first": 1e-5, "slower": 3e-4, "comment": 1e-5}
 """Seconds per launch that replace the samples of each revision."""
 
@@ -34,12 +46,17 @@ class Repository:
 
     def __init__(self, folder):
         self.folder = folder
-        self.environment = os.environ | {"PYTHONPATH": str(commands.ROOT), "ROOFMARK_RUNS": str(folder / "runs")}
+        self.environment = os.environ | {
+            "PYTHONPATH": str(commands.ROOT),
+            "ROOFMARK_RUNS": str(folder / "runs"),
+        }
         self.git("init", "--quiet")
 
     def git(self, *words):
         identity = ["-c", "user.name=A User", "-c", "user.email=user@example.com"]
-        done = subprocess.run(["git", *identity, *words], cwd=self.folder, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", *identity, *words], cwd=self.folder, check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     def write(self, text, name="kernel.py"):
@@ -57,12 +74,19 @@ class Repository:
     def python(self, module, *words):
         command = [sys.executable, "-m", module, *words]
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
 
     def measure(self, tag):
         self.git("checkout", "--quiet", tag)
-        done = self.python("bench.elementwise", *commands.arguments([*MEASURE, "--output", f"{tag}.jsonl"]))
+        done = self.python(
+            "bench.elementwise", *commands.arguments([*MEASURE, "--output", f"{tag}.jsonl"])
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return commands.lines_of(self.folder / f"{tag}.jsonl")[1]
 
@@ -71,15 +95,24 @@ class Repository:
         return self.python("results", "compare", f"{a}.jsonl", f"{b}.jsonl", *words)
 
     def rewrite(self, name, launch_s):
-        """Replace the samples of a run by quiet ones, 1 % apart, and save a second run of the same code."""
+        """Replace the samples of a run by quiet ones, 1 % apart, and save a second run of the same
+        code.
+        """
         environment, record = commands.lines_of(self.folder / f"{name}.jsonl")
         samples_s = [launch_s * (1 + index % 3 / 100) for index in range(60)]
         middle_s = launch_s * 1.01
-        record |= {"samples_s": samples_s, "visits": [20, 20, 20], "median_s": middle_s, "converged": True}
+        record |= {
+            "samples_s": samples_s,
+            "visits": [20, 20, 20],
+            "median_s": middle_s,
+            "converged": True,
+        }
         record |= {"ci95_s": [0.999 * middle_s, 1.001 * middle_s], "flags": [], "flag_reasons": {}}
         for run in (name, f"{name}-again"):
             lines = (environment | {"run_id": run}, record)
-            (self.folder / f"{run}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            (self.folder / f"{run}.jsonl").write_text(
+                "".join(json.dumps(line) + "\n" for line in lines)
+            )
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +142,20 @@ def sha(repository, tag):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("before", "after", "code"), [("first", "slower", 1), ("first", "comment", 0), ("slower", "first", 0)]
+    ("before", "after", "code"),
+    [("first", "slower", 1), ("first", "comment", 0), ("slower", "first", 0)],
 )
-def test_a_confirmed_regression_between_revisions_exits_with_1(repository, records, before, after, code):
+def test_a_confirmed_regression_between_revisions_exits_with_1(
+    repository, records, before, after, code
+):
     done = repository.compare(before, after)
     assert done.returncode == code, done.stdout + done.stderr
     found = json.loads(done.stdout)
     (row,) = found["rows"]
     assert (row["verdict"] == "SLOWER") == (row["ratio"] > 4) == (code == 1)
-    assert (row["baseline"], row["candidate"]) == tuple(sha(repository, tag)[:10] for tag in (before, after))
+    assert (row["baseline"], row["candidate"]) == tuple(
+        sha(repository, tag)[:10] for tag in (before, after)
+    )
     assert "; its source file changed" in row["reason"]
     assert found["summary"]["exit_code"] == code
 
@@ -152,7 +190,9 @@ def test_a_file_is_dirty_if_any_tracked_file_changed(small):
     assert file_git_state(kernel)["dirty"] is True
 
 
-@pytest.mark.parametrize(("name", "is_code"), [("mine.py", False), ("roofline.png", False), ("bench/new_op.py", True)])
+@pytest.mark.parametrize(
+    ("name", "is_code"), [("mine.py", False), ("roofline.png", False), ("bench/new_op.py", True)]
+)
 def test_files_outside_the_measuring_code_do_not_make_it_dirty(small, monkeypatch, name, is_code):
     monkeypatch.setattr(host, "__file__", str(small.folder / "bench/harness/device/device.py"))
     small.write("", name)
@@ -160,7 +200,10 @@ def test_files_outside_the_measuring_code_do_not_make_it_dirty(small, monkeypatc
 
 
 def test_an_untracked_file_is_dirty_and_an_ignored_one_has_no_state(small, tmp_path):
-    assert file_git_state(small.write("", "scratch.py")) == {"sha": sha(small, "first"), "dirty": True}
+    assert file_git_state(small.write("", "scratch.py")) == {
+        "sha": sha(small, "first"),
+        "dirty": True,
+    }
     small.write("venv/\n", ".gitignore")
     assert file_git_state(small.write("", "venv/installed.py")) is None
 

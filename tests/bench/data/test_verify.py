@@ -21,13 +21,20 @@ from bench.softmax import OPS as SOFTMAX
 from tests.bench import commands
 from tests.bench.commands import CPU
 
-OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION, *NORM, *SOFTMAX, *CROSS_ENTROPY)}
+OPS = {
+    op.name: op
+    for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION, *NORM, *SOFTMAX, *CROSS_ENTROPY)
+}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 ROWWISE = ("rmsnorm", "layernorm", "residual-rmsnorm", "softmax", "cross-entropy")
 
 
 def case_of(name, dtype, *extents):
-    options = {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1} if name == "matmul" else {}
+    options = (
+        {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1}
+        if name == "matmul"
+        else {}
+    )
     return Case(name, dtype, dict(zip(OPS[name].axes, extents, strict=True)), options)
 
 
@@ -44,7 +51,9 @@ def checked(case, data, result):
 
 
 def verdict(case, fault=None, fill="uniform", seed=0):
-    """Return the verdict on the fp64 result rounded once, after `fault` has changed or replaced it."""
+    """Return the verdict on the fp64 result rounded once, after `fault` has changed or replaced
+    it.
+    """
     data = inputs_of(case, fill, seed)
     result = truth_of(case, data).to(data.out.dtype)
     if fault is not None:
@@ -60,11 +69,22 @@ def eager(case, data):
 
 
 CASES = [
-    *(case_of("matmul", dtype, 96, 80, 64) for dtype in (*FLOATS, "tf32", "int8", "fp8e4m3", "fp8e5m2")),
+    *(
+        case_of("matmul", dtype, 96, 80, 64)
+        for dtype in (*FLOATS, "tf32", "int8", "fp8e4m3", "fp8e5m2")
+    ),
     *(case_of(name, dtype, 5000) for name in ("relu", "swiglu") for dtype in FLOATS),
     *(case_of("bias-gelu", dtype, 60, 90) for dtype in FLOATS),
-    *(case_of(name, dtype, 60, 90) for name in ("layernorm", "residual-rmsnorm", "softmax") for dtype in FLOATS),
-    *(case_of(name, dtype, 1500, 64) for name in ("matvec", "cross-entropy", "matvec-int8") for dtype in FLOATS),
+    *(
+        case_of(name, dtype, 60, 90)
+        for name in ("layernorm", "residual-rmsnorm", "softmax")
+        for dtype in FLOATS
+    ),
+    *(
+        case_of(name, dtype, 1500, 64)
+        for name in ("matvec", "cross-entropy", "matvec-int8")
+        for dtype in FLOATS
+    ),
 ]
 IDS = [f"{case.op}-{case.dtype}" for case in CASES]
 
@@ -76,7 +96,8 @@ def test_correctly_rounded_results_pass(case, fill):
     found = verdict(case, fill=fill)
     assert found.is_right, found.reason
     assert found.reason is None
-    # Correct rounding uses a quarter of the bound of 4 u in every dtype; only a bound of 0 needs equality.
+    # Correct rounding uses a quarter of the bound of 4 u in every dtype; only a bound of 0 needs
+    # equality.
     assert found.max_error_of_bound <= 0.26
     assert found.checked_elements == found.elements > 0
 
@@ -134,13 +155,17 @@ def test_tf32_matmuls_pass_as_tf32_and_fail_as_fp32(is_truncated, k):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_norms_of_the_rounded_and_unrounded_sum_pass(dtype):
-    """A compiler that fuses both may keep the sum in fp32; a kernel that stores it first may not."""
+    """A compiler that fuses both may keep the sum in fp32; a kernel that stores it first may
+    not.
+    """
     case = case_of("residual-rmsnorm", dtype, 64, 512)
     data = inputs_of(case, "normal")
     x, residual, weight = widened(data.inputs)
     total = x + residual
     for of in (total, total.to(data.out.dtype).double()):
-        assert checked(case, data, torch.stack((total, OPS["rmsnorm"].reference(of, weight)))).is_right
+        assert checked(
+            case, data, torch.stack((total, OPS["rmsnorm"].reference(of, weight)))
+        ).is_right
 
 
 def put(where, value):
@@ -176,7 +201,9 @@ FAULTS = {
 PLANTED = [(case, fault, "uniform") for case in CASES for fault in FAULTS]
 PLANTED = [one for one in PLANTED if not (one[0].dtype == "int8" and one[1] in ("NaN", "infinite"))]
 # With zero inputs every bound is 0, except for functions with an absolute error at 0.
-PLANTED += [(case, fault, "zeros") for case in CASES for fault in ("wrong element", "unwritten tail")]
+PLANTED += [
+    (case, fault, "zeros") for case in CASES for fault in ("wrong element", "unwritten tail")
+]
 
 
 @pytest.mark.sampled(48)
@@ -190,7 +217,8 @@ def test_a_planted_fault_fails(case, fault, fill):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "factor"), [("bf16", 1.005), ("bf16", 0.995), ("fp16", 1.0015), ("fp8e4m3", 1.005), ("tf32", 1.002)]
+    ("dtype", "factor"),
+    [("bf16", 1.005), ("bf16", 0.995), ("fp16", 1.0015), ("fp8e4m3", 1.005), ("tf32", 1.002)],
 )
 @pytest.mark.parametrize("extents", [(256, 256, 256), (1024, 64, 64)])
 def test_a_wrong_scale_within_the_element_bound_fails(dtype, factor, extents):
@@ -211,7 +239,9 @@ def test_a_wrong_scale_of_half_a_percent_fails(name, dtype, factor):
     data = inputs_of(case)
     truth = truth_of(case, data)
     assert checked(case, data, truth).is_right
-    for part in truth if name == "residual-rmsnorm" else (truth,):  # one of its two results is enough
+    for part in (
+        truth if name == "residual-rmsnorm" else (truth,)
+    ):  # one of its two results is enough
         part *= factor
         assert not checked(case, data, truth).is_right
         part /= factor
@@ -258,7 +288,9 @@ def test_a_norm_with_the_mean_handling_of_the_other_fails(dtype):
     case, other = case_of("rmsnorm", dtype, 16, 1024), case_of("layernorm", dtype, 16, 1024)
     data = inputs_of(case, "normal")
     x, weight = widened(data.inputs)
-    assert not checked(case, data, OPS["rmsnorm"].reference(x - x.mean(-1, keepdim=True), weight)).is_right
+    assert not checked(
+        case, data, OPS["rmsnorm"].reference(x - x.mean(-1, keepdim=True), weight)
+    ).is_right
     data = inputs_of(other, "normal")
     x, weight, bias = widened(data.inputs)
     assert not checked(other, data, OPS["rmsnorm"].reference(x, weight) + bias).is_right
@@ -284,7 +316,9 @@ def test_a_wrong_shape_or_dtype_is_reported(fault, found, wanted):
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("chunk", [1, 100, 5000])
-@pytest.mark.parametrize("case", [c for c in CASES if c.dtype == "bf16"], ids=[i for i in IDS if "bf16" in i])
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.dtype == "bf16"], ids=[i for i in IDS if "bf16" in i]
+)
 def test_every_element_is_checked_at_any_chunk_size(monkeypatch, case, chunk):
     monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
     found = verdict(case)
@@ -306,7 +340,9 @@ def test_expensive_checks_sample_rows_and_include_the_last(sampled):
     assert found.is_right
     assert (found.checked_elements, found.elements) == ((512 // 64 + 1) * 48, 512 * 48)
     one_row = verdict(case_of("matmul", "fp32", 1, 2048, 64))
-    assert one_row.checked_elements == one_row.elements == 2048  # not twice, though it is the last as well
+    assert (
+        one_row.checked_elements == one_row.elements == 2048
+    )  # not twice, though it is the last as well
     largest = 2 * max(int(shape) for shape in MATMUL[0].default_shapes["cuda"]) ** 3
     assert largest / 64 <= 2**39  # limit of a GPU: every tile of 64 rows is sampled there too
 
@@ -325,11 +361,19 @@ def test_a_wrong_tile_of_64_rows_is_found_at_any_position(sampled, row):
 def test_the_worst_element_is_reported_with_its_expected_value():
     found = verdict(case_of("matmul", "bf16", 8, 8, 8), put(3 * 8 + 4, 100.0))
     expected = found.wrong["expected"]
-    assert found.wrong == {"count": 1, "checked": 64, "index": [3, 4], "expected": expected, "got": 100.0}
+    assert found.wrong == {
+        "count": 1,
+        "checked": 64,
+        "index": [3, 4],
+        "expected": expected,
+        "got": 100.0,
+    }
     assert abs(expected) < 8
     assert f"expected {expected:.6g} at [3, 4], got 100; 1 of 64 elements is wrong" in found.reason
     assert found.to_dict()["wrong"] == found.wrong
-    assert verdict(case_of("gelu", "fp32", 100), put(5, math.nan)).to_dict()["wrong"]["got"] == "nan"
+    assert (
+        verdict(case_of("gelu", "fp32", 100), put(5, math.nan)).to_dict()["wrong"]["got"] == "nan"
+    )
     assert "wrong" not in verdict(case_of("gelu", "fp32", 100)).to_dict()
 
 
@@ -341,7 +385,11 @@ def test_unwritten_output_fails(case):
     data.out.copy_(right)  # result of an earlier, correct launch
 
     def is_right_after_writing(rows):
-        return Checks(OPS[case.op], case, CPU).check(lambda: data.out.__setitem__(rows, right[rows]), data).is_right
+        return (
+            Checks(OPS[case.op], case, CPU)
+            .check(lambda: data.out.__setitem__(rows, right[rows]), data)
+            .is_right
+        )
 
     assert not is_right_after_writing(slice(right.shape[0] // 2))
     assert is_right_after_writing(slice(None))

@@ -1,4 +1,5 @@
-"""A laptop that has neither Triton nor what only Linux or POSIX offers: simulated by taking these away.
+"""A laptop that has neither Triton nor what only Linux or POSIX offers: simulated by taking these
+away.
 
 macOS and Windows themselves were never tested.
 """
@@ -34,7 +35,9 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 @pytest.fixture
 def call(runs, tmp_path):
-    """Return a function that runs a command without these modules and calls, and returns its stdout."""
+    """Return a function that runs a command without these modules and calls, and returns its
+    stdout.
+    """
 
     def run(*words):
         done = subprocess.run(
@@ -56,7 +59,18 @@ def call(runs, tmp_path):
 def test_a_bare_laptop_measures_shows_and_plots(call, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text("def mm(a, b):\n    return a @ b\n")
-    row = ("--shape", "32", "--dtype", "fp32", "--budget", "5", "--threads", "1", "--format", "json")
+    row = (
+        "--shape",
+        "32",
+        "--dtype",
+        "fp32",
+        "--budget",
+        "5",
+        "--threads",
+        "1",
+        "--format",
+        "json",
+    )
     answer = json.loads(call("bench.matmul", "--provider", f"torch,{mine}:mm", *row))
     torch, own = answer["records"]
     assert (torch["status"], own["status"]) == ("ok", "skipped")

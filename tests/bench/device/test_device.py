@@ -81,8 +81,16 @@ def cuda(monkeypatch):
 def test_a_gpu_of_the_table_has_its_slug(cuda, monkeypatch):
     device = gpu_device(1)
     assert (device.type, device.torch_name, device.slug) == ("cuda", "cuda:1", "h100-sxm")
-    assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H100 80GB HBM3", "9.0", 132)
-    assert (device.cache_bytes, device.cache_is_assumed, device.memory_bytes) == (50 * MIB, False, 85_029_158_912)
+    assert (device.name, device.compute_capability, device.sm_count) == (
+        "NVIDIA H100 80GB HBM3",
+        "9.0",
+        132,
+    )
+    assert (device.cache_bytes, device.cache_is_assumed, device.memory_bytes) == (
+        50 * MIB,
+        False,
+        85_029_158_912,
+    )
     assert device.uuid == "5ba0c1de-0000-1111-2222-333344445555"
     assert device.free_bytes() == 7 * GIB
     assert cuda.chosen == [1]
@@ -102,16 +110,22 @@ def test_a_gpu_outside_the_table_has_a_slug_of_its_name(cuda, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("requested", "name"), [(None, "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu",) * 2]
+    ("requested", "name"),
+    [(None, "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu",) * 2],
 )
 def test_the_default_device_is_the_first_gpu(cuda, requested, name):
     assert detect(requested).torch_name == name
 
 
 def test_a_missing_device_is_an_error_with_advice(cuda, monkeypatch):
-    with pytest.raises(NoDeviceError, match=r"device 'cuda:2' is not available: torch found 2 GPU\(s\), from cuda:0"):
+    with pytest.raises(
+        NoDeviceError,
+        match=r"device 'cuda:2' is not available: torch found 2 GPU\(s\), from cuda:0",
+    ):
         detect("cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(NoDeviceError, match="device 'cuda' is not available: torch found no GPU; use --device cpu"):
+    with pytest.raises(
+        NoDeviceError, match="device 'cuda' is not available: torch found no GPU; use --device cpu"
+    ):
         detect("cuda")
     assert detect(None).type == "cpu"

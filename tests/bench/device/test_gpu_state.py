@@ -26,7 +26,12 @@ def test_values_the_driver_does_not_support_are_none(machine, answer):
     machine.gpu.update(dict.fromkeys(machine.gpu, answer))
     modes, state = gpu_state.modes(machine.uuid), gpu_state.gpu_state(machine.uuid)
     assert state.pop("errors") == {}
-    assert set(state.pop("throttle_s").values()) == set(modes.values()) == set(state.values()) == {None}
+    assert (
+        set(state.pop("throttle_s").values())
+        == set(modes.values())
+        == set(state.values())
+        == {None}
+    )
 
 
 @pytest.mark.parametrize("problem", ["NotFound", "LibraryNotFound", "ModuleNotFoundError"])
@@ -46,36 +51,57 @@ def test_a_missing_field_is_replaced_or_none(machine):
     assert gpu_state.gpu_state(machine.uuid)["throttle_s"]["sw_power_cap"] is None
     assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(655))
     del fields[str(gpu_state.POWER_INSTANT_FIELD)]
-    assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(640.25))  # the mean of a second
+    assert gpu_state.clock_and_power(machine.uuid) == (
+        1980e6,
+        pytest.approx(640.25),
+    )  # the mean of a second
 
 
 def test_field_numbers_match_the_installed_binding(machine):
     fields = {"sw_power_cap": "POWER", "thermal": "THERMAL", "sync_boost": "SYNC_BOOST"}
-    numbers = {cause: getattr(pynvml, f"NVML_FI_DEV_PERF_POLICY_{name}") for cause, name in fields.items()}
+    numbers = {
+        cause: getattr(pynvml, f"NVML_FI_DEV_PERF_POLICY_{name}") for cause, name in fields.items()
+    }
     assert numbers == gpu_state.THROTTLE_FIELDS
     assert pynvml.NVML_FI_DEV_POWER_INSTANT == gpu_state.POWER_INSTANT_FIELD
     assert pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == gpu_state.RECOMMENDED_ACTION_FIELD
-    assert (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED) == (0, 1)
+    assert (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED) == (
+        0,
+        1,
+    )
     assert pynvml.NVML_VOLATILE_ECC == 0
-    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (gpu_state.CLOCK_SM, gpu_state.CLOCK_MEMORY)
-    machine.gpu["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.nvmlClocksThrottleReasonAll | 0x8000
+    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (
+        gpu_state.CLOCK_SM,
+        gpu_state.CLOCK_MEMORY,
+    )
+    machine.gpu["nvmlDeviceGetCurrentClocksEventReasons"] = (
+        pynvml.nvmlClocksThrottleReasonAll | 0x8000
+    )
     assert gpu_state.clock_events(machine.uuid) == (*gpu_state.CLOCK_EVENTS.values(), "0x8000")
     assert gpu_state.CLOCK_EVENTS[pynvml.nvmlClocksEventReasonSwThermalSlowdown] == "sw_thermal"
 
 
 LOCKED = {"nvmlDeviceGetCurrentClocksEventReasons": 2, "nvmlDeviceGetClockInfo": 1410}
-NO_APPLICATIONS = {f"nvmlDeviceGet{name}ApplicationsClock": {"error": "Deprecated"} for name in ("", "Default")}
+NO_APPLICATIONS = {
+    f"nvmlDeviceGet{name}ApplicationsClock": {"error": "Deprecated"} for name in ("", "Default")
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "clock_mode"),
     [
         ({}, "default"),
-        ({"nvmlDeviceGetCurrentClocksEventReasons": 4}, "default"),  # the power limit is not a clock setting
+        (
+            {"nvmlDeviceGetCurrentClocksEventReasons": 4},
+            "default",
+        ),  # the power limit is not a clock setting
         (LOCKED, "locked 1410 MHz"),
         ({"nvmlDeviceGetApplicationsClock": 1200}, "applications 1200 MHz"),
         (NO_APPLICATIONS | LOCKED, "locked 1410 MHz"),
-        (NO_APPLICATIONS | {"nvmlDeviceGetCurrentClocksEventReasons": 1}, None),  # idle: a lock would not show
+        (
+            NO_APPLICATIONS | {"nvmlDeviceGetCurrentClocksEventReasons": 1},
+            None,
+        ),  # idle: a lock would not show
         ({"nvmlDeviceGetCurrentClocksEventReasons": {"error": "NotSupported"}}, None),
     ],
 )
@@ -112,7 +138,11 @@ def test_health_is_what_explains_a_slow_gpu(machine):
         },
     }
     assert gpu_state.pci_bus_id(machine.uuid) == "00000000:1B:00.0"
-    assert gpu_state.link_state(machine.uuid) == {"link_generation": 5, "link_width": 8, "pcie_replays": 3}
+    assert gpu_state.link_state(machine.uuid) == {
+        "link_generation": 5,
+        "link_width": 8,
+        "pcie_replays": 3,
+    }
 
 
 def test_health_without_nvml_has_one_error(machine):
@@ -124,18 +154,30 @@ def test_health_without_nvml_has_one_error(machine):
     assert gpu_state.pci_bus_id(machine.uuid) is None
 
 
-WRITES = re.compile(r"nvml\w*(Set|Reset|Clear|Create|Destroy|Modify|Remove|Activate|Update|Control|Freeze)\w*")
+WRITES = re.compile(
+    r"nvml\w*(Set|Reset|Clear|Create|Destroy|Modify|Remove|Activate|Update|Control|Freeze)\w*"
+)
 
 
 def test_no_source_calls_nvml_functions_that_write():
-    sources = [path for folder in ("bench", "kernels", "roofline", "results") for path in (ROOT / folder).rglob("*.py")]
+    sources = [
+        path
+        for folder in ("bench", "kernels", "roofline", "results")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     assert len(sources) > 30
     found = {
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in sources
-        for match in re.finditer(rf"{WRITES.pattern}|nvidia-smi['\", ]+-", path.read_text(encoding="utf-8"))
+        for match in re.finditer(
+            rf"{WRITES.pattern}|nvidia-smi['\", ]+-", path.read_text(encoding="utf-8")
+        )
     }
     assert found == set()
-    names = [name for name in dir(pynvml) if callable(getattr(pynvml, name)) and name.startswith("nvmlDeviceSet")]
+    names = [
+        name
+        for name in dir(pynvml)
+        if callable(getattr(pynvml, name)) and name.startswith("nvmlDeviceSet")
+    ]
     assert "nvmlDeviceSetGpuLockedClocks" in names
     assert all(WRITES.fullmatch(name) and not nvml_replay.READS.fullmatch(name) for name in names)

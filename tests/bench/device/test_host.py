@@ -80,8 +80,16 @@ def test_last_level_caches_are_counted_once_each(write):
     [
         ({}, 16 * GIB, 12 * GIB),
         ({f"{GROUP}/memory.max": "max", f"{GROUP}/memory.current": "5"}, 16 * GIB, 12 * GIB),
-        ({f"{GROUP}/memory.max": f"{4 * GIB}", f"{GROUP}/memory.current": f"{1 * GIB}"}, 4 * GIB, 3 * GIB),
-        ({f"{GROUP}/memory.max": f"{4 * GIB}", f"{GROUP}/memory.current": f"{5 * GIB}"}, 4 * GIB, 0),
+        (
+            {f"{GROUP}/memory.max": f"{4 * GIB}", f"{GROUP}/memory.current": f"{1 * GIB}"},
+            4 * GIB,
+            3 * GIB,
+        ),
+        (
+            {f"{GROUP}/memory.max": f"{4 * GIB}", f"{GROUP}/memory.current": f"{5 * GIB}"},
+            4 * GIB,
+            0,
+        ),
         (
             {
                 f"{GROUP}/memory.max": f"{4 * GIB}",
@@ -106,7 +114,9 @@ def test_last_level_caches_are_counted_once_each(write):
     ids=["none", "no limit", "a limit", "used up", "file pages", "nested"],
 )
 def test_memory_within_the_limits_of_control_groups(write, monkeypatch, files, total, available):
-    monkeypatch.setattr(host.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=12 * GIB))
+    monkeypatch.setattr(
+        host.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=12 * GIB)
+    )
     write(files)
     assert host.memory_bytes() == (total, available)
 
@@ -143,7 +153,10 @@ def test_time_lost_to_a_quota(write):
     before = snapshot(CPU)
     write({path: STAT.format(120, 17, 900_000)})
     after = snapshot(CPU)
-    assert quota_and_periods(before, after) == (pytest.approx(0.6 / (2.0 * 2)), 10)  # 0.6 s of 2 cores x 2 s
+    assert quota_and_periods(before, after) == (
+        pytest.approx(0.6 / (2.0 * 2)),
+        10,
+    )  # 0.6 s of 2 cores x 2 s
     assert quota_and_periods(before, before) == (0, 0)  # measured, and zero
     assert quota_and_periods(after, before)[0] is None  # a counter that went backwards
     write({path: STAT.format(120, 17, 5_300_000)})
@@ -152,7 +165,9 @@ def test_time_lost_to_a_quota(write):
 
 def test_time_lost_in_nested_groups_is_not_added(write):
     outer, inner = f"{GROUP}/user/cpu.stat", f"{GROUP}/user/job/cpu.stat"
-    write({"proc/self/cgroup": "0::/user/job\n"} | dict.fromkeys((outer, inner), STAT.format(0, 0, 0)))
+    write(
+        {"proc/self/cgroup": "0::/user/job\n"} | dict.fromkeys((outer, inner), STAT.format(0, 0, 0))
+    )
     before = snapshot(CPU)
     write({outer: STAT.format(20, 4, 400_000), inner: STAT.format(20, 1, 100_000)})
     assert quota_and_periods(before, snapshot(CPU)) == (pytest.approx(0.1), 4)
@@ -164,14 +179,18 @@ def psutil_times(*cores):
     class Times(tuple):
         steal = property(lambda self: self[7])
 
-    return [Times((user, 0.0, 0.0, idle, 0.0, 0.0, 0.0, steal, guest, 0.0)) for user, idle, steal, guest in cores]
+    return [
+        Times((user, 0.0, 0.0, idle, 0.0, 0.0, 0.0, steal, guest, 0.0))
+        for user, idle, steal, guest in cores
+    ]
 
 
 def test_steal_is_a_fraction_of_the_time_of_the_used_cores(write, monkeypatch):
     times = psutil_times((1, 5, 0, 9), (1, 5, 0, 9), (1, 5, 0, 0))
     monkeypatch.setattr(telemetry.psutil, "cpu_times", lambda percpu: times)
     before = snapshot(CPU)
-    # 2 s on each of three cores: 0.6 and 0.2 stolen from the two that are ours, 2 from the third; guests are users
+    # 2 s on each of three cores: 0.6 and 0.2 stolen from the two that are ours, 2 from the third;
+    # guests are users
     times = psutil_times((2.4, 5, 0.6, 10), (1, 6.8, 0.2, 9), (1, 5, 2, 0))
     assert changes(before, snapshot(CPU))["throttle"]["steal"] == pytest.approx(0.8 / 4)
     times = [(1.0, 2.0, 3.0, 4.0)] * 2  # a system without steal
@@ -181,13 +200,19 @@ def test_steal_is_a_fraction_of_the_time_of_the_used_cores(write, monkeypatch):
 def test_preemption_is_counted_per_thread(write):
     def counted(counts):
         for thread, count in enumerate(counts):
-            status = f"Name:\tpython\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t{count}\n"
+            status = f"Name:\tpython\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t{count}\n"  # noqa: E501
             write({f"proc/self/task/{thread}/status": status})
         return snapshot(CPU)
 
     before = counted([100] * 16)
     quiet = changes(before, counted([120] * 16), 1.0)
     assert quiet["thread_switches_per_s"] == 20.0
-    assert disturbance(quiet | {"window_s": 1.0, "involuntary_switches_per_s": 320.0}, is_gpu=False) is None
+    assert (
+        disturbance(quiet | {"window_s": 1.0, "involuntary_switches_per_s": 320.0}, is_gpu=False)
+        is None
+    )
     busy = changes(before, counted([120] * 15 + [300, 50]), 1.0)
-    assert disturbance(busy | {"window_s": 1.0}, is_gpu=False).reason == "a thread lost its core 200 times per second"
+    assert (
+        disturbance(busy | {"window_s": 1.0}, is_gpu=False).reason
+        == "a thread lost its core 200 times per second"
+    )

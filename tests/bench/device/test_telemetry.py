@@ -39,7 +39,11 @@ def slowed_by(row):
 def test_gpu_telemetry_is_complete(machine):
     row = measure(machine)
     assert row["errors"] == {}
-    assert (row["sm_clock_hz"], row["memory_clock_hz"], row["temperature_c"]) == (1755e6, 2619e6, 61)
+    assert (row["sm_clock_hz"], row["memory_clock_hz"], row["temperature_c"]) == (
+        1755e6,
+        2619e6,
+        61,
+    )
     # 1,400,000 mJ in 2 s are 700 W; over 1000 launches 1.4 J each; 1e12 FLOPs for 1.4 J
     assert (row["power_w"], row["power_source"]) == (pytest.approx(700), "energy-counter")
     assert row["energy_j"] == pytest.approx(1.4)
@@ -49,7 +53,9 @@ def test_gpu_telemetry_is_complete(machine):
     assert row["throttle"] == {"sw_power_cap": pytest.approx(0.45), **zero}
     assert row["throttle_resolution"] == pytest.approx(0.05)
     assert row["clock_events"] == ["sw_power_cap"]
-    assert slowed_by(row) == {"power-limited": "the power limit lowered the clock: sw_power_cap 45 %"}
+    assert slowed_by(row) == {
+        "power-limited": "the power limit lowered the clock: sw_power_cap 45 %"
+    }
     assert set(row["host_throttle"]) == {"cgroup_quota", "steal"}
     machine.gpu["nvmlDeviceGetCurrentClocksEventReasons"] = {"steps": [0x40, 0x44]}
     thermal = "time lost: hw_thermal seen, duration unknown"  # an event without a counter
@@ -93,9 +99,13 @@ def test_implausible_energy_is_ignored(machine, after_mj):
 
 
 def test_implausible_throttled_time_is_ignored(machine):
-    assert measure(machine, window_s=0.85)["throttle"]["sw_power_cap"] == pytest.approx(0.9 / 0.85)  # one step ahead
+    assert measure(machine, window_s=0.85)["throttle"]["sw_power_cap"] == pytest.approx(
+        0.9 / 0.85
+    )  # one step ahead
     assert measure(machine, window_s=0.79)["throttle"]["sw_power_cap"] is None
-    machine.gpu["nvmlDeviceGetFieldValues"]["fields"]["74"] = {"steps": [5_000_000_000, 4_900_000_000]}
+    machine.gpu["nvmlDeviceGetFieldValues"]["fields"]["74"] = {
+        "steps": [5_000_000_000, 4_900_000_000]
+    }
     assert measure(machine)["throttle"]["sw_power_cap"] is None
 
 
@@ -113,7 +123,10 @@ def test_short_windows_have_no_energy_or_throttled_time(machine):
         ({"throttle": {"sw_thermal": 0.04}, "throttle_resolution": 0.05}, []),
         ({"throttle": {"sw_power_cap": 0.011}, "throttle_resolution": 0.001}, ["power-limited"]),
         ({"throttle": {"sw_power_cap": 0.009}, "throttle_resolution": 0.001}, []),
-        ({"throttle": {"hw_thermal": None}, "clock_events": ["hw_thermal", "gpu_idle"]}, ["throttled"]),
+        (
+            {"throttle": {"hw_thermal": None}, "clock_events": ["hw_thermal", "gpu_idle"]},
+            ["throttled"],
+        ),
         ({"throttle": {"hw_thermal": 0.0}, "clock_events": ["hw_thermal"]}, []),
         ({}, []),
         ({"throttle": None, "clock_events": None}, []),
@@ -127,17 +140,28 @@ def test_clock_and_power_come_from_polls_during_the_samples(machine):
     polled = [ClockAndPower(*pair) for pair in ((1.4e9, 690.0), (1.5e9, 700.0), (1.7e9, 650.0))]
     row = measure(machine, polled=polled)
     assert (row["sm_clock_hz"], row["polls"]) == (1.5e9, 3)
-    assert [row[f"sm_clock_{which}_hz"] for which in ("start", "min", "max")] == [1980e6, 1.4e9, 1.7e9]
+    assert [row[f"sm_clock_{which}_hz"] for which in ("start", "min", "max")] == [
+        1980e6,
+        1.4e9,
+        1.7e9,
+    ]
     assert (row["power_min_w"], row["power_max_w"]) == (650.0, 700.0)
-    assert (row["power_w"], row["power_source"]) == (pytest.approx(700), "energy-counter")  # better than a few readings
+    assert (row["power_w"], row["power_source"]) == (
+        pytest.approx(700),
+        "energy-counter",
+    )  # better than a few readings
     row = measure(machine, polled=polled, window_s=0.5)
     assert (row["power_w"], row["power_source"]) == (690.0, "polled")
 
 
 def test_the_poller_reads_while_queued_work_runs(monkeypatch):
     clock, log = iter([0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2]), []
-    readings = iter([ClockAndPower(1.9e9, 500.0), ClockAndPower(1.5e9, 700.0), ClockAndPower(1.4e9, 700.0)])
-    monkeypatch.setattr(gpu_state, "clock_and_power", lambda uuid: log.append("read") or next(readings))
+    readings = iter(
+        [ClockAndPower(1.9e9, 500.0), ClockAndPower(1.5e9, 700.0), ClockAndPower(1.4e9, 700.0)]
+    )
+    monkeypatch.setattr(
+        gpu_state, "clock_and_power", lambda uuid: log.append("read") or next(readings)
+    )
     device = SimpleNamespace(uuid="GPU-0", synchronize=lambda: log.append("wait"))
     poller = telemetry.Poller(device, lambda: next(clock))
     for _ in range(6):

@@ -31,7 +31,9 @@ def machine(monkeypatch):
     def of(torch_threads, cpus, quota=None):
         device.default_threads.cache_clear()
         monkeypatch.setattr(torch, "get_num_threads", lambda: torch_threads)
-        monkeypatch.setattr(device, "usable_cores", lambda: device.Cores(frozenset(range(cpus)), quota))
+        monkeypatch.setattr(
+            device, "usable_cores", lambda: device.Cores(frozenset(range(cpus)), quota)
+        )
 
     yield of
     device.default_threads.cache_clear()
@@ -40,9 +42,17 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("torch_threads", "cpus", "quota", "wanted"),
     [(4, 8, None, 4), (16, 8, None, 8), (8, 8, 2.5, 2), (1, 8, 4.0, 1), (4, 8, 0.5, 1)],
-    ids=["a thread a core", "OMP asks for too many", "quota", "OMP asks for one", "less than a core"],
+    ids=[
+        "a thread a core",
+        "OMP asks for too many",
+        "quota",
+        "OMP asks for one",
+        "less than a core",
+    ],
 )
-def test_default_threads_are_limited_by_cores_and_quota(machine, torch_threads, cpus, quota, wanted):
+def test_default_threads_are_limited_by_cores_and_quota(
+    machine, torch_threads, cpus, quota, wanted
+):
     machine(torch_threads, cpus, quota)
     found = device.detect("cpu")
     assert found.threads == wanted
@@ -55,10 +65,24 @@ def test_threads_option_sets_the_threads_everywhere(runs, tmp_path, capsys):
     seen, file = tmp_path / "seen", tmp_path / "mine.py"
     file.write_text(PRINT_THREADS.format(seen=str(seen)))
     allowed, before = len(device.usable_cores().allowed), torch.get_num_threads()
-    words = ("--op", "relu", "--shape", "64", "--dtype", "fp32", "--budget", "90", "--no-save", "-q", "--format=json")
+    words = (
+        "--op",
+        "relu",
+        "--shape",
+        "64",
+        "--dtype",
+        "fp32",
+        "--budget",
+        "90",
+        "--no-save",
+        "-q",
+        "--format=json",
+    )
     try:
         for threads in dict.fromkeys((1, allowed)):
-            commands.here("elementwise", "--threads", threads, "--provider", f"torch,{file}:double", *words)
+            commands.here(
+                "elementwise", "--threads", threads, "--provider", f"torch,{file}:double", *words
+            )
             found = json.loads(capsys.readouterr().out)["environment"]["device"]
             assert (found["threads"], found["slug"].rpartition("-")[2]) == (threads, f"{threads}t")
             assert torch.get_num_threads() == threads

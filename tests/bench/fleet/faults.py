@@ -1,4 +1,5 @@
-"""`bench.fleet` on tiny rows, with the FAULT of rank FAULTY_RANK: `torchrun -m tests.bench.fleet.faults OPTION...`.
+"""`bench.fleet` on tiny rows, with the FAULT of rank FAULTY_RANK:
+`torchrun -m tests.bench.fleet.faults OPTION...`.
 
 The functions of the measuring process are replaced by these, which the new process imports by name.
 """
@@ -40,7 +41,11 @@ def measured(items, device):
 
 def detected(rank):
     device = real_detected(rank)
-    return replace(device, name="Other GPU", slug="other-gpu") if FAULT == "sku" and is_faulty() else device
+    return (
+        replace(device, name="Other GPU", slug="other-gpu")
+        if FAULT == "sku" and is_faulty()
+        else device
+    )
 
 
 real_measured, real_detected = measure.measured, measure.detected

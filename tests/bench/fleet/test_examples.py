@@ -1,4 +1,6 @@
-"""The examples of launchers: their syntax, and that the commands in them are commands of this version."""
+"""The examples of launchers: their syntax, and that the commands in them are commands of this
+version.
+"""
 
 import os
 import re
@@ -14,14 +16,22 @@ from bench import fleet
 from results.show.terminal import Parser
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-FLEET = [EXAMPLES / name for name in ("slurm-prolog.sh", "slurm.sbatch", "ssh.sh", "kubernetes.yaml")]
+FLEET = [
+    EXAMPLES / name for name in ("slurm-prolog.sh", "slurm.sbatch", "ssh.sh", "kubernetes.yaml")
+]
 
 
 def arguments_of(text, command):
-    """Return the arguments of each use of a command outside of comments, up to the end of its shell command."""
+    """Return the arguments of each use of a command outside of comments, up to the end of its shell
+    command.
+    """
     code = re.sub(r"(^|\s)#.*", "", text, flags=re.MULTILINE).replace("\\\n", " ")
-    code = re.sub(r">-\n(( +).*\n(\2.*\n)*)", lambda match: " ".join(match[1].split()) + "\n", code)  # folded YAML
-    return [words.replace('"', "").split() for words in re.findall(rf"{command}((?: [^;|&\n]+)?)", code)]
+    code = re.sub(
+        r">-\n(( +).*\n(\2.*\n)*)", lambda match: " ".join(match[1].split()) + "\n", code
+    )  # folded YAML
+    return [
+        words.replace('"', "").split() for words in re.findall(rf"{command}((?: [^;|&\n]+)?)", code)
+    ]
 
 
 @pytest.mark.parametrize("path", FLEET, ids=lambda path: path.name)
@@ -40,7 +50,9 @@ def test_commands_in_examples_exist(path):
         parser.parse_args(["fleet-report", *words])
 
 
-@pytest.mark.parametrize("path", [path for path in FLEET if path.suffix != ".yaml"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in FLEET if path.suffix != ".yaml"], ids=lambda path: path.name
+)
 def test_scripts_have_no_syntax_error(path):
     assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).stderr == b""
 
@@ -52,8 +64,13 @@ def test_the_kubernetes_job_has_a_pod_for_each_node():
     words = container["args"][0].split()
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
     assert int(words[words.index("--nnodes") + 1]) == spec["completions"]
-    assert int(words[words.index("--nproc-per-node") + 1]) == container["resources"]["limits"]["nvidia.com/gpu"]
-    assert words[words.index("--master-addr") + 1] == f"{job['metadata']['name']}-0.{pod['subdomain']}"
+    assert (
+        int(words[words.index("--nproc-per-node") + 1])
+        == container["resources"]["limits"]["nvidia.com/gpu"]
+    )
+    assert (
+        words[words.index("--master-addr") + 1] == f"{job['metadata']['name']}-0.{pod['subdomain']}"
+    )
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == spec["template"]["metadata"]["labels"]
 
@@ -70,11 +87,15 @@ def test_only_a_slow_device_drains_a_node(measuring, report, expected, tmp_path)
             (bin_directory / name).write_text(f"#!/bin/sh\nexit {code}\n")
             (bin_directory / name).chmod(stat.S_IRWXU)
     environment = os.environ | {"ROOFMARK": str(tmp_path), "ROOFMARK_PROLOG_RUNS": str(tmp_path)}
-    done = subprocess.run([EXAMPLES / "slurm-prolog.sh"], env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [EXAMPLES / "slurm-prolog.sh"], env=environment, capture_output=True, check=False
+    )
     assert done.returncode == expected
 
 
 def test_a_prolog_without_the_repository_lets_the_job_start():
     environment = os.environ | {"ROOFMARK": "/nonexistent"}
-    done = subprocess.run([EXAMPLES / "slurm-prolog.sh"], env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [EXAMPLES / "slurm-prolog.sh"], env=environment, capture_output=True, check=False
+    )
     assert done.returncode == 0

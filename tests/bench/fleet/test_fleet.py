@@ -41,7 +41,11 @@ def finish(directory, *processes, timeout_s=100):
     """Return stdout, stderr and runs by rank; no process is left."""
     texts = [process.communicate(timeout=timeout_s) for process in processes]
     time.sleep(0.5)
-    left = [p.pid for p in psutil.process_iter() if str(directory.parent) in environment_of(p).get("TMPDIR", "")]
+    left = [
+        p.pid
+        for p in psutil.process_iter()
+        if str(directory.parent) in environment_of(p).get("TMPDIR", "")
+    ]
     assert left == []
     return *("".join(parts) for parts in zip(*texts, strict=True)), runs_in(directory)
 
@@ -69,8 +73,17 @@ def test_one_rank_measures_its_device(tmp_path):
     assert process.returncode == 0
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
     known = runs[0].environment.fleet
-    assert {key: known[key] for key in ("rank", "local_rank", "world_size", "node", "launcher", "rack")} == {
-        **{"rank": 0, "local_rank": 0, "world_size": 1, "node": "a", "launcher": "none", "rack": "r"}
+    assert {
+        key: known[key] for key in ("rank", "local_rank", "world_size", "node", "launcher", "rack")
+    } == {
+        **{
+            "rank": 0,
+            "local_rank": 0,
+            "world_size": 1,
+            "node": "a",
+            "launcher": "none",
+            "rack": "r",
+        }
     }
     assert known["health"]["errors"]
     assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
@@ -91,7 +104,9 @@ REASONS = {
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", REASONS)
 def test_a_lost_measuring_process_costs_its_row(fault, tmp_path):
-    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT=fault)
+    process = start(
+        tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT=fault
+    )
     out, err, runs = finish(tmp_path / "f", process)
     assert process.returncode == 0
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
@@ -105,7 +120,9 @@ def test_a_lost_measuring_process_costs_its_row(fault, tmp_path):
 
 @pytest.mark.exhaustive
 def test_another_device_is_measured_and_shown(tmp_path):
-    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="sku")
+    process = start(
+        tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="sku"
+    )
     out, _, runs = finish(tmp_path / "f", process)
     assert [statuses(runs[rank]) for rank in (0, 1)] == [dict.fromkeys(ALL, "ok")] * 2
     assert runs[1].environment.device["name"] == "Other GPU"
@@ -114,7 +131,9 @@ def test_another_device_is_measured_and_shown(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_full_disk_costs_the_rows_of_its_rank(tmp_path):
-    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="disk")
+    process = start(
+        tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="disk"
+    )
     _, err, runs = finish(tmp_path / "f", process)
     assert process.returncode == 1  # of torchrun
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
@@ -125,7 +144,15 @@ def test_a_full_disk_costs_the_rows_of_its_rank(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_killed_rank_does_not_stop_the_others(tmp_path):
-    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="parent killed")
+    process = start(
+        tmp_path / "f",
+        *TORCHRUN,
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *MODULE,
+        FAULT="parent killed",
+    )
     _, err, runs = finish(tmp_path / "f", process)
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
     assert statuses(runs[1]) == {"solo launch": "ok", "solo copy": "ok"}
@@ -135,9 +162,16 @@ def test_a_killed_rank_does_not_stop_the_others(tmp_path):
 @pytest.mark.exhaustive
 def test_a_stopped_rank_is_named_at_the_deadline(tmp_path):
     port, limit_s, began_s = free_port(), 20, time.monotonic()
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     words = tmp_path / "f", *MODULE, "--deadline", str(limit_s)
-    first, second = (start(*words, RANK=rank, LOCAL_RANK=rank, FAULT="parent stopped", **shared) for rank in "01")
+    first, second = (
+        start(*words, RANK=rank, LOCAL_RANK=rank, FAULT="parent stopped", **shared) for rank in "01"
+    )
     first.wait(timeout=100)
     took_s = time.monotonic() - began_s
     second.kill()
@@ -149,9 +183,27 @@ def test_a_stopped_rank_is_named_at_the_deadline(tmp_path):
 
 @pytest.mark.exhaustive
 def test_two_nodes_start_together_and_answer(tmp_path):
-    words = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    words = [
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        str(free_port()),
+    ]
     nodes = [
-        start(tmp_path / "f", *TORCHRUN, *words, "--node-rank", str(rank), *MODULE, ROOFMARK_NODE=node, FAULT="kill")
+        start(
+            tmp_path / "f",
+            *TORCHRUN,
+            *words,
+            "--node-rank",
+            str(rank),
+            *MODULE,
+            ROOFMARK_NODE=node,
+            FAULT="kill",
+        )
         for rank, node in enumerate("ab")
     ]
     out, err, runs = finish(tmp_path / "f", *nodes)
@@ -179,22 +231,28 @@ def test_all_gpus_are_measured(tmp_path):
     assert sorted(runs) == list(range(count))
     assert len({run.environment.device["uuid"] for run in runs.values()}) == count
     for run in runs.values():
-        assert statuses(run) == {f"{phase} {op}": "ok" for phase in measure.PHASES for op in measure.OPS}, out
+        assert statuses(run) == {
+            f"{phase} {op}": "ok" for phase in measure.PHASES for op in measure.OPS
+        }, out
         assert run.environment.fleet["health"]["sm_clock_max_hz"]
         assert run.environment.fleet["pci_bus_id"]
 
 
-# ---- without processes ---------------------------------------------------------------------------------------------
+# ---- without processes
 
 
 @pytest.fixture
 def member(tmp_path, monkeypatch):
     """Return rank 0 of 3 with a store in this process; no other process starts."""
     monkeypatch.setattr(worker, "start_server", lambda: None)
-    monkeypatch.setattr("bench.harness.fleet.member.rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun"))
+    monkeypatch.setattr(
+        "bench.harness.fleet.member.rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun")
+    )
     port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setattr("bench.harness.fleet.member.open_store", lambda rank, timeout_s: port)
-    args = fleet.build_parser().parse_args(["--quick", "--deadline", "10", "-o", str(tmp_path / "fleet")])
+    args = fleet.build_parser().parse_args(
+        ["--quick", "--deadline", "10", "-o", str(tmp_path / "fleet")]
+    )
     return Member(args, [])
 
 
@@ -217,7 +275,10 @@ def test_a_device_that_cannot_be_used_has_failed_rows(member, monkeypatch, capsy
 def test_ranks_without_an_answer_are_named_with_their_last_step(member, capsys):
     member.step("starting")
     member.peers.send("steps", json.dumps([1, "rank 1 (node b)", "solo copy"]))
-    member.peers.send("answers", json.dumps({"rank": 0, "node": "a", "device": "X", "rows": {"solo": ["copy 1 TB/s"]}}))
+    member.peers.send(
+        "answers",
+        json.dumps({"rank": 0, "node": "a", "device": "X", "rows": {"solo": ["copy 1 TB/s"]}}),
+    )
     assert member.has_time()
     assert member.missing() == [1, 2]
     member.show()
@@ -245,7 +306,9 @@ def test_no_row_starts_after_the_deadline(member, monkeypatch):
     monkeypatch.setattr(member, "keep", kept.append)
     items = measure.items_of("together", True, None, is_quick=True)
     member.measure_rows(items, SimpleNamespace(), until=0.0, reason="")
-    assert [(record.op, record.status, record.reason) for record in kept] == [(op, *NO_TIME) for op in measure.OPS]
+    assert [(record.op, record.status, record.reason) for record in kept] == [
+        (op, *NO_TIME) for op in measure.OPS
+    ]
 
 
 def lost_stream(function, items, device, limit_s):
@@ -254,7 +317,9 @@ def lost_stream(function, items, device, limit_s):
     yield
 
 
-@pytest.mark.parametrize(("left_s", "outcome"), [(9, ("failed", "no result after 0.05 s")), (0.02, NO_TIME)])
+@pytest.mark.parametrize(
+    ("left_s", "outcome"), [(9, ("failed", "no result after 0.05 s")), (0.02, NO_TIME)]
+)
 def test_only_a_row_with_time_left_fails(left_s, outcome, member, monkeypatch):
     kept = []
     monkeypatch.setattr(worker, "stream", lost_stream)
@@ -267,9 +332,18 @@ def test_only_a_row_with_time_left_fails(left_s, outcome, member, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"op": "matmul", "dtype": "bf16", "flops": 10**12, "median_s": 2e-3}, "matmul bf16 500.0 TFLOP/s"),
-        ({"op": "copy", "bytes_read": 10**9, "bytes_written": 10**9, "median_s": 1e-3}, "copy 2.000 TB/s"),
-        ({"op": "launch", "flops": 0, "bytes_read": 0, "bytes_written": 0, "median_s": 2e-6}, "launch 2.000 us"),
+        (
+            {"op": "matmul", "dtype": "bf16", "flops": 10**12, "median_s": 2e-3},
+            "matmul bf16 500.0 TFLOP/s",
+        ),
+        (
+            {"op": "copy", "bytes_read": 10**9, "bytes_written": 10**9, "median_s": 1e-3},
+            "copy 2.000 TB/s",
+        ),
+        (
+            {"op": "launch", "flops": 0, "bytes_read": 0, "bytes_written": 0, "median_s": 2e-6},
+            "launch 2.000 us",
+        ),
         ({"op": "fma", "status": "skipped"}, "fma skipped"),
     ],
 )
@@ -280,7 +354,10 @@ def test_rows_are_shown_as_rates(fields, text):
 
 def test_rows_of_a_gpu_and_a_cpu():
     on_gpu = measure.items_of("together", True, None, is_quick=True)
-    assert [(item.op, item.dtype) for item in on_gpu if item.seconds == 5] == [("copy", "fp32"), ("matmul", "bf16")]
+    assert [(item.op, item.dtype) for item in on_gpu if item.seconds == 5] == [
+        ("copy", "fp32"),
+        ("matmul", "bf16"),
+    ]
     on_cpu = measure.items_of("solo", False, ["fp32", "bf16"], is_quick=False)
     assert [(item.op, item.dtype) for item in on_cpu if item.op in ("matmul", "fma")] == [
         ("matmul", "fp32"),

@@ -1,4 +1,6 @@
-"""Rank from the environment of each launcher; turns, common start and answers by a store on a simulated clock."""
+"""Rank from the environment of each launcher; turns, common start and answers by a store on a
+simulated clock.
+"""
 
 import multiprocessing
 import signal
@@ -11,7 +13,12 @@ from bench.harness.fleet.launcher import Peers, Rank, open_store, rank_here, tur
 
 MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "7", "SLURM_TASKS_PER_NODE": "4(x2),3"}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "7",
+    "SLURM_TASKS_PER_NODE": "4(x2),3",
+}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,10 @@ def test_a_node_has_the_first_known_name():
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"RANK": "x"}, "RANK: expected an integer from 0, got 'x'"), ({"RANK": "8"}, "expected a rank below 8, got 8")],
+    [
+        ({"RANK": "x"}, "RANK: expected an integer from 0, got 'x'"),
+        ({"RANK": "8"}, "expected a rank below 8, got 8"),
+    ],
 )
 def test_a_wrong_rank_is_a_usage_error(changes, said):
     with pytest.raises(UsageError, match=said):
@@ -95,7 +105,9 @@ def test_texts_of_all_ranks_arrive_once(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    first, second = (Peers(rank, open_store(rank, 5)) for rank in (Rank(0, 0, 2, 2), Rank(1, 1, 2, 2)))
+    first, second = (
+        Peers(rank, open_store(rank, 5)) for rank in (Rank(0, 0, 2, 2), Rank(1, 1, 2, 2))
+    )
     assert second.send("answers", "1")
     assert first.send("answers", "0")
     assert [list(first.received("answers")) for _ in range(2)] == [["1", "0"], []]

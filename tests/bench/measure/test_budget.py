@@ -64,7 +64,9 @@ def test_estimates_are_exact_at_a_constant_rate(monkeypatch, rate, case):
 
 def test_a_slow_dtype_is_estimated_with_little_work(monkeypatch):
     machine = Machine(monkeypatch, 1e9)  # fp16 on a CPU without fp16 arithmetic
-    seconds = Budget(CPU, Settings()).call_s(OPS["matmul"], case_of("matmul", 8192, 8192, 8192, dtype="fp16"))
+    seconds = Budget(CPU, Settings()).call_s(
+        OPS["matmul"], case_of("matmul", 8192, 8192, 8192, dtype="fp16")
+    )
     assert seconds > 1000
     spent = sum(total(OPS["matmul"], case) / machine.rate for case in machine.ran)
     assert spent < 10 * MIN_PILOT_S
@@ -79,7 +81,9 @@ def test_measured_cases_replace_the_pilots(monkeypatch):
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(0.5 * work[1] / work[0])
     assert machine.ran == []
 
-    learn(estimator, OPS["matmul"], case_of("matmul", 512, 512, 512), 99.0)  # a smaller one teaches nothing new
+    learn(
+        estimator, OPS["matmul"], case_of("matmul", 512, 512, 512), 99.0
+    )  # a smaller one teaches nothing new
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(0.5 * work[1] / work[0])
     learn(estimator, OPS["matmul"], large, 3.0)
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(3.0)
@@ -88,7 +92,9 @@ def test_measured_cases_replace_the_pilots(monkeypatch):
 def test_pilots_the_op_does_not_support_are_left_out(monkeypatch):
     machine = Machine(monkeypatch, 1e9)
     case = case_of("matmul", 40, 8192, 8192, dtype="int8")
-    assert Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None  # 16 rows are too few on a GPU
+    assert (
+        Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None
+    )  # 16 rows are too few on a GPU
     assert machine.ran == []
     assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) > 0
 
@@ -104,11 +110,22 @@ def budget_of(clock, deadline, rows):
 
 def test_without_a_budget_all_rows_have_time(clock):
     made = budget_of(clock, None, 5)
-    assert (made.left_s(), made.sharing(2), made.has_time(), made.is_too_long(1e9, 0)) == (None, 3, True, False)
+    assert (made.left_s(), made.sharing(2), made.has_time(), made.is_too_long(1e9, 0)) == (
+        None,
+        3,
+        True,
+        False,
+    )
 
 
 def test_a_budget_is_shared_by_as_many_rows_as_get_a_second(clock):
-    assert [budget_of(clock, 100 + left, 10).sharing(4) for left in (60, 6, 3.5, 0.2, -1)] == [6, 6, 3, 1, 1]
+    assert [budget_of(clock, 100 + left, 10).sharing(4) for left in (60, 6, 3.5, 0.2, -1)] == [
+        6,
+        6,
+        3,
+        1,
+        1,
+    ]
 
 
 def test_no_row_starts_if_its_preparation_does_not_fit(clock):
@@ -136,7 +153,10 @@ def test_slow_rows_raise_the_expected_time_of_the_next(clock):
     clock.now += 7.0
     made.took(HALF_SECONDS, 100.0, 2.0)  # 6 s besides its samples
     assert (made.has_time(4.3), made.has_time(4.4), made.left_s()) == (True, False, 13.0)
-    assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (False, True)  # three shares of 13 s for four rows
+    assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (
+        False,
+        True,
+    )  # three shares of 13 s for four rows
 
 
 ADD = Row(OPS["add"], Case("add", "fp32", {"n": 2**22}), "torch")
@@ -149,10 +169,14 @@ def test_a_budget_for_all_rows_exceeds_the_given_one(clock):
     assert made.enough_s(6) == 39
 
 
-def refusal_of(monkeypatch, call_s=None, budget_s=None, left_s=None, row=ADD, device=CPU, together=1):
+def refusal_of(
+    monkeypatch, call_s=None, budget_s=None, left_s=None, row=ADD, device=CPU, together=1
+):
     monkeypatch.setattr(Budget, "call_s", lambda self, op, case: call_s)
     deadline = None if left_s is None else 1000.0 + left_s
-    return Budget(device, Settings(budget_s=budget_s), deadline, clock=lambda: 1000.0).refusal(row, together)
+    return Budget(device, Settings(budget_s=budget_s), deadline, clock=lambda: 1000.0).refusal(
+        row, together
+    )
 
 
 def test_a_case_that_takes_too_long_is_rejected_with_its_estimate(monkeypatch):
@@ -165,7 +189,9 @@ def test_a_case_that_takes_too_long_is_rejected_with_its_estimate(monkeypatch):
 
 def test_no_default_case_is_too_slow_to_prepare_on_a_large_gpu(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 10**9)
-    cases = planned(["fp32", "fp64"], {"elementwise": ELEMENTWISE, "matmul": MATMUL, "norm": NORM}, "cuda")
+    cases = planned(
+        ["fp32", "fp64"], {"elementwise": ELEMENTWISE, "matmul": MATMUL, "norm": NORM}, "cuda"
+    )
     assert max(op.work(case).bytes for _, op, case in cases) > 4e9
     rows = [Row(op, case, "torch") for _, op, case in cases]
     assert {refusal_of(monkeypatch, row=row, device=GPU) for row in rows} == {None}
@@ -188,8 +214,12 @@ def test_an_unestimated_launch_is_not_reported_as_0_s(monkeypatch):
 
 
 def test_the_estimate_includes_all_interleaved_providers(monkeypatch):
-    """With a budget, 15 calls of 1 s by each of three fit 50 s but not 40 s; without one, each counts alone."""
+    """With a budget, 15 calls of 1 s by each of three fit 50 s but not 40 s; without one, each
+    counts alone.
+    """
     assert refusal_of(monkeypatch, 1.0, 50.0, 50.0, together=3) is None
-    assert "(1 s per launch) exceeds the 40 s left" in refusal_of(monkeypatch, 1.0, 40.0, 40.0, together=3)
+    assert "(1 s per launch) exceeds the 40 s left" in refusal_of(
+        monkeypatch, 1.0, 40.0, 40.0, together=3
+    )
     assert refusal_of(monkeypatch, 1.0, 40.0, 40.0) is None
     assert refusal_of(monkeypatch, 0.5, together=3) is None

@@ -17,8 +17,19 @@ from bench.harness.providers.registry import default_providers
 from kernels import precompile
 from kernels.launch import Gpu
 
-H100 = Device("cuda", "cuda:0", "h100-sxm", "H100", 50 * 2**20, 80 * 2**30, sm_count=132, compute_capability="9.0")
-pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
+H100 = Device(
+    "cuda",
+    "cuda:0",
+    "h100-sxm",
+    "H100",
+    50 * 2**20,
+    80 * 2**30,
+    sm_count=132,
+    compute_capability="9.0",
+)
+pytestmark = pytest.mark.skipif(
+    kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"
+)
 
 
 @pytest.fixture
@@ -56,7 +67,9 @@ def test_each_triton_launch_compiles_and_can_be_pickled(rows, tmp_path, monkeypa
 def test_few_kernels_a_cpu_or_rejected_rows_start_no_process(rows, monkeypatch):
     compiled = []
     monkeypatch.setattr(
-        precompile, "precompile", lambda launches: compiled.append(sorted(launches)) or {"a row": "why"}
+        precompile,
+        "precompile",
+        lambda launches: compiled.append(sorted(launches)) or {"a row": "why"},
     )
     assert beforehand.compile_rows(rows, H100) == {}
     monkeypatch.setattr(beforehand, "MIN_KERNELS", 3)

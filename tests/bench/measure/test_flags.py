@@ -43,8 +43,17 @@ def device_of(is_gpu=True, cache_bytes=100 * 10**6):
 
 
 def blank_of(work=USUAL):
-    fields = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
-    return Record(**fields, flops=work.flops, bytes_read=work.bytes_read, bytes_written=work.bytes_written)
+    fields = {
+        "op": "x",
+        "provider": "torch",
+        "dtype": "bf16",
+        "shape": {},
+        "case": "x",
+        "status": "skipped",
+    }
+    return Record(
+        **fields, flops=work.flops, bytes_read=work.bytes_read, bytes_written=work.bytes_written
+    )
 
 
 def ceilings_of(*entries):
@@ -60,10 +69,23 @@ def row_of(
     requested_cache="cold",
     **samples,
 ):
-    """Return a record, by default without flags: 80 MB in 100 us on a GPU with 1 TB/s and 100 TFLOP/s."""
-    usual = {"tick_s": 1e-6, "host_launch_s": 5e-6, "target_half_width": 0.005, "warm_median_s": 5e-5}
+    """Return a record, by default without flags: 80 MB in 100 us on a GPU with 1 TB/s and 100
+    TFLOP/s.
+    """
+    usual = {
+        "tick_s": 1e-6,
+        "host_launch_s": 5e-6,
+        "target_half_width": 0.005,
+        "warm_median_s": 5e-5,
+    }
     measured = samples_of(median_s, **(usual | {"telemetry": QUIET} | samples))
-    return recorded(blank_of(work), measured, device_of(is_gpu, cache_bytes), ceilings_of(*entries), requested_cache)
+    return recorded(
+        blank_of(work),
+        measured,
+        device_of(is_gpu, cache_bytes),
+        ceilings_of(*entries),
+        requested_cache,
+    )
 
 
 def test_a_clean_row_has_no_flag():
@@ -84,8 +106,12 @@ def test_a_measured_ceiling_below_a_row_is_too_low_unless_cached():
 
 def test_ceiling_flags_are_recomputed_and_the_others_stay():
     reasons = {"above-roof": "2000 % of the measured peak; a reason", "preempted": "busy"}
-    record = replace(row_of(cache="warm", requested_cache="warm"), flags=tuple(reasons), flag_reasons=reasons)
-    low, high = (ceilings_of(Ceiling("flops", "bf16", value, "measured", "here")) for value in (1e12, 1e14))
+    record = replace(
+        row_of(cache="warm", requested_cache="warm"), flags=tuple(reasons), flag_reasons=reasons
+    )
+    low, high = (
+        ceilings_of(Ceiling("flops", "bf16", value, "measured", "here")) for value in (1e12, 1e14)
+    )
     device = device_of(is_gpu=False)
     still, clean = judged(record, device, low), judged(record, device, high)
     assert still.flags == ("above-roof", "preempted")
@@ -134,7 +160,10 @@ TWO = [1e-4 * (1 + 0.1 * (i % 3 == 0)) for i in range(60)]
         (SLOWER, "the last third of the samples is 19 % slower than the first"),
         (SLOWER[::-1], "the last third of the samples is 16 % faster than the first"),
         (TWO, "two speeds: 33 % of the samples are 10 % slower than the others"),
-        ([4.5 * s if s > 1e-4 else s for s in TWO], "two speeds: 33 % of the samples are 400 % slower than the others"),
+        (
+            [4.5 * s if s > 1e-4 else s for s in TWO],
+            "two speeds: 33 % of the samples are 400 % slower than the others",
+        ),
     ],
 )
 def test_drifting_and_bimodal_samples_are_flagged(samples_s, reason):
@@ -149,13 +178,29 @@ def test_neighboring_timer_ticks_are_not_bimodal():
 
 
 def test_the_most_serious_flag_comes_first():
-    wanted = ("faster-than-physics", "l2-suspect", "tick-limited", "not-converged", "launch-limited")
+    wanted = (
+        "faster-than-physics",
+        "l2-suspect",
+        "tick-limited",
+        "not-converged",
+        "launch-limited",
+    )
     assert row_of(median_s=1e-7, converged=False, tick_s=1e-6).flags == wanted
 
 
-def gate(median_s, cache="cold", work=NOTHING, peak=PEAK, bandwidth=BANDWIDTH, cache_bytes=10**8, slug="x"):
+def gate(
+    median_s,
+    cache="cold",
+    work=NOTHING,
+    peak=PEAK,
+    bandwidth=BANDWIDTH,
+    cache_bytes=10**8,
+    slug="x",
+):
     """Return the reason why a row is invalid, or None."""
-    record = recorded(blank_of(work), samples_of(median_s, cache), device_of(True, cache_bytes), None)
+    record = recorded(
+        blank_of(work), samples_of(median_s, cache), device_of(True, cache_bytes), None
+    )
     record = judged(record, device_of(True, cache_bytes), Machine(slug, "X", (peak, bandwidth)))
     reason = record.flag_reasons.get("faster-than-physics")
     assert (record.status == "invalid") is (reason is not None)
@@ -238,19 +283,32 @@ def test_a_row_rated_by_a_noisy_ceiling_is_flagged():
 
 
 def test_a_measured_ceiling_makes_no_row_invalid():
-    low = Ceiling("flops", "bf16", 1.0, "measured", "a test"), Ceiling("bandwidth", "copy", 1.0, "measured", "a test")
+    low = (
+        Ceiling("flops", "bf16", 1.0, "measured", "a test"),
+        Ceiling("bandwidth", "copy", 1.0, "measured", "a test"),
+    )
     assert row_of(1e-3, Work(10**12, 10**12, 0), low).status == "ok"
 
 
 CALIBRATED = {"read": 4.5e12, "write": 4.28e12, "triad": 4.05e12, "copy": 3.93e12}
 """Bytes/s of an H200, as published."""
-COUNTS = {"read": (999, 1), "write": (0, 1000), "copy": (500, 500), "triad": (2000, 1000), "between": (3000, 1000)}
+COUNTS = {
+    "read": (999, 1),
+    "write": (0, 1000),
+    "copy": (500, 500),
+    "triad": (2000, 1000),
+    "between": (3000, 1000),
+}
 """Megabytes read and written; the last is not one of the measured mixes."""
 
 
 def machine(mixes, is_published, peak=None):
-    entries = [Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items()]
-    entries += [Ceiling("bandwidth", "memory", 4.8e12, "datasheet", "a test")] if is_published else []
+    entries = [
+        Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items()
+    ]
+    entries += (
+        [Ceiling("bandwidth", "memory", 4.8e12, "datasheet", "a test")] if is_published else []
+    )
     entries += [Ceiling("flops", "bf16", 989.4e12, "datasheet", "a test")] if is_published else []
     return (*entries, *([Ceiling("flops", "bf16", peak, "measured", "a test")] if peak else []))
 
@@ -261,7 +319,9 @@ SINGLE = [{name: value} for name, value in CALIBRATED.items()]
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("is_gpu", [True, False], ids=["gpu", "cpu"])
 @pytest.mark.parametrize("is_published", [True, False], ids=["published", "measured"])
-@pytest.mark.parametrize("mixes", [CALIBRATED, {}, *SINGLE], ids=lambda mixes: "+".join(mixes) or "none")
+@pytest.mark.parametrize(
+    "mixes", [CALIBRATED, {}, *SINGLE], ids=lambda mixes: "+".join(mixes) or "none"
+)
 @pytest.mark.parametrize("cache_bytes", [10**6, 10**12], ids=["beyond the cache", "in the cache"])
 def test_rows_3_percent_above_a_roof_are_flagged(is_gpu, is_published, mixes, cache_bytes):
     ceilings = Machine("h", "H", machine(mixes, is_published, peak=795e12))
@@ -275,9 +335,18 @@ def test_rows_3_percent_above_a_roof_are_flagged(is_gpu, is_published, mixes, ca
         samples = samples_of(least_s / share, cache, warm_median_s=least_s / share / 2)
         record = recorded(blank_of(work), samples, device_of(is_gpu, cache_bytes), ceilings, cache)
         found = judge(replace(record, status="ok"), ceilings)
-        reached = max(found.roofline_pct or 0, found.measured_pct or 0, found.mix_pct or 0, 100 * (found.mbu or 0))
+        reached = max(
+            found.roofline_pct or 0,
+            found.measured_pct or 0,
+            found.mix_pct or 0,
+            100 * (found.mbu or 0),
+        )
         if max(reached, 100 * (found.mfu or 0)) > 103:
-            assert set(record.flags) & {"above-roof", "l2-suspect", "faster-than-physics"}, (work, cache, share)
+            assert set(record.flags) & {"above-roof", "l2-suspect", "faster-than-physics"}, (
+                work,
+                cache,
+                share,
+            )
             above += 1
         elif reached <= 102:
             assert record.flags == (), (work, cache, share)
@@ -292,7 +361,10 @@ COPY = Work(10, 10**9, 10**9)
 def test_a_row_above_its_mix_only_is_not_l2_suspect():
     entries = machine(CALIBRATED, is_published=False)
     record = row_of(COPY.bytes / 4.2e12, COPY, entries)  # 107 % of a copy, 93 % of a read
-    text = "107 % of the measured copy bandwidth, the nearest measured mix of reads and writes; recalibrate"
+    text = (
+        "107 % of the measured copy bandwidth, the nearest measured mix of reads and writes; "
+        "recalibrate"
+    )
     assert record.flag_reasons["above-roof"].startswith(text)
     assert record.flags == ("above-roof",)
 
@@ -312,7 +384,11 @@ def test_a_warm_row_above_the_bandwidth_names_the_cache():
 
 def test_a_row_between_measured_and_published_peak_is_flagged():
     entries, work = machine({}, is_published=True, peak=795e12), Work(10**12, 10, 10)
-    assert row_of(10**12 / 850e12, work, entries).flag_reasons["above-roof"].startswith("107 % of the measured peak; ")
+    assert (
+        row_of(10**12 / 850e12, work, entries)
+        .flag_reasons["above-roof"]
+        .startswith("107 % of the measured peak; ")
+    )
     assert row_of(10**12 / 800e12, work, entries).flags == ()
 
 
@@ -320,13 +396,20 @@ def test_a_row_between_measured_and_published_peak_is_flagged():
     ("slug", "dtype", "highest"),
     [
         ("h100-sxm", "bf16", 132 * 4096 * 1.98e9),  # 1,070.5 TFLOP/s, above the datasheet's 989.4
-        ("a100-sxm-80gb", "bf16", 312e12),  # sold with a rounded peak just above its own clock times its rate
+        (
+            "a100-sxm-80gb",
+            "bf16",
+            312e12,
+        ),  # sold with a rounded peak just above its own clock times its rate
     ],
 )
 def test_the_physics_gate_uses_the_highest_clock(slug, dtype, highest):
     ceilings = find_gpu(slug)
     blank = replace(blank_of(Work(10**12, 1, 1)), dtype=dtype)
-    within, above = (recorded(blank, samples_of(10**12 / (t * highest)), device_of(), ceilings) for t in (1.01, 1.03))
+    within, above = (
+        recorded(blank, samples_of(10**12 / (t * highest)), device_of(), ceilings)
+        for t in (1.01, 1.03)
+    )
     assert (within.status, above.flags) == ("ok", ("faster-than-physics",))
     assert "clock-limited flops ceiling" in above.reason
 
@@ -335,7 +418,9 @@ def suspect(cold_s, warm_s=5e-5, bytes_moved=80 * 10**6, cache="cold", entries=(
     """Return the reason of `l2-suspect`, or None."""
     blank = blank_of(Work(2 * 10**9, bytes_moved // 2, bytes_moved // 2))
     samples = samples_of(cold_s, cache, warm_median_s=warm_s)
-    return recorded(blank, samples, device_of(), Machine("x", "X", entries)).flag_reasons.get("l2-suspect")
+    return recorded(blank, samples, device_of(), Machine("x", "X", entries)).flag_reasons.get(
+        "l2-suspect"
+    )
 
 
 @pytest.mark.parametrize(
@@ -363,7 +448,8 @@ def test_a_cold_row_faster_than_memory_is_l2_suspect(bytes_moved):
 
 
 @pytest.mark.parametrize(
-    ("cache", "reason"), [("partly-cold", "the time is neither cold nor warm"), ("warm", "the same inputs")]
+    ("cache", "reason"),
+    [("partly-cold", "the time is neither cold nor warm"), ("warm", "the same inputs")],
 )
 def test_not_cold_is_flagged_only_if_cold_was_requested(cache, reason):
     assert reason in row_of(cache=cache).flag_reasons["not-cold"]
@@ -371,10 +457,13 @@ def test_not_cold_is_flagged_only_if_cold_was_requested(cache, reason):
 
 
 @pytest.mark.parametrize(
-    ("time_s", "launches", "is_flagged"), [(5e-6, 10, False), (4.9e-6, 10, True), (5e-6, 1, True), (5e-5, 1, False)]
+    ("time_s", "launches", "is_flagged"),
+    [(5e-6, 10, False), (4.9e-6, 10, True), (5e-6, 1, True), (5e-5, 1, False)],
 )
 def test_samples_below_fifty_ticks_are_flagged(time_s, launches, is_flagged):
-    record = recorded(blank_of(), samples_of(time_s, launches=launches, tick_s=1e-6), device_of(False), None)
+    record = recorded(
+        blank_of(), samples_of(time_s, launches=launches, tick_s=1e-6), device_of(False), None
+    )
     assert ("tick-limited" in record.flags) is is_flagged
 
 
@@ -417,4 +506,8 @@ def test_lost_cores_and_stolen_time_are_preemption():
 )
 def test_not_converged_states_the_interval_and_the_target(target, reason):
     samples = samples_of(converged=False, target_half_width=target)
-    assert recorded(blank_of(), samples, device_of(False), None).flag_reasons["not-converged"].startswith(reason)
+    assert (
+        recorded(blank_of(), samples, device_of(False), None)
+        .flag_reasons["not-converged"]
+        .startswith(reason)
+    )

@@ -24,7 +24,9 @@ from roofline.machine import Ceiling, Machine
 
 MATMUL_OP = MATMUL[0]
 ADD = next(op for op in ELEMENTWISE if op.name == "add")
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30)
+CPU = Device(
+    type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30
+)
 GPU = Device(
     type="cuda",
     torch_name="cuda:0",
@@ -34,13 +36,17 @@ GPU = Device(
     memory_bytes=2**30,
     compute_capability="9.0",
 )
-LIMITS = Limits(min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.2, warm_up_s=0, min_sample_s=1e-6)
+LIMITS = Limits(
+    min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.2, warm_up_s=0, min_sample_s=1e-6
+)
 CASE = Case("add", "fp32", {"n": 4096})
 CASE_BYTES = 3 * 4096 * 4
 
 
 def matmul_case(m, n, k, dtype="bf16", layout="nn", batch=1):
-    return Case.of("matmul", dtype, {"m": m, "n": n, "k": k}, OPTIONS, {"layout": layout, "batch": batch})
+    return Case.of(
+        "matmul", dtype, {"m": m, "n": n, "k": k}, OPTIONS, {"layout": layout, "batch": batch}
+    )
 
 
 @pytest.fixture
@@ -52,7 +58,9 @@ def providers(monkeypatch):
         function = table[name]
         if isinstance(function, Exception):
             raise function
-        return function if isinstance(function, Provider) else Provider(name, function, takes_out=True)
+        return (
+            function if isinstance(function, Provider) else Provider(name, function, takes_out=True)
+        )
 
     monkeypatch.setattr(runner, "load", load)
     return table
@@ -82,7 +90,11 @@ def test_a_correct_row_has_all_fields(providers):
     assert record.launches_per_sample >= 1
     assert record.host_latency_s > 0
     assert record.first_call_s > 0
-    assert record.verified["before"]["checked_elements"] == record.verified["after"]["checked_elements"] == 4096
+    assert (
+        record.verified["before"]["checked_elements"]
+        == record.verified["after"]["checked_elements"]
+        == 4096
+    )
     assert (record.flops, record.bytes_read, record.bytes_written) == (4096, 32768, 16384)
     assert Record.from_dict(record.to_dict()) == record
 
@@ -103,7 +115,12 @@ def test_fill_and_cache_are_as_requested(providers):
 
     providers["watching"] = watching
     record = measure("watching", Settings(fill="zeros", cache="warm"))
-    assert (record.fill, record.cache, record.copies, record.flags) == ("zeros", "warm", 1, record.flags)
+    assert (record.fill, record.cache, record.copies, record.flags) == (
+        "zeros",
+        "warm",
+        1,
+        record.flags,
+    )
     assert set(seen) == {0.0}
 
 
@@ -143,7 +160,9 @@ def test_a_wrong_result_is_invalid_and_never_timed(providers, never_timed):
     "fault",
     [
         lambda x, y, out: None,  # writes nothing: the poison stays
-        lambda x, y, out: torch.add(x[:-1], y[:-1], out=out[:-1]).sum() and None,  # forgets the last element
+        lambda x, y, out: (
+            torch.add(x[:-1], y[:-1], out=out[:-1]).sum() and None
+        ),  # forgets the last element
         lambda x, y, out: out.zero_(),
         lambda x, y, out: out.fill_(float("nan")),
         lambda x, y, out: (x + y)[:-1],
@@ -177,7 +196,8 @@ def test_a_result_that_becomes_wrong_while_timed_is_invalid(providers):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("copies", [2, 3, 5])
 def test_a_provider_that_caches_its_first_result_is_invalid(providers, seed, copies):
-    # A cache of results is right before the clock, on the first copy, and wrong after it, on another one.
+    # A cache of results is right before the clock, on the first copy, and wrong after it, on
+    # another one.
     remembered = []
 
     def caching(x, y, out):
@@ -194,11 +214,15 @@ def test_a_provider_that_caches_its_first_result_is_invalid(providers, seed, cop
 def test_a_result_that_needs_the_tolerance_is_flagged(providers):
     providers["rough"] = lambda x, y, out: torch.add(x, y, out=out).mul_(1 + 1e-5)
     strict, tolerant = (
-        measure_row(Row(replace(ADD, tolerance=factor), CASE, "rough"), CPU, None, LIMITS) for factor in (1.0, 1e4)
+        measure_row(Row(replace(ADD, tolerance=factor), CASE, "rough"), CPU, None, LIMITS)
+        for factor in (1.0, 1e4)
     )
     assert strict.status == "invalid"
     assert tolerant.status == "ok"
-    assert "times what rounding explains; --tolerance allowed it" in tolerant.flag_reasons["beyond-rounding"]
+    assert (
+        "times what rounding explains; --tolerance allowed it"
+        in tolerant.flag_reasons["beyond-rounding"]
+    )
 
 
 def raising(error):
@@ -209,7 +233,9 @@ def raising(error):
 
 
 def test_an_error_fails_its_row_and_the_run_goes_on(providers):
-    providers["raises"] = raising(RuntimeError("CUDA error: an illegal memory access\nCompile with DEBUG=1"))
+    providers["raises"] = raising(
+        RuntimeError("CUDA error: an illegal memory access\nCompile with DEBUG=1")
+    )
     records = [measure(name) for name in ("raises", "right")]
     assert [record.status for record in records] == ["failed", "ok"]
     assert records[0].reason == "RuntimeError: CUDA error: an illegal memory access"
@@ -225,20 +251,29 @@ def test_an_error_while_timing_fails_its_row(providers):
 
     providers["breaks"] = breaks
     record = measure("breaks")
-    assert (record.status, record.reason, record.samples_s) == ("failed", "IndexError: out of tiles", ())
+    assert (record.status, record.reason, record.samples_s) == (
+        "failed",
+        "IndexError: out of tiles",
+        (),
+    )
 
 
 OUT_OF_MEMORY = [
     MemoryError(),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried to"),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you "
+        "tried to"
+    ),
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("Triton Error [CUDA]: out of memory"),
 ]
 
 
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__}-{str(error)[:20]}")
+@pytest.mark.parametrize(
+    "error", OUT_OF_MEMORY, ids=lambda error: f"{type(error).__name__}-{str(error)[:20]}"
+)
 def test_out_of_memory_skips_the_row(providers, error):
     assert is_out_of_memory(error)
     providers["large"] = raising(error)
@@ -247,7 +282,9 @@ def test_out_of_memory_skips_the_row(providers, error):
 
 
 def test_declared_refusals_are_skipped_and_other_errors_fail(providers):
-    providers["refuses"] = Provider("refuses", raising(ValueError("no fp64")), True, refuses_with=(ValueError,))
+    providers["refuses"] = Provider(
+        "refuses", raising(ValueError("no fp64")), True, refuses_with=(ValueError,)
+    )
     providers["fails"] = Provider("fails", raising(ValueError("no fp64")), True)
     assert [(measure(name).status, measure(name).reason) for name in ("refuses", "fails")] == [
         ("skipped", "no fp64"),
@@ -285,7 +322,9 @@ def test_gpu_memory_is_released_after_a_failed_row(providers, monkeypatch):
 
 
 def test_an_impossible_time_is_invalid_with_its_reason(providers):
-    slow = Machine("cpu", "a slow machine", (Ceiling("flops", "fp32", 1.0, "datasheet", "made up"),))
+    slow = Machine(
+        "cpu", "a slow machine", (Ceiling("flops", "fp32", 1.0, "datasheet", "made up"),)
+    )
     record = measure("right", ceilings=slow)
     assert record.status == "invalid"
     assert record.reason.startswith("faster than physics")

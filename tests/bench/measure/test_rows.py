@@ -10,8 +10,8 @@ from bench.harness.measure.rows import CPU_DTYPES, Settings, has_dtype, plan
 from results.record import Record
 from results.store.runfile import encode_line
 
-# From which compute capability on NVIDIA GPUs multiply in a dtype: Volta 7.0, Ampere 8.0, Ada 8.9, Hopper 9.0,
-# Blackwell 10.0.
+# From which compute capability on NVIDIA GPUs multiply in a dtype: Volta 7.0, Ampere 8.0, Ada 8.9,
+# Hopper 9.0, Blackwell 10.0.
 ALWAYS = {"fp64", "fp32", "fp16"}
 AMPERE = ALWAYS | {"tf32", "bf16", "int8"}
 ADA = AMPERE | {"fp8e4m3", "fp8e5m2"}
@@ -38,7 +38,9 @@ def test_the_dtypes_of_a_gpu_follow_its_compute_capability(capability, has):
 
 
 def test_a_cpu_has_no_tf32_and_no_fp8():
-    assert {dtype for dtype in DTYPES if has_dtype(CPU, dtype)} == set(CPU_DTYPES) == AMPERE - {"tf32"}
+    assert (
+        {dtype for dtype in DTYPES if has_dtype(CPU, dtype)} == set(CPU_DTYPES) == AMPERE - {"tf32"}
+    )
 
 
 @pytest.fixture
@@ -51,12 +53,28 @@ def free(monkeypatch):
     [
         (matmul_case(64, 64, 64, "fp8e4m3", "nt"), CPU, "a CPU has no fp8e4m3 arithmetic"),
         (matmul_case(64, 64, 64, "tf32"), CPU, "a CPU has no tf32 arithmetic"),
-        (matmul_case(64, 64, 64), replace(GPU, compute_capability="7.0"), "NVIDIA Test has no bf16 arithmetic"),
-        (matmul_case(64, 64, 64, "fp8e4m3"), GPU, "fp8e4m3 tensor cores take layout nt only; use --layout nt"),
-        (matmul_case(64, 40, 64, "fp8e4m3", "nt"), GPU, "fp8e4m3 needs n and k that are multiples of 16"),
+        (
+            matmul_case(64, 64, 64),
+            replace(GPU, compute_capability="7.0"),
+            "NVIDIA Test has no bf16 arithmetic",
+        ),
+        (
+            matmul_case(64, 64, 64, "fp8e4m3"),
+            GPU,
+            "fp8e4m3 tensor cores take layout nt only; use --layout nt",
+        ),
+        (
+            matmul_case(64, 40, 64, "fp8e4m3", "nt"),
+            GPU,
+            "fp8e4m3 needs n and k that are multiples of 16",
+        ),
         (matmul_case(64, 64, 36, "int8"), GPU, "int8 needs n and k that are multiples of 8"),
         (matmul_case(16, 64, 64, "int8"), GPU, "int8 needs m above 16 in torch"),
-        (matmul_case(64, 64, 64, "int8", batch=2), CPU, "int8 has no batched product in torch; use --batch 1"),
+        (
+            matmul_case(64, 64, 64, "int8", batch=2),
+            CPU,
+            "int8 has no batched product in torch; use --batch 1",
+        ),
     ],
 )
 def test_unsupported_cases_are_rejected_with_the_reason(free, case, device, reason):
@@ -68,14 +86,20 @@ def test_unsupported_cases_are_rejected_with_the_reason(free, case, device, reas
 
 
 def test_memory_is_estimated_before_allocation(free):
-    # 150 000 x 150 000 in bf16 is 45 GB a matrix; three of them, twice, and B in fp64, squared in place.
+    # 150 000 x 150 000 in bf16 is 45 GB a matrix; three of them, twice, and B in fp64, squared in
+    # place.
     rows = plan([(MATMUL_OP, matmul_case(150_000, 150_000, 150_000))], ["torch"], CPU, Settings())
     assert rows[0].refused.reason == "needs 450 GB, the device has 141 GB free"
 
 
 @pytest.mark.parametrize("extent", [10**5, 10**12, 10**18 - 1])
 def test_rejected_rows_of_any_size_can_be_saved(free, extent):
-    row = plan([(MATMUL_OP, matmul_case(extent, extent, extent, batch=10**9 - 1))], ["torch"], CPU, Settings())[0]
+    row = plan(
+        [(MATMUL_OP, matmul_case(extent, extent, extent, batch=10**9 - 1))],
+        ["torch"],
+        CPU,
+        Settings(),
+    )[0]
     assert "the device has 141 GB free" in row.refused.reason
     assert len(row.refused.reason) < 80
     assert Record.from_dict(row.refused.to_dict()) == row.refused

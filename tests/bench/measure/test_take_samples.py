@@ -104,7 +104,9 @@ def test_samples_on_a_cpu_have_all_fields():
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("left_s", "cap_s"), [(None, 0.05), (10.0, 0.05), (0.01, 0.01), (-3.0, 0.0)])
+@pytest.mark.parametrize(
+    ("left_s", "cap_s"), [(None, 0.05), (10.0, 0.05), (0.01, 0.01), (-3.0, 0.0)]
+)
 def test_sampling_is_limited_by_the_time_left(limits_seen, left_s, cap_s):
     take_samples(count_calls()[1], "warm", cpu_device(), LIMITS, left_s=left_s)
     assert limits_seen[0].cap_s == pytest.approx(cap_s)

@@ -38,7 +38,9 @@ def by_hand(q, keys, values):
 @pytest.mark.parametrize("length", [1, 5, 128, 129, 300])
 def test_the_attention_reference_is_the_formula_at_any_length(length):
     q, keys, values = data_of(case_of(1, length, "fp64")).inputs
-    assert torch.allclose(plain_attention(q, keys, values), by_hand(q, keys, values), rtol=1e-12, atol=1e-13)
+    assert torch.allclose(
+        plain_attention(q, keys, values), by_hand(q, keys, values), rtol=1e-12, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
@@ -64,7 +66,9 @@ MISTAKES = {
     ),
     "scale by d": lambda q, k, v: attend(q, k, v, scale=1 / q.shape[3], is_causal=True),
     "heads in another order": lambda q, k, v: attend(q, k.flip(1), v.flip(1), is_causal=True),
-    "the last token left out": lambda q, k, v: torch.cat((causal_attention(q, k, v)[:, :, :-1], q[:, :, -1:]), 2),
+    "the last token left out": lambda q, k, v: torch.cat(
+        (causal_attention(q, k, v)[:, :, :-1], q[:, :, -1:]), 2
+    ),
 }
 
 
@@ -81,13 +85,19 @@ def test_attention_work_counts_causal_pairs():
     work = causal_attention_work(1, 2, 1, 1, 1, "bf16")
     assert (work.flops, work.bytes_read, work.bytes_written) == (12, 12, 4)
     work = OP.work(case_of(2, 3, "fp32", 4, 2, 8))
-    assert (work.flops, work.bytes_read, work.bytes_written) == (2 * 4 * 6 * 32, 4 * 2 * 3 * 8 * 8, 4 * 2 * 3 * 8 * 4)
+    assert (work.flops, work.bytes_read, work.bytes_written) == (
+        2 * 4 * 6 * 32,
+        4 * 2 * 3 * 8 * 8,
+        4 * 2 * 3 * 8 * 4,
+    )
     work = OP.work(case_of(1, 739, "bf16", 32, 8, 128))
     assert work.flops / work.bytes == pytest.approx((739 + 1) / (2 * (1 + 8 / 32)), rel=1e-12)
 
 
 def test_attention_work_agrees_with_flashattention_2():
-    """FlashAttention-2 halves 4 s^2 d FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 for 32 heads of 128."""
+    """FlashAttention-2 halves 4 s^2 d FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 for 32 heads of
+    128.
+    """
     flops = causal_attention_work(1, 8192, 32, 8, 128, "bf16").flops
     assert flops == 4 * 8192**2 * 128 * 32 // 2 + 2 * 8192 * 128 * 32
     assert flops == pytest.approx(549.8e9, rel=2e-4)

@@ -1,4 +1,6 @@
-"""Decoding: compared with transformers, by hand and with torch's counter; planted mistakes; the command."""
+"""Decoding: compared with transformers, by hand and with torch's counter; planted mistakes; the
+command.
+"""
 
 import json
 import math
@@ -35,7 +37,9 @@ def models(tmp_path_factory):
     """Return the path of a small config.json of each family."""
     folder = tmp_path_factory.mktemp("models")
     for family, keys in CONFIGS.items():
-        (folder / f"{family}.json").write_text(json.dumps({"model_type": family} | keys), encoding="utf-8")
+        (folder / f"{family}.json").write_text(
+            json.dumps({"model_type": family} | keys), encoding="utf-8"
+        )
     return {family: str(folder / f"{family}.json") for family in CONFIGS}
 
 
@@ -43,7 +47,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def case_of(op, model, batch, length, dtype="bf16", layers="all"):
-    return Case.of(op, dtype, {"b": batch, "s": length}, OPTIONS, {"model": model, "layers": layers})
+    return Case.of(
+        op, dtype, {"b": batch, "s": length}, OPTIONS, {"model": model, "layers": layers}
+    )
 
 
 def data_of(case, fill="uniform"):
@@ -76,7 +82,10 @@ def test_the_cache_of_a_block_is_not_copied(models):
     data = data_of(case)
     with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
         OP["decode-block"].eager(*data.inputs, out=data.out)
-    taken = sum(max(0, event.self_device_memory_usage or event.self_cpu_memory_usage) for event in profile.events())
+    taken = sum(
+        max(0, event.self_device_memory_usage or event.self_cpu_memory_usage)
+        for event in profile.events()
+    )
     assert taken > 0
     largest = max(event.self_cpu_memory_usage for event in profile.events())
     assert largest < data.inputs[2 + LAYER.index("keys")].nbytes
@@ -89,7 +98,9 @@ def transformers_model(family):
     more = {"layer_norm_epsilon": 1e-5} if family == "gpt2" else {"rms_norm_eps": 1e-6}
     if family != "gpt2":
         more |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
-    config = getattr(transformers, f"{names[family]}Config")(**CONFIGS[family] | more, attn_implementation="eager")
+    config = getattr(transformers, f"{names[family]}Config")(
+        **CONFIGS[family] | more, attn_implementation="eager"
+    )
     head = "GPT2LMHeadModel" if family == "gpt2" else f"{names[family]}ForCausalLM"
     model = getattr(transformers, head)(config).double().eval()
     torch.manual_seed(1)
@@ -103,8 +114,14 @@ def llama_layer(layer):
     attention, mlp = layer.self_attn, layer.mlp
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     found = {"qkv": torch.cat([part.weight for part in parts]), "output": attention.o_proj.weight}
-    found |= {"attention_norm": layer.input_layernorm.weight, "mlp_norm": layer.post_attention_layernorm.weight}
-    found |= {"up": torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]), "down": mlp.down_proj.weight}
+    found |= {
+        "attention_norm": layer.input_layernorm.weight,
+        "mlp_norm": layer.post_attention_layernorm.weight,
+    }
+    found |= {
+        "up": torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
+        "down": mlp.down_proj.weight,
+    }
     if attention.q_proj.bias is not None:
         found["qkv_bias"] = torch.cat([part.bias for part in parts])
     if hasattr(attention, "q_norm"):
@@ -114,7 +131,12 @@ def llama_layer(layer):
 
 def gpt2_layer(layer):
     """Return the weights of a layer of GPT-2, which transformers stores transposed."""
-    parts = {"qkv": layer.attn.c_attn, "output": layer.attn.c_proj, "up": layer.mlp.c_fc, "down": layer.mlp.c_proj}
+    parts = {
+        "qkv": layer.attn.c_attn,
+        "output": layer.attn.c_proj,
+        "up": layer.mlp.c_fc,
+        "down": layer.mlp.c_proj,
+    }
     found = {name: part.weight.T for name, part in parts.items()}
     found |= {f"{name}_bias": part.bias for name, part in parts.items()}
     for name, norm in (("attention_norm", layer.ln_1), ("mlp_norm", layer.ln_2)):
@@ -125,14 +147,20 @@ def gpt2_layer(layer):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_decode_step_computes_what_transformers_computes(models, family):
-    """transformers reads a prompt of 11 tokens; both then compute one more from its weights and cache."""
+    """transformers reads a prompt of 11 tokens; both then compute one more from its weights and
+    cache.
+    """
     model, length = transformers_model(family), 12
     words = torch.randint(0, 101, (3, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         cache = model(words[:, :-1], use_cache=True).past_key_values
         earlier = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
         expected = model(words[:, -1:], past_key_values=cache, use_cache=True).logits[:, 0]
-        later = [part[:, :, -1].flatten(1) for layer in cache.layers for part in (layer.keys, layer.values)]
+        later = [
+            part[:, :, -1].flatten(1)
+            for layer in cache.layers
+            for part in (layer.keys, layer.values)
+        ]
     is_gpt = family == "gpt2"
     inner = model.transformer if is_gpt else model.model
     made = data_of(case_of("decode-step", models[family], 3, length, "fp64"))
@@ -150,7 +178,9 @@ def test_a_decode_step_computes_what_transformers_computes(models, family):
     assert [x.shape for x in made.inputs] == [x.shape for x in (*inputs[:6], *layers)]
     wanted = torch.cat((expected, *later), 1)
     with torch.no_grad():
-        assert torch.allclose(OP["decode-step"].reference(*inputs[:6], *layers), wanted, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(
+            OP["decode-step"].reference(*inputs[:6], *layers), wanted, rtol=1e-5, atol=1e-5
+        )
 
 
 def plain_attention(q, keys, values):
@@ -158,7 +188,9 @@ def plain_attention(q, keys, values):
 
 
 def attend(q, keys, values, key, value):
-    return plain_attention(q, torch.cat((keys, key[:, :, None]), 2), torch.cat((values, value[:, :, None]), 2))
+    return plain_attention(
+        q, torch.cat((keys, key[:, :, None]), 2), torch.cat((values, value[:, :, None]), 2)
+    )
 
 
 def wrong_heads(q, keys, values, key, value):
@@ -179,8 +211,14 @@ ROTATED = layers.rotated
 MISTAKES = {
     "scale": ("cached_attention", lambda q, *cache: attend(q / math.sqrt(q.shape[-1]), *cache)),
     "heads": ("cached_attention", wrong_heads),
-    "new token masked": ("cached_attention", lambda q, keys, values, *_: plain_attention(q, keys, values)),
-    "oldest token masked": ("cached_attention", lambda q, k, v, *new: attend(q, k[:, :, 1:], v[:, :, 1:], *new)),
+    "new token masked": (
+        "cached_attention",
+        lambda q, keys, values, *_: plain_attention(q, keys, values),
+    ),
+    "oldest token masked": (
+        "cached_attention",
+        lambda q, k, v, *new: attend(q, k[:, :, 1:], v[:, :, 1:], *new),
+    ),
     "rotation": ("rotated", rotated_too_little),
 }
 
@@ -204,7 +242,11 @@ def test_a_mistake_in_decode_attention_is_detected(models, dtype):
     op, case = OP["decode-attention"], case_of("decode-attention", models["llama"], 16, 24, dtype)
     data = data_of(case)
     q, keys, values = data.inputs
-    for wrong in ((q, keys.flip(1), values.flip(1)), (q / 8**0.5, keys, values), (q, keys[:, :, 1:], values[:, :, 1:])):
+    for wrong in (
+        (q, keys.flip(1), values.flip(1)),
+        (q / 8**0.5, keys, values),
+        (q, keys[:, :, 1:], values[:, :, 1:]),
+    ):
         assert not check(op, case, data, plain_attention(*wrong).to(data.out.dtype)).is_right
 
 
@@ -213,7 +255,9 @@ def test_a_layer_left_out_of_a_step_is_detected(models):
     data = data_of(case)
     inputs = list(data.inputs)
     assert verdict(case, data).is_right
-    wrong = OP["decode-step"].reference(*inputs[:6], *inputs[6 : 6 + len(LAYER)], *inputs[6 : 6 + len(LAYER)])
+    wrong = OP["decode-step"].reference(
+        *inputs[:6], *inputs[6 : 6 + len(LAYER)], *inputs[6 : 6 + len(LAYER)]
+    )
     assert not check(OP["decode-step"], case, data, wrong.to(data.out.dtype)).is_right
 
 
@@ -231,17 +275,26 @@ def supported(op="decode-block", length=64):
 
 # op, model, batch, KV length: FLOPs, bytes read, bytes written, all in bf16. Worked out on paper.
 #
-# Llama 3 8B: 4096 wide, 32 layers, 32 and 8 heads of 128, MLP 14336, V 128256. A layer has 4096 x 128 x 80 = 41943040
-#   and 3 x 4096 x 14336 = 176160768 weights in products, and two norms of 4096: 218112000. A token has 2 x 8 x 128 x 2
-#   = 4096 bytes in the cache of a layer. All 32 layers, the last norm, the head and one row: 7504928768 parameters.
-# GPT-2: 768 wide, 12 layers, 12 heads of 64, V 50257. A layer has 12 x 768^2 + 13 x 768 = 7087872 parameters and 3072
-#   bytes of cache a token; all of the model but its 1024 positions are 123653376, and two rows for each token.
+# Llama 3 8B: 4096 wide, 32 layers, 32 and 8 heads of 128, MLP 14336, V 128256. A layer has 4096 x
+# 128 x 80 = 41943040   and 3 x 4096 x 14336 = 176160768 weights in products, and two norms of 4096:
+# 218112000. A token has 2 x 8 x 128 x 2   = 4096 bytes in the cache of a layer. All 32 layers, the
+# last norm, the head and one row: 7504928768 parameters. GPT-2: 768 wide, 12 layers, 12 heads of
+# 64, V 50257. A layer has 12 x 768^2 + 13 x 768 = 7087872 parameters and 3072   bytes of cache a
+# token; all of the model but its 1024 positions are 123653376, and two rows for each token.
 BY_HAND = [
     ("decode-attention", "llama-3-8b", 2, 1024, 33_554_432, 8_404_992, 16_384),
     ("decode-attention", "gpt2", 1, 10, 30_720, 32_256, 1_536),
     ("decode-block", "llama-3-8b", 4, 1024, 1_811_939_328, 453_017_600, 49_152),
     ("decode-block", "gpt2", 2, 10, 28_372_992, 14_234_112, 9_216),
-    ("decode-step", "llama-3-8b", 1, 8192, 19_304_284_160, 15_009_857_536 + 1_073_610_752, 131_072 + 256_512),
+    (
+        "decode-step",
+        "llama-3-8b",
+        1,
+        8192,
+        19_304_284_160,
+        15_009_857_536 + 1_073_610_752,
+        131_072 + 256_512,
+    ),
     ("decode-step", "gpt2", 1, 10, 247_432_704, 247_309_824 + 331_776, 36_864 + 100_514),
 ]
 
@@ -269,7 +322,9 @@ def test_decode_bytes_are_those_of_tensors_and_flops_those_of_torch(op, model):
     batch, length, config = 3, 40, load_model(model)
     case = case_of(op, model, batch, length, layers="2" if op == "decode-step" else "all")
     work, (inputs, out) = OP[op].work(case), meta_inputs(OP[op], case)
-    tables = 0 if op == "decode-attention" or config.position_embeddings else 2 * config.head_dim * 2
+    tables = (
+        0 if op == "decode-attention" or config.position_embeddings else 2 * config.head_dim * 2
+    )
     assert sum(x.nbytes for x in inputs) == work.bytes_read + tables
     assert out.nbytes == work.bytes_written
     if op == "decode-attention":
@@ -296,19 +351,28 @@ def test_decode_work_is_what_estimate_infer_predicts(model, batch):
     logits = 2 * batch * config.vocabulary
     assert work.flops == row["decode_flops"]
     assert work.bytes - logits == row["weight_bytes_read"] + row["cache_bytes"]
-    predicted = min_time_s(work.flops, work.bytes - logits, machine.peak("bf16").value, machine.bandwidth().value)
+    predicted = min_time_s(
+        work.flops, work.bytes - logits, machine.peak("bf16").value, machine.bandwidth().value
+    )
     assert row["decode_seconds"] == predicted
 
 
 def test_intensity_and_critical_batch_agree_with_austin_2025():
-    """Austin et al. (2025): G = 4 of Llama 3 8B in bf16; 295 on an H100 (989.5 / 3.35), a context of one token."""
+    """Austin et al. (2025): G = 4 of Llama 3 8B in bf16; 295 on an H100 (989.5 / 3.35), a context
+    of one token.
+    """
     peak, bandwidth = 989.5e12, 3.35e12
     for batch in (1, 64, 4096):
         work = OP["decode-attention"].work(case_of("decode-attention", "llama-3-8b", batch, 131072))
         assert intensity(work.flops, work.bytes) == pytest.approx(4, rel=1e-4)
     assert round(ridge_intensity(peak, bandwidth)) == 295
-    works = {batch: OP["decode-block"].work(case_of("decode-block", "llama-3-8b", batch, 1)) for batch in range(1, 400)}
-    turn = min(batch for batch, work in works.items() if work.flops / peak >= work.bytes / bandwidth)
+    works = {
+        batch: OP["decode-block"].work(case_of("decode-block", "llama-3-8b", batch, 1))
+        for batch in range(1, 400)
+    }
+    turn = min(
+        batch for batch, work in works.items() if work.flops / peak >= work.bytes / bandwidth
+    )
     assert 295 < turn < 310  # later than the formula, because of the cache and the hidden states
     assert bound(works[32].flops / peak, works[32].bytes / bandwidth, None) == "memory"
     assert bound(works[399].flops / peak, works[399].bytes / bandwidth, None) == "compute"
@@ -336,7 +400,18 @@ def test_unsupported_models_are_rejected_by_name_and_counted(op, model, length, 
 
 @pytest.mark.exhaustive
 def test_decode_json_has_model_layers_and_work(models, quick, capsys):
-    words = ("--model", models["llama"], "--op", "decode-step", "--layers", "1", "--shape", "2x16", "--format", "json")
+    words = (
+        "--model",
+        models["llama"],
+        "--op",
+        "decode-step",
+        "--layers",
+        "1",
+        "--shape",
+        "2x16",
+        "--format",
+        "json",
+    )
     assert here("decode", *words, "--quiet", "--cache", "warm") == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
     work = OP["decode-step"].work(case_of("decode-step", models["llama"], 2, 16, layers="1"))

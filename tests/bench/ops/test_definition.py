@@ -43,7 +43,7 @@ def make_op(name, factor, function):
 
 
 OPS = (make_op("one", 1, scaled), make_op("two", 2, lambda x: x + OTHER))
-'''
+'''  # noqa: E501
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,9 @@ def hashes(path, text, monkeypatch):
 )
 def test_comments_layout_and_unused_code_are_not_hashed(tmp_path, monkeypatch, before, after):
     assert before in FILE
-    assert hashes(tmp_path, FILE.replace(before, after), monkeypatch) == hashes(tmp_path, FILE, monkeypatch)
+    assert hashes(tmp_path, FILE.replace(before, after), monkeypatch) == hashes(
+        tmp_path, FILE, monkeypatch
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,9 @@ def test_imports_of_an_op_file_are_part_of_its_definition(family):
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     of_bench = {name for name in imported if name.startswith("bench.")} - MACHINERY
     for op in families()[family]:
-        assert of_bench <= set(op.defined_in), f"{op.name} leaves out of defined_in: {of_bench - set(op.defined_in)}"
+        assert of_bench <= set(op.defined_in), (
+            f"{op.name} leaves out of defined_in: {of_bench - set(op.defined_in)}"
+        )
 
 
 def records_in(folder):
@@ -125,8 +129,20 @@ def records_in(folder):
 @pytest.mark.exhaustive
 def test_rows_of_every_status_have_the_op_hash(tmp_path):
     mine = tmp_path / "mine.py"
-    mine.write_text("def relu(x, out):\n    out.copy_(x.clamp(min=0))\n\n\ndef bad(x, out):\n    raise ValueError\n")
-    shapes = ("--op", "relu", "--dtype", "fp32", "--shape", "4096,999999999999999", "--budget", "60")
+    mine.write_text(
+        "def relu(x, out):\n    out.copy_(x.clamp(min=0))\n\n\ndef bad(x, out):\n    raise "
+        "ValueError\n"
+    )
+    shapes = (
+        "--op",
+        "relu",
+        "--dtype",
+        "fp32",
+        "--shape",
+        "4096,999999999999999",
+        "--budget",
+        "60",
+    )
     names = f"torch,{mine}:relu,{mine}:bad"
     code, out, err = commands.call(
         "elementwise", *shapes, "--provider", names, "--output", tmp_path, "--format", "json"
@@ -135,13 +151,21 @@ def test_rows_of_every_status_have_the_op_hash(tmp_path):
     records = records_in(tmp_path)
     assert {record.status for record in records} == {"ok", "skipped", "failed"}
     assert {record.op_sha256 for record in records} == {op_sha256(OPS["relu"][1])}
-    assert {record["op_sha256"] for record in json.loads(out)["records"]} == {op_sha256(OPS["relu"][1])}
+    assert {record["op_sha256"] for record in json.loads(out)["records"]} == {
+        op_sha256(OPS["relu"][1])
+    }
 
 
 @pytest.mark.parametrize("family", ["transfer", "train_step"])
 def test_rows_that_are_not_ops_have_the_hash_of_their_command(family, tmp_path):
-    words = {"transfer": ("--op", "h2d", "--size", "4KiB"), "train_step": ("--model", "tiny-llama", "--shape", "1x8")}
-    assert commands.here(family, *words[family], "--budget", "0.001", "--output", tmp_path) in (0, 2)
+    words = {
+        "transfer": ("--op", "h2d", "--size", "4KiB"),
+        "train_step": ("--model", "tiny-llama", "--shape", "1x8"),
+    }
+    assert commands.here(family, *words[family], "--budget", "0.001", "--output", tmp_path) in (
+        0,
+        2,
+    )
     module = op_file.read_catalog().commands[family]
     expected = modules_sha256([f"bench.{family}", *module.MODULES])
     assert {record.op_sha256 for record in records_in(tmp_path)} == {expected}
@@ -160,7 +184,17 @@ def test_an_op_edited_during_a_run_fails_in_the_worker(monkeypatch):
 @pytest.mark.exhaustive
 def test_two_definitions_of_an_op_are_compared_only_by_force(tmp_path):
     repository = repository_with(tmp_path / "repository", scaled_copy=SCALED_COPY)
-    measure = ("bench.scaled_copy", "--dtype", "fp32", "--provider", "torch", "--device", "cpu", "-q", "--output")
+    measure = (
+        "bench.scaled_copy",
+        "--dtype",
+        "fp32",
+        "--provider",
+        "torch",
+        "--device",
+        "cpu",
+        "-q",
+        "--output",
+    )
     runs = [tmp_path / f"{name}.jsonl" for name in ("first", "commented", "changed")]
     file = repository / "bench" / "scaled_copy.py"
     texts = (SCALED_COPY, f"{SCALED_COPY}# as it was\n", SCALED_COPY.replace("x + x", "x * 2"))
@@ -187,7 +221,12 @@ def test_units_agree_with_those_of_older_records(name):
     """Older records have no `units`: `VECTOR_OPS` lists their vector ops."""
     family, op = OPS[name]
     shape = dict(zip(op.axes, op.extents((64,), op.axes), strict=True))
-    case = Case(name, op.dtypes[0], shape, {option.name: option.default(op.dtypes[0]) for option in options_of(family)})
+    case = Case(
+        name,
+        op.dtypes[0],
+        shape,
+        {option.name: option.default(op.dtypes[0]) for option in options_of(family)},
+    )
     if name in VECTOR_OPS:
         assert Row(op, case, "torch").blank().units == "vector"
     elif family in ("matmul", "matvec", "attention", "grouped_matmul", "decode"):

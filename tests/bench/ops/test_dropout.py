@@ -26,7 +26,9 @@ def case_of(n, dtype="bf16"):
 
 
 def kernel(x, seed, out, keep=0.9, scale=1.0):
-    """Compute dropout as a correct kernel does: the mask follows from the seed, the quotient is rounded once."""
+    """Compute dropout as a correct kernel does: the mask follows from the seed, the quotient is
+    rounded once.
+    """
     generator = torch.Generator().manual_seed(int(seed) % 2**63)
     mask = torch.rand(x.shape, generator=generator, dtype=torch.float64) < keep
     out.copy_((x.double() / 0.9 * scale).to(x.dtype) * mask)
@@ -128,7 +130,9 @@ def test_equal_masks_of_two_seeds_fail():
 
 
 def measured(monkeypatch, run, fill="uniform"):
-    monkeypatch.setattr(row_protocol, "load", lambda name, op, family, device: Provider(name, run, takes_out=True))
+    monkeypatch.setattr(
+        row_protocol, "load", lambda name, op, family, device: Provider(name, run, takes_out=True)
+    )
     row = Row(DROPOUT, case_of(4096), "ours", settings=Settings(fill=fill))
     return row_protocol.measure_row(row, CPU, None, QUICK)
 

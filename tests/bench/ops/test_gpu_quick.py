@@ -52,7 +52,11 @@ def gpu():
 
 def row_of(family, dtype, provider):
     op = op_of(family)
-    layout = {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1} if family == "matmul" else {}
+    layout = (
+        {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1}
+        if family == "matmul"
+        else {}
+    )
     case = Case(op.name, dtype, dict(zip(op.axes, SHAPES[family].values(), strict=True)), layout)
     [row] = plan([(op, case)], [provider], gpu(), SETTINGS, family=family)
     return row

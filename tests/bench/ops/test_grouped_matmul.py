@@ -1,4 +1,6 @@
-"""The grouped matmul: compared with a loop, planted mistakes, its tokens per expert and its work."""
+"""The grouped matmul: compared with a loop, planted mistakes, its tokens per expert and its
+work.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ from tests.bench.commands import inputs_of
 
 
 def case_of(t, n=32, k=48, dtype="fp32", experts=4, load="even"):
-    return Case.of(OP.name, dtype, {"t": t, "n": n, "k": k}, OPTIONS, {"experts": experts, "load": load})
+    return Case.of(
+        OP.name, dtype, {"t": t, "n": n, "k": k}, OPTIONS, {"experts": experts, "load": load}
+    )
 
 
 def data_of(case, fill="uniform"):
@@ -51,10 +55,14 @@ def test_rows_of_the_inputs_give_the_same_rows_of_the_result(rows, load):
 
 
 MISTAKES = {
-    "a token at the wrong expert": lambda x, weights, ends: library(x, weights, ends + (ends == ends[0]).int()),
+    "a token at the wrong expert": lambda x, weights, ends: library(
+        x, weights, ends + (ends == ends[0]).int()
+    ),
     "one matrix for all": lambda x, weights, ends: x @ weights[0],
     "experts in another order": lambda x, weights, ends: library(x, weights.flip(0), ends),
-    "the last token left out": lambda x, weights, ends: torch.cat((library(x, weights, ends)[:-1], x[-1:, :32] * 0)),
+    "the last token left out": lambda x, weights, ends: torch.cat(
+        (library(x, weights, ends)[:-1], x[-1:, :32] * 0)
+    ),
 }
 
 
@@ -90,7 +98,10 @@ def test_grouped_matmul_work_by_hand():
     assert work.bytes_read == 2 * (5 * 7 + 2 * 7 * 11) + 4 * 3
     assert work.bytes_written == 2 * 5 * 11
     assert OP.work(case_of(2, 16, 32, "bf16")) == grouped_matmul_work((0, 1, 0, 1), 16, 32, "bf16")
-    grouped, product = grouped_matmul_work((64,), 32, 48, "fp32"), matmul_work(64, 32, 48, "fp32", "fp32")
+    grouped, product = (
+        grouped_matmul_work((64,), 32, 48, "fp32"),
+        matmul_work(64, 32, 48, "fp32", "fp32"),
+    )
     assert (grouped.flops, grouped.bytes_written) == (product.flops, product.bytes_written)
     assert grouped.bytes_read == product.bytes_read + 4
 
@@ -100,5 +111,7 @@ def test_extents_that_torch_does_not_support_are_rejected(dtype, multiple):
     OP.check(case_of(3, multiple, multiple, dtype), "cuda")
     OP.check(case_of(3, 5, 7, "fp64"), "cuda")
     for n, k in ((multiple, multiple + 1), (multiple // 2, multiple)):
-        with pytest.raises(UnsupportedCaseError, match=f"{dtype} needs n and k that are multiples of {multiple}"):
+        with pytest.raises(
+            UnsupportedCaseError, match=f"{dtype} needs n and k that are multiples of {multiple}"
+        ):
             OP.check(case_of(3, n, k, dtype), "cuda")

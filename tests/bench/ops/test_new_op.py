@@ -30,7 +30,9 @@ UNFINISHED = {
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """Return a copy of the repository with a new op and with unfinished files."""
-    return repository_with(tmp_path_factory.mktemp("copy") / "repository", scaled_copy=SCALED_COPY, **UNFINISHED)
+    return repository_with(
+        tmp_path_factory.mktemp("copy") / "repository", scaled_copy=SCALED_COPY, **UNFINISHED
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,16 @@ def test_a_new_op_is_listed_and_unfinished_files_are_noted(repository):
 
 
 def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
-    words = ("--dtype", "fp32", "--layout", "dense,sparse", "--scale-by", "3", "--provider", "torch")
+    words = (
+        "--dtype",
+        "fp32",
+        "--layout",
+        "dense,sparse",
+        "--scale-by",
+        "3",
+        "--provider",
+        "torch",
+    )
     ready(repository, "bench.scaled_copy", *words, "--device", "cpu", "--output", tmp_path)
     (path,) = tmp_path.glob("*.jsonl")
     records = load_run(path).records
@@ -73,16 +84,23 @@ def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
     assert [record.options["layout"] for record in records] == ["dense", "sparse"]
     # Rows of another provider are compared with the baseline's row of the same options.
     others = [
-        replace(record, provider="mine", median_s=record.median_s * factor) for factor, record in enumerate(records, 2)
+        replace(record, provider="mine", median_s=record.median_s * factor)
+        for factor, record in enumerate(records, 2)
     ]
-    ratios = [f"scaled-copy {name} fp32 mine: {factor} x the time of torch" for factor, name in enumerate(names, 2)]
+    ratios = [
+        f"scaled-copy {name} fp32 mine: {factor} x the time of torch"
+        for factor, name in enumerate(names, 2)
+    ]
     assert baseline_lines([*records, *others], "torch") == ratios
 
 
 def test_an_op_option_that_every_command_has_is_rejected(repository):
     code, out, err = run_in(repository, "bench.usual", "--help")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "usual.py: argument --dtype: conflicting option string: --dtype; every command has this option" in err
+    assert (
+        "usual.py: argument --dtype: conflicting option string: --dtype; every command has this "
+        "option" in err
+    )
 
 
 def test_help_and_signature_of_a_new_op(repository):
@@ -90,20 +108,35 @@ def test_help_and_signature_of_a_new_op(repository):
     assert "examples:" not in out  # it has none
     assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
     out, _ = ready(repository, "bench.scaled_copy", "--signature")
-    assert "def scaled_copy(x, out):" in out  # its reference is also `eager`, and `out` is not an input
+    assert (
+        "def scaled_copy(x, out):" in out
+    )  # its reference is also `eager`, and `out` is not an input
 
 
 @pytest.mark.exhaustive
 def test_each_family_reads_its_own_option_in_a_comparison(repository, tmp_path):
     compared = ("--rounds", "10", "--device", "cpu", "--provider", "torch,torch", "--dtype", "fp32")
     words = ("--op", "scaled-copy", "--layout", "dense,sparse", "--scale-by", "3", *compared)
-    out, err = ready(repository, "bench", "compare", *words, "--format", "json", "--output", tmp_path)
-    assert [row["case"] for row in json.loads(out)["rows"]] == ["4096:scale-by=3.0", "4096:layout=sparse:scale-by=3.0"]
+    out, err = ready(
+        repository, "bench", "compare", *words, "--format", "json", "--output", tmp_path
+    )
+    assert [row["case"] for row in json.loads(out)["rows"]] == [
+        "4096:scale-by=3.0",
+        "4096:layout=sparse:scale-by=3.0",
+    ]
     assert "bench/half.py is left out" in err
-    for op, value, there in (("scaled-copy", "nt", "dense, sparse"), ("matmul", "dense", "nn, nt, tn")):
-        code, out, err = run_in(repository, "bench", "compare", "--op", op, "--layout", value, "-q", *compared)
+    for op, value, there in (
+        ("scaled-copy", "nt", "dense, sparse"),
+        ("matmul", "dense", "nn, nt, tn"),
+    ):
+        code, out, err = run_in(
+            repository, "bench", "compare", "--op", op, "--layout", value, "-q", *compared
+        )
         assert (code, out) == (2, "")
-        assert err == f"python -m bench compare: error: unknown layout '{value}'; choose from {there}\n"
+        assert (
+            err
+            == f"python -m bench compare: error: unknown layout '{value}'; choose from {there}\n"
+        )
     out, _ = ready(repository, "bench", "compare", "--op", "matmul,scaled-copy", "--help")
     flat = " ".join(out.split())
     assert "scaled_copy: how x is stored: dense, sparse" in flat
@@ -114,9 +147,15 @@ def test_each_family_reads_its_own_option_in_a_comparison(repository, tmp_path):
 def test_an_option_that_an_op_does_not_have_is_rejected(name, capsys):
     known = families()
     other = next(
-        ops[0].name for family, ops in known.items() if name not in [option.name for option in options_of(family)]
+        ops[0].name
+        for family, ops in known.items()
+        if name not in [option.name for option in options_of(family)]
     )
-    owner = next(ops[0].name for family, ops in known.items() if name in [option.name for option in options_of(family)])
+    owner = next(
+        ops[0].name
+        for family, ops in known.items()
+        if name in [option.name for option in options_of(family)]
+    )
     for ops in (other, f"{owner},{other}"):
         words = ["compare", "--op", ops, "--provider", "torch,torch", f"--{name}", "no-such-value"]
         assert main(words) == 2

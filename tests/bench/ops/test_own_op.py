@@ -30,15 +30,36 @@ def mine(tmp_path, monkeypatch):
     """Return the path of an op file: a copy of `bench/softmax.py` with another name."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "soft_cap.py"
-    path.write_text(SOFTMAX.read_text(encoding="utf-8").replace('name="softmax"', 'name="soft-cap"'), encoding="utf-8")
+    path.write_text(
+        SOFTMAX.read_text(encoding="utf-8").replace('name="softmax"', 'name="soft-cap"'),
+        encoding="utf-8",
+    )
     return path
 
 
 @pytest.mark.exhaustive
 def test_a_copy_of_an_op_file_runs(mine, runs):
     commands.keep_ceilings(runs)
-    words = ["--dtype", "fp32", "bf16", "--shape", "10x100", "--device", "cpu", "--budget", "20", "--provider", "torch"]
-    done = subprocess.run([sys.executable, mine.name, *words], capture_output=True, text=True, timeout=120, check=False)
+    words = [
+        "--dtype",
+        "fp32",
+        "bf16",
+        "--shape",
+        "10x100",
+        "--device",
+        "cpu",
+        "--budget",
+        "20",
+        "--provider",
+        "torch",
+    ]
+    done = subprocess.run(
+        [sys.executable, mine.name, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     (saved,) = commands.run_files(runs)
     assert "-soft_cap-" in saved.name
@@ -48,7 +69,11 @@ def test_a_copy_of_an_op_file_runs(mine, runs):
         ("soft-cap", "bf16", "ok"),
     ]
     assert run.environment.argv[:2] == ("python", str(mine))
-    assert (run.records[0].flops, run.records[0].bytes_read, run.records[0].bytes_written) == (5000, 4000, 4000)
+    assert (run.records[0].flops, run.records[0].bytes_read, run.records[0].bytes_written) == (
+        5000,
+        4000,
+        4000,
+    )
 
 
 def test_a_copy_of_an_op_file_can_be_measured_from_python(mine):
@@ -61,19 +86,35 @@ def test_a_copy_of_an_op_file_can_be_measured_from_python(mine):
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("words", "ops"),
-    [(["elementwise", "--op", "relu,soft_cap.py"], ["relu", "soft-cap"]), (["soft_cap.py"], ["soft-cap"])],
+    [
+        (["elementwise", "--op", "relu,soft_cap.py"], ["relu", "soft-cap"]),
+        (["soft_cap.py"], ["soft-cap"]),
+    ],
 )
 def test_ops_of_a_file_are_measured_by_path_and_with_others(mine, runs, words, ops):
     options = ("--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "-q")
     assert main([*words, *options]) == 0
     (saved,) = commands.run_files(runs)
-    assert [(record.op, record.status) for record in load_run(saved).records] == [(op, "ok") for op in ops]
+    assert [(record.op, record.status) for record in load_run(saved).records] == [
+        (op, "ok") for op in ops
+    ]
 
 
 @pytest.mark.usefixtures("quick")
 def test_output_of_an_import_goes_to_stderr(mine, capsys):
     mine.write_text(mine.read_text() + "\nprint('soft_cap is here')\n")
-    words = ["--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "--format", "json"]
+    words = [
+        "--dtype",
+        "fp32",
+        "--shape",
+        "64",
+        "--provider",
+        "torch",
+        "--device",
+        "cpu",
+        "--format",
+        "json",
+    ]
     assert main(["elementwise", "--op", "soft_cap.py", *words, "--no-save"]) == 0
     out, err = capsys.readouterr()
     assert [record["op"] for record in json.loads(out)["records"]] == ["soft-cap"]
@@ -96,10 +137,24 @@ def test_help_of_an_op_file_shows_docstring_path_and_signature(mine, capsys):
 def test_an_own_op_is_compared_with_a_user_function(mine, runs, word, capsys):
     commands.keep_ceilings(runs)
     (mine.parent / "k.py").write_text(FAST)
-    words = ["--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--rounds", "20", "--format", "json", "-q"]
+    words = [
+        "--dtype",
+        "fp32",
+        "--shape",
+        "4096",
+        "--device",
+        "cpu",
+        "--rounds",
+        "20",
+        "--format",
+        "json",
+        "-q",
+    ]
     capsys.readouterr()
     assert main(["compare", "--op", word, "--provider", "torch,k.py:fast", *words]) in (0, 1)
-    assert [row["candidate"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["k.py:fast"]
+    assert [row["candidate"] for row in json.loads(capsys.readouterr().out)["rows"]] == [
+        "k.py:fast"
+    ]
 
 
 @pytest.mark.exhaustive
@@ -109,7 +164,9 @@ def test_options_of_an_op_file_are_options_of_compare(tmp_path, runs, capsys):
     path.write_text(SCALED_COPY)
     words = ["--scale-by", "3", "--device", "cpu", "--rounds", "10", "--format", "json", "-q"]
     assert main(["compare", "--op", str(path), "--provider", "torch,torch", *words]) in (0, 1)
-    assert [row["case"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["4096:scale-by=3.0"]
+    assert [row["case"] for row in json.loads(capsys.readouterr().out)["rows"]] == [
+        "4096:scale-by=3.0"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,8 +203,12 @@ def test_two_files_may_not_define_the_same_op(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(SCALED_COPY)
     words = [str(tmp_path / "one.py"), str(tmp_path / "two.py")]
-    assert [op.name for op in own_families([*words[:1], *words[:1], "gelu"], families())[words[0]]] == ["scaled-copy"]
-    with pytest.raises(OpFileError, match=r"two\.py cannot be used: .*one\.py also has an op 'scaled-copy'"):
+    assert [
+        op.name for op in own_families([*words[:1], *words[:1], "gelu"], families())[words[0]]
+    ] == ["scaled-copy"]
+    with pytest.raises(
+        OpFileError, match=r"two\.py cannot be used: .*one\.py also has an op 'scaled-copy'"
+    ):
         own_families(words, families())
 
 
@@ -155,7 +216,9 @@ def test_modules_beside_an_op_file_come_last_in_the_path(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_a_lazy_file.py").write_text("VALUE = 2\n")
     file = tmp_path / "lazy.py"
-    file.write_text("def found():\n    import beside_a_lazy_file\n\n    return beside_a_lazy_file.VALUE\n")
+    file.write_text(
+        "def found():\n    import beside_a_lazy_file\n\n    return beside_a_lazy_file.VALUE\n"
+    )
     module = op_file.import_file(file)
     assert (sys.path[-1], sys.path.count(str(tmp_path))) == (str(tmp_path), 1)
     assert module.found() == 2

@@ -17,13 +17,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def step(recipe="fp32", optimizer="adamw"):
-    config = replace(load_preset("tiny-gpt"), layers=1, width=64, heads=2, kv_heads=2, head_dim=32, mlp_width=128)
+    config = replace(
+        load_preset("tiny-gpt"), layers=1, width=64, heads=2, kv_heads=2, head_dim=32, mlp_width=128
+    )
     made = TrainingStep(StepPlan(config, RECIPES[recipe], optimizer, 16, 2), cpu_device(), seed=0)
     made()
     return made
 
 
-@pytest.mark.parametrize(("recipe", "optimizer"), [("fp32", "adamw"), ("bf16", "adamw"), ("amp", "momentum")])
+@pytest.mark.parametrize(
+    ("recipe", "optimizer"), [("fp32", "adamw"), ("bf16", "adamw"), ("amp", "momentum")]
+)
 def test_training_resumes_bit_by_bit(recipe, optimizer, tmp_path):
     problem, report = checkpoint_report(step(recipe, optimizer), tmp_path)
     assert (problem, report["is_bit_exact"]) == (None, True)

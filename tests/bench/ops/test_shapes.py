@@ -23,10 +23,16 @@ def mnk(*shapes):
         (["1x2x3"], [(1, 2, 3)]),
         (["128", "64x32x16"], [(128, 128, 128), (64, 32, 16)]),
         (["1024:4096:1024"], [(1024,) * 3, (2048,) * 3, (3072,) * 3, (4096,) * 3]),
-        (["100:350:100"], [(100,) * 3, (200,) * 3, (300,) * 3]),  # a stop that is not met is not passed
+        (
+            ["100:350:100"],
+            [(100,) * 3, (200,) * 3, (300,) * 3],
+        ),  # a stop that is not met is not passed
         (["64:64:1"], [(64, 64, 64)]),
         (["1:2:1x8x16:32:16"], [(1, 8, 16), (1, 8, 32), (2, 8, 16), (2, 8, 32)]),
-        (["64", "64x64x64", "64:128:64"], [(64,) * 3, (128,) * 3]),  # each once, in the order written
+        (
+            ["64", "64x64x64", "64:128:64"],
+            [(64,) * 3, (128,) * 3],
+        ),  # each once, in the order written
         (["007"], [(7, 7, 7)]),
         (["999999999999999999x1x1"], [(10**18 - 1, 1, 1)]),
     ],
@@ -38,18 +44,54 @@ def test_shapes_of_matmul(words, shapes):
 def test_a_single_extent_is_expanded_by_each_op():
     assert parse_shapes(["8", "3x5"], MATVEC_OP) == [{"m": 8, "n": 8}, {"m": 3, "n": 5}]
     assert parse_shapes(["8", "3x5", "2x2x2"], OP["relu"]) == [{"n": 8}, {"n": 15}]
-    rows_of_4096 = [{"m": 1, "n": 4096}, {"m": 3, "n": 4096}, {"m": 1, "n": 100}, {"m": 3, "n": 5}]  # rounded up
+    rows_of_4096 = [
+        {"m": 1, "n": 4096},
+        {"m": 3, "n": 4096},
+        {"m": 1, "n": 100},
+        {"m": 3, "n": 5},
+    ]  # rounded up
     assert parse_shapes(["4096", "8193", "100", "3x5"], OP["bias-gelu"]) == rows_of_4096
 
 
 @pytest.mark.parametrize(
     "word",
     [
-        *("0", "00", "-1", "+1", "1.5", "1e3", "4096x", "x4096", "64xx64", "axb", "64xa", "64X64X64", "64*64"),
-        *("64x0x64", "4_096", "0x10", ":", "1:2", "1:2:3:4", "1:2:0", "0:2:1", "1:2:-1", "-1:2:1", "1::2", "4:2:1"),
+        *(
+            "0",
+            "00",
+            "-1",
+            "+1",
+            "1.5",
+            "1e3",
+            "4096x",
+            "x4096",
+            "64xx64",
+            "axb",
+            "64xa",
+            "64X64X64",
+            "64*64",
+        ),
+        *(
+            "64x0x64",
+            "4_096",
+            "0x10",
+            ":",
+            "1:2",
+            "1:2:3:4",
+            "1:2:0",
+            "0:2:1",
+            "1:2:-1",
+            "-1:2:1",
+            "1::2",
+            "4:2:1",
+        ),
         *("1x2", "1x2x3x4", "1000000000000000000"),
         *("", " 64", "64 ", "64\n"),
-        *("٤٠٩٦", "６４", "²"),  # Arabic-Indic and full-width digits, which int() takes; isdigit() takes the last, too
+        *(
+            "٤٠٩٦",
+            "６４",
+            "²",
+        ),  # Arabic-Indic and full-width digits, which int() takes; isdigit() takes the last, too
         "9" * 5000,  # int() refuses more than 4300 digits
     ],
 )
@@ -86,7 +128,13 @@ def test_a_product_of_extents_beyond_the_limit_is_rejected():
     ("text", "size_bytes"),
     [
         *(("4096", 4096), ("1B", 1), ("1KB", 1000), ("1kb", 1000), ("1KiB", 1024), ("0.5KiB", 512)),
-        *(("64MiB", 64 * 2**20), ("256 MiB", 2**28), ("1.5MiB", 3 * 2**19), ("1GB", 10**9), ("1GiB", 2**30)),
+        *(
+            ("64MiB", 64 * 2**20),
+            ("256 MiB", 2**28),
+            ("1.5MiB", 3 * 2**19),
+            ("1GB", 10**9),
+            ("1GiB", 2**30),
+        ),
         ("0.57KB", 570),  # 0.57 x 1000 is 569.9999999999999 in floating point
         ("123456789012345GB", 123_456_789_012_345 * 10**9),
     ],
@@ -97,7 +145,22 @@ def test_sizes_are_exact(text, size_bytes):
 
 @pytest.mark.parametrize(
     "text",
-    ["0", "0MiB", "-1MiB", "0.5B", "1.1B", "1.0001KB", "MiB", "1TiB", "1 M", "1e3", "", "١MiB", "9" * 5000, "1.2.3"],
+    [
+        "0",
+        "0MiB",
+        "-1MiB",
+        "0.5B",
+        "1.1B",
+        "1.0001KB",
+        "MiB",
+        "1TiB",
+        "1 M",
+        "1e3",
+        "",
+        "١MiB",
+        "9" * 5000,
+        "1.2.3",
+    ],
 )
 def test_invalid_sizes_are_named(text):
     with pytest.raises(ShapeError) as caught:

@@ -26,7 +26,14 @@ LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 def gpt(**changes):
-    sizes = {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 1000, "bias": True}
+    sizes = {
+        "n_embd": 64,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_positions": 128,
+        "vocab_size": 1000,
+        "bias": True,
+    }
     return read_config({"model_type": "nanogpt", **sizes, **changes}, "gpt")
 
 
@@ -34,9 +41,19 @@ def llama(family="llama", **changes):
     return read_config({"model_type": family, **LLAMA, **changes}, family)
 
 
-def plan(config, recipe="fp32", checkpoint="none", micro_batches=1, optimizer="adamw", batch=4, sequence=40):
+def plan(
+    config,
+    recipe="fp32",
+    checkpoint="none",
+    micro_batches=1,
+    optimizer="adamw",
+    batch=4,
+    sequence=40,
+):
     kernels = torch_kernels(config, RECIPES[recipe], "cpu")
-    return StepPlan(config, RECIPES[recipe], optimizer, sequence, batch, micro_batches, checkpoint, kernels)
+    return StepPlan(
+        config, RECIPES[recipe], optimizer, sequence, batch, micro_batches, checkpoint, kernels
+    )
 
 
 def report_of(of_plan):
@@ -48,7 +65,11 @@ def report_of(of_plan):
 def differences(report):
     """Return the bytes by which the peak and the state differ from the estimate, without zeros."""
     measured = {name: report["measured"][name] for name in report["error_pct"]}
-    found = {name: report["estimated"][name] - size for name, size in measured.items() if size is not None}
+    found = {
+        name: report["estimated"][name] - size
+        for name, size in measured.items()
+        if size is not None
+    }
     return {name: size for name, size in found.items() if size}
 
 
@@ -72,13 +93,17 @@ def test_memory_of_a_step_is_predicted_to_the_byte(model, recipe):
 @pytest.mark.parametrize(
     ("recipe", "micro_batches", "checkpoint", "percent"),
     [
-        *itertools.product(["fp32"], [1], ["full", "every-2", "every-3", "sqrt", "every-4"], [0.05]),
+        *itertools.product(
+            ["fp32"], [1], ["full", "every-2", "every-3", "sqrt", "every-4"], [0.05]
+        ),
         *itertools.product(["bf16"], [1], ["full", "every-2", "every-3", "sqrt", "every-4"], [0.5]),
         *itertools.product(["amp"], [2], ["full", "every-3"], [2.0]),
     ],
 )
 @pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
-def test_the_peak_of_a_checkpointed_step_is_predicted(model, recipe, micro_batches, checkpoint, percent):
+def test_the_peak_of_a_checkpointed_step_is_predicted(
+    model, recipe, micro_batches, checkpoint, percent
+):
     report = report_of(plan(MODELS[model], recipe, checkpoint, micro_batches))
     # Temporaries within layers are estimates without biases and the workspace of bf16 kernels.
     assert abs(report["error_pct"]["total"]) < percent
@@ -103,9 +128,24 @@ def test_the_shape_decides_the_moment_of_peak_memory(config, moment, shape):
 
 
 def test_estimate_memory_is_what_a_step_allocates():
-    tiny_llama = {"style": "llama", "layers": 9, "width": 256, "heads": 8, "kv_heads": 2, "ffn": 1024, "vocab": 4096}
+    tiny_llama = {
+        "style": "llama",
+        "layers": 9,
+        "width": 256,
+        "heads": 8,
+        "kv_heads": 2,
+        "ffn": 1024,
+        "vocab": 4096,
+    }
     step = plan(replace(load_preset("tiny-llama"), layers=9), checkpoint="full", sequence=64)
-    options = {"batch": 4, "sequence": 64, "recipe": "fp32", "checkpoint": "full", "kernels": "cpu", "tied": True}
+    options = {
+        "batch": 4,
+        "sequence": 64,
+        "recipe": "fp32",
+        "checkpoint": "full",
+        "kernels": "cpu",
+        "tied": True,
+    }
     estimated = estimate.memory(**tiny_llama, **options).values["total_bytes"]
     assert estimated == report_of(step)["measured"]["total"] == 169_444_692
 
@@ -137,13 +177,19 @@ def test_the_gpu_peak_is_what_its_allocator_adds_to_the_state(monkeypatch):
     step()
     step.device = replace(step.device, type="cuda")
     monkeypatch.setattr(type(step.clock), "enter", lambda clock, phase: None)
-    monkeypatch.setattr(TrainingStep, "__call__", lambda step: [step.clock.enter(word) for word in ("backward", "")])
+    monkeypatch.setattr(
+        TrainingStep, "__call__", lambda step: [step.clock.enter(word) for word in ("backward", "")]
+    )
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda name: 1000)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda name: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: 1007)
     measured = memory_report(step)["measured"]
     state = sum(measured[name] for name in ("parameters", "gradients", "optimizer_state", "inputs"))
-    assert (measured["allocator_peak"], measured["total"] - state, measured["phase"]) == (1007, 7, "backward")
+    assert (measured["allocator_peak"], measured["total"] - state, measured["phase"]) == (
+        1007,
+        7,
+        "backward",
+    )
 
 
 @pytest.mark.sampled(4)
@@ -162,9 +208,15 @@ def test_a_llama_computes_what_transformers_computes():
     constants = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}
     theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, **constants)).double()
     names = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    names |= {f"attention.{name}": f"self_attn.{name[0]}_proj" for name in ("query", "key", "value", "output")}
+    names |= {
+        f"attention.{name}": f"self_attn.{name[0]}_proj"
+        for name in ("query", "key", "value", "output")
+    }
     names |= {f"mlp.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
-    state = {"model.embed_tokens.weight": ours.embedding.weight, "model.norm.weight": ours.head.norm.weight}
+    state = {
+        "model.embed_tokens.weight": ours.embedding.weight,
+        "model.norm.weight": ours.head.norm.weight,
+    }
     state["lm_head.weight"] = ours.head.product.weight
     for index, block in enumerate(ours.blocks):
         for own, other in names.items():
@@ -178,10 +230,14 @@ def test_a_llama_computes_what_transformers_computes():
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("recipe", ["fp32", "amp", "bf16"])
-@pytest.mark.parametrize(("checkpoint", "micro_batches"), [("none", 1), ("every-3", 2), ("full", 4)])
+@pytest.mark.parametrize(
+    ("checkpoint", "micro_batches"), [("none", 1), ("every-3", 2), ("full", 4)]
+)
 @pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
 def test_gradients_are_equal_to_those_of_the_plain_step(model, checkpoint, micro_batches, recipe):
-    step = TrainingStep(plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1)
+    step = TrainingStep(
+        plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1
+    )
     problem, verified, _ = check_step(step)
     assert problem is None
     assert 0 < verified["max_error"] < verified["bound"]
@@ -192,7 +248,9 @@ def test_gradients_are_equal_to_those_of_the_plain_step(model, checkpoint, micro
 LOSS = TrainingStep.loss
 
 WRONG_LOSSES = {
-    "micro-batches summed up, not averaged": lambda step, *tokens: LOSS(step, *tokens) * step.plan.micro_batches,
+    "micro-batches summed up, not averaged": lambda step, *tokens: (
+        LOSS(step, *tokens) * step.plan.micro_batches
+    ),
     "shifted": lambda step, *tokens: LOSS(step, *tokens) + 0.5,
 }
 
@@ -229,5 +287,7 @@ def test_a_step_updates_weights_and_leaves_no_gradients():
     step.optimizer.zero_grad(set_to_none=False)
     step()
     for name, parameter in step.model.named_parameters():
-        assert torch.allclose(parameter, before[name] - 1e-5 / norm * gradients[name], rtol=0, atol=1e-9)
+        assert torch.allclose(
+            parameter, before[name] - 1e-5 / norm * gradients[name], rtol=0, atol=1e-9
+        )
         assert not parameter.grad.any()

@@ -19,7 +19,14 @@ from roofline.accounting.presets import load_config
 from tests.bench import commands
 
 SMALL = ("--model", "small.json", "--shape", "2x32")
-KEYS = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 200}
+KEYS = {
+    "model_type": "gpt2",
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 64,
+    "vocab_size": 200,
+}
 
 
 run = partial(commands.here, "train_step")
@@ -45,7 +52,13 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     (record,) = json.loads(capsys.readouterr().out)["records"]
     assert (record["op"], record["provider"], record["dtype"]) == ("train-step", "torch", "fp32")
     assert (record["shape"], record["case"]) == ({"b": 2, "s": 32}, "2x32")
-    options = {"model": "small.json", "layers": 2, "recipe": "fp32", "checkpoint": "every-1", "micro_batches": 2}
+    options = {
+        "model": "small.json",
+        "layers": 2,
+        "recipe": "fp32",
+        "checkpoint": "every-1",
+        "micro_batches": 2,
+    }
     assert record["options"] == options | {"optimizer": "adamw"}
     assert record["status"] == "ok"
     assert record["tokens_per_step"] == 64
@@ -55,18 +68,36 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert all(value > 0 for value in spent.values())
     assert sum(spent.values()) < 2 * max(record["samples_s"])
     assert record["tokens_per_s"] == pytest.approx(64 / record["median_s"])
-    assert record["mfu"] == pytest.approx(record["flops"] / record["median_s"] / commands.PEAKS_FLOPS_PER_S["fp32"])
-    assert record["hfu"] / record["mfu"] == pytest.approx(record["hardware_flops"] / record["flops"])
+    assert record["mfu"] == pytest.approx(
+        record["flops"] / record["median_s"] / commands.PEAKS_FLOPS_PER_S["fp32"]
+    )
+    assert record["hfu"] / record["mfu"] == pytest.approx(
+        record["hardware_flops"] / record["flops"]
+    )
     assert record["hfu"] > record["mfu"]
 
     assert record["flops_convention"] == "gemm-causal-exact"
-    assert record["flops"] == train_flops(load_config(Path("small.json")), 32, 2, "gemm-causal-exact").model_flops
+    assert (
+        record["flops"]
+        == train_flops(load_config(Path("small.json")), 32, 2, "gemm-causal-exact").model_flops
+    )
     memory = record["memory_bytes"]
     state = memory["estimated"]["parameters"] + memory["estimated"]["optimizer_state"]
     assert record["bytes_written"] == state
     assert record["bytes_read"] == state + memory["estimated"]["inputs"]
-    kinds = ("parameters", "gradients", "optimizer_state", "inputs", "activations", "logits_loss", "temporary", "total")
-    assert {*kinds, "kept_by_layers", "cast_copies"} <= memory["estimated"].keys() & memory["measured"].keys()
+    kinds = (
+        "parameters",
+        "gradients",
+        "optimizer_state",
+        "inputs",
+        "activations",
+        "logits_loss",
+        "temporary",
+        "total",
+    )
+    assert {*kinds, "kept_by_layers", "cast_copies"} <= memory["estimated"].keys() & memory[
+        "measured"
+    ].keys()
     assert memory["error_pct"]["total"] == 0
     phases = memory["measured"]["phases"]
     assert list(phases) == list(spent)
@@ -81,9 +112,21 @@ def test_train_step_table_shows_steps_and_memory(capsys):
     assert run(*SMALL, "--recipe", "fp32,amp", "-v") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    for title in ("options", "forward", "backward", "clip", "optimizer", "zero_grad", "tokens/s", "MFU", "HFU"):
+    for title in (
+        "options",
+        "forward",
+        "backward",
+        "clip",
+        "optimizer",
+        "zero_grad",
+        "tokens/s",
+        "MFU",
+        "HFU",
+    ):
         assert any(title in line for line in lines)
-    memory = lines.index(next(line for line in lines if line.startswith("memory when most is held")))
+    memory = lines.index(
+        next(line for line in lines if line.startswith("memory when most is held"))
+    )
     assert "kept by layers" in lines[memory + 1]
     rows = [line.split() for line in lines[memory + 2 : memory + 4]]
     assert [row[:2] for row in rows] == [["2x32", "fp32"], ["2x32", "amp"]]
@@ -92,11 +135,15 @@ def test_train_step_table_shows_steps_and_memory(capsys):
 
 
 def test_deterministic_rows_and_checkpoints_are_reported(capsys, saved_records, tmp_path):
-    assert run(*SMALL, "--recipe", "fp32", "--deterministic", "--save-checkpoint", str(tmp_path)) == 0
+    assert (
+        run(*SMALL, "--recipe", "fp32", "--deterministic", "--save-checkpoint", str(tmp_path)) == 0
+    )
     out = " ".join(capsys.readouterr().out.split())
     usual, deterministic = saved_records()
     assert deterministic.options == usual.options | {"algorithms": "deterministic"}
-    assert f"{deterministic.median_s / usual.median_s:.3f} x the time of the usual algorithms" in out
+    assert (
+        f"{deterministic.median_s / usual.median_s:.3f} x the time of the usual algorithms" in out
+    )
     assert out.count("algorithms deterministic") == 1
     assert usual.checkpoint_file["is_bit_exact"]
     assert out.count("the resumed step is bit-exact") == 2
@@ -148,7 +195,9 @@ def test_invalid_train_step_arguments_are_a_one_line_error(capsys, words, said):
     assert said in err
 
 
-def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(capsys, monkeypatch, saved_records):
+def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(
+    capsys, monkeypatch, saved_records
+):
     monkeypatch.setattr(device.Device, "free_bytes", lambda self: 40_000_000)
     assert run("--model", "small.json", "--shape", "1x16,512x64", "--recipe", "fp32") == 0
     small, large = saved_records()
@@ -162,9 +211,13 @@ def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(capsys, monkey
 
 
 @pytest.mark.parametrize(
-    ("right_calls", "reason"), [(0, "the gradient of "), (4, "after timing: the gradient of ")], ids=["always", "later"]
+    ("right_calls", "reason"),
+    [(0, "the gradient of "), (4, "after timing: the gradient of ")],
+    ids=["always", "later"],
 )
-def test_a_wrong_gradient_is_invalid_and_has_no_time(monkeypatch, saved_records, right_calls, reason):
+def test_a_wrong_gradient_is_invalid_and_has_no_time(
+    monkeypatch, saved_records, right_calls, reason
+):
     right, calls = TrainingStep.loss, []
 
     def wrong(self, *tokens):
@@ -186,7 +239,9 @@ def test_estimates_use_the_mfu_of_a_measured_step(runs):
     machine = run_machine(stored, str(path))
     for record in stored.records:
         share, said = mfu_of(machine, record.dtype, None)
-        assert share == pytest.approx(record.flops / record.median_s / commands.PEAKS_FLOPS_PER_S[record.dtype])
+        assert share == pytest.approx(
+            record.flops / record.median_s / commands.PEAKS_FLOPS_PER_S[record.dtype]
+        )
         assert "measured: train-step 2x32" in said
 
 

@@ -25,7 +25,9 @@ from roofline.model import hidden_share
 from tests.bench import commands
 
 CPU = replace(commands.CPU, cache_bytes=2**12)
-GPU = replace(commands.GPU, slug="h100-sxm", name="NVIDIA H100 80GB HBM3", memory_bytes=85_027_979_264)
+GPU = replace(
+    commands.GPU, slug="h100-sxm", name="NVIDIA H100 80GB HBM3", memory_bytes=85_027_979_264
+)
 
 
 @pytest.fixture
@@ -47,24 +49,36 @@ def measured(quick, command, monkeypatch):
     return measured
 
 
-@pytest.mark.parametrize(("generation", "published_gb_per_s"), [(3, 15.75), (4, 31.51), (5, 63.02), (6, 121.0)])
+@pytest.mark.parametrize(
+    ("generation", "published_gb_per_s"), [(3, 15.75), (4, 31.51), (5, 63.02), (6, 121.0)]
+)
 def test_pcie_bandwidths_agree_with_published_ones(generation, published_gb_per_s):
     """x16, one way, without packet headers."""
-    wide, narrow = (pcie_bytes_per_s(Machine(pcie_gen=generation, pcie_lanes=lanes)) for lanes in (16, 8))
+    wide, narrow = (
+        pcie_bytes_per_s(Machine(pcie_gen=generation, pcie_lanes=lanes)) for lanes in (16, 8)
+    )
     assert wide / 1e9 == pytest.approx(published_gb_per_s, abs=0.01)
     assert narrow * 2 == wide
 
 
 @pytest.mark.parametrize(
     ("copy_s", "compute_s", "both_s", "share"),
-    [(2.0, 3.0, 3.0, 1.0), (2.0, 3.0, 5.0, 0.0), (2.0, 3.0, 4.0, 0.5), (2.0, 3.0, 6.0, -0.5), (3.0, 2.0, 3.0, 1.0)],
+    [
+        (2.0, 3.0, 3.0, 1.0),
+        (2.0, 3.0, 5.0, 0.0),
+        (2.0, 3.0, 4.0, 0.5),
+        (2.0, 3.0, 6.0, -0.5),
+        (3.0, 2.0, 3.0, 1.0),
+    ],
 )
 def test_hidden_share_of_an_overlap(copy_s, compute_s, both_s, share):
     assert hidden_share(copy_s, compute_s, both_s) == share
 
 
 def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
-    """Copy and matmuls meet in every second call: running one after the other breaks the barrier."""
+    """Copy and matmuls meet in every second call: running one after the other breaks the
+    barrier.
+    """
     barrier, calls = threading.Barrier(2), itertools.count()
 
     def copy():
@@ -83,14 +97,23 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
 
     monkeypatch.setattr(harness, "Matmuls", Meeting)
     monkeypatch.setattr(harness, "ROUNDS_S", 0.0)
-    record = harness.measure_overlap(copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0)
-    assert [*map(len, (record.copy_s, record.compute_s, record.samples_s))] == [harness.MIN_ROUNDS] * 3
+    record = harness.measure_overlap(
+        copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0
+    )
+    assert [*map(len, (record.copy_s, record.compute_s, record.samples_s))] == [
+        harness.MIN_ROUNDS
+    ] * 3
     assert record.flops == 8
 
 
 @pytest.mark.parametrize(
     ("op", "device", "moved"),
-    [("h2d", GPU, (0, 64)), ("overlap", GPU, (0, 64)), ("d2h", GPU, (64, 0)), ("h2d", CPU, (64, 64))],
+    [
+        ("h2d", GPU, (0, 64)),
+        ("overlap", GPU, (0, 64)),
+        ("d2h", GPU, (64, 0)),
+        ("h2d", CPU, (64, 64)),
+    ],
 )
 def test_transfer_bytes_are_those_of_device_memory(op, device, moved, monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**40)
@@ -103,7 +126,9 @@ def test_a_gpu_has_rows_of_all_kinds_of_copies(monkeypatch):
     records = blank_records(build_parser().parse_args(["--size", "1MiB"]), GPU)
     assert harness.link_of(GPU) == pcie_bytes_per_s(load_gpus()["h100-sxm"])
     kinds = {(record.op, *record.options.values()) for record in records if record.op != "load"}
-    assert kinds == {(op, m, t) for op in ("h2d", "d2h", "overlap") for m in MEMORY for t in TRANSFER}
+    assert kinds == {
+        (op, m, t) for op in ("h2d", "d2h", "overlap") for m in MEMORY for t in TRANSFER
+    }
     assert not any(record.reason for record in records)
 
 
@@ -116,7 +141,14 @@ def test_a_copy_too_large_for_memory_is_skipped(monkeypatch):
 def test_a_copy_over_the_link_is_not_l2_suspect(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
     timed = (3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5)
-    samples = Samples(*timed, converged=True, warm_median_s=3e-5, host_launch_s=2e-6, host_latency_s=3e-5, tick_s=5e-7)
+    samples = Samples(
+        *timed,
+        converged=True,
+        warm_median_s=3e-5,
+        host_launch_s=2e-6,
+        host_latency_s=3e-5,
+        tick_s=5e-7,
+    )
     blank = copy_record("h2d", GPU, 2**18, "pinned", "non-blocking")
     record = harness.finished_row(blank, samples, SimpleNamespace(device=GPU))
     assert record.flags == ()
@@ -178,7 +210,9 @@ def test_the_next_batch_is_made_during_a_step(ids):
 )
 def test_an_invalid_token_file_is_a_one_line_error(tmp_path, content, dtype, message, command):
     (tmp_path / "tokens").write_bytes(content)
-    code, printed = command("--op", "load", "--tokens", str(tmp_path / "tokens"), "--token-dtype", dtype)
+    code, printed = command(
+        "--op", "load", "--tokens", str(tmp_path / "tokens"), "--token-dtype", dtype
+    )
     assert code == 2
     assert message in printed.err
 
@@ -199,13 +233,17 @@ def test_all_transfer_ops_run_on_a_cpu(measured):
     assert len(inline["compute_s"]) == len(ahead["compute_s"]) == harness.ROUNDS_ALONE
     assert inline["shape"] == {"b": 2, "s": 16}
     assert len(inline["waits_s"]) == len(inline["samples_s"])
-    assert all(0 <= wait <= step for wait, step in zip(inline["waits_s"], inline["samples_s"], strict=True))
+    assert all(
+        0 <= wait <= step for wait, step in zip(inline["waits_s"], inline["samples_s"], strict=True)
+    )
     assert all(Record.from_dict(record) for record in records)
 
 
 @pytest.mark.exhaustive
 def test_transfer_table_says_what_was_copied_where(quick, command):
-    code, printed = command("--op", "h2d,load", "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001")
+    code, printed = command(
+        "--op", "h2d,load", "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001"
+    )
     assert code == 0
     assert "no GPU: copies are within host memory" in printed.out
     titles = next(line for line in printed.out.splitlines() if line.startswith("op "))
@@ -222,14 +260,25 @@ def test_a_given_token_file_is_read(measured, tmp_path):
 
 @pytest.mark.parametrize("op", ["h2d", "overlap"])
 def test_a_copy_that_copies_nothing_is_invalid(measured, monkeypatch, op):
-    monkeypatch.setattr(harness, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
+    monkeypatch.setattr(
+        harness, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs]
+    )
     code, (record,) = measured("--op", op, "--size", "4KiB")
     assert (code, record["status"], record["reason"]) == (1, "invalid", harness.UNLIKE)
     assert record["samples_s"] == []
 
 
 def test_copies_a_cpu_does_not_support_are_skipped(measured):
-    words = ("--op", "h2d", "--size", "4KiB", "--memory", "pageable,pinned", "--transfer", "blocking,non-blocking")
+    words = (
+        "--op",
+        "h2d",
+        "--size",
+        "4KiB",
+        "--memory",
+        "pageable,pinned",
+        "--transfer",
+        "blocking,non-blocking",
+    )
     code, records = measured(*words)
     assert code == 0
     assert [(record["status"], record["reason"]) for record in records] == [
@@ -245,13 +294,19 @@ def test_copies_a_cpu_does_not_support_are_skipped(measured):
     [
         (("--op", "h2h"), "unknown op 'h2h'"),
         (("--op", "load", "--size", "4KiB"), "--size does not apply to --op load"),
-        (("--op", "h2d,overlap", "--prefetch", "1"), "--prefetch does not apply to --op h2d,overlap"),
+        (
+            ("--op", "h2d,overlap", "--prefetch", "1"),
+            "--prefetch does not apply to --op h2d,overlap",
+        ),
         (("--size", "7"), "a multiple of 4 bytes; got 7"),
         (("--size", "99999999999GiB"), "at most 1 PiB"),
         (("--shape", "8"), "invalid shape '8'"),
         (("--memory", "paged"), "unknown memory 'paged'"),
         (("--prefetch", "2"), "unknown prefetch '2'; choose from 0, 1"),
-        (("--tokens", "/nowhere/tokens.bin"), "cannot read /nowhere/tokens.bin: No such file or directory"),
+        (
+            ("--tokens", "/nowhere/tokens.bin"),
+            "cannot read /nowhere/tokens.bin: No such file or directory",
+        ),
         (("--memory", "pinned"), "pinned memory needs a GPU that reads it"),
     ],
 )
@@ -278,4 +333,7 @@ def test_copies_and_loops_are_measured_after_a_lost_gpu(measured, monkeypatch, t
     np.arange(5000, dtype=np.uint16).tofile(tmp_path / "corpus.bin")
     words = "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001", "--prefetch", "0"
     _, records = measured("--op", "h2d,load", "--tokens", str(tmp_path / "corpus.bin"), *words)
-    assert [(record["op"], record["status"]) for record in records] == [("h2d", "ok"), ("load", "ok")]
+    assert [(record["op"], record["status"]) for record in records] == [
+        ("h2d", "ok"),
+        ("load", "ok"),
+    ]

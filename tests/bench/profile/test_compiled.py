@@ -38,14 +38,20 @@ def step_of(mode="backward"):
 def check(step):
     eager = account(step)
     breakdown = timed(step, eager, detect("cpu"), left_s=0.0, is_compiled=True)
-    regions = [operation for operation in breakdown.operations if operation.op.startswith("compiled.")]
+    regions = [
+        operation for operation in breakdown.operations if operation.op.startswith("compiled.")
+    ]
     assert [(region.op, region.phase) for region in regions] == [
         ("compiled.region0", "forward"),
         ("compiled.region1", "backward"),
     ]
     assert all(region.time_ns for region in regions)
-    assert sum(region.matmul_flops for region in regions) == sum(one.matmul_flops for one in eager.operations)
-    assert not {"aten.addmm", "aten.mm", "aten.gelu"} & {operation.op for operation in breakdown.operations}
+    assert sum(region.matmul_flops for region in regions) == sum(
+        one.matmul_flops for one in eager.operations
+    )
+    assert not {"aten.addmm", "aten.mm", "aten.gelu"} & {
+        operation.op for operation in breakdown.operations
+    }
     return breakdown, regions
 
 
@@ -55,7 +61,9 @@ def test_a_region_has_the_bytes_of_its_inputs_and_outputs():
     breakdown, (forward, backward) = check(step)
     weight, bias, x, made = (4 * size for size in (16 * 32, 32, 8 * 16, 8 * 32))
     assert forward.bytes_read == weight + bias + x
-    assert forward.bytes_written == 2 * made  # the result, and the saved tensors of the backward pass
+    assert (
+        forward.bytes_written == 2 * made
+    )  # the result, and the saved tensors of the backward pass
     assert backward.bytes_written == weight + bias
     assert breakdown.eager_bytes > sum(operation.bytes_moved for operation in breakdown.operations)
 

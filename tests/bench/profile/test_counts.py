@@ -29,7 +29,9 @@ def counted(function, *args):
 
 def moved(function, *args):
     counts = counted(function, *args)
-    return sum(operation.bytes_read for operation in counts), sum(operation.bytes_written for operation in counts)
+    return sum(operation.bytes_read for operation in counts), sum(
+        operation.bytes_written for operation in counts
+    )
 
 
 def floats(*shape):
@@ -58,8 +60,16 @@ CASES = {
     "zeros_like": (lambda: torch.zeros_like(X), 0, 512),
     "into out": (lambda: torch.add(X, SAME, out=buffer), 1024, 512),
     "three rows of an embedding": (lambda: torch.embedding(table, rows), 3 * 64 + 24, 3 * 64),
-    "a column of rows and columns set": (lambda: table.index_put_((rows[:, None], columns), zero), 24 + 16 + 4, 24),
-    "more rows than there are": (lambda: torch.embedding(square[:2], repeated), 2 * 64 + 64, 8 * 64),
+    "a column of rows and columns set": (
+        lambda: table.index_put_((rows[:, None], columns), zero),
+        24 + 16 + 4,
+        24,
+    ),
+    "more rows than there are": (
+        lambda: torch.embedding(square[:2], repeated),
+        2 * 64 + 64,
+        8 * 64,
+    ),
     "rows by an index": (lambda: table[rows], 3 * 64 + 24, 3 * 64),
     "gather": (lambda: table.gather(0, rows[:, None]), 12 + 24, 12),
     "rows put in place": (lambda: table.index_put_((rows,), X[:3]), 24 + 192, 192),
@@ -70,7 +80,11 @@ CASES = {
     "a product": (lambda: X @ square, 512 + 1024, 512),
     "bf16 from fp32": (lambda: X.to(torch.bfloat16), 512, 256),
     "softmax": (lambda: X.softmax(1), 512, 512),
-    "cross-entropy picks": (lambda: torch.ops.aten.nll_loss_forward(X, labels, None, 1, -100), 32 + 64, 8),
+    "cross-entropy picks": (
+        lambda: torch.ops.aten.nll_loss_forward(X, labels, None, 1, -100),
+        32 + 64,
+        8,
+    ),
     "AdamW step": (lambda: adamw(), 4 * 40 + 4, 3 * 40),
 }
 floats_row, line, buffer = floats(16), floats(10), floats(8, 16)
@@ -113,7 +127,10 @@ def test_flops_agree_with_counts_by_hand(function, flops, products):
 def test_fused_attention_has_the_flops_of_eager_attention(heads):
     query, key, value = floats(2, 4, 8, 16), floats(2, heads, 8, 16), floats(2, heads, 8, 16)
     fused = torch.nn.functional.scaled_dot_product_attention
-    flops = sum(operation.matmul_flops for operation in counted(lambda: fused(query, key, value, enable_gqa=True)))
+    flops = sum(
+        operation.matmul_flops
+        for operation in counted(lambda: fused(query, key, value, enable_gqa=True))
+    )
     assert flops == 2 * (2 * 2 * 4 * 8 * 8 * 16)
 
 
@@ -132,7 +149,9 @@ def test_grouped_matmul_flops_use_one_matrix_per_token(first, second, flops):
 
 @pytest.fixture(params=[torch.library.custom_op, torch.library.triton_op])
 def double(request):
-    """Return the name and function of a custom operation, which on a GPU would be a Triton kernel."""
+    """Return the name and function of a custom operation, which on a GPU would be a Triton
+    kernel.
+    """
     name = f"roofmark_test::double_by_{request.param.__name__}"
 
     @request.param(name, mutates_args=())
@@ -149,7 +168,12 @@ def test_a_custom_operation_has_its_declared_work(double):
     assert not before.is_modelled
     bench.declare_work(name, lambda x: Work(2 * x.numel(), 100, 50))
     (found,) = counted(function, X)
-    assert (found.flops, found.matmul_flops, found.bytes_read, found.bytes_written) == (256, 0, 100, 50)
+    assert (found.flops, found.matmul_flops, found.bytes_read, found.bytes_written) == (
+        256,
+        0,
+        100,
+        50,
+    )
     assert found.is_modelled
     bench.declare_work(name, lambda x: Work(2 * x.numel(), 100, 50), is_product=True)
     assert counted(function, X)[0].matmul_flops == 256

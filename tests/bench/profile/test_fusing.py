@@ -22,7 +22,10 @@ def operations_of(function, *args, mode="forward"):
 
 def fused(function, *args, mode="forward"):
     chains = chains_of(operations_of(function, *args, mode=mode))
-    return [([one.op.removeprefix("aten.") for one in chain], saved_bytes) for chain, saved_bytes in chains]
+    return [
+        ([one.op.removeprefix("aten.") for one in chain], saved_bytes)
+        for chain, saved_bytes in chains
+    ]
 
 
 @pytest.mark.parametrize(
@@ -31,9 +34,18 @@ def fused(function, *args, mode="forward"):
         (lambda a, b: torch.relu(a @ b), [(["mm", "relu"], 2 * N)]),
         (lambda a, b: torch.relu(a @ b).exp().sum(-1), [(["mm", "relu", "exp", "sum"], 6 * N)]),
         (lambda a, b: torch.relu(a) @ b, []),  # a product joins nothing
-        (lambda a, b: (lambda c: c.exp() @ c)(a @ b), [(["mm", "exp"], N)]),  # another one reads it: it is written
-        (lambda a, b: torch.add(a @ b, a), [(["mm", "add"], 2 * N)]),  # the other operand was there before
-        (lambda a, b: (lambda c: torch.relu(c.t()))(a @ b), [(["mm", "relu"], 2 * N)]),  # a view moves nothing
+        (
+            lambda a, b: (lambda c: c.exp() @ c)(a @ b),
+            [(["mm", "exp"], N)],
+        ),  # another one reads it: it is written
+        (
+            lambda a, b: torch.add(a @ b, a),
+            [(["mm", "add"], 2 * N)],
+        ),  # the other operand was there before
+        (
+            lambda a, b: (lambda c: torch.relu(c.t()))(a @ b),
+            [(["mm", "relu"], 2 * N)],
+        ),  # a view moves nothing
     ],
     ids=["relu", "row", "product", "two readers", "residual", "view"],
 )
@@ -57,5 +69,9 @@ def test_what_is_updated_in_place_is_read_and_written_once():
 def test_the_same_chain_of_each_layer_is_one_fusion():
     blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(3)))
     (fusion,) = fusions_of(operations_of(nn.Sequential(OrderedDict(blocks=blocks)), A))
-    assert (fusion.operations, fusion.count, fusion.saved_bytes) == (("addmm", "gelu"), 3, 3 * 2 * N)
+    assert (fusion.operations, fusion.count, fusion.saved_bytes) == (
+        ("addmm", "gelu"),
+        3,
+        3 * 2 * N,
+    )
     assert str(fusion) == "gelu into the addmm before in blocks.*.*, 3 times"

@@ -27,7 +27,12 @@ def account_of(function, *args, mode="forward"):
 
 
 SMALL = {
-    **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    },
     **{"num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 64},
 }
 FAMILIES = {
@@ -38,7 +43,9 @@ FAMILIES = {
     "mixtral": SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 BEYOND_FLOP_COUNTER_MODE = {"mixtral": 3 * 2 * 2 * 32 * 2 * (64 * 2 * 128 + 128 * 64)}
-"""FLOPs of grouped matmuls: forward and backward of two layers, two experts for each of 32 tokens."""
+"""FLOPs of grouped matmuls: forward and backward of two layers, two experts for each of 32
+tokens.
+"""
 
 
 def family(name):
@@ -47,7 +54,9 @@ def family(name):
     config = transformers.AutoConfig.for_model(name, **FAMILIES[name])
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     ids = torch.randint(0, 128, (2, 16))
-    return Target(name, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, "cpu", model)
+    return Target(
+        name, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, "cpu", model
+    )
 
 
 def resnet_like():
@@ -90,8 +99,14 @@ def check_a_model(target, unseen_flops=0):
         backward(target())
     products = sum(operation.matmul_flops for operation in breakdown.operations)
     assert products == counter.get_total_flops() + unseen_flops
-    assert {operation.op for operation in breakdown.operations if not operation.is_modelled} == set()
-    assert [operation.op for operation in breakdown.operations if operation.bytes_moved and not operation.time_ns] == []
+    assert {
+        operation.op for operation in breakdown.operations if not operation.is_modelled
+    } == set()
+    assert [
+        operation.op
+        for operation in breakdown.operations
+        if operation.bytes_moved and not operation.time_ns
+    ] == []
     assert sum(breakdown.unattributed.values()) < 0.01 * breakdown.duration_ns
 
 
@@ -130,7 +145,10 @@ def test_profiling_leaves_model_gradients_and_rng_unchanged(mode):
     step = ProfiledStep(target_of("model", model, [x]), mode)
     timed(step, account(step), detect("cpu"), left_s=0.0)
     assert torch.equal(torch.rand(3), expected)
-    assert all(tensor.grad is gradient for tensor, gradient in zip([x, *model.parameters()], gradients, strict=True))
+    assert all(
+        tensor.grad is gradient
+        for tensor, gradient in zip([x, *model.parameters()], gradients, strict=True)
+    )
     for value, same in zip(tensors, before, strict=True):
         assert torch.equal(value, same)
 
@@ -142,7 +160,10 @@ def test_a_sleep_in_a_module_is_in_its_host_gap():
             return x + 1
 
     step = ProfiledStep(
-        target_of("model", nn.Sequential(nn.Linear(8, 8), nn.Sequential(Slow())), [torch.ones(4, 8)]), "forward"
+        target_of(
+            "model", nn.Sequential(nn.Linear(8, 8), nn.Sequential(Slow())), [torch.ones(4, 8)]
+        ),
+        "forward",
     )
     breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
     assert breakdown.gaps["1.0"] > 0.19e9
@@ -157,7 +178,9 @@ def test_modules_are_named_forward_and_backward():
     assert found["aten.tanh", "forward"] == found["aten.tanh_backward", "backward"] == "1"
     assert [call.module for call in calls if call.op == "aten.addmm"] == ["0", "2"]
     assert {call.module for call in calls if call.op == "aten.mm"} == {"0", "2"}
-    kept_gradients = [call.module for call in calls if call.op == "aten.detach" and call.phase == "backward"]
+    kept_gradients = [
+        call.module for call in calls if call.op == "aten.detach" and call.phase == "backward"
+    ]
     assert set(kept_gradients) >= {"0", "2"}
 
 
@@ -184,7 +207,11 @@ def test_unique_bytes_count_each_storage_once():
 
 @pytest.mark.parametrize(
     ("dtypes", "named"),
-    [([torch.int64], "int64"), ([torch.int64, torch.bfloat16], "bf16"), ([torch.complex64], "fp32")],
+    [
+        ([torch.int64], "int64"),
+        ([torch.int64, torch.bfloat16], "bf16"),
+        ([torch.complex64], "fp32"),
+    ],
 )
 def test_a_row_has_its_floating_point_dtype_if_any(dtypes, named):
     made = [torch.ones(3, dtype=dtype) for dtype in dtypes]
@@ -193,7 +220,8 @@ def test_a_row_has_its_floating_point_dtype_if_any(dtypes, named):
 
 
 @pytest.mark.parametrize(
-    ("function", "flag"), [(lambda x: x.sum().item(), "host-sync"), (torch.nonzero, "data-dependent")]
+    ("function", "flag"),
+    [(lambda x: x.sum().item(), "host-sync"), (torch.nonzero, "data-dependent")],
 )
 def test_operations_that_make_the_host_wait_are_flagged(function, flag):
     assert flag in account_of(function, torch.ones(3)).operations[-1].flags
@@ -251,20 +279,34 @@ def make():
 def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(USER)
-    names = ("nothing", "leaves", "exits", "absent", "wants", "raises", "computes_nothing", "too_large")
+    names = (
+        "nothing",
+        "leaves",
+        "exits",
+        "absent",
+        "wants",
+        "raises",
+        "computes_nothing",
+        "too_large",
+    )
     words = [f"{file}:{name}" for name in (*names, "without_gradient")]
     words += [str(file), "--model=absent"]
     for word in words:
         assert main(["profile", word, "--backward", "--device", "cpu", "--no-save", "-q"]) == 2
         output = capsys.readouterr()
-        assert (output.out, output.err.count("error: "), output.err.count("\n")) == ("", 1, 1), output.err
+        assert (output.out, output.err.count("error: "), output.err.count("\n")) == ("", 1, 1), (
+            output.err
+        )
         assert ("returned None; expected a function" in output.err) == word.endswith(":nothing")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model", "tiny-llama", "--dtype", "int8"], "--dtype expects one of fp64, fp32, bf16, fp16, got int8"),
+        (
+            ["--model", "tiny-llama", "--dtype", "int8"],
+            "--dtype expects one of fp64, fp32, bf16, fp16, got int8",
+        ),
         (["--model", "tiny-llama", "--shape", "4x"], "invalid shape '4x'"),
         (["mine.py:make", "--layers", "2"], "--layers requires --model"),
         (["mine.py:make", "--model", "tiny-llama"], "expected one of FILE:FUNCTION"),
@@ -289,7 +331,10 @@ def test_invalid_profile_options_are_a_one_line_error(words, said, capsys):
 def test_a_file_that_exits_or_hangs_is_a_one_line_error(tmp_path, capsys, text, said):
     file = tmp_path / "mine.py"
     file.write_text(f"{text}\ndef make(): pass\n")
-    assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "-q", "--timeout", "0.5"]) == 2
+    assert (
+        main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "-q", "--timeout", "0.5"])
+        == 2
+    )
     output = capsys.readouterr()
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert said in output.err
@@ -304,7 +349,9 @@ def test_a_profile_that_needs_a_missing_gpu_exits_with_3(tmp_path, capsys):
 
 
 def test_output_of_a_step_is_printed_once(capsys):
-    step = ProfiledStep(target_of("loud", lambda: (print("noise"), torch.ones(3).exp()), []), "forward")
+    step = ProfiledStep(
+        target_of("loud", lambda: (print("noise"), torch.ones(3).exp()), []), "forward"
+    )
     timed(step, account(step), detect("cpu"), left_s=0.0)
     output = capsys.readouterr()
     assert (output.out, output.err.count("noise")) == ("", 1)
@@ -320,7 +367,9 @@ def test_rows_of_a_profile_sum_to_the_step(tmp_path, capsys, runs):
     assert output.err.splitlines()[:2] == ["noise", "raw noise"]
     document = json.loads(output.out)
     totals, records = document["totals"], document["records"]
-    assert sum(record["time_s"] for record in records) == pytest.approx(totals["profiled_s"], rel=1e-9)
+    assert sum(record["time_s"] for record in records) == pytest.approx(
+        totals["profiled_s"], rel=1e-9
+    )
     assert totals["matmul_flops"] == 2 * (2 * 4 * 32 * 32)  # no gradient of the input is asked for
     found = {record["op"] for record in records}
     assert {"aten.addmm", "aten.mm"} <= found

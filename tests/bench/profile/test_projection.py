@@ -37,12 +37,16 @@ class Block(nn.Module):
         self.heads = heads
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
         parts = self.qkv(self.first(x)).chunk(3, -1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        x = x + self.out(
+            nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        )
         return x + self.mlp(self.second(x))
 
 
@@ -71,7 +75,9 @@ def counted_flops(target):
 def test_flops_of_presets_are_those_of_torch(model, layers):
     config = load_model(model)
     assert config.layers == layers
-    found = project(lambda: from_preset(config, (1, 64), "bf16", "meta"), "backward", [find_gpu("h100-sxm")])
+    found = project(
+        lambda: from_preset(config, (1, 64), "bf16", "meta"), "backward", [find_gpu("h100-sxm")]
+    )
     assert sum(record.extra["matmul_flops"] for record in found.records) == counted_flops(
         from_preset(config, (1, 64), "bf16", "meta")
     )
@@ -85,15 +91,24 @@ def test_flops_of_a_vision_transformer_are_those_of_torch():
 
 def test_the_least_time_is_that_of_the_longer_of_flops_and_bytes():
     model = nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16)
-    large = bench.profile(model, torch.empty(8192, 4096, dtype=torch.bfloat16), on="h100-sxm").rows()[0]
-    assert (large["bound"], large["least_s"]) == ("compute", pytest.approx(2 * 8192 * 4096**2 / H100_BF16))
-    small = bench.profile(model, torch.empty(1, 4096, dtype=torch.bfloat16), on="h100-sxm").rows()[0]
+    large = bench.profile(
+        model, torch.empty(8192, 4096, dtype=torch.bfloat16), on="h100-sxm"
+    ).rows()[0]
+    assert (large["bound"], large["least_s"]) == (
+        "compute",
+        pytest.approx(2 * 8192 * 4096**2 / H100_BF16),
+    )
+    small = bench.profile(model, torch.empty(1, 4096, dtype=torch.bfloat16), on="h100-sxm").rows()[
+        0
+    ]
     moved = 2 * (4096**2 + 2 * 4096)
     assert (small["bound"], small["least_s"]) == ("memory", pytest.approx(moved / H100_BANDWIDTH))
 
 
 def test_a_step_takes_the_sum_of_its_rows_on_each_machine():
-    found = bench.profile(ViT(), torch.randn(1, 3, 32, 32), train=True, on=["h100-sxm", "a100-sxm-80gb"]).document()
+    found = bench.profile(
+        ViT(), torch.randn(1, 3, 32, 32), train=True, on=["h100-sxm", "a100-sxm-80gb"]
+    ).document()
     for machine in found["machines"]:
         rows = [row for row in found["rows"] if row["machine"] == machine["slug"]]
         assert sum(row["least_s"] for row in rows) == pytest.approx(machine["least_s"])
@@ -105,7 +120,9 @@ def test_a_step_takes_the_sum_of_its_rows_on_each_machine():
 
 def test_attention_is_one_operation_that_moves_no_scores():
     q, k, v = (torch.empty(2, 8, 512, 64, dtype=torch.bfloat16) for _ in range(3))
-    (row,) = bench.profile(nn.functional.scaled_dot_product_attention, q, k, v, on="h100-sxm").rows()
+    (row,) = bench.profile(
+        nn.functional.scaled_dot_product_attention, q, k, v, on="h100-sxm"
+    ).rows()
     assert row["op"] == "aten.scaled_dot_product_attention"
     assert row["bytes_read"] == 3 * q.nbytes
     assert row["matmul_flops"] == 2 * 2 * 8 * 512 * 512 * (64 + 64)
@@ -128,7 +145,15 @@ def file(tmp_path, monkeypatch):
 
 
 def test_the_command_projects_a_function_of_a_file(file, capsys):
-    words = ["profile", "mine.py:make", "--on", "h100-sxm,a100-sxm-80gb", "--train", "--format", "json"]
+    words = [
+        "profile",
+        "mine.py:make",
+        "--on",
+        "h100-sxm,a100-sxm-80gb",
+        "--train",
+        "--format",
+        "json",
+    ]
     assert command.main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert [machine["slug"] for machine in found["machines"]] == ["h100-sxm", "a100-sxm-80gb"]
@@ -159,6 +184,8 @@ def test_what_cannot_be_projected_is_refused_in_one_line(file, capsys, words, me
 
 
 def test_a_saved_run_names_the_machine_with_its_measured_roofs():
-    (path,) = (Path(__file__).parents[3] / "results/published/cpu-amd-epyc-2t").glob("*-matmul-*.jsonl")
+    (path,) = (Path(__file__).parents[3] / "results/published/cpu-amd-epyc-2t").glob(
+        "*-matmul-*.jsonl"
+    )
     machine = machine_named(str(path))
     assert (machine.slug, machine.peak("bf16").kind) == ("cpu-amd-epyc-2t", "measured")

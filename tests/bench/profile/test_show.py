@@ -15,7 +15,12 @@ from results.store.runfile import load_run
 from roofline.machine import Ceiling, Machine
 
 CEILINGS = Machine(
-    "cpu", "A CPU", (Ceiling("flops", "fp32", 1e9, "measured", ""), Ceiling("bandwidth", "copy", 1e9, "measured", ""))
+    "cpu",
+    "A CPU",
+    (
+        Ceiling("flops", "fp32", 1e9, "measured", ""),
+        Ceiling("bandwidth", "copy", 1e9, "measured", ""),
+    ),
 )
 ENVIRONMENT = Environment(
     run_id="20261120T210312Z-0123456789",
@@ -30,7 +35,9 @@ ENVIRONMENT = Environment(
 def operation(op, module, phase, flops, products, read, time_ns, is_modelled=True, kernels=()):
     flags = () if is_modelled else ("unmodelled",)
     work = flops, products, read, read // 2
-    return Operation(op, "8x8,8x8", ("float32",), module, phase, *work, flags, time_ns, set(kernels))
+    return Operation(
+        op, "8x8,8x8", ("float32",), module, phase, *work, flags, time_ns, set(kernels)
+    )
 
 
 @pytest.fixture
@@ -57,7 +64,11 @@ def test_totals_sum_modelled_operations(made):
     totals = made.totals
     assert totals["time_s"] == pytest.approx(19e-6)
     assert (totals["flops"], totals["matmul_flops"]) == (8100, 8000)
-    assert (totals["bytes_read"], totals["bytes_written"], totals["unique_bytes"]) == (1600, 800, 2000)
+    assert (totals["bytes_read"], totals["bytes_written"], totals["unique_bytes"]) == (
+        1600,
+        800,
+        2000,
+    )
     assert totals["fusable_s"] == pytest.approx(400e-9)
     assert totals["phases"]["forward"] == {"flops": 8100, "time_s": pytest.approx(11e-6)}
     assert totals["phases"]["backward"] == {"flops": 0, "time_s": pytest.approx(1.5e-6)}
@@ -68,17 +79,24 @@ def test_totals_sum_modelled_operations(made):
     assert totals["mfu"] == pytest.approx(8e-6 / 19e-6)
     assert totals["mbu"] == pytest.approx(2.4e-6 / 19e-6)
     assert totals["memory_bound"] + totals["compute_bound"] < totals["in_operations"]
-    # At the roof, the matmul takes 8 of its 9 us and the sum 1.2 of 2 us; rows without a roof do not change.
+    # At the roof, the matmul takes 8 of its 9 us and the sum 1.2 of 2 us; rows without a roof do
+    # not change.
     assert totals["at_roof_s"] == pytest.approx((8 + 1.2 + 1 + 0.5 + 1 + 5.5) * 1e-6, rel=0.001)
 
 
 def test_the_summary_says_where_time_goes_and_can_be_saved(made):
     lines = printed(made)
     assert "A step takes 19.00 us; under the profiler 20.00 us, 62.5% of it in operations." in lines
-    assert "Operations by phase: forward 8.100 kFLOP in 11.00 us, backward 0 FLOP in 1.500 us." in lines
+    assert (
+        "Operations by phase: forward 8.100 kFLOP in 11.00 us, backward 0 FLOP in 1.500 us."
+        in lines
+    )
     assert any(line.startswith("Fusing could save at most 400.0 ns") for line in lines)
     memory, compute = made.totals["memory_bound"], made.totals["compute_bound"]
-    said = f"{0.625 - memory - compute:.1%} of the time is in other operations: launches or both bound them"
+    said = (
+        f"{0.625 - memory - compute:.1%} of the time is in other operations: launches or both "
+        f"bound them"
+    )
     assert any(line.startswith(said) for line in lines)
     assert any("92.0% of FLOPs and 72.7% of bytes" in line for line in lines)
 
@@ -110,7 +128,9 @@ def test_rows_are_grouped_by_the_given_key(made, by, rows):
     lines = printed(made, by=by)
     for name, time in rows.items():
         assert any(line.startswith(f"{name} ") and f" {time}" in line for line in lines), name
-    assert not [line for line in lines if line.startswith("<b>.odd") and line.split()[-2:] != ["-", "-"]]
+    assert not [
+        line for line in lines if line.startswith("<b>.odd") and line.split()[-2:] != ["-", "-"]
+    ]
 
 
 def test_only_the_longest_rows_are_shown(made):
@@ -129,11 +149,25 @@ def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
     document = document_of(made.environment, list(made))
     frame = made.to_dataframe()
     records = load_run(made.save(tmp_path / "run.jsonl")).records
-    assert list(frame["op"]) == [row["op"] for row in document["records"]] == [record.op for record in records]
+    assert (
+        list(frame["op"])
+        == [row["op"] for row in document["records"]]
+        == [record.op for record in records]
+    )
     assert list(frame["time_s"]) == [row["time_s"] for row in document["records"]]
     assert sum(frame["time_s"]) == pytest.approx(20e-6)
     assert [record.extra["time_s"] for record in records] == list(frame["time_s"])
-    wanted = {"count", "shapes", "dtypes", "module", "phase", "share", "flops", "bytes_read", "bytes_written"}
+    wanted = {
+        "count",
+        "shapes",
+        "dtypes",
+        "module",
+        "phase",
+        "share",
+        "flops",
+        "bytes_read",
+        "bytes_written",
+    }
     assert wanted | {"intensity", "bound", "roofline_pct", "flags"} <= set(document["records"][0])
 
 
@@ -142,5 +176,7 @@ def test_results_show_prints_a_saved_profile(made, tmp_path, capsys):
     for words, options in (([], {}), (["-v"], {"by": "module"})):
         assert results_command(["show", path, *words]) == 0
         shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-        assert [line for line in map(str.rstrip, printed(made, 400, **options)) if line not in shown] == []
+        assert [
+            line for line in map(str.rstrip, printed(made, 400, **options)) if line not in shown
+        ] == []
         assert ("module" in [line.split("  ")[0] for line in shown]) == bool(words)

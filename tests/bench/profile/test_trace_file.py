@@ -1,4 +1,6 @@
-"""Traces that plain torch scripts recorded, and one of a GPU written by hand in Kineto's format, on the roofline."""
+"""Traces that plain torch scripts recorded, and one of a GPU written by hand in Kineto's format, on
+the roofline.
+"""
 
 import gzip
 import json
@@ -26,19 +28,25 @@ def mlp():
 
 
 def convolution():
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)
+    )
     images = torch.randn(2, 3, 32, 32)
     return lambda: model(images).sum()
 
 
 def attention():
     query, key, value = (torch.randn(2, 4, 64, 32, requires_grad=True) for _ in range(3))
-    return lambda: nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).sum()
+    return lambda: nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True
+    ).sum()
 
 
 def embedding():
     table, ids = nn.Embedding(50, 16, dtype=torch.bfloat16), torch.randint(0, 50, (4, 8))
-    return lambda: torch.cat([table(ids).softmax(-1), nn.functional.silu(table(ids)[:, :, :8])], -1).sum()
+    return lambda: torch.cat(
+        [table(ids).softmax(-1), nn.functional.silu(table(ids)[:, :, :8])], -1
+    ).sum()
 
 
 STEPS = [mlp, convolution, attention, embedding]
@@ -46,7 +54,9 @@ STEPS = [mlp, convolution, attention, embedding]
 
 def record(step, path):
     """Record one call as any script would: nothing of this project runs."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
+    ) as profiler:
         step()
     profiler.export_chrome_trace(str(path))
     return path
@@ -65,17 +75,31 @@ def test_work_from_shapes_is_that_of_the_model(make, tmp_path):
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         step()
     assert gpu is None
-    assert sum(operation.matmul_flops for operation in breakdown.operations) == counter.get_total_flops()
+    assert (
+        sum(operation.matmul_flops for operation in breakdown.operations)
+        == counter.get_total_flops()
+    )
 
     def work(operations):
-        # Additions to a number or a gradient may be recorded with another argument than they are called with.
+        # Additions to a number or a gradient may be recorded with another argument than they are
+        # called with.
         return Counter(
-            (one.op, one.shapes, one.dtypes, one.flops, one.bytes_read, one.bytes_written, one.flags)
+            (
+                one.op,
+                one.shapes,
+                one.dtypes,
+                one.flops,
+                one.bytes_read,
+                one.bytes_written,
+                one.flags,
+            )
             for one in operations
             if one.bytes_moved and one.op not in ("aten.add", "aten.add_")
         )
 
-    assert work(breakdown.operations) == work(account(ProfiledStep(target_of("step", step, []), "plain")).operations)
+    assert work(breakdown.operations) == work(
+        account(ProfiledStep(target_of("step", step, []), "plain")).operations
+    )
     assert {operation.phase for operation in breakdown.operations} == {"forward", "backward"}
 
 
@@ -83,8 +107,12 @@ def test_rows_of_a_cpu_trace_sum_to_its_duration(tmp_path):
     step = mlp()
     breakdown, _, _ = from_trace(record(lambda: step().backward(), tmp_path / "trace.json"))
     records = records_of(breakdown)
-    assert sum(record.extra["time_s"] for record in records) == pytest.approx(breakdown.samples_s[0], rel=1e-9)
-    products = [operation for operation in breakdown.operations if operation.op in ("aten.addmm", "aten.mm")]
+    assert sum(record.extra["time_s"] for record in records) == pytest.approx(
+        breakdown.samples_s[0], rel=1e-9
+    )
+    products = [
+        operation for operation in breakdown.operations if operation.op in ("aten.addmm", "aten.mm")
+    ]
     assert all(operation.time_ns for operation in products)
 
 
@@ -106,11 +134,14 @@ def test_what_has_no_shape_is_named_and_not_counted(tmp_path, capsys, runs):
     assert rows["aten.index", "no shape"]["flags"] == ["unmodelled"]
     assert rows["aten._foreach_add_", "3*4"]["flops"] == 12
     assert main(["profile", "--from", str(path), "-q", "--no-save"]) == 0
-    said = "It has no shapes for aten.index (1 call), aten._foreach_add_ (1 call), whose own work is not counted."
+    said = (
+        "It has no shapes for aten.index (1 call), aten._foreach_add_ (1 call), whose own work "
+        "is not counted."
+    )
     assert said in capsys.readouterr().out.splitlines()
 
 
-# ---- a GPU ---------------------------------------------------------------------------------------------------------
+# ---- a GPU
 
 BF16 = "c10::BFloat16"
 
@@ -131,8 +162,17 @@ def launch(begin, correlation, name="cudaLaunchKernel", category="cuda_runtime",
 
 def kernel(name, begin, duration, correlation, stream, category="kernel"):
     args = {"device": 0, "context": 1, "stream": stream, "correlation": correlation}
-    return {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": begin, "dur": duration} | {
-        "args": args | {"grid": [8, 1, 1], "block": [128, 1, 1], "registers per thread": 64, "shared memory": 0}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": begin,
+        "dur": duration,
+    } | {
+        "args": args
+        | {"grid": [8, 1, 1], "block": [128, 1, 1], "registers per thread": 64, "shared memory": 0}
     }
 
 
@@ -148,7 +188,9 @@ GPU_EVENTS = [
     ),
     launch(120.0, 1),
     launch(125.0, 2),
-    operation("aten::copy_", 160.0, 20.0, [BF16, BF16, "Scalar"], [SQUARE, SQUARE, []], ["", "", "True"]),
+    operation(
+        "aten::copy_", 160.0, 20.0, [BF16, BF16, "Scalar"], [SQUARE, SQUARE, []], ["", "", "True"]
+    ),
     launch(165.0, 3, "cudaMemcpyAsync"),
     on_host("## Call CompiledFxGraph f0 ##", 185.0, 20.0, "user_annotation"),
     launch(186.0, 4, "cuLaunchKernel", "cuda_driver"),
@@ -169,7 +211,12 @@ H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_028_765_6
 @pytest.fixture
 def gpu_trace(tmp_path):
     path = tmp_path / "trace.json.gz"
-    document = {"schemaVersion": 1, "deviceProperties": [H100], "record_shapes": 1, "traceEvents": GPU_EVENTS}
+    document = {
+        "schemaVersion": 1,
+        "deviceProperties": [H100],
+        "record_shapes": 1,
+        "traceEvents": GPU_EVENTS,
+    }
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     return path
 
@@ -178,7 +225,8 @@ def test_kernels_of_a_gpu_trace_belong_to_the_operations_that_launched_them(gpu_
     breakdown, gpu, _ = from_trace(gpu_trace)
     product = 2 * 1024**3
     assert [
-        (one.op, one.phase, one.matmul_flops, one.time_ns, sorted(one.kernels)) for one in breakdown.operations
+        (one.op, one.phase, one.matmul_flops, one.time_ns, sorted(one.kernels))
+        for one in breakdown.operations
     ] == [
         ("aten.t", "forward", 0, 0, []),
         ("aten.addmm", "forward", product, 110_000, ["gemm", "split_k_reduce"]),
@@ -198,15 +246,21 @@ def test_a_gpu_trace_is_compared_with_the_datasheet_of_its_gpu(gpu_trace, tmp_pa
     assert "NVIDIA H100 80GB HBM3 (h100-sxm)" in said
     assert "bf16 peak 989.4 TFLOP/s datasheet" in said
     assert "profiler-overhead" not in said
-    assert "Its kernels overlap for 20.00 us on several streams; each counts in full." in said.splitlines()
+    assert (
+        "Its kernels overlap for 20.00 us on several streams; each counts in full."
+        in said.splitlines()
+    )
     assert (tmp_path / "trace.png").exists()
     assert results_command(["show", str(tmp_path / "run.jsonl")]) == 0
     assert "Its kernels overlap for 20.00 us" in capsys.readouterr().out
-    assert main(["profile", "--from", str(gpu_trace), "--gpu", "a100-sxm-80gb", "--no-save", "-q"]) == 0
+    assert (
+        main(["profile", "--from", str(gpu_trace), "--gpu", "a100-sxm-80gb", "--no-save", "-q"])
+        == 0
+    )
     assert "bf16 peak 312.0 TFLOP/s datasheet" in capsys.readouterr().out
 
 
-# ---- bad input -----------------------------------------------------------------------------------------------------
+# ---- bad input
 
 BARE = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
 
@@ -219,8 +273,14 @@ BARE = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts"
         (b"[1, 2]", "is not a Chrome trace"),
         (b'{"traceEvents": []}', "has no torch operations"),
         (b'{"traceEvents": [1]}', "that torch.profiler does not write"),
-        (json.dumps({"traceEvents": [BARE | {"args": None}]}).encode(), "that torch.profiler does not write"),
-        (json.dumps({"traceEvents": [BARE | {"args": {"External id": 1}}]}).encode(), "has no shapes; record it with"),
+        (
+            json.dumps({"traceEvents": [BARE | {"args": None}]}).encode(),
+            "that torch.profiler does not write",
+        ),
+        (
+            json.dumps({"traceEvents": [BARE | {"args": {"External id": 1}}]}).encode(),
+            "has no shapes; record it with",
+        ),
         (
             json.dumps({"traceEvents": [BARE | {"args": {"Input Dims": 3}}]}).encode(),
             "that torch.profiler does not write",
@@ -238,10 +298,19 @@ def test_what_is_not_a_trace_with_shapes_ends_with_2(content, said, tmp_path, ca
 
 @pytest.mark.parametrize(
     "words",
-    [["mine.py:make"], ["--model", "gpt2"], ["--shape", "4x128"], ["--train"], ["--device", "cpu"], ["--seed", "1"]],
+    [
+        ["mine.py:make"],
+        ["--model", "gpt2"],
+        ["--shape", "4x128"],
+        ["--train"],
+        ["--device", "cpu"],
+        ["--seed", "1"],
+    ],
 )
 def test_options_for_a_model_are_rejected_with_a_trace(words, capsys):
     assert main(["profile", "--from", "trace.json", *words, "--no-save"]) == 2
     heard = capsys.readouterr()
     assert (heard.out, heard.err.count("\n")) == ("", 1)
-    assert f"leave {words[0] if len(words[0].split(':')) == 1 else 'FILE:FUNCTION'} out" in heard.err
+    assert (
+        f"leave {words[0] if len(words[0].split(':')) == 1 else 'FILE:FUNCTION'} out" in heard.err
+    )

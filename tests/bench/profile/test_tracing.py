@@ -1,4 +1,5 @@
-"""Traces written by hand, of a CPU and of a GPU: which operation gets which time, and that nothing is lost.
+"""Traces written by hand, of a CPU and of a GPU: which operation gets which time, and that nothing
+is lost.
 
 The GPU's is in the form that torch.profiler exports; no GPU has recorded one yet.
 """
@@ -56,7 +57,8 @@ ON_CPU = [
 
 def test_cpu_time_goes_to_tagged_operations(breakdown):
     divide(breakdown, {"traceEvents": ON_CPU})
-    # What a product copies within itself is its own, and so is the way to it through `aten::linear`.
+    # What a product copies within itself is its own, and so is the way to it through
+    # `aten::linear`.
     assert times(breakdown) == [12_250, 3_000, 20_000]
     assert breakdown.unattributed == {"aten::rsqrt": 4_000}
     assert breakdown.gaps == {"": 100_500 - 40_000 - 27_000, "layers.0": 20_000}
@@ -64,10 +66,20 @@ def test_cpu_time_goes_to_tagged_operations(breakdown):
 
 
 def test_an_uncounted_operation_is_unattributed(breakdown):
-    events = [event(STEP, 100.0, 50.0, "user_annotation"), tag(0, "sin", 110.0, 5.0), event("aten::sin", 111.0, 3.0)]
-    divide(breakdown, {"traceEvents": [*events, tag(3, "cos", 120.0, 5.0), event("aten::cos", 121.0, 4.001)]})
+    events = [
+        event(STEP, 100.0, 50.0, "user_annotation"),
+        tag(0, "sin", 110.0, 5.0),
+        event("aten::sin", 111.0, 3.0),
+    ]
+    divide(
+        breakdown,
+        {"traceEvents": [*events, tag(3, "cos", 120.0, 5.0), event("aten::cos", 121.0, 4.001)]},
+    )
     assert times(breakdown) == [0, 0, 0]
-    assert breakdown.unattributed == {"aten::sin": 3_000, "aten::cos": 4_000}  # rounding made it longer than its tag
+    assert breakdown.unattributed == {
+        "aten::sin": 3_000,
+        "aten::cos": 4_000,
+    }  # rounding made it longer than its tag
 
 
 def test_autograd_time_belongs_to_the_module_of_its_node(breakdown):
@@ -95,7 +107,9 @@ def test_a_compiled_region_includes_all_operations_in_it():
     breakdown = Breakdown([Operation("compiled.region0"), operation("exp")], samples_s=[1e-4])
     divide(breakdown, {"traceEvents": events})
     assert times(breakdown) == [40_000, 0]
-    assert breakdown.unattributed == {"## Call CompiledFxGraph f1 ##": 30_000}  # compiled by the user, not by us
+    assert breakdown.unattributed == {
+        "## Call CompiledFxGraph f1 ##": 30_000
+    }  # compiled by the user, not by us
     assert breakdown.gaps == {"": 30_000}
 
 
@@ -106,7 +120,9 @@ def test_operations_and_remainders_sum_to_the_recorded_step(breakdown):
     spent = {(record.op, record.extra["module"]): record.extra["time_s"] for record in records}
     overhead, gap = 92.75e-6 - 70.5e-6, 53.5e-6
     assert spent["profiler-overhead", ""] == pytest.approx(overhead)
-    assert spent["host-gap", "layers.*"] == pytest.approx(20e-6 * (1 - overhead / gap), abs=1e-9)  # its part of it
+    assert spent["host-gap", "layers.*"] == pytest.approx(
+        20e-6 * (1 - overhead / gap), abs=1e-9
+    )  # its part of it
     product = next(record for record in records if record.op == "aten.mm")
     assert (product.extra["count"], product.extra["module"], product.flops) == (2, "layers.*", 16)
     assert product.median_s == pytest.approx(32.25e-6)
@@ -140,8 +156,21 @@ ON_GPU = [
 
 def test_gpu_time_is_kernel_time_and_overlaps_count_once(breakdown):
     divide(breakdown, {"traceEvents": ON_GPU})
-    assert times(breakdown) == [20_000, 10_000, 10_000]  # the last one was launched by autograd's thread
-    assert [operation.kernels for operation in breakdown.operations] == [{"gemm"}, {"add_kernel"}, {"gemm"}]
+    assert times(breakdown) == [
+        20_000,
+        10_000,
+        10_000,
+    ]  # the last one was launched by autograd's thread
+    assert [operation.kernels for operation in breakdown.operations] == [
+        {"gemm"},
+        {"add_kernel"},
+        {"gemm"},
+    ]
     assert breakdown.duration_ns == 100_000
-    unattributed = next(record.extra for record in records_of(breakdown) if record.op == "unattributed")
-    assert (unattributed["kernels"], unattributed["kernels_s"]) == (["my_triton_kernel"], pytest.approx([5e-6]))
+    unattributed = next(
+        record.extra for record in records_of(breakdown) if record.op == "unattributed"
+    )
+    assert (unattributed["kernels"], unattributed["kernels_s"]) == (
+        ["my_triton_kernel"],
+        pytest.approx([5e-6]),
+    )

@@ -61,7 +61,9 @@ MINIMUM_ARCH = 90  # TMA
 
 @pytest.fixture
 def versions(tmp_path, monkeypatch):
-    """Return the directory of a family with four kernel versions, and files that are not versions."""
+    """Return the directory of a family with four kernel versions, and files that are not
+    versions.
+    """
     package = tmp_path / "kernels_of_a_test"
     family = package / "elementwise"
     family.mkdir(parents=True)
@@ -78,7 +80,9 @@ def versions(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     real = registry.importlib.import_module
     monkeypatch.setattr(
-        registry.importlib, "import_module", lambda name: real(name.replace("kernels.", "kernels_of_a_test.", 1))
+        registry.importlib,
+        "import_module",
+        lambda name: real(name.replace("kernels.", "kernels_of_a_test.", 1)),
     )
     yield named / family.name
     for name in [name for name in sys.modules if name.startswith("kernels_of_a_test")]:
@@ -101,7 +105,8 @@ def test_an_unknown_provider_lists_the_known_ones(versions):
         check_providers(["torch", "triton-v4"], ["elementwise"])
     assert str(caught.value) == (
         "unknown provider 'triton-v4' for elementwise; "
-        "choose from torch, torch-compile, triton-v1, triton-v2, triton-v3, triton-v10, path/to/file.py:function"
+        "choose from torch, torch-compile, triton-v1, triton-v2, triton-v3, triton-v10, "
+        "path/to/file.py:function"
     )
 
 
@@ -131,7 +136,9 @@ def test_a_provider_writes_into_the_given_output(versions, name, device):
 def test_torch_compile_without_a_compiler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(registry.shutil, "which", lambda name: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the machine also has a GPU
-    with pytest.raises(ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU; install g\+\+"):
+    with pytest.raises(
+        ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU; install g\+\+"
+    ):
         load("torch-compile", OPS["add"], "elementwise", CPU)
 
 
@@ -139,7 +146,9 @@ def test_torch_compile_without_a_compiler_says_what_to_install(monkeypatch):
 def test_torch_compile_uses_static_shapes_for_each_case(monkeypatch, name, takes_out):
     options_seen = []
     monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(torch, "compile", lambda function, **options: options_seen.append(options) or function)
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: options_seen.append(options) or function
+    )
     provider = load("torch-compile", OPS[name], "any", CPU)
     assert options_seen == [{"dynamic": False}]
     assert provider.takes_out is takes_out
@@ -161,7 +170,9 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(
-        torch, "compile", lambda function, **options: compile_with(function, backend=backend, **options)
+        torch,
+        "compile",
+        lambda function, **options: compile_with(function, backend=backend, **options),
     )
     yield graphs
     torch._dynamo.reset()
@@ -229,10 +240,15 @@ def test_matmul_can_be_an_einsum(monkeypatch):
     provider = load("einsum-compile", OPS["matmul"], "matmul", CPU)
     assert (provider.name, provider.takes_out) == ("einsum-compile", False)
     assert unavailable("einsum", CPU, "bf16") is None
-    assert "same dtype as the inputs, which int8 products" in unavailable("einsum-compile", CPU, "int8")
+    assert "same dtype as the inputs, which int8 products" in unavailable(
+        "einsum-compile", CPU, "int8"
+    )
     monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
     for name in ("einops", "einops-compile"):
-        assert unavailable(name, CPU) == f"{name} needs einops, which is not installed: pip install einops"
+        assert (
+            unavailable(name, CPU)
+            == f"{name} needs einops, which is not installed: pip install einops"
+        )
 
 
 def test_fast_accumulation_has_its_own_tolerance(monkeypatch):
@@ -262,7 +278,10 @@ def test_a_version_with_autotuning_is_two_providers(versions):
     (versions / "v11_tuned.py").write_text(TUNED)
     assert provider_names("elementwise")[-2:] == ["triton-v11", "triton-v11-autotune"]
     assert list(default_providers("elementwise", H100)) == ["torch", "triton-v11"]
-    fixed, tuned = (load(name, OPS["add"], "elementwise", H100) for name in ("triton-v11", "triton-v11-autotune"))
+    fixed, tuned = (
+        load(name, OPS["add"], "elementwise", H100)
+        for name in ("triton-v11", "triton-v11-autotune")
+    )
     assert (fixed.function.__name__, tuned.function.__name__) == ("add", "tuned_add")
     assert fixed.source_sha256 == tuned.source_sha256
     with pytest.raises(UsageError):
@@ -274,13 +293,18 @@ def test_the_default_is_the_newest_version_the_gpu_can_run(versions):
     assert list(default_providers("elementwise", A100)) == ["torch", "triton-v10"]
     assert list(default_providers("elementwise", H100)) == ["torch", "triton-v11"]
     assert list(default_providers("elementwise", RTX)) == ["torch", "triton-v11"]
-    assert list(default_providers("elementwise", replace(GPU, type="rocm"))) == ["torch", "triton-v10"]
+    assert list(default_providers("elementwise", replace(GPU, type="rocm"))) == [
+        "torch",
+        "triton-v10",
+    ]
     assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
 
 
 def test_a_version_for_newer_gpus_is_rejected_before_import(versions):
     (versions / "v11_tma.py").write_text(FOR_HOPPER)
-    with pytest.raises(ProviderUnavailableError, match=r"^triton-v11 needs sm_90 or newer, got sm_80$"):
+    with pytest.raises(
+        ProviderUnavailableError, match=r"^triton-v11 needs sm_90 or newer, got sm_80$"
+    ):
         load("triton-v11", OPS["add"], "elementwise", A100)
     with pytest.raises(ProviderUnavailableError, match="got a GPU without a compute capability"):
         load("triton-v11", OPS["add"], "elementwise", replace(GPU, type="rocm"))
@@ -296,7 +320,9 @@ def test_facts_read_from_source_agree_with_the_module(family, name):
     module_name = kernel_versions(family)[name]
     module = importlib.import_module(module_name)
     assert minimum_arch(module_name) == getattr(module, "MINIMUM_ARCH", 0)
-    assert (f"{name.removesuffix('-autotune')}-autotune" in kernel_versions(family)) == hasattr(module, "AUTOTUNED")
+    assert (f"{name.removesuffix('-autotune')}-autotune" in kernel_versions(family)) == hasattr(
+        module, "AUTOTUNED"
+    )
 
 
 @pytest.mark.sampled(6)
@@ -314,14 +340,20 @@ def test_default_versions_have_every_op_of_their_family():
         newest = list(default_providers(family, H100))[1:]
         ops = importlib.import_module(f"bench.{family}").OPS
         for name in newest:
-            assert set(importlib.import_module(kernel_versions(family)[name]).KERNELS) >= {op.name for op in ops}
+            assert set(importlib.import_module(kernel_versions(family)[name]).KERNELS) >= {
+                op.name for op in ops
+            }
 
 
 def test_all_precision_settings_of_torch_agree():
     matmul = torch.backends.cuda.matmul
     for dtype, tells in (("tf32", ("tf32", True, "high")), ("fp32", ("ieee", False, "highest"))):
         with numerics(dtype):
-            assert (matmul.fp32_precision, matmul.allow_tf32, torch.get_float32_matmul_precision()) == tells
+            assert (
+                matmul.fp32_precision,
+                matmul.allow_tf32,
+                torch.get_float32_matmul_precision(),
+            ) == tells
 
 
 @pytest.mark.parametrize("older", ["highest", "high", "medium"])

@@ -21,9 +21,14 @@ ROOT = kernel_files.PACKAGE.parent
 def test_older_versions_are_fallbacks_newest_first(versions):  # noqa: F811
     (versions / "v11_tma.py").write_text(FOR_HOPPER + TUNED)
     older = ("triton-v3", "triton-v2", "triton-v1")
-    assert default_providers("elementwise", H100) == {"torch": (), "triton-v11": ("triton-v10", *older)}
+    assert default_providers("elementwise", H100) == {
+        "torch": (),
+        "triton-v11": ("triton-v10", *older),
+    }
     assert default_providers("elementwise", A100) == {"torch": (), "triton-v10": older}
-    assert default_providers("elementwise", CPU) == default_providers("matmul", H100) == {"torch": ()}
+    assert (
+        default_providers("elementwise", CPU) == default_providers("matmul", H100) == {"torch": ()}
+    )
 
 
 ONLY_EVEN = """\
@@ -42,13 +47,22 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     """Add a newest version that supports only even sizes, and simulate a GPU on the CPU."""
     (versions / "v11_even.py").write_text(ONLY_EVEN)
     as_gpu = load
-    monkeypatch.setattr(row_protocol, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
+    monkeypatch.setattr(
+        row_protocol, "load", lambda name, op, family, device: as_gpu(name, op, family, H100)
+    )
     monkeypatch.setattr(rows, "unavailable", lambda *_: None)
 
     def measure(n, older=None):
         older = default_providers("elementwise", H100) if older is None else older
         cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
-        limits = Limits(min_samples=3, target_half_width=1.0, min_time_s=0, cap_s=0.1, warm_up_s=0, min_sample_s=1e-6)
+        limits = Limits(
+            min_samples=3,
+            target_half_width=1.0,
+            min_time_s=0,
+            cap_s=0.1,
+            warm_up_s=0,
+            min_sample_s=1e-6,
+        )
         planned = rows.plan(cases, ["triton-v11"], CPU, rows.Settings(), older, "elementwise")
         return [row_protocol.measure_row(row, CPU, None, limits) for row in planned]
 
@@ -73,13 +87,15 @@ def test_without_a_fallback_the_newest_version_gives_the_reason(on_a_gpu, older)
 def test_the_source_hash_covers_imports_within_the_package(versions):  # noqa: F811
     package = versions.parent
     (versions / "v11_parts.py").write_text(
-        "from kernels.elementwise.tiles import BLOCK\n\n\ndef late():\n    from . import late_one\n" + KERNEL
+        "from kernels.elementwise.tiles import BLOCK\n\n\ndef late():\n    from . import late_one\n"
+        + KERNEL
     )
     (versions / "tiles.py").write_text("import torch\nfrom kernels import shared\nBLOCK = 64\n")
     for path in (versions / "late_one.py", package / "shared.py", versions / "unused.py"):
         path.write_text("")
     names = [
-        path.relative_to(package).as_posix() for path in kernel_files.source_files("kernels.elementwise.v11_parts")
+        path.relative_to(package).as_posix()
+        for path in kernel_files.source_files("kernels.elementwise.v11_parts")
     ]
     assert names[0] == "elementwise/v11_parts.py"
     assert sorted(names[1:]) == [
@@ -122,7 +138,12 @@ def test_only_default_providers_have_fallbacks(monkeypatch, command, words, want
     commands = {
         "suite": lambda: bench_main(["suite", "--no-save", *words]),
         "matmul": lambda: main(
-            str(ROOT / "bench/matmul.py"), "", EXAMPLES, MATMUL, OPTIONS, ["--no-save", "--dtype", "bf16", *words]
+            str(ROOT / "bench/matmul.py"),
+            "",
+            EXAMPLES,
+            MATMUL,
+            OPTIONS,
+            ["--no-save", "--dtype", "bf16", *words],
         ),
     }
     with pytest.raises(PlannedError) as caught:

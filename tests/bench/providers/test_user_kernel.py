@@ -61,7 +61,13 @@ def mine(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("function", "takes_out"),
-    [("gelu", True), ("returned", False), ("any_number", False), ("option", True), ("imported", False)],
+    [
+        ("gelu", True),
+        ("returned", False),
+        ("any_number", False),
+        ("option", True),
+        ("imported", False),
+    ],
 )
 def test_a_function_gets_out_if_it_has_that_parameter(mine, function, takes_out):
     provider = load(f"mine.py:{function}", GELU, "elementwise", CPU)
@@ -71,7 +77,9 @@ def test_a_function_gets_out_if_it_has_that_parameter(mine, function, takes_out)
 
 
 def test_a_matmul_function_may_take_fp8_scales(mine):
-    mine.write_text("def two(a, b): pass\ndef four(a, b, c, d, out): pass\ndef three(a, b, *, c): pass\n")
+    mine.write_text(
+        "def two(a, b): pass\ndef four(a, b, c, d, out): pass\ndef three(a, b, *, c): pass\n"
+    )
     assert not load("mine.py:two", MATMUL[0], "matmul", CPU).takes_out
     assert load("mine.py:four", MATMUL[0], "matmul", CPU).takes_out
     with pytest.raises(UserKernelError, match="missing a required"):
@@ -117,8 +125,13 @@ def others(mine):
 
 
 @pytest.mark.parametrize(("word", "message"), BAD)
-def test_an_invalid_provider_alone_is_rejected_before_the_run(others, capsys, monkeypatch, word, message):
-    monkeypatch.setattr("bench.harness.device.device.detect", lambda requested: pytest.fail("the device was asked for"))
+def test_an_invalid_provider_alone_is_rejected_before_the_run(
+    others, capsys, monkeypatch, word, message
+):
+    monkeypatch.setattr(
+        "bench.harness.device.device.detect",
+        lambda requested: pytest.fail("the device was asked for"),
+    )
     assert commands.here("elementwise", "--op", "gelu", "--provider", word) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"python -m bench.elementwise: error: provider '{word}'")
@@ -134,7 +147,9 @@ def test_a_malformed_provider_is_rejected_with_others_too(mine, capsys):
 def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
     commands.keep_ceilings(runs)
     (others / "stops.py").write_text("import sys\nsys.exit(3)\ndef f(x): pass\n")
-    (others / "raises.py").write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
+    (others / "raises.py").write_text(
+        "import torch\nraise ImportError('not here')\ndef f(x): pass\n"
+    )
     wanted = {
         "nosuch.py:f": "there is no file nosuch.py",
         "mine.py:nosuch": "mine.py has no 'nosuch'",
@@ -143,8 +158,24 @@ def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
         "stops.py:f": "importing it called sys.exit(3)",
         "mine.py:two": "two(x, y) does not accept the arguments of gelu",
     }
-    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--format", "json"]
-    assert commands.here("elementwise", *words, "--provider", ",".join([*wanted, "torch", "mine.py:gelu"])) == 1
+    words = [
+        "--op",
+        "gelu",
+        "--dtype",
+        "fp32",
+        "--shape",
+        "4096",
+        "--cache",
+        "warm",
+        "--format",
+        "json",
+    ]
+    assert (
+        commands.here(
+            "elementwise", *words, "--provider", ",".join([*wanted, "torch", "mine.py:gelu"])
+        )
+        == 1
+    )
     out, err = capsys.readouterr()
     found = {record["provider"]: record for record in json.loads(out)["records"]}
     assert {found["torch"]["status"], found["mine.py:gelu"]["status"]} == {"ok"}
@@ -155,15 +186,24 @@ def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
 
 
 IMPORTS = [
-    ("raise ValueError('two\\nlines')\ndef f(x): pass", "importing mine.py failed: ValueError: two (line 1)"),
+    (
+        "raise ValueError('two\\nlines')\ndef f(x): pass",
+        "importing mine.py failed: ValueError: two (line 1)",
+    ),
     ("import os\ndef f(x): pass\nos.abort()", "importing it: crashed: SIGABRT (aborted)"),
-    ("def f(x): pass\nwhile True: pass", "importing it: the import did not end within 2 s; increase --timeout"),
+    (
+        "def f(x): pass\nwhile True: pass",
+        "importing it: the import did not end within 2 s; increase --timeout",
+    ),
     ("f = 3", "mine.py has no function 'f' once it is imported"),
     ("def f(x, y): pass", "f(x, y) does not accept the arguments of copy, 1 input (x)"),
     ("def f(): pass", "too many positional arguments; see --op copy --signature"),
     ("def f(out): pass", "multiple values for argument 'out'"),
     ("def f(x, out, /): pass", "'out' parameter is positional only"),
-    ("import triton\n@triton.jit\ndef f(x, out): pass", "'f' is a Triton kernel; name a function that launches it"),
+    (
+        "import triton\n@triton.jit\ndef f(x, out): pass",
+        "'f' is a Triton kernel; name a function that launches it",
+    ),
 ]
 
 
@@ -171,7 +211,9 @@ IMPORTS = [
 @pytest.mark.parametrize(("text", "message"), IMPORTS)
 def test_problems_of_an_import_are_one_line(mine, text, message):
     mine.write_text(f"{text}\n")
-    row = Row(ELEMENTWISE["copy"], Case("copy", "fp32", {"n": 64}), "mine.py:f", family="elementwise")
+    row = Row(
+        ELEMENTWISE["copy"], Case("copy", "fp32", {"n": 64}), "mine.py:f", family="elementwise"
+    )
     problem = load_problem(row, CPU, 2 if "while True" in text else 60)
     assert message in problem
     assert "\n" not in problem
@@ -180,8 +222,12 @@ def test_problems_of_an_import_are_one_line(mine, text, message):
 def signature(family, *words):
     done = subprocess.run(
         [sys.executable, "-m", f"bench.{family}", "--signature", *words],
-        cwd=commands.ROOT, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        cwd=commands.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     assert done.stderr == ""
     return done.stdout
 
@@ -189,7 +235,11 @@ def signature(family, *words):
 def test_signature_shows_shapes_dtypes_and_output():
     text = signature("matmul", "--dtype", "bf16")
     assert "def matmul(a, b, out):" in text
-    for line in ("a    (m, k)  torch.bfloat16", "b    (k, n)  torch.bfloat16", "out  (m, n)  torch.bfloat16"):
+    for line in (
+        "a    (m, k)  torch.bfloat16",
+        "b    (k, n)  torch.bfloat16",
+        "out  (m, n)  torch.bfloat16",
+    ):
         assert f"    {line}\n" in text
 
 
@@ -201,13 +251,26 @@ def test_signature_shows_shapes_dtypes_and_output():
         ("norm", ["--op", "residual-rmsnorm", "--dtype", "fp32"], "residual_rmsnorm"),
     ],
 )
-def test_the_printed_signature_is_a_working_provider(tmp_path, runs, capsys, family, words, providers):
+def test_the_printed_signature_is_a_working_provider(
+    tmp_path, runs, capsys, family, words, providers
+):
     commands.keep_ceilings(runs)
     file = tmp_path / "mine.py"
     file.write_text(signature(family, *words))
     for function in providers.split():
-        options = ["--op", function.replace("_", "-"), *words[2:], "--shape", "64x48", "--cache", "warm"]
-        assert commands.here(family, *options, "--provider", f"{file}:{function}", "--format", "csv") == 0
+        options = [
+            "--op",
+            function.replace("_", "-"),
+            *words[2:],
+            "--shape",
+            "64x48",
+            "--cache",
+            "warm",
+        ]
+        assert (
+            commands.here(family, *options, "--provider", f"{file}:{function}", "--format", "csv")
+            == 0
+        )
         assert ",ok," in capsys.readouterr().out
 
 
@@ -215,7 +278,12 @@ def test_the_printed_signature_is_a_working_provider(tmp_path, runs, capsys, fam
 def test_a_function_of_an_installed_module_is_a_provider(runs, capsys):
     commands.keep_ceilings(runs)
     words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm"]
-    assert commands.here("elementwise", *words, "--provider", "torch.nn.functional:gelu", "--format", "csv") == 0
+    assert (
+        commands.here(
+            "elementwise", *words, "--provider", "torch.nn.functional:gelu", "--format", "csv"
+        )
+        == 0
+    )
     assert ",torch.nn.functional:gelu," in capsys.readouterr().out
     assert os.environ["ROOFMARK_RUNS"] == str(runs)
 
@@ -240,11 +308,36 @@ def test_triton_kernels_without_a_gpu_run_in_the_interpreter(tmp_path, runs, int
     commands.keep_ceilings(runs)
     (tmp_path / "my_kernels.py").write_text(TRITON)
     (tmp_path / "mine.py").write_text("import my_kernels\ndef relu(x): return my_kernels.relu(x)\n")
-    words = [sys.executable, "-m", "bench.elementwise", "--op", "relu", "--dtype", "fp32", "--size", "4KiB"]
-    words += ["--provider", f"{tmp_path}/mine.py:relu", "--device", "cpu", "--budget", "1", "--format", "json"]
+    words = [
+        sys.executable,
+        "-m",
+        "bench.elementwise",
+        "--op",
+        "relu",
+        "--dtype",
+        "fp32",
+        "--size",
+        "4KiB",
+    ]
+    words += [
+        "--provider",
+        f"{tmp_path}/mine.py:relu",
+        "--device",
+        "cpu",
+        "--budget",
+        "1",
+        "--format",
+        "json",
+    ]
     environment = os.environ | {"TRITON_INTERPRET": interprets, "ROOFMARK_RUNS": str(runs)}
     done = subprocess.run(
-        words, env=environment, cwd=commands.ROOT, capture_output=True, text=True, timeout=100, check=False
+        words,
+        env=environment,
+        cwd=commands.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     (record,) = json.loads(done.stdout)["records"]
     if interprets == "1":
@@ -259,12 +352,19 @@ def test_only_interpreted_functions_are_flagged(tmp_path, runs):
     commands.keep_ceilings(runs)
     (tmp_path / "my_kernels.py").write_text(TRITON)
     text = (
-        "import bench, torch, my_kernels; functions = {'kernel': my_kernels.relu, 'torch': torch.relu}; "
+        "import bench, torch, my_kernels; functions = {'kernel': my_kernels.relu, 'torch': "
+        "torch.relu}; "
         "x = torch.randn(1024); short = {'cache': 'warm', 'flops': 1, 'budget_s': 0.1}; "
         "compared = bench.compare(functions, x, rounds=2, **short); "
-        "rows = [*compared.records, *(bench.measure(fn, x, **short) for fn in functions.values())]; "
+        "rows = [*compared.records, *(bench.measure(fn, x, **short) for fn in "
+        "functions.values())]; "
         "print(['interpreted' in row.flags for row in rows])"
     )
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{commands.ROOT}:{tmp_path}"}
-    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": f"{commands.ROOT}:{tmp_path}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[True, False, True, False]\n"

@@ -16,19 +16,27 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("function", ["into_out", "returned", "by_name", "with_a_pool", "settings_of_its_own"])
+@pytest.mark.parametrize(
+    "function", ["into_out", "returned", "by_name", "with_a_pool", "settings_of_its_own"]
+)
 def test_honest_functions_are_measured(files, function):
     record = measure(f"{files}/honest.py:{function}")
     assert (record.status, record.reason) == ("ok", None)
     assert record.median_s > 0
-    assert record.verified["before"]["checked_elements"] == record.verified["after"]["checked_elements"] == 8192
+    assert (
+        record.verified["before"]["checked_elements"]
+        == record.verified["after"]["checked_elements"]
+        == 8192
+    )
     assert len(record.source_sha256) == 64
     assert "settings-restored" not in record.flags
 
 
 @pytest.mark.parametrize("fill", ["zeros", "normal"])
 def test_honest_functions_are_measured_with_other_fills_in_narrow_dtypes(files, fill):
-    record = measure(f"{files}/honest.py:into_out", dtype="bf16", settings=Settings(fill=fill, cache="warm"))
+    record = measure(
+        f"{files}/honest.py:into_out", dtype="bf16", settings=Settings(fill=fill, cache="warm")
+    )
     assert (record.status, record.fill, record.copies) == ("ok", fill, 1)
 
 
@@ -92,10 +100,14 @@ def test_settings_changed_by_an_import_are_restored_and_flagged(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\ntorch.set_num_threads(3)\ntorch.set_default_dtype(torch.float64)\n"
-        "def gelu(x):\n    assert torch.get_num_threads() == 1 and torch.tensor(1.0).dtype is torch.float32\n"
+        "def gelu(x):\n    assert torch.get_num_threads() == 1 and torch.tensor(1.0).dtype is "
+        "torch.float32\n"
         "    return torch.nn.functional.gelu(x)\n"
     )
     record = measure(f"{file}:gelu")
     assert (record.status, record.reason) == ("ok", None)
     assert "settings-restored" in record.flags
-    assert "number of threads: 1 -> 3, default dtype: torch.float32 -> " in record.flag_reasons["settings-restored"]
+    assert (
+        "number of threads: 1 -> 3, default dtype: torch.float32 -> "
+        in record.flag_reasons["settings-restored"]
+    )

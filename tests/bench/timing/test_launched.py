@@ -14,7 +14,12 @@ from results.show.table import describe
 
 
 def kernel(name, begin_us, took_us, **facts):
-    known = {"grid": [132, 1, 1], "block": [384, 1, 1], "registers per thread": 168, "shared memory": 213_000}
+    known = {
+        "grid": [132, 1, 1],
+        "block": [384, 1, 1],
+        "registers per thread": 168,
+        "shared memory": 213_000,
+    }
     event = {"ph": "X", "cat": "kernel", "name": name, "ts": begin_us, "dur": took_us}
     return event | {"args": known | facts}
 
@@ -23,7 +28,9 @@ HOST = {"ph": "X", "cat": "cuda_runtime", "name": "cudaEventRecord", "ts": 0.0, 
 
 
 def recording(*lost):
-    """Return a recording of three launches, last launch first, without the events at the indices `lost`."""
+    """Return a recording of three launches, last launch first, without the events at the indices
+    `lost`.
+    """
     events = [HOST, kernel("spin_kernel", 0, 1)]
     for number, took_us in reversed(list(enumerate((10, 30, 20)))):
         begin = 100 * number + 2
@@ -34,7 +41,9 @@ def recording(*lost):
 
 @pytest.fixture
 def sessions(monkeypatch):
-    """Return a function that sets the recording of each profiler session; eager launches take 50 us."""
+    """Return a function that sets the recording of each profiler session; eager launches take 50
+    us.
+    """
     for name in ran.PROFILER_ENVIRONMENT:
         monkeypatch.setenv(name, "1")  # given back at the end
         monkeypatch.delenv(name)
@@ -78,7 +87,10 @@ def test_equal_kernels_of_a_launch_are_listed_with_a_count(sessions):
     )
     assert fields["kernel_s"] == pytest.approx(44e-6)  # the launches took 24, 64 and 44 us
     assert fields["eager_s"] == 5e-5
-    assert (called, slept) == (ran.RECORDED_LAUNCHES, [0] * ran.SESSIONS)  # empty kernels, which CUPTI may lose
+    assert (called, slept) == (
+        ran.RECORDED_LAUNCHES,
+        [0] * ran.SESSIONS,
+    )  # empty kernels, which CUPTI may lose
     assert launched(launch_s=1.0) == ({}, 0)  # it takes too long to be repeated
     assert ran.os.environ["KINETO_LOG_LEVEL"]  # otherwise each recording writes to stderr
 
@@ -112,13 +124,33 @@ def test_a_failing_profiler_loses_only_the_kernels(sessions, monkeypatch):
 def test_a_row_shows_kernels_and_launch_times(sessions):
     sessions(recording())
     row = Record(
-        **{"op": "matmul", "provider": "torch", "dtype": "bf16", "shape": {"m": 8}, "case": "8", "status": "ok"},
-        **{"median_s": 4.6e-5, "samples_s": (4.6e-5,), "method": "graph", "launches_per_sample": 1, "cache": "warm"},
+        **{
+            "op": "matmul",
+            "provider": "torch",
+            "dtype": "bf16",
+            "shape": {"m": 8},
+            "case": "8",
+            "status": "ok",
+        },
+        **{
+            "median_s": 4.6e-5,
+            "samples_s": (4.6e-5,),
+            "method": "graph",
+            "launches_per_sample": 1,
+            "cache": "warm",
+        },
         **launched()[0],
     )
-    assert Record.from_dict({key: value for key, value in row.to_dict().items() if key != "kind"}) == row
+    assert (
+        Record.from_dict({key: value for key, value in row.to_dict().items() if key != "kind"})
+        == row
+    )
     assert describe(row)[1:] == [
-        "  a launch takes 46.00 us, or 50.00 us if launched separately; its 3 kernels take 44.00 us:",
+        (
+            "  a launch takes 46.00 us, or 50.00 us if launched separately; its 3 kernels take "
+            "44.00 "
+            "us:"
+        ),
         "    2 x gemm, grid 132x1x1, block 384x1x1, 168 registers, 213000 bytes of shared memory",
         "    1 x tail, grid 1x1x1, block 384x1x1, 168 registers, 213000 bytes of shared memory",
     ]

@@ -1,5 +1,6 @@
-"""The protocol as a whole on simulated devices whose truth is known: is the median right, does its interval hold the
-truth as often as it says, and does each bad device get its flag and a good one none?"""
+"""The protocol as a whole on simulated devices whose truth is known: is the median right, does its
+interval hold the truth as often as it says, and does each bad device get its flag and a good one
+none?"""
 
 import statistics
 from dataclasses import replace
@@ -28,7 +29,10 @@ def measure(device, limits=GPU_LIMITS):
 def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
     """Return the flags of one row of a device, measured cold and warm."""
     device = SimulatedDevice(**parameters)
-    warm = measure(SimulatedDevice(**parameters | {"cache": "warm", "seed": parameters["seed"] + 10**6}), CPU_LIMITS)
+    warm = measure(
+        SimulatedDevice(**parameters | {"cache": "warm", "seed": parameters["seed"] + 10**6}),
+        CPU_LIMITS,
+    )
     samples = measure(device, limits)
     seen = replace(
         samples,
@@ -38,15 +42,29 @@ def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
         warm_median_s=warm.median_s,
         telemetry=device.telemetry(),
     )
-    fields = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
-    blank = Record(**fields, flops=10**10, bytes_read=bytes_moved // 2, bytes_written=bytes_moved // 2)
+    fields = {
+        "op": "x",
+        "provider": "torch",
+        "dtype": "bf16",
+        "shape": {},
+        "case": "x",
+        "status": "skipped",
+    }
+    blank = Record(
+        **fields, flops=10**10, bytes_read=bytes_moved // 2, bytes_written=bytes_moved // 2
+    )
     return set(recorded(blank, seen, GPU, Machine("x", "X", (MEMORY_ROOF, PEAK)), "cold").flags)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("limits", "correlation", "runs"),
-    [(GPU_LIMITS, 0.0, 1000), (GPU_LIMITS, 0.3, 1000), (CPU_LIMITS, 0.0, 3000), (CPU_LIMITS, 0.2, 3000)],
+    [
+        (GPU_LIMITS, 0.0, 1000),
+        (GPU_LIMITS, 0.3, 1000),
+        (CPU_LIMITS, 0.0, 3000),
+        (CPU_LIMITS, 0.2, 3000),
+    ],
     ids=["gpu", "gpu, correlated", "cpu", "cpu, correlated"],
 )
 def test_intervals_contain_the_true_median_in_95_percent(limits, correlation, runs):
@@ -58,7 +76,9 @@ def test_intervals_contain_the_true_median_in_95_percent(limits, correlation, ru
         low, high = samples.ci95_s
         assert (high - low) / 2 <= limits.target_half_width * samples.median_s
         held += low <= device.launch_s <= high
-        close += abs(samples.median_s / device.launch_s - 1) <= limits.target_half_width  # 0.5 % on a GPU
+        close += (
+            abs(samples.median_s / device.launch_s - 1) <= limits.target_half_width
+        )  # 0.5 % on a GPU
     assert 0.93 <= held / runs <= 0.97
     assert close / runs >= 0.95
 
@@ -72,7 +92,10 @@ def test_samples_of_0_s_do_not_converge():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.005, 0.03])
 def test_medians_have_no_bias(noise):
-    errors = [measure(SimulatedDevice(seed=seed, noise=noise)).median_s / 1e-4 - 1 for seed in range(TRIALS)]
+    errors = [
+        measure(SimulatedDevice(seed=seed, noise=noise)).median_s / 1e-4 - 1
+        for seed in range(TRIALS)
+    ]
     assert abs(statistics.mean(errors)) <= 4 * statistics.stdev(errors) / TRIALS**0.5
     assert abs(statistics.median(errors)) < 0.001
 
@@ -87,7 +110,11 @@ def test_medians_have_no_bias(noise):
         {"noise": 0.03, "limits": CPU_LIMITS},
         {"noise": 0.01, "tick_s": 1e-6},  # a coarse tick, but not for samples of a millisecond
         {"noise": 0.01, "slow_share": 0.05, "slow_by": 1.0},  # outliers are no second mode
-        {"noise": 0.01, "launch_s": 1e-3, "warm_gain": 1.0},  # arithmetic hides its bytes: warm is as fast, and may be
+        {
+            "noise": 0.01,
+            "launch_s": 1e-3,
+            "warm_gain": 1.0,
+        },  # arithmetic hides its bytes: warm is as fast, and may be
     ],
     ids=str,
 )
@@ -108,7 +135,10 @@ def test_a_quiet_device_gets_no_flag(parameters):
         ("throttled", {"noise": 0.01, "throttled_share": 0.1}),
         ("tick-limited", {"noise": 0.01, "tick_s": 3e-5}),
         ("l2-suspect", {"noise": 0.03, "is_falsely_cold": True}),  # faster than the memory
-        ("l2-suspect", {"noise": 0.03, "is_falsely_cold": True, "bytes_moved": 25_000_000}),  # only as fast as warm
+        (
+            "l2-suspect",
+            {"noise": 0.03, "is_falsely_cold": True, "bytes_moved": 25_000_000},
+        ),  # only as fast as warm
     ],
     ids=str,
 )

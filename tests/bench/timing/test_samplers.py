@@ -54,7 +54,9 @@ class FakeGpu:
         return call
 
     def _run(self, name, duration_s):
-        self.device_s = max(self.device_s, self.host_s) + duration_s  # the device cannot start before it is asked
+        self.device_s = (
+            max(self.device_s, self.host_s) + duration_s
+        )  # the device cannot start before it is asked
         self.log.append(name)
 
     def sleep(self, cycles):
@@ -142,9 +144,13 @@ def gpu(monkeypatch):
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     ended = []
-    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda device, pool: ended.append(pool))
     monkeypatch.setattr(
-        torch._C, "_cuda_releasePool", lambda device, pool: ended.remove(pool) or fake.pools.remove(pool)
+        torch._C, "_cuda_endAllocateToPool", lambda device, pool: ended.append(pool)
+    )
+    monkeypatch.setattr(
+        torch._C,
+        "_cuda_releasePool",
+        lambda device, pool: ended.remove(pool) or fake.pools.remove(pool),
     )
     monkeypatch.setattr(samplers.time, "perf_counter", lambda: fake.host_s)
     return fake
@@ -231,7 +237,10 @@ def test_a_checked_replay_waits_for_queued_work(gpu):
 def test_a_rejected_graph_is_not_timed(gpu):
     looked = []
     sampler = make_sampler(
-        [gpu.launch("a", 10e-6)], GPU, GPU_LIMITS, refusal=lambda graph: looked.append(graph) or "no"
+        [gpu.launch("a", 10e-6)],
+        GPU,
+        GPU_LIMITS,
+        refusal=lambda graph: looked.append(graph) or "no",
     )
     assert (sampler.method, sampler.why_no_graph, len(looked)) == ("events", "no", 1)
     assert make_sampler([gpu.launch("a", 10e-6)], GPU, GPU_LIMITS).why_no_graph is None
@@ -293,7 +302,9 @@ def spins_of(gpu, monkeypatch):
     """Return the requested length of each spin in seconds, at the clock it is counted with."""
     spins_s, sleep = [], gpu.sleep
     monkeypatch.setattr(
-        torch.cuda, "_sleep", lambda cycles: spins_s.append(cycles / SPIN_CYCLES_PER_S) or sleep(cycles)
+        torch.cuda,
+        "_sleep",
+        lambda cycles: spins_s.append(cycles / SPIN_CYCLES_PER_S) or sleep(cycles),
     )
     return spins_s
 
@@ -341,9 +352,13 @@ def test_the_graph_sampler_replays_whole_rounds_of_copies(gpu, duration_s):
     assert sample_s / sampler.launches_per_sample == pytest.approx(duration_s)
 
 
-@pytest.mark.parametrize(("late", "event_s"), [(3, 0.0), (5, 0.0), (0, 8e-6)], ids=["late", "later", "slow events"])
+@pytest.mark.parametrize(
+    ("late", "event_s"), [(3, 0.0), (5, 0.0), (0, 8e-6)], ids=["late", "later", "slow events"]
+)
 def test_a_late_host_does_not_shorten_the_samples(gpu, late, event_s):
-    """The first five calls measure the enqueue time, the next five are queued behind too short a spin."""
+    """The first five calls measure the enqueue time, the next five are queued behind too short a
+    spin.
+    """
     launch, calls, gpu.event_s = gpu.launch("a", 5e-6), iter(range(10**6)), event_s
 
     def call():
@@ -382,7 +397,9 @@ def test_graph_launches_are_whole_rounds_within_the_limit(copies, wanted):
     assert launches % copies == 0
     assert launches >= copies
     assert launches <= MAX_GRAPH_LAUNCHES
-    assert launches >= min(wanted, MAX_GRAPH_LAUNCHES - copies + 1)  # the wanted count, or the largest that fits
+    assert launches >= min(
+        wanted, MAX_GRAPH_LAUNCHES - copies + 1
+    )  # the wanted count, or the largest that fits
     assert launches < wanted + copies or launches == copies  # and no more than that
 
 
@@ -427,5 +444,7 @@ def test_a_late_queue_is_repeated_behind_a_longer_spin(gpu):
         launch()
 
     sampler = EventSampler([call], 10, enqueue_s=1e-4)
-    assert sampler.sample() == pytest.approx(100e-6)  # 5 ms with the time in which the GPU waited for the host
+    assert sampler.sample() == pytest.approx(
+        100e-6
+    )  # 5 ms with the time in which the GPU waited for the host
     assert gpu.log.count("spin") == 2

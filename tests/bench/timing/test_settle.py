@@ -1,4 +1,6 @@
-"""Warm-up on simulated clocks: it ends when the times have converged, and reports if they never do."""
+"""Warm-up on simulated clocks: it ends when the times have converged, and reports if they never
+do.
+"""
 
 import itertools
 from dataclasses import replace
@@ -57,7 +59,10 @@ def test_samples_drift_only_without_settling():
         samples = collect(device, GPU_LIMITS, "cold", now=device.now)
         return {"drifting"} if drift(samples.samples_s) is not None else set()
 
-    pairs = [[SimulatedDevice(seed=seed, noise=0.01, start_clock=0.8) for _ in range(2)] for seed in range(20)]
+    pairs = [
+        [SimulatedDevice(seed=seed, noise=0.01, start_clock=0.8) for _ in range(2)]
+        for seed in range(20)
+    ]
     assert all(settled(patient).settled for _, patient in pairs)
     assert all("drifting" in flags(hasty) for hasty, _ in pairs)
     assert sum(bool(flags(patient)) for _, patient in pairs) <= 3
@@ -72,7 +77,11 @@ def fixed(warm_up_s):
     [
         ([1.0], GPU_LIMITS, (True, 3, 3.0)),  # longer than a block: compared one by one
         ([60.0], GPU_LIMITS, (False, 1, 60.0)),  # longer than the cap
-        ([0.05] * 2 + [0.5] + [0.05] * 30, GPU_LIMITS, (True, 12, 1.05)),  # one preempted launch moves no block of four
+        (
+            [0.05] * 2 + [0.5] + [0.05] * 30,
+            GPU_LIMITS,
+            (True, 12, 1.05),
+        ),  # one preempted launch moves no block of four
         ([0.01 * 1.02**i for i in range(200)], CPU_LIMITS, (False, 56, 1.0156)),  # ever slower
         ([0.1001], fixed(0.5), (False, 5, 0.5005)),
         ([0.1001], fixed(0.1), (False, 1, 0.1001)),
@@ -81,12 +90,18 @@ def fixed(warm_up_s):
 )
 def test_warm_up_ends_for_launches_of_any_length(times_s, limits, ends):
     result = settled_with(times_s, limits)
-    assert (result.settled, result.launches, result.seconds) == (*ends[:2], pytest.approx(ends[2], rel=1e-3))
+    assert (result.settled, result.launches, result.seconds) == (
+        *ends[:2],
+        pytest.approx(ends[2], rel=1e-3),
+    )
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.2])
 def test_a_noisy_cpu_settles_soon(noise):
-    results = [settled(SimulatedDevice(seed=seed, noise=noise, settle_s=0.05), CPU_LIMITS) for seed in range(100)]
+    results = [
+        settled(SimulatedDevice(seed=seed, noise=noise, settle_s=0.05), CPU_LIMITS)
+        for seed in range(100)
+    ]
     assert all(result.settled for result in results)
     assert sorted(result.seconds for result in results)[95] < 0.13

@@ -11,7 +11,14 @@ from bench.harness.timing.protocol import Limits, collect
 from results.stats.samples import median_ci95
 from tests.bench.commands import Clock
 
-LIMITS = Limits(min_samples=20, target_half_width=0.02, min_time_s=0.0, cap_s=10.0, warm_up_s=0.5, min_sample_s=1e-3)
+LIMITS = Limits(
+    min_samples=20,
+    target_half_width=0.02,
+    min_time_s=0.0,
+    cap_s=10.0,
+    warm_up_s=0.5,
+    min_sample_s=1e-3,
+)
 
 
 class Sampler:
@@ -20,7 +27,11 @@ class Sampler:
     method = "host"
 
     def __init__(self, durations_s, launches=1):
-        self.launches_per_sample, self.durations_s, self.clock = launches, iter(durations_s), Clock()
+        self.launches_per_sample, self.durations_s, self.clock = (
+            launches,
+            iter(durations_s),
+            Clock(),
+        )
 
     def sample(self):
         duration_s = next(self.durations_s)

@@ -1,4 +1,6 @@
-"""Elementwise kernels under Triton's interpreter, against fp64. See test_interpreted.py for how this is run."""
+"""Elementwise kernels under Triton's interpreter, against fp64. See test_interpreted.py for how
+this is run.
+"""
 
 import math
 
@@ -25,7 +27,9 @@ def test_bias_of_every_column(version, dtype, cols):
 
 @every_version
 def test_fp32_overflow_and_underflow_inside_a_formula(version):
-    values = torch.tensor([1e20, -1e20, 3e38, -3e38, -100.0, -87.0, -40.0, -13.1, -13.3, 1e-38, -1e-44])
+    values = torch.tensor(
+        [1e20, -1e20, 3e38, -3e38, -100.0, -87.0, -40.0, -13.1, -13.3, 1e-38, -1e-44]
+    )
     for op in ("relu", "gelu", "gelu-tanh", "silu"):
         check(op, VERSIONS[version], values)
 
@@ -82,7 +86,9 @@ def test_dropout_mask_is_random(version):
         assert abs(part.mean() - (1 - DROPPED)) < 5 * sigma / math.sqrt(n / 4)
     centered = (keep - (1 - DROPPED)) / sigma
     for lag in (1, 2, 3, 4, 7, 8, 16, 32, 128, 256, 1024, 2048, 4096):
-        assert abs((centered[lag:] * centered[:-lag]).sum()) < 5 * math.sqrt(n), f"period or correlation at {lag}"
+        assert abs((centered[lag:] * centered[:-lag]).sum()) < 5 * math.sqrt(n), (
+            f"period or correlation at {lag}"
+        )
 
 
 DTYPE = torch.float16
@@ -98,7 +104,11 @@ class Elements(Plane):
 def far_program(monkeypatch):
     def shift(block):
         inner = interpreter.interpreter_builder
-        monkeypatch.setattr(inner, "set_grid_idx", lambda x, y, z: setattr(inner, "grid_idx", (LIMIT // block, 0, 0)))
+        monkeypatch.setattr(
+            inner,
+            "set_grid_idx",
+            lambda x, y, z: setattr(inner, "grid_idx", (LIMIT // block, 0, 0)),
+        )
 
     return shift
 
@@ -116,7 +126,9 @@ def test_elementwise_offsets_beyond_32_bits(version, op, extra, far_program):
     for plane in planes:
         plane.at(LIMIT, count).copy_(torch.arange(1, count + 1) / 64)
     if op == "bias-gelu":
-        planes[1].at(0, cols).copy_(40.0 + torch.arange(cols))  # beyond 8 GELU is the identity in fp16: sums come out
+        planes[1].at(0, cols).copy_(
+            40.0 + torch.arange(cols)
+        )  # beyond 8 GELU is the identity in fp16: sums come out
     inputs = [plane.at(0, 16) for plane in planes] + [torch.tensor([7])] * (op == "dropout")
     far_program(block)
     x, *others = inputs
@@ -126,7 +138,9 @@ def test_elementwise_offsets_beyond_32_bits(version, op, extra, far_program):
         "relu": first,
         "add": first + first,
         "bias-gelu": (first + (40.0 + torch.arange(LIMIT, LIMIT + count) % cols)).to(DTYPE),
-        "dropout": torch.where(keep_mask(version, 7, count, first=LIMIT), first.float() / 0.9, 0.0).to(DTYPE),
+        "dropout": torch.where(
+            keep_mask(version, 7, count, first=LIMIT), first.float() / 0.9, 0.0
+        ).to(DTYPE),
     }[op]
     torch.testing.assert_close(out.at(LIMIT, count), expected, rtol=torch.finfo(DTYPE).eps, atol=0)
     assert not out.at(-LIMIT, count).any()

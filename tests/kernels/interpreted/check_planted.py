@@ -8,7 +8,10 @@ from triton.runtime.errors import InterpreterError
 
 ALL_VERSIONS = [(family, version) for family in FAMILIES for version in versions_of(family)]
 PLANTED = [
-    pytest.param(family, bug, id=bug.label) for family in FAMILIES for bug in BUGS[family] if not bug.only_compiled
+    pytest.param(family, bug, id=bug.label)
+    for family in FAMILIES
+    for bug in BUGS[family]
+    if not bug.only_compiled
 ]
 
 

@@ -1,4 +1,6 @@
-"""Special rows of norms, softmax and cross-entropy, in Triton's interpreter. See test_interpreted.py."""
+"""Special rows of norms, softmax and cross-entropy, in Triton's interpreter. See
+test_interpreted.py.
+"""
 
 import cross_entropy_cases
 import pytest
@@ -67,12 +69,18 @@ def test_cross_entropy_reference_matches_torch(dtype):
     for x, labels in (drawn, cross_entropy_cases.special_logits(1000, dtype)):
         by_torch = torch.nn.functional.cross_entropy(x.double(), labels, reduction="none")
         torch.testing.assert_close(
-            cross_entropy_cases.expect(x, labels).exact, by_torch, rtol=1e-13, atol=1e-13, equal_nan=True
+            cross_entropy_cases.expect(x, labels).exact,
+            by_torch,
+            rtol=1e-13,
+            atol=1e-13,
+            equal_nan=True,
         )
 
 
 def test_cross_entropy_reference_of_invalid_labels():
-    exact = cross_entropy_cases.expect(*cross_entropy_cases.special_labels(1000, torch.float32)).exact
+    exact = cross_entropy_cases.expect(
+        *cross_entropy_cases.special_labels(1000, torch.float32)
+    ).exact
     assert exact[[1, *range(4, 5 + len(cross_entropy_cases.OUTSIDE))]].isnan().all()
     assert exact[2] == 0
     assert not exact[[0, 3, -1]].isnan().any()

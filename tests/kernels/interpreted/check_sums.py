@@ -1,4 +1,6 @@
-"""Special sums of reductions and matrix-vector products, in Triton's interpreter. See test_interpreted.py."""
+"""Special sums of reductions and matrix-vector products, in Triton's interpreter. See
+test_interpreted.py.
+"""
 
 import matvec_cases
 import pytest

@@ -10,9 +10,23 @@ from kernels import bandwidth as tiles
 def test_every_calibration_part_measures_its_ceiling(monkeypatch, capsys):
     monkeypatch.setattr(setup, "QUICK", setup.Effort(0.001, 0.001))
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**16)
-    monkeypatch.setattr(tiles, "configs", lambda sm_count: (tiles.Config(1, 1),))  # each is interpreted
+    monkeypatch.setattr(
+        tiles, "configs", lambda sm_count: (tiles.Config(1, 1),)
+    )  # each is interpreted
     monkeypatch.setattr(peaks, "GPU_EXTENTS", ((32, 32, 32), (64, 64, 64)))
-    code = main(["calibrate", "--device", "cuda", "-q", "--quick", "--dtype", "tf32,fp8e4m3", "--format", "json"])
+    code = main(
+        [
+            "calibrate",
+            "--device",
+            "cuda",
+            "-q",
+            "--quick",
+            "--dtype",
+            "tf32,fp8e4m3",
+            "--format",
+            "json",
+        ]
+    )
     document = json.loads(capsys.readouterr().out)
     assert (code, document["not_measured"]) == (0, [])
     found = {(entry["quantity"], entry["name"]) for entry in document["ceilings"]}

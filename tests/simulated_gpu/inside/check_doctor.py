@@ -28,8 +28,16 @@ def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
     main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "-o", str(saved)])
     page = json.loads(saved.read_text())
     found = {finding["name"]: finding for finding in page["findings"]}
-    checks = ("the device", "launches", "one kernel as two providers", "large matmul and copy", "families")
-    assert not [found[check] for check in checks if check in found]  # the finding of a failed check has this name
+    checks = (
+        "the device",
+        "launches",
+        "one kernel as two providers",
+        "large matmul and copy",
+        "families",
+    )
+    assert not [
+        found[check] for check in checks if check in found
+    ]  # the finding of a failed check has this name
     for name in ("launch floor", "launch in a graph of 10", "smallest detectable change"):
         assert name in found, name
     rows = [record for record in page["records"] if record["status"] in ("ok", "invalid")]

@@ -40,7 +40,10 @@ def test_garbage_collection_is_off_during_a_capture():
             gc.collect()
 
     forgotten()
-    with pytest.raises(RuntimeError, match="error during capture"), torch.cuda.stream(torch.cuda.current_stream()):
+    with (
+        pytest.raises(RuntimeError, match="error during capture"),
+        torch.cuda.stream(torch.cuda.current_stream()),
+    ):
         captured(work)  # leaves its stream the current one
     forgotten()
     assert GraphSampler([work], launches=2).sample() > 0
@@ -51,7 +54,9 @@ def measured(function):
     op = next(op for op in ELEMENTWISE if op.name == "gelu")
     case = Case("gelu", "fp32", {"n": 2**16}, {})
     device, limits = detect("cuda"), Limits(5, 1.0, 0.0, 0.5, 0.0, 1e-4)
-    return measure_row(Row(replace(op, eager=function), case, "torch", family="elementwise"), device, None, limits)
+    return measure_row(
+        Row(replace(op, eager=function), case, "torch", family="elementwise"), device, None, limits
+    )
 
 
 def written(x, out):
@@ -112,7 +117,9 @@ def test_a_failed_capture_releases_its_memory():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda.CUDAGraph, "capture_begin", begin)
         patch.setattr(samplers, "graph_launches", lambda copies, wanted: next(counts))
-        assert samplers.make_sampler([lambda: x.add_(1)], detect("cuda"), GPU_LIMITS).method == "graph"
+        assert (
+            samplers.make_sampler([lambda: x.add_(1)], detect("cuda"), GPU_LIMITS).method == "graph"
+        )
     assert most == [0, 0]
 
 

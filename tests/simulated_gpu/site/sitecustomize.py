@@ -1,4 +1,6 @@
-"""Started by Python itself in each process that finds this folder on its path: the simulated device comes first."""
+"""Started by Python itself in each process that finds this folder on its path: the simulated device
+comes first.
+"""
 
 import os
 
