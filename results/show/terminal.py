@@ -28,8 +28,11 @@ TABLE_FORMATS = ("table", "json", "csv", "md")
 ADVANCED = "advanced"
 """Title of the last group of a help, after about ten usual options."""
 
-MIN_WRAPPED = 90
+MIN_WRAPPED = 70
 """Characters; after a longer line of a help text, the next one continues its paragraph."""
+
+NEW_ENTRY = r"\s|$|- |exit codes"
+"""Starts of lines of a help text that never continue a paragraph."""
 
 WIDE = 400
 """Characters per line in a pipe or a file: enough for any row."""
@@ -146,7 +149,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         lines: list[str] = []
         before = hang = ""
         for line in text.splitlines():
-            goes_on = line.startswith(hang) and line[len(hang) :][:1].strip()
+            goes_on = line.startswith(hang) and re.match(NEW_ENTRY, line[len(hang) :]) is None
             if goes_on and len(before) > MIN_WRAPPED and not _is_command(before):
                 lines[-1] += f" {line.strip()}"
             else:

@@ -106,9 +106,7 @@ def train(
     mfu: Share | None = None,
     **options: Unpack[Shared],
 ) -> Answer:
-    """Duration and price of a training run and what it needs besides FLOPs; with a layout, the time
-    of a step.
-    """
+    """Duration, price and needs of a training run; with a layout, the time of a step."""
     config = model_of(model, options, params)
     if tokens is None or options.keys() & LAYOUT:
         if params is not None:
