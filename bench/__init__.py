@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from bench.harness.device.device import NoDeviceError as NoDeviceError
     from bench.harness.profile.counts import declare_work as declare_work
 
+__version__ = "0.2.0.dev0"
+"""The version of the project: the build reads it here, and every run file records it."""
+
 SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """Signals that end a command, with Python's default handlers; other handlers are not replaced."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from bench.harness.cli.arguments import add
@@ -126,7 +126,13 @@ def op_words(words: Sequence[str]) -> list[str]:
     return names
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, others: Iterable[str] = ()) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: arguments, by default those of the process.
+        others: more names to suggest for an unknown command.
+    """
     parser = Parser(
         prog="python -m bench",
         description="Measure operations on this machine's GPU or CPU.",
@@ -135,15 +141,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = words[0] if words else ""
     asks_for_help = chosen in COMMANDS and chosen != "compare" and not HELP.isdisjoint(words)
-    needs_no_op = chosen.startswith("-") or asks_for_help
+    needs_no_op = not chosen or chosen.startswith("-") or asks_for_help
     found = Catalog({}, {}, ()) if needs_no_op else catalog_of(words)
     add_commands(parser, words, found)
-    if not words:
-        parser.error(f"name a command ({', '.join(COMMANDS)}) or an operation (matmul, gelu, ...)")
-    if chosen not in COMMANDS and (target := meant(chosen, found)) is not None:
+    names_command = needs_no_op or chosen in COMMANDS
+    if not names_command and (target := meant(chosen, found)) is not None:
         return run_file(target[0], target[1:], argv)
-    if not chosen.startswith("-") and chosen not in COMMANDS:
-        known = [*COMMANDS, *found.families, *found.commands]
+    if not names_command:
+        known = [*COMMANDS, *found.families, *found.commands, *others]
         known += [op.name for ops in found.families.values() for op in ops]
         if chosen in REMOVED:
             parser.error(f"'{chosen}' was removed: {REMOVED[chosen]}")

@@ -40,6 +40,8 @@ Without NAME, --dtype and --version, the quick set is compiled: the newest versi
 in bf16 if it has bf16, for its first shape class, and on sm_90 also for the last one. Otherwise all
 selected variants are compiled."""
 
+COMMANDS = {"list": "list the shipped kernels", "audit": "analyze machine code of kernels"}
+
 SIGNATURE = """argument types, in order or by name: '*bf16:16,*bf16:16,i32' or
 'x_ptr=*bf16:16,n=i32';
 ':16' marks a multiple of 16, for a pointer in bytes"""
@@ -85,13 +87,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     show = commands.add_parser(
-        "list", help="list the shipped kernels", description="List the shipped kernels."
+        "list", help=COMMANDS["list"], description="List the shipped kernels."
     )
     add_format(show)
     show.set_defaults(prog=show.prog, run=_list)
-    audit = commands.add_parser(
-        "audit", help="analyze machine code", description=AUDIT, epilog=EXAMPLES
-    )
+    audit = commands.add_parser("audit", help=COMMANDS["audit"], description=AUDIT, epilog=EXAMPLES)
     audit.set_defaults(prog=audit.prog, run=_audit)
     _add_choices(audit)
     _add_own_kernel(audit)

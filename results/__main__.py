@@ -40,6 +40,14 @@ FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
 PROFILE = "bench.harness.profile.report:render"
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
+COMMANDS = {
+    "list": "list saved runs, newest first",
+    "show": "print a run",
+    "export": "write a run as a table, or in the format of a tool that tracks benchmarks",
+    "compare": "report whether one version is faster than another",
+    "history": "show how the time of a case changed from run to run",
+}
+
 RUN_HELP = "path, run id, unique start of a run id, or `latest`"
 
 EXAMPLES = """examples:
@@ -72,7 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
-    text = "directory of the runs (default: $ROOFMARK_RUNS, else results/runs)"
+    text = (
+        "directory of the runs (default: $ROOFMARK_RUNS; else results/runs of a clone, or the "
+        "user's data directory)"
+    )
     shared.group(ADVANCED).add_argument(
         "--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text
     )
@@ -82,17 +93,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
 
-    listing = commands.add_parser("list", parents=[shared], help="list runs, newest first")
+    listing = commands.add_parser("list", parents=[shared], help=COMMANDS["list"])
     add_selection(listing, "list only runs")
     listing.set_defaults(command=_list)
 
-    show = commands.add_parser("show", parents=[shared], help="print a run")
+    show = commands.add_parser("show", parents=[shared], help=COMMANDS["show"])
     text = "also print how each row was timed and why it is flagged, and all rows of a profile"
     show.add_argument("-v", "--verbose", action="store_true", help=text)
     show.set_defaults(command=_show)
 
-    text = "write a run as a table, or in the format of a tool that tracks benchmarks"
-    export = commands.add_parser("export", parents=[shared], help=text)
+    export = commands.add_parser("export", parents=[shared], help=COMMANDS["export"])
     export.add_argument(
         "run", metavar="RUN", nargs="?", default="latest", help=f"{RUN_HELP} (default: latest)"
     )
@@ -111,15 +121,11 @@ def _parser() -> argparse.ArgumentParser:
     add_format(listing)
     add_format(show)
 
-    compare = commands.add_parser(
-        "compare", parents=[shared], help="report whether one version is faster than another"
-    )
+    compare = commands.add_parser("compare", parents=[shared], help=COMMANDS["compare"])
     compare_command.add_options(compare, RUN_HELP)
     compare.set_defaults(command=compare_command.run)
 
-    over_time = commands.add_parser(
-        "history", parents=[shared], help="show how the time of a case changed from run to run"
-    )
+    over_time = commands.add_parser("history", parents=[shared], help=COMMANDS["history"])
     history.add_options(over_time, RUN_HELP)
     over_time.set_defaults(command=history.run)
     return parser

@@ -120,7 +120,9 @@ def parquet_bytes(run: Run, report: Report | None = None) -> bytes:
     try:
         import pyarrow  # noqa: F401  # the error of pandas has many lines
     except ImportError:
-        raise StoreError("parquet requires pyarrow: pip install pyarrow") from None
+        from results.show.terminal import install_command
+
+        raise StoreError(f"parquet requires pyarrow: {install_command('parquet')}") from None
     written: bytes = to_frame(run, report).to_parquet(engine="pyarrow", index=False)
     return written
 

@@ -11,6 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -105,7 +106,7 @@ def say(text: str) -> None:
     if sys.stderr is None:  # `print` would use stdout
         return
     try:
-        print(printable(text), file=sys.stderr, flush=True)
+        print(as_typed(printable(text)), file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
 
@@ -174,6 +175,37 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return super()._format_args(action, default_metavar)
 
 
+_MODULE = re.compile(r"python -m (bench|roofline|results|kernels)\b(?:[. ](?!-)([\w<>-]+))?")
+_is_short = False
+
+
+def use_short_commands() -> None:
+    """From now on, print commands as `roofmark gpus`, not as `python -m roofline gpus`."""
+    global _is_short
+    _is_short = True
+
+
+def as_typed(text: str) -> str:
+    """Return `text` with commands in the form that the user started with."""
+    return _MODULE.sub(_short_command, text) if _is_short else text
+
+
+def _short_command(match: re.Match[str]) -> str:
+    package, name = match.groups(default="")
+    if name == "list" and package != "bench":  # `roofmark list` lists operations
+        name = "runs" if package == "results" else package
+    return f"roofmark {name}".rstrip()
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of this project into the running Python."""
+    root = Path(__file__).resolve().parents[2]
+    is_clone = (root / "pyproject.toml").is_file()
+    return f"{sys.executable} -m pip install " + (
+        f"-e '{root}[{extra}]'" if is_clone else f"'roofmark[{extra}]'"
+    )
+
+
 class Parser(argparse.ArgumentParser):
     """A parser with one-line errors."""
 
@@ -194,6 +226,19 @@ class Parser(argparse.ArgumentParser):
         """
         found = [group for group in self._action_groups if group.title == title]
         return found[0] if found else self.add_argument_group(title)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments. Print the help if a command with subcommands has no argument, and
+        completions if a shell asks for them.
+        """
+        if "_ARGCOMPLETE" in os.environ:
+            import argcomplete
+
+            argcomplete.autocomplete(self)
+        if self._subparsers is not None and not (sys.argv[1:] if args is None else args):
+            self.print_help()
+            sys.exit(OK)
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         said = one_line(printable(message), 1000)
@@ -235,7 +280,7 @@ class Parser(argparse.ArgumentParser):
         self._action_groups.sort(
             key=lambda group: (group.title == ADVANCED, group.title == "output")
         )
-        return super().format_help()
+        return as_typed(super().format_help())
 
     def print_help(self, file: Any = None) -> None:
         try:
@@ -297,7 +342,7 @@ def drawn(draw: Callable[[Console], object]) -> str:
         from results.store.runfile import reason_of
 
         raise OutputError(f"cannot write the output: {reason_of(error)}") from None
-    return captured.get()
+    return as_typed(captured.get())
 
 
 def _discard(stream: TextIO) -> None:

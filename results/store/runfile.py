@@ -206,11 +206,22 @@ RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
 
 
 def runs_directory() -> Path:
-    """Return the directory of saved runs: `ROOFMARK_RUNS` if set, else `results/runs`."""
+    """Return the directory of saved runs.
+
+    It is `ROOFMARK_RUNS` if set, `results/runs` of a clone, else the user's data directory: an
+    installed wheel must not write into site-packages.
+    """
     chosen = os.environ.get("ROOFMARK_RUNS")
     if chosen and Path(chosen).is_file():
         raise StoreError(f"ROOFMARK_RUNS is {chosen}, which is a file; it must be a directory")
-    return Path(chosen) if chosen else Path(__file__).resolve().parents[1] / "runs"
+    if chosen:
+        return Path(chosen)
+    root = Path(__file__).resolve().parents[2]
+    if (root / "pyproject.toml").is_file():
+        return root / "results" / "runs"
+    from platformdirs import user_data_path
+
+    return user_data_path("roofmark") / "runs"
 
 
 def new_run_id() -> str:

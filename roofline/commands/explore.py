@@ -7,7 +7,7 @@ import socket
 from importlib.util import find_spec
 from pathlib import Path
 
-from results.show.terminal import fail, say
+from results.show.terminal import fail, install_command, say
 
 APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
@@ -15,8 +15,8 @@ PORTS = range(8501, 8601)
 
 DESCRIPTION = """Open the estimates of `roofline estimate` as calculators in a browser, with plots.
 Only this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and
-Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit and Plotly: pip install -e
-'.[explore]'"""
+Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit and Plotly, the
+extra `explore` of this project."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,7 +36,7 @@ def _port(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     if not all(map(find_spec, ("streamlit", "plotly"))):
-        return fail(args.prog, "Streamlit and Plotly are required: pip install -e '.[explore]'")
+        return fail(args.prog, f"Streamlit and Plotly are required: {install_command('explore')}")
     port = next((port for port in ([args.port] if args.port else PORTS) if _is_free(port)), None)
     if port is None:
         ports = args.port or f"{PORTS[0]} to {PORTS[-1]}"

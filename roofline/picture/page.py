@@ -22,7 +22,7 @@ from results.compare.sides import CompareOptions
 from results.record import Environment, Record
 from results.show.picture import on_dark
 from results.show.table import describe, table_rows
-from results.show.terminal import one_line
+from results.show.terminal import install_command, one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, load_run, reason_of
 from roofline.picture.interactive import modules_figure, not_drawn, roofline_figure
@@ -54,9 +54,7 @@ FACTS = ("device", "host", "versions", "git", "settings", "preflight")
 def check_extra(required: Sequence[str] = REQUIRED) -> None:
     missing = [name for name in required if find_spec(name) is None]
     if missing:
-        raise PlotError(
-            f"a page requires {' and '.join(missing)}: python -m pip install -e '.[page]'"
-        )
+        raise PlotError(f"a page requires {' and '.join(missing)}: {install_command('page')}")
 
 
 def page_html(

@@ -15,11 +15,22 @@ from bench.harness.cli.arguments import UsageError, build_parser, chosen_ops, ma
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
-from results.show.terminal import INTERRUPTED, NO_DEVICE, OutputError, busy, fail, prepare_streams
+from results.show.terminal import (
+    INTERRUPTED,
+    NO_DEVICE,
+    OutputError,
+    busy,
+    fail,
+    install_command,
+    prepare_streams,
+)
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.run import Run
+
+
+NO_TORCH = "this command needs torch: {command}, or install your own build of torch 2.11 or newer"
 
 
 def main(
@@ -77,6 +88,10 @@ def guarded(
         return fail(prog, error)
     except NoDeviceError as error:
         return fail(prog, error, NO_DEVICE)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return fail(prog, NO_TORCH.format(command=install_command("bench")))
     except KeyboardInterrupt:
         return fail(prog, "interrupted", INTERRUPTED)
     finally:

@@ -292,6 +292,8 @@ def environment_facts() -> dict[str, dict[str, Any]]:
 
     import torch
 
+    from bench import __version__
+
     match = re.search(r"^model name\s*:\s*(.+)$", text_of("proc/cpuinfo"), re.MULTILINE)
     has_gpu, triton = torch.cuda.is_available(), None
     with suppress(metadata.PackageNotFoundError):
@@ -306,6 +308,7 @@ def environment_facts() -> dict[str, dict[str, Any]]:
         "memory_bytes": memory_bytes()[0],
     }
     versions = {
+        "roofmark": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": triton,
