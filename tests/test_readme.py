@@ -20,7 +20,7 @@ PAGES = {
 }
 README = PAGES["README.md"]
 INSTALLING = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
-MAX_LINES = {"README.md": 130, "bench/README.md": 160}
+MAX_LINES = {"README.md": 160, "bench/README.md": 170}
 SHORT_BUDGET_S = 3
 
 
@@ -73,7 +73,9 @@ def run(command, folder):
 
 def test_the_readme_has_the_two_first_commands():
     new = "python3 -m venv .venv && .venv/bin/pip install -e"
-    measure = f"{new} . && .venv/bin/python -m bench.matmul --dtype bf16 --plot roofline.png"
+    measure = (
+        f"{new} '.[bench]' && .venv/bin/python -m bench.matmul --dtype bf16 --plot roofline.png"
+    )
     test = f"{new} '.[test]' && .venv/bin/pytest"
     assert [measure, test] == INSTALLING
 
