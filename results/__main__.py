@@ -138,7 +138,8 @@ def _directory(chosen: Path | None) -> Path:
 
 
 def _list(options: argparse.Namespace, directory: Path) -> int:
-    runs, chosen = list_runs(directory), Selection.of(options)
+    runs = list_runs(directory)
+    chosen = Selection.of(options)
     if not runs:
         say(f"no run in {directory} yet: python -m bench.matmul makes one")
     elif chosen != EVERYTHING:
@@ -167,9 +168,10 @@ def _show(options: argparse.Namespace, directory: Path) -> int:
         draw = partial(render_table, report=problems.append)
     print_out(drawn(lambda console: draw(run.environment, run.records, console)))
     print_out(compare_command.saved_verdicts(run))
-    for record in run.records if options.verbose and not is_profile else ():
-        for line in describe(record):
-            say(line)
+    if options.verbose and not is_profile:
+        for record in run.records:
+            for line in describe(record):
+                say(line)
     return _finish("", run, problems)
 
 
@@ -223,9 +225,8 @@ def _for_sink(
 
 def _finish(text: str, run: Run, problems: Sequence[str]) -> int:
     empty = [] if run.records or run.problems else [f"{run.path} has no record"]
-    run = replace(
-        run, problems=(*run.problems, *(f"{run.path}: {problem}" for problem in problems))
-    )
+    named = [f"{run.path}: {problem}" for problem in problems]
+    run = replace(run, problems=(*run.problems, *named))
     return compare_command.finish(text, [run], [*empty, *run.notes])
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from results.compare.selection import Selection, add_selection
@@ -52,7 +53,7 @@ def finish(
         say(f"saved: {picture}")
     for note in notes:
         say(f"note: {note}")
-    problems = [problem for run in runs for problem in run.problems]
+    problems = list(chain.from_iterable(run.problems for run in runs))
     for problem in problems:
         say(problem)
     return USAGE if problems else exit_code
@@ -97,7 +98,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
     if options.output is not None:
         check_picture(options.output)
-    chosen, names = Selection.of(options), (options.baseline_run, options.candidate_run)
+    chosen = Selection.of(options)
+    names = (options.baseline_run, options.candidate_run)
     whole = [load_run(chosen.find(name, directory)) for name in names if name is not None]
     loaded = list(map(chosen.records_of, whole))
     for each in loaded:
@@ -111,7 +113,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         with busy("drawing"):
             save_picture(draw(compared, options.theme), options.output)
     text = as_text(compared, options.format, options.fail_on)
-    notes = [note for each in loaded for note in each.notes] + list(compared.notes)
+    notes = [*chain.from_iterable(each.notes for each in loaded), *compared.notes]
     return finish(text, loaded, notes, exit_code(compared, options.fail_on), options.output)
 
 

@@ -61,7 +61,8 @@ class ComparedRow:
 
     @property
     def reason(self) -> str:
-        before, after = self.baseline.records[0], self.candidate.records[0]
+        before = self.baseline.records[0]
+        after = self.candidate.records[0]
         without = [
             name
             for name, record in (("baseline", before), ("candidate", after))
@@ -73,7 +74,8 @@ class ComparedRow:
         return reason + _source_words(before, after, self.compared.verdict) + self._remark()
 
     def _remark(self) -> str:
-        medians, ratio = self.candidate.time_s / self.baseline.time_s, self.ratio
+        medians = self.candidate.time_s / self.baseline.time_s
+        ratio = self.ratio
         if abs(math.log(medians / ratio)) <= math.log1p(max(self.compared.margin, DEFAULT_MARGIN)):
             return ""
         low, high = self.ci95 or (ratio, ratio)
@@ -107,7 +109,8 @@ class ComparedRow:
         return verdict_of(low, high, self.compared.margin, self.compared.pairs)
 
     def _cycles_words(self) -> str:
-        verdict, in_cycles = self.compared.verdict, self.cycles_verdict
+        verdict = self.compared.verdict
+        in_cycles = self.cycles_verdict
         if verdict not in (FASTER, SLOWER) or in_cycles is None or self.cycles_ratio is None:
             return ""
         if in_cycles == verdict:
@@ -167,33 +170,41 @@ def compared_of(
     drift: float | None,
     earlier: Sequence[Run] = (),
 ) -> Compared:
-    is_one_run, other = second is None, second or first
+    is_one_run = second is None
+    other = second or first
     check_request(first, other, request, is_one_run)
     name, baseline, candidate = sides_of(first, other, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
-    labels, environments = (
-        labels_of(first, other, request, name),
-        (first.environment, other.environment),
-    )
-    judges = list(map(judge_of, environments))
+    labels = labels_of(first, other, request, name)
+    judge_before = judge_of(first.environment)
+    judge_after = judge_of(other.environment)
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows: list[ComparedRow] = []
-    for key, *records in pairs:
-        names = labels if key.provider else [side[0].provider for side in records]
-        before, after = (
-            Side(*values) for values in zip(names, records, environments, judges, strict=True)
-        )
+    for pair in pairs:
+        names = labels
+        if not pair.key.provider:
+            names = (pair.baseline[0].provider, pair.candidate[0].provider)
+        before = Side(names[0], pair.baseline, first.environment, judge_before)
+        after = Side(names[1], pair.candidate, other.environment, judge_after)
         # Only records of one run can have been interleaved.
-        if is_one_run and (rounds := shared_rounds(*records)):
-            rows.append(_compare_interleaved(key, before, after, rounds, request.margin))
+        rounds = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None
+        if rounds:
+            rows.append(_compare_interleaved(pair.key, before, after, rounds, request.margin))
         else:
-            rows.append(compare_apart(key, before, after, request.margin, saved, drift))
+            rows.append(compare_apart(pair.key, before, after, request.margin, saved, drift))
     notes += [*remarks, *_runs_notes(rows), *_spread_notes([row.spread for row in rows])]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
-    unmatched = (*alone, *_no_versions(other, request))
-    return Compared(*labels, environments, request, tuple(rows), unmatched, tuple(notes))
+    return Compared(
+        baseline=labels[0],
+        candidate=labels[1],
+        environments=(first.environment, other.environment),
+        request=request,
+        rows=tuple(rows),
+        unmatched=(*alone, *_no_versions(other, request)),
+        notes=tuple(notes),
+    )
 
 
 def compare_live(
@@ -228,18 +239,20 @@ def compare_apart(
     """
     is_same = is_same_code(baseline, candidate)
     if saved and not is_same:
-        baseline, candidate = saved.repeated(baseline), saved.repeated(candidate)
-    if drift is None:
-        spread = (
-            saved.between(baseline, candidate) if saved else between_visits(baseline, candidate)
-        )
+        baseline = saved.repeated(baseline)
+        candidate = saved.repeated(candidate)
+    if drift is not None:
+        spread: Spread | None = given_spread(drift)
+    elif saved:
+        spread = saved.between(baseline, candidate)
     else:
-        spread = given_spread(drift)
+        spread = between_visits(baseline, candidate)
     compared = compare_sides(side_of(baseline.windows), side_of(candidate.windows), margin, spread)
     compared = with_flags(compared, baseline, candidate, is_paired=False)
     if is_same and compared.verdict in (FASTER, SLOWER):
         compared = compared.unsure(", but the code is the same: the machine changed")
-    before, after = baseline.clock_hz, candidate.clock_hz
+    before = baseline.clock_hz
+    after = candidate.clock_hz
     in_cycles = compared.ratio * after / before if before and after else None
     return ComparedRow(key, baseline, candidate, compared, False, in_cycles, spread)
 
@@ -264,10 +277,8 @@ def _compare_interleaved(
     key: RowKey, baseline: Side, candidate: Side, rounds: tuple[Rounds, Rounds], margin: float
 ) -> ComparedRow:
     before, after = rounds
-    baseline, candidate = (
-        replace(baseline, records=[before.record]),
-        replace(candidate, records=[after.record]),
-    )
+    baseline = replace(baseline, records=[before.record])
+    candidate = replace(candidate, records=[after.record])
     compared = compare_rounds(before, after, margin)
     longer = times_longer(compared)
     if longer is not None and after.seconds is not None:
@@ -287,15 +298,11 @@ def _source_words(before: Record, after: Record, verdict: str) -> str:
     revision = revision_text(before.source_git)
     is_one_revision = revision == revision_text(after.source_git)
     if before.source_sha256 != after.source_sha256:
-        return (
-            f"; its source file "
-            f"changed{f' at revision {revision}' if revision and is_one_revision else ''}"
-        )
-    return (
-        "; its source file is unchanged"
-        if verdict in (FASTER, SLOWER) or not is_one_revision
-        else ""
-    )
+        at = f" at revision {revision}" if revision and is_one_revision else ""
+        return f"; its source file changed{at}"
+    if verdict in (FASTER, SLOWER) or not is_one_revision:
+        return "; its source file is unchanged"
+    return ""
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
@@ -315,11 +322,12 @@ def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
     if not learned:
         return []
     shares = sorted(100 * spread.share for spread in learned)
-    shown = "more than a factor of 10 (too few or too noisy)"
-    if shares[-1] <= 1000:
-        shown = (
-            f"±{shares[0]:.2g} %" if len(shares) == 1 else f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
-        )
+    if shares[-1] > 1000:
+        shown = "more than a factor of 10 (too few or too noisy)"
+    elif len(shares) == 1:
+        shown = f"±{shares[0]:.2g} %"
+    else:
+        shown = f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
     sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
     return [
         f"measurements of the same code differ by {shown} on this machine, estimated from {sources}"
@@ -327,15 +335,12 @@ def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
 
 
 def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
-    counts = [
-        (row.baseline.runs, row.candidate.runs)
-        for row in rows
-        if row.baseline.runs + row.candidate.runs > 2
-    ]
-    if not counts:
+    repeated = [row for row in rows if row.baseline.runs + row.candidate.runs > 2]
+    if not repeated:
         return []
-    before, after = map(max, zip(*counts, strict=True))
-    named = f"{len(counts)} row{'s' * (len(counts) != 1)}"
+    before = max(row.baseline.runs for row in repeated)
+    after = max(row.candidate.runs for row in repeated)
+    named = "1 row" if len(repeated) == 1 else f"{len(repeated)} rows"
     runs = f"up to {before} of the baseline's and {after} of the candidate's"
     return [
         f"{named} compared by the means over all runs of the same code without interference: {runs}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from statistics import fmean, median
 
 from results.compare.flags import DISTURBED
@@ -30,8 +31,12 @@ def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
     The revision of this repository does not matter if the hash of the op's definition is known.
     That of a user's repository does: the hash of a user's file does not cover its imports.
     """
-    has_hash = (record.op_sha256 or "").startswith(DEFINITION_PREFIX)
-    git = record.source_git if is_users(record) else None if has_hash else environment.git
+    if is_users(record):
+        git = record.source_git
+    elif (record.op_sha256 or "").startswith(DEFINITION_PREFIX):
+        git = None
+    else:
+        git = environment.git
     versions = frozenset(environment.versions.items())
     hashes = record.source_sha256, record.op_sha256
     return record.provider, hashes, versions, revision_text(git)
@@ -52,21 +57,19 @@ def is_code_known(record: Record, environment: Environment) -> bool:
 
 
 def is_same_code(before: Side, after: Side) -> bool:
-    firsts = [(side.records[0], side.environment) for side in (before, after)]
-    return code_of(*firsts[0]) == code_of(*firsts[1]) and all(
-        is_code_known(*first) for first in firsts
-    )
+    first = before.records[0]
+    second = after.records[0]
+    if code_of(first, before.environment) != code_of(second, after.environment):
+        return False
+    return is_code_known(first, before.environment) and is_code_known(second, after.environment)
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
     known = {run.path.resolve() for run in runs}
     machine = machine_of(runs[0].environment)
-    paths = {
-        path
-        for run in runs
-        for path in run.path.parent.glob("*.jsonl")
-        if path.resolve() not in known
-    }
+    paths = []
+    for directory in {run.path.parent for run in runs}:
+        paths += [path for path in directory.glob("*.jsonl") if path.resolve() not in known]
     runs_found = []
     for path in sorted(paths, key=lambda path: path.name, reverse=True):
         with suppress(RunFileError):
@@ -103,21 +106,17 @@ class SavedRuns:
         """Return a side with the collected records of its code in all runs; unchanged if no other
         run has any.
         """
-        first, own_id = side.records[0], side.environment.run_id
+        first = side.records[0]
+        own_id = side.environment.run_id
+        if not is_code_known(first, side.environment):
+            return side
         codes = self._rows.get(first.row, {})
-        by_run = (
-            codes.get(_code(first, side.environment), {})
-            if is_code_known(first, side.environment)
-            else {}
-        )
+        by_run = codes.get(_code(first, side.environment), {})
         if by_run.keys() <= {own_id}:
             return side
         own_first = sorted(by_run, key=lambda run_id: run_id != own_id)
-        return replace(
-            side,
-            records=[record for run_id in own_first for record in by_run[run_id]],
-            runs=len(by_run),
-        )
+        records = list(chain.from_iterable(by_run[run_id] for run_id in own_first))
+        return replace(side, records=records, runs=len(by_run))
 
     def between(self, before: Side, after: Side) -> Spread | None:
         """Return the spread between the means of two rows, at least that between visits; None if
@@ -152,5 +151,8 @@ def _log_time(records: Sequence[Record]) -> float:
 def between_visits(before: Side, after: Side) -> Spread | None:
     if len(before.windows) == len(after.windows) == 1:
         return None
-    logs = [[math.log(median(visit)) for visit in side.windows] for side in (before, after)]
-    return spread_of_visits(*logs)
+    return spread_of_visits(_log_medians(before), _log_medians(after))
+
+
+def _log_medians(side: Side) -> list[float]:
+    return [math.log(median(visit)) for visit in side.windows]

@@ -30,7 +30,9 @@ rounds."""
 ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
 """On one side only, such a flag may explain a difference: cache and memory, or events and graph."""
 
-BIMODAL, INTERPRETED, PREEMPTED = "bimodal", "interpreted", "preempted"
+BIMODAL = "bimodal"
+INTERPRETED = "interpreted"
+PREEMPTED = "preempted"
 
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """On both sides, these flags do not affect the ratio: they are about the ceiling."""
@@ -45,13 +47,12 @@ def with_flags(
     rounds.
     """
     shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
-    before, after = (
-        [flag for flag in side.flags if flag not in shared] for side in (baseline, candidate)
-    )
+    before = [flag for flag in baseline.flags if flag not in shared]
+    after = [flag for flag in candidate.flags if flag not in shared]
     if not before and not after:
         return compared
     listed = _listed(before, after)
-    if INTERPRETED in (*before, *after):
+    if INTERPRETED in before + after:
         return compared.unsure(
             f", but {listed}: the time of an interpreter is not that of the kernel"
         )
@@ -71,10 +72,9 @@ def with_flags(
         )
         advice = f"{compared.pairs} rounds are too few"
     else:
-        is_one_sided = not ONE_SIDED.isdisjoint({*before} ^ {*after})
-        is_open = compared.verdict in (FASTER, SLOWER, SAME) and (
-            is_one_sided or not DISTURBED.isdisjoint({*before, *after})
-        )
+        is_one_sided = not ONE_SIDED.isdisjoint(set(before) ^ set(after))
+        is_disturbed = not DISTURBED.isdisjoint(before + after)
+        is_open = compared.verdict in (FASTER, SLOWER, SAME) and (is_one_sided or is_disturbed)
         advice = MORE_RUNS
     if is_open:
         return compared.unsure(f", but {listed}; {advice}")
@@ -87,7 +87,7 @@ def _times_the_fastest(side: Side) -> float:
 
 
 def _fastest_s(side: Side) -> float:
-    return min((sample_s for record in side.records for sample_s in record.samples_s), default=1.0)
+    return min((min(record.samples_s) for record in side.records if record.samples_s), default=1.0)
 
 
 def _may_hide_a_difference(compared: Comparison, waited: float) -> bool:

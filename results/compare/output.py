@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
@@ -58,10 +57,8 @@ def foremost(compared: Compared, count: int) -> Sequence[ComparedRow]:
     """
     if len(compared.rows) <= count:
         return compared.rows
-    ranked = (
-        row for verdict in VERDICTS for row in compared.rows if row.compared.verdict == verdict
-    )
-    return list(islice(ranked, count))
+    ranked = sorted(compared.rows, key=lambda row: VERDICTS.index(row.compared.verdict))
+    return ranked[:count]
 
 
 def exit_code(compared: Compared, fail_on: str) -> int:
@@ -137,19 +134,29 @@ def geomeans(compared: Compared) -> list[dict[str, Any]]:
     means = []
     for rows in kinds.values():
         if mean := geometric_mean([row.compared for row in rows]):
-            key, count = rows[0].key, sum(row.ci95 is not None for row in rows)
-            names = {"op": key.op, "provider": key.provider}
-            names |= {"baseline": rows[0].baseline.label, "candidate": rows[0].candidate.label}
-            means.append(names | {"ratio": mean[0], "ci95": list(mean[1]), "rows": count})
+            first = rows[0]
+            means.append(
+                {
+                    "op": first.key.op,
+                    "provider": first.key.provider,
+                    "baseline": first.baseline.label,
+                    "candidate": first.candidate.label,
+                    "ratio": mean[0],
+                    "ci95": list(mean[1]),
+                    "rows": sum(row.ci95 is not None for row in rows),
+                }
+            )
     return means
 
 
 def geomean_lines(compared: Compared) -> list[str]:
     means = geomeans(compared)
+    if len(means) < 2:
+        return []
     lines = []
-    for mean in means if len(means) > 1 else ():
+    for mean in means:
         kind = " ".join(filter(None, (mean["op"], mean["provider"])))
-        rows = f"{mean['rows']:,} row{'s' * (mean['rows'] != 1)}"
+        rows = "1 row" if mean["rows"] == 1 else f"{mean['rows']:,} rows"
         lines.append(
             f"{kind}, {mean['baseline']} -> {mean['candidate']}: geometric mean "
             f"{_mean_words(mean)}, {rows}"
@@ -164,10 +171,7 @@ def _mean_words(mean: Mapping[str, Any]) -> str:
 
 
 def json_row(row: ComparedRow) -> dict[str, Any]:
-    ends, sides = (
-        list(row.ci95) if row.ci95 else None,
-        {"baseline": row.baseline, "candidate": row.candidate},
-    )
+    ends = list(row.ci95) if row.ci95 else None
     return {
         **{
             name: value
@@ -191,11 +195,10 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
         "drift": math.expm1(row.compared.drift),
         "baseline_s": row.baseline.time_s,
         "candidate_s": row.candidate.time_s,
-        **{
-            f"{key}_{name}": side.rate(key)
-            for key in ("mfu", "bytes_per_s")
-            for name, side in sides.items()
-        },
+        "mfu_baseline": row.baseline.rate("mfu"),
+        "mfu_candidate": row.candidate.rate("mfu"),
+        "bytes_per_s_baseline": row.baseline.rate("bytes_per_s"),
+        "bytes_per_s_candidate": row.candidate.rate("bytes_per_s"),
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
         "windows_baseline": len(row.baseline.records),
@@ -275,7 +278,9 @@ def headline(compared: Compared) -> str:
         f"{count} {verdict}" for verdict, count in counts(compared).items() if count
     )
     rows = len(compared.rows)
-    said = f"{verdicts} of {rows:,} row{'s' * (rows != 1)}" if rows else "nothing compared"
+    said = "nothing compared"
+    if rows:
+        said = f"{verdicts} of 1 row" if rows == 1 else f"{verdicts} of {rows:,} rows"
     text = f"{compared.baseline} -> {compared.candidate}: {said}"
     means = geomeans(compared)
     if len(means) == 1:
@@ -287,10 +292,12 @@ def headline(compared: Compared) -> str:
 def _columns(compared: Compared) -> list[Column]:
     rows = compared.rows
     has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # named in the headline
-    providers = [
-        after if has_one_baseline or row.key.provider else f"{row.baseline.provider} -> {after}"
-        for row, after in ((row, row.candidate.provider) for row in rows)
-    ]
+    providers = []
+    for row in rows:
+        provider = row.candidate.provider
+        if not has_one_baseline and not row.key.provider:
+            provider = f"{row.baseline.provider} -> {provider}"
+        providers.append(provider)
 
     def words(title: str, cell: Callable[[ComparedRow], str], **layout: Any) -> Column:
         return Column(title, list(map(cell, rows)), **layout)
@@ -336,7 +343,8 @@ def _half_width(row: ComparedRow) -> str:
 
 
 def _of_ceiling(row: ComparedRow) -> str:
-    before, after = row.baseline.of_ceiling, row.candidate.of_ceiling
+    before = row.baseline.of_ceiling
+    after = row.candidate.of_ceiling
     if before is None or after is None:
         return ABSENT
     bounds = dict.fromkeys((before[1], after[1]))
@@ -382,10 +390,11 @@ def _run_lines(compared: Compared) -> list[str]:
 def _print_rows(compared: Compared, console: Console) -> None:
     columns = {column.title: column for column in _columns(compared)}
     columns.pop("flagged", None)  # the reason lists the flags
-    reasons, advice = columns.pop("reason").cells, []
+    reasons = columns.pop("reason").cells
+    advice = []
     for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows
         if count := sum(phrase in reason for reason in reasons):
-            advice.append(f"{count} row{'s' * (count != 1)}: {phrase}")
+            advice.append(f"1 row: {phrase}" if count == 1 else f"{count} rows: {phrase}")
         reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]
     console.print()
     print_grid(console, columns.values(), reasons, "reason")

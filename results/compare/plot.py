@@ -81,7 +81,8 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     axes.axvline(1, color=tone(MUTED), linewidth=0.9, zorder=1)
     labeled = set()
     for index, row in enumerate(rows):
-        ratio, verdict = row.ratio, row.compared.verdict
+        ratio = row.ratio
+        verdict = row.compared.verdict
         spread = (
             [[max(0, ratio - row.ci95[0])], [max(0, row.ci95[1] - ratio)]] if row.ci95 else None
         )

@@ -39,9 +39,17 @@ class Selection:
 
     @classmethod
     def of(cls, options: argparse.Namespace, only: Iterable[str] = NAMES) -> Selection:
-        given = (getattr(options, name) if name in only else () for name in NAMES)
-        ops, dtypes, cases, providers = (frozenset[str]().union(*names) for names in given)
-        return cls(ops, dtypes, cases, providers, options.machine, options.since)
+        def chosen(name: str) -> frozenset[str]:
+            return frozenset[str]().union(*getattr(options, name)) if name in only else frozenset()
+
+        return cls(
+            ops=chosen("op"),
+            dtypes=chosen("dtype"),
+            cases=chosen("case"),
+            providers=chosen("provider"),
+            machine=options.machine,
+            since_s=options.since,
+        )
 
     @property
     def has_names(self) -> bool:
@@ -72,13 +80,11 @@ class Selection:
         text = f"{run.path} has no record{f' that matches {NAMED}' if self.has_names else ''}"
         if any(note.endswith(MEASURING) for note in run.notes):
             return f"{text}: {MEASURING}"
+        if not run.problems:
+            return text
         count = len(run.problems)
-        lines = (
-            f": {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}"
-            if count
-            else ""
-        )
-        return text + lines
+        lines = "1 line" if count == 1 else f"{count:,} lines"
+        return f"{text}: {lines} cannot be used, the first is {run.problems[0]}"
 
     def fits(self, run: RunSummary) -> bool:
         if self.machine not in (None, run.device_slug) or (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -122,13 +122,15 @@ class Side:
 
     def rate(self, key: str) -> float | None:
         """Return a rate or utilization at `time_s`; all records have the same work."""
-        value, median_s = self._score[key], self.records[0].median_s
+        value = self._score[key]
+        median_s = self.records[0].median_s
         return value * median_s / self.time_s if value and median_s else None
 
     @property
     def of_ceiling(self) -> tuple[float, str] | None:
         """Fraction of the ceiling that binds, and `compute` or `memory`; None if unknown."""
-        share_pct, mbu = self.rate("roofline_pct"), self.rate("mbu")
+        share_pct = self.rate("roofline_pct")
+        mbu = self.rate("mbu")
         if share_pct is None:
             return None
         is_memory = mbu is not None and math.isclose(100 * mbu, share_pct, rel_tol=1e-9)
@@ -142,7 +144,7 @@ class Side:
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(flag for record in self.records for flag in record.flags))
+        return tuple(dict.fromkeys(chain.from_iterable(record.flags for record in self.records)))
 
 
 def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: bool) -> None:
@@ -177,17 +179,18 @@ def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
         )
         for run in (first, second)
     ]
-    pairs = (
-        [tuple(None if None in names else " + ".join(map(str, names)) for names in users)]
-        if all(users)
-        else []
-    )
+    pairs: list[tuple[str | None, str | None]] = []
+    if all(users):
+        before, after = (None if None in names else " + ".join(map(str, names)) for names in users)
+        pairs.append((before, after))
     if all(any(not is_users(record) for record in run.records) for run in (first, second)):
         pairs.append((revision_text(first.environment.git), revision_text(second.environment.git)))
     known = [pair for pair in pairs if None not in pair]
     different = [pair for pair in known if pair[0] != pair[1]]
-    before, after = (*different, *known, *pairs, (None, None))[0]
-    return before, after
+    for preferred in (different, known, pairs):
+        if preferred:
+            return preferred[0]
+    return None, None
 
 
 def _providers(run: Run, request: CompareOptions) -> list[str]:
@@ -335,7 +338,8 @@ def match(
                 finished[side].setdefault((key, record.provider), []).append(record)
     by_key = {key: records for (key, _), records in finished["baseline"].items()}
     wrong_by_key = {key: record for (key, _), record in reversed(wrong["baseline"].items())}
-    pairs, used = [], set()
+    pairs = []
+    used = set()
     for (key, _), matching in finished["candidate"].items():
         if key in by_key:
             pairs.append(MatchedPair(matching[0].row._replace(**anyone), by_key[key], matching))
@@ -348,8 +352,10 @@ def match(
             else "not in the baseline"
         )
         unmatched += [Unmatched("candidate", record, reason) for record in matching]
-    lonely = [record for key, matching in by_key.items() if key not in used for record in matching]
-    unmatched += [Unmatched("baseline", record, "not in the candidate") for record in lonely]
+    for key, matching in by_key.items():
+        if key not in used:
+            reason = "not in the candidate"
+            unmatched += [Unmatched("baseline", record, reason) for record in matching]
     notes += _redefined(pairs, force) + _with_other_work(pairs)
     return pairs, sorted(unmatched, key=lambda row: row.side), notes
 
@@ -361,7 +367,8 @@ def _status(record: Record) -> str:
 def _measured_differently(
     baseline: Sequence[Record], candidate: Sequence[Record], force: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    names, differences = [], []
+    names = []
+    differences = []
     for name in ("fill", "cache"):
         before, after = (
             {getattr(record, name) for record in side if record.status == "ok"}
@@ -393,7 +400,7 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
     key, known = rows_found[0]
     ops = ", ".join(dict.fromkeys(key.op for key, _ in rows_found))
     hashes = " against ".join(sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in known)
-    rows = f"{len(rows_found)} row{'s' * (len(rows_found) != 1)}"
+    rows = "1 row" if len(rows_found) == 1 else f"{len(rows_found)} rows"
     text = (
         f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} "
         f"{key.dtype} ({hashes})"
@@ -413,7 +420,8 @@ def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
     ]
     if not rows_found:
         return []
-    rows, key = f"{len(rows_found)} row{'s' * (len(rows_found) != 1)}", rows_found[0]
+    rows = "1 row" if len(rows_found) == 1 else f"{len(rows_found)} rows"
+    key = rows_found[0]
     return [
         (
             f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} "

@@ -32,14 +32,18 @@ class Rounds(NamedTuple):
 
 def rounds_of(record: Record) -> Rounds | None:
     """Return the rounds of a record; None if it was not interleaved or its samples do not match."""
-    fields, samples_s = record.interleaved, record.samples_s
-    names, size, is_fixed = (fields.get(name) for name in ("with", "samples_per_round", "is_fixed"))
+    fields = record.interleaved
+    samples_s = record.samples_s
+    names = fields.get("with")
+    size = fields.get("samples_per_round")
+    is_fixed = fields.get("is_fixed")
     if not isinstance(names, list) or not isinstance(is_fixed, bool):
         return None
     if type(size) is not int or size < 1 or not samples_s or len(samples_s) % size:
         return None
     times_s = [median(samples_s[start : start + size]) for start in range(0, len(samples_s), size)]
-    clocks_hz, seconds = fields.get("sm_clock_hz"), fields.get("seconds")
+    clocks_hz = fields.get("sm_clock_hz")
+    seconds = fields.get("seconds")
     identity = (*map(str, names), str(fields.get("seed")), str(seconds), len(times_s))
     clocks = tuple(clocks_hz) if clocks_hz and len(clocks_hz) == len(times_s) else None
     return Rounds(record, times_s, is_fixed, identity, clocks, seconds)
