@@ -70,14 +70,10 @@ def load(
         since_s = None if since is None else moment(since)
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"since={error}") from None
-    chosen = Selection(
-        ops=_names(op),
-        dtypes=_names(dtype),
-        cases=_names(case),
-        providers=_names(provider),
-        machine=machine,
-        since_s=since_s,
+    ops, dtypes, cases, providers = (
+        frozenset([name] if isinstance(name, str) else name) for name in (op, dtype, case, provider)
     )
+    chosen = Selection(ops, dtypes, cases, providers, machine, since_s)
     folder = Path(runs) if runs is not None else None
     names = [os.fspath(run)]
     if Path(run).is_dir():
@@ -89,10 +85,6 @@ def load(
         for problem in each.problems:
             warnings.warn(problem, stacklevel=2)
     return to_frame(loaded, lambda line: warnings.warn(line, stacklevel=2))
-
-
-def _names(given: str | Iterable[str]) -> frozenset[str]:
-    return frozenset([given] if isinstance(given, str) else given)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,13 +106,19 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         with busy("drawing"):
             save_picture(draw(series, options.theme), options.output)
     table = Table(
-        rows=lambda: [_flat_row(case, point) for case in series for point in case["points"]],
+        rows=lambda: [_flat_row(case, point) for case, point in _points(series)],
         shown=lambda: rows_of(_columns(series)),
         document=lambda: {"method": METHOD, "series": series},
         head=lambda: f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
     return finish(table.render(options.format), loaded, notes, picture=options.output)
+
+
+def _points(series: Iterable[Series]) -> Iterator[tuple[Series, dict[str, Any]]]:
+    for case in series:
+        for point in case["points"]:
+            yield case, point
 
 
 def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], list[str]]:
@@ -151,7 +157,7 @@ def history(
     chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
     if chosen and chosen_sides.keys().isdisjoint(by_row):
         raise CompareError(f"--against: {chosen.path} has no successful record of this case")
-    all_sides = [*chosen_sides.values(), *(side for sides in by_row.values() for side in sides)]
+    all_sides = [*chosen_sides.values(), *chain.from_iterable(by_row.values())]
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in all_sides))
     if len(devices) > 1:
         raise CompareError(
@@ -168,19 +174,17 @@ def history(
         ]
         return dict(zip(bases, with_holm(rows), strict=True))
 
-    to_last = compared(
-        {side: (key, last) for (key, _), sides in by_row.items() for last, side in pairwise(sides)}
-    )
-    to_chosen = compared(
-        {
-            side: (row[0], chosen_sides[row])
-            for row, sides in by_row.items()
-            for side in sides
-            if chosen
-            and row in chosen_sides
-            and side.environment.run_id != chosen.environment.run_id
-        }
-    )
+    last_bases: dict[Side, tuple[RowKey, Side]] = {}
+    chosen_bases: dict[Side, tuple[RowKey, Side]] = {}
+    for row, sides in by_row.items():
+        key = row[0]
+        for last, side in pairwise(sides):
+            last_bases[side] = (key, last)
+        if chosen and row in chosen_sides:
+            others = [s for s in sides if s.environment.run_id != chosen.environment.run_id]
+            chosen_bases |= dict.fromkeys(others, (key, chosen_sides[row]))
+    to_last = compared(last_bases)
+    to_chosen = compared(chosen_bases)
     series: list[Series] = []
     for (key, provider), sides in by_row.items():
         case = {
@@ -203,7 +207,8 @@ def history(
 def _known(
     row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: list[str]
 ) -> list[Side]:
-    (key, provider), unknown = row, [side for side in sides if not _value(side, metric)]
+    key, provider = row
+    unknown = [side for side in sides if not _value(side, metric)]
     if len(unknown) == len(sides):
         case = f"{key.op} {key.case} {key.dtype} {provider}"
         raise CompareError(f"the {METRICS[metric]} of {case} is unknown in all runs")
@@ -241,17 +246,17 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
 
 
 def _value(side: Side, metric: str) -> float | None:
-    return (
-        side.time_s
-        if metric == "time"
-        else side.rate("flops_per_s" if metric == "flops" else metric)
-    )
+    if metric == "time":
+        return side.time_s
+    return side.rate("flops_per_s" if metric == "flops" else metric)
 
 
 def _point(
     side: Side, metric: str, to_last: Comparison | None, is_redefined: bool
 ) -> dict[str, Any]:
-    value, median_s, ends_s = _value(side, metric), side.time_s, _interval(side.records)
+    value = _value(side, metric)
+    median_s = side.time_s
+    ends_s = _interval(side.records)
     ends = ends_s
     if metric != "time" and value and ends_s:
         ends = value * median_s / ends_s[1], value * median_s / ends_s[0]
@@ -283,8 +288,10 @@ def _verdict(keys: Sequence[str], compared: Comparison | None) -> dict[str, Any]
 def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
     if len(records) > 1:
         return None
-    samples_s = records[0].samples_s
-    return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= MIN_PAIRS else None)
+    record = records[0]
+    if record.ci95_s or len(record.samples_s) < MIN_PAIRS:
+        return record.ci95_s
+    return median_ci95(record.samples_s)
 
 
 def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +309,7 @@ def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(series: Sequence[Series]) -> list[Column]:
     metric = series[0]["metric"]
-    points = [point | {"provider": case["provider"]} for case in series for point in case["points"]]
+    points = [point | {"provider": case["provider"]} for case, point in _points(series)]
     changes = ["<- the op was redefined" if point["is_redefined"] else "" for point in points]
 
     def texts(title: str, key: str, **layout: Any) -> Column:
@@ -353,7 +360,8 @@ def _value_text(metric: str, value: float) -> str:
 
 def _print_table(series: Sequence[Series], console: Console) -> None:
     columns = {column.title: column for column in _columns(series)}
-    flags, changes = columns.pop("flags"), columns.pop("change")
+    flags = columns.pop("flags")
+    changes = columns.pop("change")
     notes = [
         "; ".join(filter(None, words)) for words in zip(flags.cells, changes.cells, strict=True)
     ]
@@ -376,7 +384,8 @@ def _heading(series: Sequence[Series]) -> str:
     return printable(" ".join(word for word in words if word))
 
 
-WIDTH, AXES_HEIGHT = 11.0, 3.6
+WIDTH = 11.0
+AXES_HEIGHT = 3.6
 FOOT = 1.7
 """Inches below the axes for the names of the runs; a line of the legend takes another 0.2."""
 MIN_REACH = 0.05
@@ -393,16 +402,16 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     """
     from results.show import picture
 
-    runs = {point["run_id"]: point for case in series for point in case["points"]}
+    runs = {point["run_id"]: point for _, point in _points(series)}
     order = sorted(runs, key=lambda run_id: (runs[run_id]["started_at"], run_id))
-    positions, metric = {run_id: index for index, run_id in enumerate(order)}, series[0]["metric"]
-    foot, (scale, unit) = FOOT + 0.2 * len(series), _scale(series)
+    positions = {run_id: index for index, run_id in enumerate(order)}
+    metric = series[0]["metric"]
+    foot = FOOT + 0.2 * len(series)
+    scale, unit = _scale(series)
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
-        title, count = (
-            picture.plain(_heading(series), 200),
-            f"{len(order)} run{'s' * (len(order) != 1)}",
-        )
+        title = picture.plain(_heading(series), 200)
+        count = "1 run" if len(order) == 1 else f"{len(order)} runs"
         top = picture.write_head(figure, title, count, foot + AXES_HEIGHT)
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
@@ -428,10 +437,8 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
 
 
 def _scale(series: Sequence[Series]) -> tuple[float, str]:
-    metric, largest = (
-        series[0]["metric"],
-        max(point["value"] for case in series for point in case["points"]),
-    )
+    metric = series[0]["metric"]
+    largest = max(point["value"] for _, point in _points(series))
     if metric in ("mfu", "mbu"):
         return 0.01, "%"
     units = (

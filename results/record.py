@@ -21,15 +21,31 @@ METHODS = ("graph", "events", "host")
 CACHE_STATES = ("cold", "warm", "partly-cold")
 UNITS = ("matrix", "vector")
 DTYPES = (
-    *("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4"),
-    *("int32", "int64", "int16", "uint8", "uint16", "uint32", "uint64", "bool"),
+    "fp64",
+    "fp32",
+    "tf32",
+    "fp16",
+    "bf16",
+    "fp8e4m3",
+    "fp8e5m2",
+    "int8",
+    "nvfp4",
+    "int32",
+    "int64",
+    "int16",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
 )
 """The dtypes of `roofline.work`, as a test checks."""
 
 MAX_COUNT = 2**63 - 1
 """Maximum of counts and extents: as FLOPs, two and a half hours at 1 PFLOP/s."""
 
-MIN_TIME_S, MAX_TIME_S = 1e-15, 1e12
+MIN_TIME_S = 1e-15
+MAX_TIME_S = 1e12
 """Limits of a time: below any timer resolution, to thirty thousand years. Their sums and rates are
 finite.
 """
@@ -104,9 +120,8 @@ class Line:
     """Unknown keys of the file, written back unchanged."""
 
     def to_dict(self) -> dict[str, Any]:
-        own = (
-            Environment if isinstance(self, Environment) else Record
-        )  # a subclass may have more fields than the file
+        # A subclass may have more fields than the file.
+        own = Environment if isinstance(self, Environment) else Record
         values = {f.name: getattr(self, f.name) for f in fields(own) if f.name != "extra"}
         values = {
             key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
@@ -164,11 +179,9 @@ class Environment(Line):
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
-        return (
-            values
-            if self.fleet
-            else {key: value for key, value in values.items() if key != "fleet"}
-        )
+        if not self.fleet:
+            del values["fleet"]
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -331,9 +344,15 @@ class Record(Line):
 
     @cached_property
     def row(self) -> RowKey:
-        names = self.provider, self.fill, self.cache
         return RowKey(
-            self.op, self.dtype, self.case, text_of(self.shape), text_of(self.options), *names
+            op=self.op,
+            dtype=self.dtype,
+            case=self.case,
+            shape=text_of(self.shape),
+            options=text_of(self.options),
+            provider=self.provider,
+            fill=self.fill,
+            cache=self.cache,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -341,7 +360,9 @@ class Record(Line):
         for group in OPTIONAL_KEYS:
             if all(values[key] in (None, [], {}) for key in group):
                 values = {key: value for key, value in values.items() if key not in group}
-        return values | ({"samples_s": None} if self.status == "ok" and not self.samples_s else {})
+        if self.status == "ok" and not self.samples_s:
+            values["samples_s"] = None
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -151,8 +151,7 @@ def _log_time(records: Sequence[Record]) -> float:
 def between_visits(before: Side, after: Side) -> Spread | None:
     if len(before.windows) == len(after.windows) == 1:
         return None
-    return spread_of_visits(_log_medians(before), _log_medians(after))
-
-
-def _log_medians(side: Side) -> list[float]:
-    return [math.log(median(visit)) for visit in side.windows]
+    return spread_of_visits(
+        [math.log(median(visit)) for visit in before.windows],
+        [math.log(median(visit)) for visit in after.windows],
+    )

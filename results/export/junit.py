@@ -27,7 +27,8 @@ def render(
     run: Run, rows: Sequence[Row], baseline: Run | None = None, chosen: Selection = EVERYTHING
 ) -> str:
     """Return one test case for each row; without a baseline, each measured row passes."""
-    environment, verdicts = run.environment, None
+    environment = run.environment
+    verdicts = None
     if baseline:
         whole = [baseline, load_run(run.path)]
         earlier = [*runs_beside(whole), *whole]

@@ -18,7 +18,8 @@ from results.store.runfile import Run
 
 
 def render(run: Run, rows: Sequence[Row]) -> str:
-    environment, device = run.environment, run.environment.device
+    environment = run.environment
+    device = environment.device
     info = "cpu_info" if device["type"] == "cpu" else "gpu_info"
     runner = {"name": device["slug"], "type": device["type"], info: device["name"]}
     versions = {name: {"version": str(text)} for name, text in environment.versions.items() if text}
@@ -28,7 +29,8 @@ def render(run: Run, rows: Sequence[Row]) -> str:
 
 
 def _record(row: Row, source: dict[str, str]) -> dict[str, Any]:
-    record, texts = row.record, {"unit": "s", "median_s": str(row.median_s)}
+    record = row.record
+    texts = {"unit": "s", "median_s": str(row.median_s)}
     if record.ci95_s:
         texts |= {"ci95_low_s": str(record.ci95_s[0]), "ci95_high_s": str(record.ci95_s[1])}
     values = list(record.samples_s) or [row.median_s]

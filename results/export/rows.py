@@ -38,7 +38,9 @@ def rows_of(run: Run, report: Callable[[str], None]) -> list[Row]:
     """Return a row for each record; `report` is called with the reason if the limits are
     invalid.
     """
-    judge, counts, rows = judge_of(run.environment, report), Counter[str](), []
+    judge = judge_of(run.environment, report)
+    counts = Counter[str]()
+    rows = []
     device = run.environment.device["slug"]
     for record in run.records:
         settings = record.options | {
@@ -59,7 +61,8 @@ def rows_of(run: Run, report: Callable[[str], None]) -> list[Row]:
             "provider": record.provider,
         }
         labels |= {"device": device, "options": options}
-        median_s, score = record.median_s or 0.0, judge(record)
+        median_s = record.median_s or 0.0
+        score = judge(record)
         roof_s = None if score["roofline_pct"] is None else median_s * score["roofline_pct"] / 100
         labels = {label: printable(text) for label, text in labels.items()}
         name = printable(f"{name}[{options}]" if options else name)

@@ -29,12 +29,11 @@ class Rule:
     action: str
 
     def matches(self, facts: Mapping[str, float], fell: Collection[str]) -> bool:
-        exceeds = all(facts.get(name, 0.0) > limit for name, limit in self.above.items())
-        return (
-            exceeds
-            and bool({*fell} & {*self.fell})
-            and (bool(self.above) or {*fell} <= {*self.fell})
-        )
+        if not all(facts.get(name, 0.0) > limit for name, limit in self.above.items()):
+            return False
+        if self.above:
+            return not set(fell).isdisjoint(self.fell)
+        return bool(fell) and set(fell) <= set(self.fell)
 
 
 RULES = tuple(Rule(**rule) for rule in DATA["rule"])
@@ -49,9 +48,10 @@ def explain(facts: Mapping[str, float], fell: Collection[str], alone: bool = Fal
 
 def evidence(facts: Mapping[str, float], fell: Collection[str]) -> list[str]:
     """Return a text for each fact of all matching rules."""
-    names = dict.fromkeys(
-        name for rule in RULES if rule.matches(facts, fell) for name in rule.above
-    )
+    names: dict[str, None] = {}
+    for rule in RULES:
+        if rule.matches(facts, fell):
+            names |= dict.fromkeys(rule.above)
     texts = {name: DATA["evidence"][name] for name in names}
     return [text.format(facts[name] * (100 if "%" in text else 1)) for name, text in texts.items()]
 
@@ -66,8 +66,9 @@ def severity(rule: Rule, facts: Mapping[str, float]) -> str:
 
 def medians(facts: Collection[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
     """Return the median of each named fact over the devices that have it."""
-    return {
-        name: median(known)
-        for name in names
-        if (known := [each[name] for each in facts if name in each])
-    }
+    result = {}
+    for name in names:
+        known = [each[name] for each in facts if name in each]
+        if known:
+            result[name] = median(known)
+    return result

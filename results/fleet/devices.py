@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal, NamedTuple
@@ -25,13 +26,15 @@ OPS = {
     "matmul": ("tensor", "sm_clock_hz"),
     "fma": ("vector", "sm_clock_hz"),
     "copy": ("memory", "memory_clock_hz"),
-    **dict.fromkeys(("h2d", "d2h"), ("link", "")),
+    "h2d": ("link", ""),
+    "d2h": ("link", ""),
     "launch": ("launch", ""),
 }
 """Ceiling that each op measures, and the clock that it is proportional to."""
 
 PHASES = ("solo", "together")
-MAX_FILE_BYTES, MAX_ROWS = 2**26, 10_000
+MAX_FILE_BYTES = 2**26
+MAX_ROWS = 10_000
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -70,7 +73,8 @@ class _Record(Struct):
     telemetry: dict[str, Any] = {}
 
 
-_ENVIRONMENTS, _RECORDS = Decoder(_Environment), Decoder(_Record)
+_ENVIRONMENTS = Decoder(_Environment)
+_RECORDS = Decoder(_Record)
 
 
 class Metric(NamedTuple):
@@ -118,9 +122,9 @@ class Device:
     def slot(self) -> tuple[Any, ...]:
         """Place in the run; without a launcher every device is rank 0 of 1."""
         rank = self.fleet
-        return (
-            (rank.node, rank.rank, rank.world_size) if (rank.world_size or 1) > 1 else self.identity
-        )
+        if (rank.world_size or 1) > 1:
+            return (rank.node, rank.rank, rank.world_size)
+        return self.identity
 
     def observe(self, name: str, value: object) -> None:
         """Keep the largest value of a fact."""
@@ -148,7 +152,8 @@ def read_fleet(
         StoreError: a directory cannot be read.
     """
     notes: list[str] = []
-    read, old = _read(directories, notes), _read(history, notes)
+    read = _read(directories, notes)
+    old = _read(history, notes)
     last = sorted(
         {device.identity: device for device in read}.values(), key=lambda device: device.started_s
     )
@@ -199,20 +204,26 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"{path}: not a rank's file: {error}; left out")
         return None
-    rows, problems = [], []
+    rows = []
+    invalid = []
     for index, line in enumerate(lines[:MAX_ROWS], start=2):
         try:
-            rows += [_RECORDS.decode(line)] if line else []
+            if line:
+                rows.append(_RECORDS.decode(line))
         except (ValueError, RecursionError) as error:
-            problems.append(f"line {index}: {error}")
+            invalid.append(f"line {index}: {error}")
     if rows and not any(row.op in OPS for row in rows):
         return None
-    problems = [f"{len(problems)} invalid lines left out, {problems[0]}"] if problems else []
-    if any(row.telemetry.get(clock_key) == 0 for row in rows for _, clock_key in OPS.values()):
+    problems = []
+    if invalid:
+        problems.append(f"{len(invalid)} invalid lines left out, {invalid[0]}")
+    clock_keys = [clock_key for _, clock_key in OPS.values()]
+    if any(0 in map(row.telemetry.get, clock_keys) for row in rows):
         problems.append("clocks of 0 Hz ignored")
     if len(content) == MAX_FILE_BYTES or len(lines) > MAX_ROWS:
         problems.append(f"only {MAX_ROWS:,} rows and {MAX_FILE_BYTES >> 20} MiB are read")
-    notes += [f"{path}: {'; '.join(problems)}"] if problems else []
+    if problems:
+        notes.append(f"{path}: {'; '.join(problems)}")
     for row in rows:
         if row.op in OPS:
             _add(device, row)
@@ -225,22 +236,19 @@ def _device(environment: _Environment) -> Device:
     Raises:
         ValueError: the rank or the start time is impossible.
     """
-    rank, about = environment.fleet, environment.device
+    rank = environment.fleet
+    about = environment.device
     if rank.world_size and rank.rank >= rank.world_size:
         raise ValueError(f"rank {rank.rank} of {rank.world_size}")
     started = datetime.fromisoformat(environment.started_at)
     started_s = (started if started.tzinfo else started.replace(tzinfo=UTC)).timestamp()
     health = rank.health = rank.health or {}
-    limit_w, default_w = (
-        number(health.get("power_limit_w")),
-        number(health.get("power_limit_default_w")),
-    )
+    limit_w = number(health.get("power_limit_w"))
+    default_w = number(health.get("power_limit_default_w"))
+    memory_bytes = number(about.get("memory_bytes")) or 0
     group = (
         str(about.get("name")),
-        2
-        * round(
-            (number(about.get("memory_bytes")) or 0) / 2**31
-        ),  # reserved pages differ by megabytes
+        2 * round(memory_bytes / 2**31),  # reserved pages differ by megabytes
         # A limit below the default is evidence: a capped node is compared with the others, not with
         # itself.
         default_w or limit_w,
@@ -257,7 +265,9 @@ def _device(environment: _Environment) -> Device:
         device.observe("power_limit_lost", 1 - limit_w / default_w)
     for fact, (key, *inner) in DATA["health"].items():
         value = health.get(key)
-        device.observe(fact, value.get(inner[0]) if inner and isinstance(value, dict) else value)
+        if inner and isinstance(value, dict):
+            value = value.get(inner[0])
+        device.observe(fact, value)
     return device
 
 
@@ -279,9 +289,11 @@ def _add(device: Device, row: _Record) -> None:
         return
     ceiling, clock_key = OPS[row.op]
     low_s, high_s = row.ci95_s or (0.0, math.inf)
-    below, above = math.inf, math.inf
+    below = math.inf
+    above = math.inf
     if 0 < low_s <= row.median_s <= high_s < math.inf:
-        below, above = math.log(high_s / row.median_s), math.log(row.median_s / low_s)
+        below = math.log(high_s / row.median_s)
+        above = math.log(row.median_s / low_s)
     clock_hz = number(row.telemetry.get(clock_key))
     metric = Metric(ceiling, row.op, row.provider, row.dtype, row.case, row.op_sha256)
     reading = Reading(
@@ -299,21 +311,15 @@ def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
     ]
     events = telemetry.get("clock_events")
     for fact, names in DATA["throttle"].items():
-        known = [
-            value
-            for each in shares
-            for name in names
-            if (value := number(each.get(name))) is not None
-        ]
+        values = [number(each.get(name)) for each, name in product(shares, names)]
+        known = [value for value in values if value is not None]
         if known:
             device.observe(fact, max(known))
         elif isinstance(events, list):
             device.observe(fact, any(name in events for name in names))
     for name in ("generation", "width"):
-        value, full = (
-            number(telemetry.get(f"link_{name}")),
-            number((device.fleet.health or {}).get(f"link_{name}_max")),
-        )
+        value = number(telemetry.get(f"link_{name}"))
+        full = number((device.fleet.health or {}).get(f"link_{name}_max"))
         if value and full:
             device.observe(f"link_{name}_lost", 1 - value / full)
     device.observe("pcie_replays", telemetry.get("pcie_replays"))
@@ -324,17 +330,16 @@ def _clear_stale(devices: Sequence[Device], earlier: Earlier) -> None:
     starts = [
         (earlier[d.identity][-1].started_s, d.started_s) for d in devices if earlier.get(d.identity)
     ]
-    between_s = (
-        sum(map(median, zip(*starts, strict=True))) / 2
-        if 2 * len(starts) > len(devices)
-        else -math.inf
-    )
+    if 2 * len(starts) <= len(devices):
+        return
+    between_s = sum(map(median, zip(*starts, strict=True))) / 2
     for device in devices:
         if device.started_s < between_s:
             device.failures = [
                 f"no file of this rank since {datetime.fromtimestamp(device.started_s, UTC):%F %T}"
             ]
-            device.readings, device.facts = {}, {}
+            device.readings = {}
+            device.facts = {}
 
 
 def _missing(devices: Sequence[Device]) -> Iterator[Device]:
@@ -344,7 +349,8 @@ def _missing(devices: Sequence[Device]) -> Iterator[Device]:
     }
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in devices:
-        rank, size = device.fleet, device.fleet.world_size or 1
+        rank = device.fleet
+        size = rank.world_size or 1
         # If no launch spans nodes, each node has launched ranks 0 to `size` - 1.
         launches[size, "" if rank.world_size in spanning else rank.node][rank.rank] = device
     for (size, node), launch in launches.items():

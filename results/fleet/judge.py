@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 from results.fleet.causes import DATA, Rule, evidence, explain, medians, severity
 from results.fleet.devices import PHASES, Device, Earlier, Metric, Reading
 
-OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED = VERDICTS = (
-    "ok",
-    "slow",
-    "suspect",
-    "unstable",
-    "unmeasured",
-)
+OK = "ok"
+SLOW = "slow"
+SUSPECT = "suspect"
+UNSTABLE = "unstable"
+UNMEASURED = "unmeasured"
+VERDICTS = (OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED)
 GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig", "driver", "vbios")
 KINDS = ("deviation", "per_clock")
 LIMITS = DATA["limits"]
@@ -159,15 +158,15 @@ class Spread(NamedTuple):
             estimators of scale (1992); moderated variances, Smyth, Statistical Applications in
             Genetics and Molecular Biology 3 (2004) article 3.
         """
-        center, count = median(values), len(values)
+        center = median(values)
+        count = len(values)
         mad = 1.4826 * median(abs(value - center) for value in values) * count / (count - 0.8)
-        prior, assumed = LIMITS["prior_degrees"], LIMITS["prior_spread"]
-        own = (
-            MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
-        )  # two deviate alike, whatever the spread
-        return cls(
-            center, math.sqrt((prior * assumed**2 + own * mad**2) / (prior + own)), prior + own
-        )
+        prior = LIMITS["prior_degrees"]
+        assumed = LIMITS["prior_spread"]
+        # Two deviate alike, whatever the spread.
+        own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
+        degrees = prior + own
+        return cls(center, math.sqrt((prior * assumed**2 + own * mad**2) / degrees), degrees)
 
     def tail(self, value: float, raw: float) -> float:
         """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
@@ -188,7 +187,10 @@ def _tables(group: Group, devices: Sequence[Device]) -> list[dict[int, Row]]:
             readings[key][index] = reading
     tables = []
     for (metric, phase), known in sorted(readings.items(), key=lambda item: str(item[0])):
-        rate, clock = (_median(reading[place] for reading in known.values()) for place in (0, 3))
+        if len(known) < 2:
+            continue
+        rate = _median(reading.rate for reading in known.values())
+        clock = _median(reading.clock for reading in known.values())
         table = {}
         for index, reading in known.items():
             deviation = reading.rate - rate
@@ -197,7 +199,7 @@ def _tables(group: Group, devices: Sequence[Device]) -> list[dict[int, Row]]:
             table[index] = Row(
                 metric, phase, deviation, reading.below, reading.above, per_clock, own
             )
-        tables += [table] if len(table) > 1 else []
+        tables.append(table)
     return tables
 
 
@@ -226,11 +228,14 @@ def _units(
 
 
 def _median_row(rows: Sequence[Row]) -> Row:
-    names = ("deviation", "below", "above", "per_clock", "clock")
     return Row(
-        rows[0].metric,
-        rows[0].phase,
-        *(_median(getattr(row, name) for row in rows) for name in names),
+        metric=rows[0].metric,
+        phase=rows[0].phase,
+        deviation=_median(row.deviation for row in rows),
+        below=_median(row.below for row in rows),
+        above=_median(row.above for row in rows),
+        per_clock=_median(row.per_clock for row in rows),
+        clock=_median(row.clock for row in rows),
     )
 
 
@@ -252,13 +257,15 @@ def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Fo
                 for name, row in table.items()
                 if (value := getattr(row, kind)) is not None
             }
-            spread = Spread.of(own.values()) if own else Spread(0, 1, 1)
-            for name in own.keys() - group.only_peers if len(own) > 1 else ():
-                row, value = table[name], own[name]
-                slow, suspect = (
-                    spread.tail(value + end, row.deviation + end) for end in (row.above, 0.0)
-                )
-                is_pair = len(own) == 2  # either may be the exception
+            if len(own) < 2:
+                continue
+            spread = Spread.of(own.values())
+            is_pair = len(own) == 2  # either may be the exception
+            for name in own.keys() - group.only_peers:
+                row = table[name]
+                value = own[name]
+                slow = spread.tail(value + row.above, row.deviation + row.above)
+                suspect = spread.tail(value, row.deviation)
                 tails[id(group), row.metric, kind, name].append((1.0 if is_pair else slow, suspect))
     in_all = {key: max(p for p, _ in pairs) for key, pairs in tails.items()}
     in_one = {key: min(1.0, len(pairs) * min(p for _, p in pairs)) for key, pairs in tails.items()}
@@ -285,13 +292,11 @@ def _set_smallest_changes(tables: Sequence[tuple[Group, Mapping[int, Row]]]) -> 
     """
     from scipy.special import stdtrit
 
-    share = (
-        LIMITS["false_discovery_rate"]
-        * len(PHASES)
-        / max(1, sum(len(KINDS) * len(table) for _, table in tables))
-    )
+    tests = len(KINDS) * sum(len(table) for _, table in tables)
+    share = LIMITS["false_discovery_rate"] * len(PHASES) / max(1, tests)
     for group, table in tables:
-        half, changes = median(row.above for row in table.values()), []
+        half = median(row.above for row in table.values())
+        changes = []
         for kind in KINDS:
             values = [value for row in table.values() if (value := getattr(row, kind)) is not None]
             if len(values) > 2:
@@ -311,7 +316,9 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], l
     Nodes are compared relative to a slow rack, and devices relative to a slow node.
     """
     groups = grouped(devices)
-    tables = [(group, table) for group in groups for table in _tables(group, devices)]
+    tables = []
+    for group in groups:
+        tables += [(group, table) for table in _tables(group, devices)]
     _set_smallest_changes(tables)
     facts: Facts = defaultdict(dict)
     for group in groups:
@@ -345,10 +352,10 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], l
     for group, table in tables:
         for index in table.keys() - group.only_peers:
             rows[index].append(table[index])
-        for index in (
-            set(group.members) - table.keys() if 2 * len(table) > len(group.members) else ()
-        ):
-            lost[index].append("{0.metric.op} {0.phase}".format(next(iter(table.values()))))
+        if 2 * len(table) > len(group.members):
+            row = next(iter(table.values()))
+            for index in set(group.members) - table.keys():
+                lost[index].append(f"{row.metric.op} {row.phase}")
     slow_units = {finding.rack or finding.node for finding in findings}
     for index, device in enumerate(devices):
         finding = Finding(device, device.fleet.node, device.fleet.rack, rows[index], facts[index])
@@ -371,7 +378,7 @@ def _unit_finding(
     level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int, Row]]], facts: Facts
 ) -> Finding:
     """Return a slow rack or node, and subtract its deviation from that of its devices."""
-    members = {index for _, part in fallen for index in part}
+    members = set[int]().union(*(part for _, part in fallen))
     for unit, part in fallen:
         for row in part.values():
             row.deviation -= unit.deviation
@@ -379,11 +386,14 @@ def _unit_finding(
                 None if row.per_clock is None else row.per_clock - (unit.per_clock or 0.0)
             )
             row.clock = None if row.clock is None else row.clock - (unit.clock or 0.0)
-    common = medians(
-        [facts[index] for index in members], {fact for index in members for fact in facts[index]}
+    of_members = [facts[index] for index in members]
+    finding = Finding(
+        device=None,
+        node=name if level == "node" else None,
+        rack=name if level == "rack" else None,
+        rows=[row for row, _ in fallen],
+        facts=medians(of_members, set[str]().union(*of_members)),
     )
-    node, rack = (name, None) if level == "node" else (None, name)
-    finding = Finding(None, node, rack, [row for row, _ in fallen], common)
     finding.evidence.append(f"{len(members)} devices")
     finding.conclude(SLOW, {row.metric for row, _ in fallen})
     return finding
@@ -396,9 +406,8 @@ def _judge_device(
     suspect: set[Metric],
     drift: tuple[Metric, float] | None,
 ) -> None:
-    disturbed = {
-        row.metric for row in finding.rows if row.ends[0] >= -FLOOR
-    }  # in one phase faster than its peers
+    # In one phase faster than its peers.
+    disturbed = {row.metric for row in finding.rows if row.ends[0] >= -FLOOR}
     below = {row.metric for row in finding.rows if row.ends[1] <= FLOOR} - disturbed
     wide = {
         row.metric
@@ -436,7 +445,8 @@ def drift_of(device: Device, earlier: Iterable[Device]) -> tuple[Metric, float] 
     for key, reading in device.readings.items():
         rates = [*(old.readings[key].rate for old in earlier if key in old.readings), reading.rate]
         if len(rates) > LIMITS["drift_runs"]:
-            before, last = median(rates[: -LIMITS["drift_runs"]]), rates[-LIMITS["drift_runs"] :]
+            before = median(rates[: -LIMITS["drift_runs"]])
+            last = rates[-LIMITS["drift_runs"] :]
             if max(last) - before <= FLOOR:
                 changes[key[0]] = min(median(last) - before, changes.get(key[0], 0.0))
     return min(changes.items(), key=lambda item: item[1], default=None)

@@ -38,8 +38,8 @@ def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, 
                 "peers": len(group.members),
                 "only_peers": len(group.only_peers),
                 "ignored": group.ignored,
+                "smallest_change": group.smallest_change,
             }
-            | {"smallest_change": group.smallest_change}
             for group in groups
         ],
         "smallest_change": max(largest.smallest_change.values(), default=None) if largest else None,
@@ -47,12 +47,9 @@ def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, 
 
 
 def _entry(finding: Finding) -> dict[str, Any]:
-    device, rule = finding.device, finding.rule
+    device = finding.device
+    rule = finding.rule
     row = finding.rows[0] if finding.rows else None
-    logs = (*((row.deviation, row.per_clock, *row.ends) if row else (None,) * 4), finding.drift)
-    deviation, per_clock, low, high, drift = (
-        None if log is None or math.isinf(log) else round(math.expm1(log), 6) for log in logs
-    )
     return {
         "rank": device.fleet.rank if device else None,
         "node": finding.node,
@@ -61,10 +58,10 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "uuid": device.uuid if device else None,
         "verdict": finding.verdict,
         "fell": finding.fell,
-        "deviation": deviation,
-        "deviation_per_clock": per_clock,
-        "ci95": [low, high] if row else None,
-        "drift": drift,
+        "deviation": _change(row.deviation) if row else None,
+        "deviation_per_clock": _change(row.per_clock) if row else None,
+        "ci95": list(map(_change, row.ends)) if row else None,
+        "drift": _change(finding.drift),
         "cause": rule.cause if rule else None,
         "evidence": finding.evidence,
         "severity": finding.severity,
@@ -72,13 +69,21 @@ def _entry(finding: Finding) -> dict[str, Any]:
     }
 
 
+def _change(log_ratio: float | None) -> float | None:
+    if log_ratio is None or math.isinf(log_ratio):
+        return None
+    return round(math.expm1(log_ratio), 6)
+
+
 def _cells(finding: Finding) -> dict[str, str]:
-    entry, row = _entry(finding), finding.rows[0] if finding.rows else None
-    whole = f"node {finding.node}" if finding.node else f"rack {finding.rack}"
+    entry = _entry(finding)
+    row = finding.rows[0] if finding.rows else None
+    if finding.device:
+        where = f"rank {entry['rank']} on {finding.node or 'an unknown node'}"
+    else:
+        where = f"node {finding.node}" if finding.node else f"rack {finding.rack}"
     return {
-        "where": f"rank {entry['rank']} on {finding.node or 'an unknown node'}"
-        if finding.device
-        else whole,
+        "where": where,
         "device": entry["uuid"] or entry["device"] or "",
         "verdict": finding.verdict,
         "fell": ", ".join(finding.fell),
@@ -176,11 +181,19 @@ def prometheus(findings: Sequence[Finding]) -> str:
     from results.export.openmetrics import label_text
 
     metrics: dict[str, list[str]] = defaultdict(list)
-    for device, finding in ((finding.device, finding) for finding in findings if finding.device):
+    for finding in findings:
+        device = finding.device
+        if device is None:
+            continue
         rank = device.fleet
         gpu = "" if rank.local_rank is None else str(rank.local_rank)
-        labels = {"gpu": gpu, "UUID": device.uuid, "pci_bus_id": rank.pci_bus_id}
-        labels |= {"modelName": device.group[0], "Hostname": rank.node}
+        labels = {
+            "gpu": gpu,
+            "UUID": device.uuid,
+            "pci_bus_id": rank.pci_bus_id,
+            "modelName": device.group[0],
+            "Hostname": rank.node,
+        }
         samples = [
             ("verdict", {"verdict": name}, float(finding.verdict == name)) for name in VERDICTS
         ]
@@ -237,13 +250,16 @@ def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:
                 if finding.verdict == verdict
             ]
             if chosen:
-                marker, size = ("o", 12) if verdict == OK else ("v", 40)
-                xs, ys = map(list, zip(*chosen, strict=True))
-                axes.scatter(xs, ys, size, color=picture.tone(color), marker=marker, label=verdict)
+                axes.scatter(
+                    [x for x, _ in chosen],
+                    [y for _, y in chosen],
+                    12 if verdict == OK else 40,
+                    color=picture.tone(color),
+                    marker="o" if verdict == OK else "v",
+                    label=verdict,
+                )
         named = [
-            (*point, _cells(f))
-            for f, point in zip(measured, points, strict=True)
-            if f.verdict != OK
+            (x, y, _cells(f)) for f, (x, y) in zip(measured, points, strict=True) if f.verdict != OK
         ]
         named.sort(key=lambda entry: entry[1])
         if named:

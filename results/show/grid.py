@@ -72,7 +72,8 @@ class Column:
 class HtmlPage:
     """Takes the place of a console in a notebook: lines and tables are added to a page of HTML."""
 
-    width, is_terminal = WIDE, False
+    width = WIDE
+    is_terminal = False
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -139,7 +140,8 @@ def print_grid(
     left: list[str] = []
     headings: list[str] = []
     if not is_terminal or width_of(beside) <= console.width:
-        shown, below = beside, []
+        shown = beside
+        below = []
     else:
         shown, headings = _with_headings(shown)
         shown, below, left = _fitting(shown, below, console.width)
@@ -220,7 +222,9 @@ def _print_rows(
     for row, cells in enumerate(rows):
         if headings and headings[row]:
             add_line(headings[row], "bold")
-        text, start, done = GAP.join(cells).rstrip(), 0, 0
+        text = GAP.join(cells).rstrip()
+        start = 0
+        done = 0
         for column, cell in zip(columns, cells, strict=True):
             end = start + len(cell)
             if column.styles:
@@ -231,17 +235,18 @@ def _print_rows(
                 done = end
             start = end + len(GAP)
         add_line(text[done:], "")
-        for line in (
-            textwrap.wrap(notes[row], console.width - len(INDENT), **WHOLE_WORDS) if notes else ()
-        ):
-            add_line(INDENT + line, "dim")
+        if notes:
+            for line in textwrap.wrap(notes[row], console.width - len(INDENT), **WHOLE_WORDS):
+                add_line(INDENT + line, "dim")
     console.print(Segments(segments), end="", soft_wrap=True)
 
 
 def print_lines(console: Console, *lines: str, style: str = "", indent: str = "") -> None:
     """Print lines, wrapped at words on a terminal; `indent` precedes continuation lines."""
+    if not lines:
+        return
     width = console.width if console.width < WIDE else sys.maxsize
-    for line in "\n".join(lines).split("\n") if lines else ():
+    for line in "\n".join(lines).split("\n"):
         for part in textwrap.wrap(line, width, subsequent_indent=indent, **WHOLE_WORDS) or [""]:
             console.print(part, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -301,11 +306,9 @@ def markdown_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> 
     """Return rows as a Markdown table without empty columns; `columns` is the header if there is no
     row.
     """
-    names = (
-        [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-        if rows
-        else list(columns)
-    )
+    names = list(columns)
+    if rows:
+        names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
     lines = [names, ["---"] * len(names)]
     for row in rows:
         values = [row[name] for name in names]

@@ -45,13 +45,23 @@ Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of To
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 """Their number is coprime to that of the colors, so that many series differ."""
 
-TITLE_PT, SUBTITLE_PT, AXIS_PT, TICK_PT = 15, 11, 11, 10.5
-LABEL_PT, POINT_PT, LEGEND_PT, CAPTION_PT = 10.5, 9.5, 9.5, 8.5
+TITLE_PT = 15
+SUBTITLE_PT = 11
+AXIS_PT = 11
+TICK_PT = 10.5
+LABEL_PT = 10.5
+POINT_PT = 9.5
+LEGEND_PT = 9.5
+CAPTION_PT = 8.5
 
-INDENT, EDGE = 0.3, 0.16
-"""Left margin of texts, and margin above and below, inches."""
-LINE_HEIGHT, MEAN_LETTER = 1.35, 0.57
-"""Line height and mean letter width as multiples of the font size."""
+INDENT = 0.3
+"""Left margin of texts, inches."""
+EDGE = 0.16
+"""Margin above and below, inches."""
+LINE_HEIGHT = 1.35
+"""Line height as a multiple of the font size."""
+MEAN_LETTER = 0.57
+"""Mean letter width as a multiple of the font size."""
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PNG_DPI = 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
@@ -13,7 +14,10 @@ from roofline.model import JUDGED_KEYS, JUDGED_TEXTS, judged
 if TYPE_CHECKING:
     import pandas as pd
 
-WHOLE, NUMBER, TEXT, TRUTH = "Int64", "float64", "string", "boolean"
+WHOLE = "Int64"
+NUMBER = "float64"
+TEXT = "string"
+TRUTH = "boolean"
 
 COLUMNS = {
     **dict.fromkeys(("run_id", "started_at", "device_slug"), TEXT),
@@ -23,7 +27,10 @@ COLUMNS = {
     "warm_median_s": NUMBER,
     **{key: TEXT if key in JUDGED_TEXTS else NUMBER for key in JUDGED_KEYS},
     **dict.fromkeys(("flops", "bytes_read", "bytes_written", "launches_per_sample"), WHOLE),
-    **{"method": TEXT, "cache": TEXT, "copies": WHOLE, "fill": TEXT},
+    "method": TEXT,
+    "cache": TEXT,
+    "copies": WHOLE,
+    "fill": TEXT,
     **dict.fromkeys(("converged", "settled"), TRUTH),
     **dict.fromkeys(("host_latency_s", "first_call_s"), NUMBER),
     **dict.fromkeys(
@@ -37,22 +44,18 @@ them."""
 GROUPS = ("shape", "option", "telemetry", "verified")
 
 TELEMETRY_NUMBERS = (
-    *(
-        "window_s",
-        "sm_clock_hz",
-        "sm_clock_start_hz",
-        "memory_clock_hz",
-        "temperature_c",
-        "power_w",
-        "energy_j",
-    ),
-    *(
-        "flops_per_j",
-        "throttle_resolution",
-        "involuntary_switches_per_s",
-        "voluntary_switches_per_s",
-        "load_average",
-    ),
+    "window_s",
+    "sm_clock_hz",
+    "sm_clock_start_hz",
+    "memory_clock_hz",
+    "temperature_c",
+    "power_w",
+    "energy_j",
+    "flops_per_j",
+    "throttle_resolution",
+    "involuntary_switches_per_s",
+    "voluntary_switches_per_s",
+    "load_average",
 )
 """Telemetry columns that are floats even without a value."""
 
@@ -106,13 +109,14 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
     import pandas as pd
 
     runs = [runs] if isinstance(runs, Run) else list(runs)
-    rows = _aligned(
-        [row for run in runs for row in flat_rows(run.environment, run.records, report)]
-    )
-    series = {
-        name: _series(name, [row[name] for row in rows]) for name in (rows[0] if rows else COLUMNS)
-    }
-    samples_s = [list(record.samples_s) for run in runs for record in run.records]
+    rows = []
+    samples_s = []
+    for run in runs:
+        rows += flat_rows(run.environment, run.records, report)
+        samples_s += [list(record.samples_s) for record in run.records]
+    rows = _aligned(rows)
+    names = rows[0] if rows else COLUMNS
+    series = {name: _series(name, [row[name] for row in rows]) for name in names}
     return pd.DataFrame(series | {"samples_s": pd.Series(samples_s, dtype="object")})
 
 
@@ -155,7 +159,8 @@ def _plain(value: Any) -> Any:
 
 
 def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    others = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
+    names = dict.fromkeys(chain.from_iterable(rows))
+    others = [name for name in names if name not in COLUMNS]
     grouped = sorted(others, key=lambda name: GROUPS.index(name.partition("_")[0]))
     ordered = [*COLUMNS, *grouped]
     return [{name: row.get(name) for name in ordered} for row in rows]

@@ -34,12 +34,16 @@ def plain(word: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.7) -> str:
     """Return a suggestion such as `did you mean gelu or relu?`; empty if no known name is near."""
-    names, typed = {plain(name): name for name in known}, plain(word)[:80]
+    names = {plain(name): name for name in known}
+    typed = plain(word)[:80]
     close = [name for name in map(plain, SYNONYMS.get(typed, ())) if name in names]
     close = close or [name for name in names if len(typed) > 2 and name.startswith(typed)][:count]
     close = close or get_close_matches(typed, list(names), n=count, cutoff=cutoff)
-    *others, last = [names[name] for name in close] or [""]
-    return f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?" if close else ""
+    if not close:
+        return ""
+    *others, last = [names[name] for name in close]
+    text = f"{', '.join(others)} or {last}" if others else last
+    return f"did you mean {text}?"
 
 
 def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +143,7 @@ def _ran(record: Record) -> list[str]:
         return [f"  {each}; torch's profiler recorded no kernel"]
     counts = [kernel.get("count") for kernel in record.launched_kernels]
     count = sum(number for number in counts if isinstance(number, int))
-    kernels = f"{count} kernel{'s' * (count != 1)} take{'s' * (count == 1)}"
+    kernels = "1 kernel takes" if count == 1 else f"{count} kernels take"
     return [
         f"  {each}; its {kernels} {format_time(record.kernel_s)}:",
         *map(_kernel_line, record.launched_kernels),
@@ -156,25 +157,25 @@ def _kernel_line(kernel: Mapping[str, Any]) -> str:
         ("registers", " registers"),
         ("shared_bytes", " bytes of shared memory"),
     ]
-    words = [
-        f"{'' if unit else key + ' '}{'x'.join(map(str, value)) if isinstance(value, list) else value}{unit}"  # noqa: E501
-        for key, unit in facts
-        if (value := kernel.get(key)) is not None
-    ]
-    name = one_line(str(kernel.get("name")), 100)
-    return printable(f"    {kernel.get('count')} x {', '.join([name, *words])}")
+    words = [one_line(str(kernel.get("name")), 100)]
+    for key, unit in facts:
+        value = kernel.get(key)
+        if value is not None:
+            text = "x".join(map(str, value)) if isinstance(value, list) else value
+            words.append(f"{text}{unit}" if unit else f"{key} {text}")
+    return printable(f"    {kernel.get('count')} x {', '.join(words)}")
 
 
 def print_header(environment: Environment, records: Iterable[Record], console: Console) -> None:
     *lines, command = header_lines(environment, records)
     print_lines(console, *lines)
-    console.print(
-        command, markup=False, highlight=False, soft_wrap=True
-    )  # in one piece, to copy it
+    # In one piece, to copy it.
+    console.print(command, markup=False, highlight=False, soft_wrap=True)
 
 
 def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
-    device, git = environment.device, environment.git
+    device = environment.device
+    git = environment.git
     versions = [f"{name} {version}" for name, version in environment.versions.items() if version]
     sha = git.get("sha")
     revision = f"git {str(sha)[:10]}{' with changes' if git.get('dirty') else ''}" if sha else None
@@ -196,18 +197,24 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
 
 
 def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
-    dtypes = {record.dtype for record in records}
     entries = hardware.get("entries")
+    if not isinstance(entries, list):
+        return None
+    dtypes = {record.dtype for record in records}
     ceilings: dict[str, list[str]] = {}
-    for entry in entries if isinstance(entries, list) else []:
-        quantity, name = entry["quantity"], entry["name"]
-        if quantity == "bandwidth" or (quantity == "flops" and name in dtypes):
-            title, unit = (
-                (f"{name} peak", "FLOP/s") if quantity == "flops" else (f"{name} bandwidth", "B/s")
-            )
-            ceilings.setdefault(title, []).append(
-                f"{format_rate(entry['value'], unit)} {entry['kind']}"
-            )
+    for entry in entries:
+        name = entry["name"]
+        if entry["quantity"] == "bandwidth":
+            title = f"{name} bandwidth"
+            unit = "B/s"
+        elif entry["quantity"] == "flops" and name in dtypes:
+            title = f"{name} peak"
+            unit = "FLOP/s"
+        else:
+            continue
+        ceilings.setdefault(title, []).append(
+            f"{format_rate(entry['value'], unit)} {entry['kind']}"
+        )
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
@@ -220,12 +227,9 @@ def _options(records: Sequence[Record]) -> list[Column]:
         }
         return len(shown) > 1
 
-    telling = {
-        name
-        for record in records
-        for name in record.options
-        if name != "process" and differs(record, name)
-    }
+    telling = set()
+    for record in records:
+        telling |= {name for name in record.options if name != "process" and differs(record, name)}
     cells = [
         ", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling)
         for r in records
@@ -236,7 +240,7 @@ def _options(records: Sequence[Record]) -> list[Column]:
 def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
     scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
-    phases = dict.fromkeys(name for record in records for name in record.phases_s)
+    phases = dict.fromkeys(chain.from_iterable(record.phases_s for record in records))
     has_one_provider = len({record.provider for record in records}) == 1
 
     def words(title: str, cell: Callable[[Record], str], **layout: Any) -> Column:
@@ -312,27 +316,15 @@ def table_rows(
 
 
 def _all_columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
-    op, case, dtype, provider, fill, *rest, _, _ = _columns(
-        records, scores
-    )  # without `first call` and `n`
+    columns = _columns(records, scores)[:-2]  # without `first call` and `n`
     options = [
         ", ".join(f"{name} {value}" for name, value in record.options.items()) for record in records
     ]
     status = Column("status", [record.status for record in records])
     reason = Column("reason", [record.reason or "" for record in records])
     flags = Column("flags", list(map(_flags, records)))
-    return [
-        op,
-        case,
-        dtype,
-        provider,
-        fill,
-        Column("options", options),
-        status,
-        reason,
-        *rest,
-        flags,
-    ]
+    # The first five are op, case, dtype, provider and fill.
+    return [*columns[:5], Column("options", options), status, reason, *columns[5:], flags]
 
 
 def _lost_to_host(record: Record) -> str:

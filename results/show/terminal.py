@@ -20,8 +20,13 @@ from results.show.spelling import REMOVED, did_you_mean
 if TYPE_CHECKING:
     from rich.console import Console
 
-OK, WRONG_RESULT, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes of all commands; 130 is 128 plus the number of SIGINT, as in shells."""
+# Exit codes of all commands.
+OK = 0
+WRONG_RESULT = 1
+USAGE = 2
+NO_DEVICE = 3
+INTERRUPTED = 130
+"""128 plus the number of SIGINT, as in shells."""
 
 TABLE_FORMATS = ("table", "json", "csv", "md")
 """Formats of `results.show.grid.Table`, which takes longer to import."""
@@ -214,7 +219,9 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # An abbreviation would break with the next option of the same start.
-        super().__init__(*args, **{"formatter_class": _Help, "allow_abbrev": False, **options})
+        options.setdefault("allow_abbrev", False)
+        options.setdefault("formatter_class", _Help)
+        super().__init__(*args, **options)
         # Else argparse takes `-7e9` and `-3%` for options.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         self.late_help: dict[str, Callable[[], str]] = {}

@@ -25,10 +25,18 @@ class Word:
 
 
 _TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-FLAGS, COLUMNS, ROWS, VERDICTS, BOUNDS, TERMS = (
-    {name: Word(kind, **texts) for name, texts in _TEXTS[kind].items()}
-    for kind in ("flag", "column", "row", "verdict", "bound", "term")
-)
+
+
+def _words(kind: str) -> dict[str, Word]:
+    return {name: Word(kind, **texts) for name, texts in _TEXTS[kind].items()}
+
+
+FLAGS = _words("flag")
+COLUMNS = _words("column")
+ROWS = _words("row")
+VERDICTS = _words("verdict")
+BOUNDS = _words("bound")
+TERMS = _words("term")
 
 TUNING = "NVIDIA, CUDA C++ Best Practices Guide; kernels/README.md"
 
@@ -42,10 +50,10 @@ TRIED = {
 }
 """Common remedies for a kernel far from its limiting ceiling."""
 
-NEAR_PCT, FAR_PCT = 80.0, 30.0
-"""Percent of the ceiling: little can be gained above the first; below the second, something else
-limits.
-"""
+NEAR_PCT = 80.0
+"""Percent of the ceiling above which little can be gained."""
+FAR_PCT = 30.0
+"""Percent of the ceiling below which something else limits."""
 
 
 def lines_about(bound: str, share_pct: float) -> list[str]:

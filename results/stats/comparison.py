@@ -47,7 +47,10 @@ MAX_LOG = 700.0
 
 MORE_SAMPLES = "more samples may decide"
 
-FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
+FASTER = "FASTER"
+SLOWER = "SLOWER"
+SAME = "SAME"
+UNSURE = "UNSURE"
 
 
 @dataclass(frozen=True)
@@ -106,20 +109,19 @@ def judged(
     reason = _reason(*ends, margin, remedy) + note
     p_value = _p_value(center, low, high, degrees, math.log1p(margin), halves_in_ranks)
     compared = Comparison(
-        math.exp(center),
-        ends,
-        verdict_of(*ends, margin, count),
-        reason,
-        count,
-        margin,
-        p_value,
-        drift,
-        degrees,
+        ratio=math.exp(center),
+        ci95=ends,
+        verdict=verdict_of(*ends, margin, count),
+        reason=reason,
+        pairs=count,
+        margin=margin,
+        p_value=p_value,
+        drift=drift,
+        degrees=degrees,
     )
     if count < MIN_PAIRS:
-        return replace(compared, reason="").unsure(
-            f"only {count} {unit}{'s' * (count != 1)} of at least {MIN_PAIRS}"
-        )
+        units = unit if count == 1 else f"{unit}s"
+        return replace(compared, reason="").unsure(f"only {count} {units} of at least {MIN_PAIRS}")
     if is_too_narrow and not is_beyond_disturbance(ends, margin):
         return compared.unsure(
             f"; the interval is too narrow: {count} {unit}s that resemble their neighbors are too "
@@ -136,9 +138,8 @@ def _p_value(
     """Return `Comparison.p_value`; for heavy tails, the samples between center and margin count
     too.
     """
-    distance, half = (
-        (center - margin, center - low) if center > 0 else (-margin - center, high - center)
-    )
+    distance = abs(center) - margin
+    half = center - low if center > 0 else high - center
     if distance <= 0:
         return 1.0
     from scipy.special import stdtr

@@ -115,19 +115,20 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
     """
     import numpy as np
 
-    values, count, factor = np.asarray(samples, dtype=np.float64), len(samples), 1.0
+    values = np.asarray(samples, dtype=np.float64)
+    count = len(samples)
+    factor = 1.0
     if count >= MIN_FOR_CORRELATION:
         # Mean of ranking equal samples from the first and from the last.
         first = _centered_ranks(values)
-        ways = first, first if len(set(samples)) == count else _centered_ranks(values[::-1])[::-1]
-        factor = max(MIN_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
+        last = first if len(set(samples)) == count else _centered_ranks(values[::-1])[::-1]
+        factor = max(MIN_VARIANCE, _factor_by_neighbors((first + last) / 2))
         # Block length: three times the cube root of the count, the order of Hall, Horowitz and
         # Jing, Biometrika 82 (1995) 561, but at least ten blocks.
         block = min(round(3 * math.cbrt(count)), count // 10)
         if block > 2:
-            factor = max(
-                factor, _variance_of_sum((np.sign(ways[0]) + np.sign(ways[1])) / 2, block) / count
-            )
+            variance = _variance_of_sum((np.sign(first) + np.sign(last)) / 2, block)
+            factor = max(factor, variance / count)
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
     half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
@@ -151,7 +152,8 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
     """
     import numpy as np
 
-    count, squares = len(ranks), float(ranks @ ranks)
+    count = len(ranks)
+    squares = float(ranks @ ranks)
     if not squares:
         return 1.0
     correlation = float(ranks[1:] @ ranks[:-1]) / squares
@@ -240,14 +242,16 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
     if len(values) < 2 * least:
         return None
     split = _best_split(values, least)
-    low, high = float(np.median(values[:split])), float(np.median(values[split:]))
+    low = float(np.median(values[:split]))
+    high = float(np.median(values[split:]))
     gap = high - low
     if gap <= MODE_GAP * low:
         return None
 
     centers = np.array([low, high, *(low + gap * part for part in (0.35, 0.425, 0.5, 0.575, 0.65))])
     near = np.searchsorted(values, centers + gap / 6) - np.searchsorted(values, centers - gap / 6)
-    peak, valley = int(near[:2].min()), int(near[2:].min())
+    peak = int(near[:2].min())
+    valley = int(near[2:].min())
     if valley > VALLEY_DEPTH * peak or peak - valley <= VALLEY_DEVIATES * math.sqrt(peak + valley):
         return None
     # The split has the minimum fractions even without a valley: count the samples beyond the
@@ -296,7 +300,8 @@ def drift(samples_s: Sequence[float]) -> float | None:
     if third < 3:
         return None
     values = np.asarray(samples_s, dtype=np.float64)
-    first, last = float(np.median(values[:third])), float(np.median(values[-third:]))
+    first = float(np.median(values[:third]))
+    last = float(np.median(values[-third:]))
     # Without the trend, which is not noise of the thirds.
     flat = values - (last - first) * np.arange(len(values)) / (len(values) - third)
     intervals = [interval_of_median(part.tolist()) for part in (flat[:third], flat[-third:])]

@@ -51,7 +51,8 @@ class Repeats(NamedTuple):
 
     @classmethod
     def of(cls, groups: Iterable[Sequence[float]]) -> Repeats:
-        squares, degrees = 0.0, 0
+        squares = 0.0
+        degrees = 0
         for logs in groups:
             mean = math.fsum(logs) / len(logs)
             squares += math.fsum((value - mean) ** 2 for value in logs)

@@ -81,15 +81,13 @@ def compare_pairs(
     ]
     interval = interval_of_median(ratios, widening)
     return judged(
-        *(
-            interval.center,
-            interval.low,
-            interval.high,
-            interval.degrees,
-            len(ratios),
-            margin,
-            unit,
-        ),
+        center=interval.center,
+        low=interval.low,
+        high=interval.high,
+        degrees=interval.degrees,
+        count=len(ratios),
+        margin=margin,
+        unit=unit,
         is_too_narrow=interval.share_needed > 1 and len(ratios) >= MIN_FOR_CORRELATION,
         halves_in_ranks=_halves_in_ranks(ratios, interval, math.log1p(margin)),
     )
@@ -201,12 +199,18 @@ def compare_sides(
     if spread and between:
         half = (below + above) / 2
         degrees = (half**2 + between**2) ** 2 / (half**4 / degrees + between**4 / spread.degrees)
-        below, above = math.hypot(below, between), math.hypot(above, between)
+        below = math.hypot(below, between)
+        above = math.hypot(above, between)
     center = candidate.center - baseline.center
     samples = min(baseline.samples, candidate.samples)
     remedy = MORE_RUNS if between > (below + above) / 2 * MIN_SPREAD_SHARE else MORE_SAMPLES
     compared = judged(
-        *(center, center - below, center + above, degrees, samples, margin),
+        center=center,
+        low=center - below,
+        high=center + above,
+        degrees=degrees,
+        count=samples,
+        margin=margin,
         drift=between,
         remedy=remedy,
     )

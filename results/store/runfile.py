@@ -161,9 +161,8 @@ def _object(raw: bytes, kind: str) -> dict[str, Any]:
     try:
         try:
             data = msgspec.json.decode(raw)
-        except (
-            msgspec.DecodeError
-        ):  # a lone surrogate, or not JSON, for which `json` has the better message
+        except msgspec.DecodeError:
+            # A lone surrogate, or not JSON, for which `json` has the better message.
             data = DECODER.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({getattr(error, 'msg', error)})") from None
@@ -247,8 +246,10 @@ class RunWriter:
     """Appends records to a new run file."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._is_new = path, not path.exists()
-        self._descriptor, cause = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), None
+        self.path = path
+        self._is_new = not path.exists()
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        cause = None
         try:
             lock_file(self._descriptor)
             if os.fstat(self._descriptor).st_size:
@@ -305,9 +306,8 @@ class RunWriter:
         """
         if self._descriptor < 0:
             raise StoreError(f"cannot write {self.path}: the run is closed")
-        size_before = os.fstat(
-            self._descriptor
-        ).st_size  # an interrupted write may have added a line
+        # An interrupted write may have added a line.
+        size_before = os.fstat(self._descriptor).st_size
         try:
             rest = memoryview(encode_line(line))
             while rest:  # once, except on a disk that is nearly full
@@ -333,7 +333,8 @@ class RunWriter:
 
     def close(self) -> None:
         if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
+            descriptor = self._descriptor
+            self._descriptor = -1  # closed, even if `os.close` raises
             os.close(descriptor)
 
     def __enter__(self) -> Self:

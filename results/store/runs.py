@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from results.store.runfile import (
@@ -64,7 +65,10 @@ def list_runs(directory: Path | None = None, counts_records: bool = True) -> lis
 def _run_files(directory: Path) -> list[Path]:
     try:
         inside = sorted(directory.iterdir())
-        nested = [path for folder in inside if folder.is_dir() for path in sorted(folder.iterdir())]
+        nested: list[Path] = []
+        for folder in inside:
+            if folder.is_dir():
+                nested += sorted(folder.iterdir())
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -128,7 +132,7 @@ def find_run(
         raise RunNotFoundError(
             f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path"
         )
-    known = [known for run in runs for known in _names(run)]
+    known = list(chain.from_iterable(map(_names, runs)))
     near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [
         run.path.stem for run in runs[:MAX_LISTED]
     ]
