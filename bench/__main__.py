@@ -13,7 +13,7 @@ from bench.harness.cli.main import main as op_main
 from bench.harness.op import Op
 from bench.harness.op_file import Catalog, module_of, options_of, own_file, read_catalog
 from results.show.grid import Column, print_grid
-from results.show.spelling import REMOVED, did_you_mean, known_as
+from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import Parser, print_out, say
 
 COMMANDS = {
@@ -150,8 +150,6 @@ def main(argv: Sequence[str] | None = None, others: Iterable[str] = ()) -> int:
     if not names_command:
         known = [*COMMANDS, *found.families, *found.commands, *others]
         known += [op.name for ops in found.families.values() for op in ops]
-        if chosen in REMOVED:
-            parser.error(f"'{chosen}' was removed: {REMOVED[chosen]}")
         from results.show.words import TERMS
 
         term = known_as(chosen, TERMS)

@@ -1,4 +1,4 @@
-"""Spellings, suggestions, removed names, and options from Python calls."""
+"""Spellings, suggestions, and options from Python calls."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-
-REMOVED: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("removed.toml").read_text(encoding="utf-8")
-)
-"""Removed commands, options and values, each with its replacement."""
-
 
 SYNONYMS: dict[str, list[str]] = tomllib.loads(
     Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from results.show.spelling import REMOVED, did_you_mean
+from results.show.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -258,10 +258,6 @@ class Parser(argparse.ArgumentParser):
         options_found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-            command = self.prog.rpartition(" ")[2]
-            for word in options:
-                if replacement := REMOVED.get(word) or REMOVED.get(f"{command} {word}"):
-                    self.error(f"{word} was removed: {replacement}")
             known = [word for word in self._option_string_actions if word.startswith("--")]
             hints = [did_you_mean(word, known, 1) for word in options]
             self.error(
@@ -270,11 +266,9 @@ class Parser(argparse.ArgumentParser):
         return options_found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Suggest the replacement of a removed command or value, or the nearest."""
+        """Suggest the nearest command or value."""
         if action.choices is not None and value not in action.choices:
             named = None if isinstance(action, argparse._SubParsersAction) else action
-            if value in REMOVED:
-                raise argparse.ArgumentError(named, f"'{value}' was removed: {REMOVED[value]}")
             if hint := did_you_mean(value, action.choices):
                 raise argparse.ArgumentError(
                     named, f"unknown {'value' if named else 'command'} '{value}'; {hint}"

@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, ParamSpec, cast, get_args, get_type_hints
 
-from results.show.spelling import REMOVED, did_you_mean, known_as
+from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import one_line
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer
@@ -246,8 +246,6 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
     for key in given:
         if key not in known:
             name = f"--{key.replace('_', '-')}"
-            if name in REMOVED:
-                raise ConfigError(f"{name} was removed: {REMOVED[name]}")
             hint = did_you_mean(key, known, 1)
             raise ConfigError(f"unrecognized arguments: {name}{'; ' * bool(hint)}{hint}")
     is_given = {

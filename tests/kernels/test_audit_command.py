@@ -147,7 +147,7 @@ MISTAKES = {
     "nothing left": (["matmul/v4", "--arch", "sm_80"], "no kernel matches all of matmul/v4, sm_80"),
     "two kinds": (["gelu", COPY], "samples_audit.py:masked_copy, remove other names"),
     "option of files": (["gelu", "--elements", "8"], "--elements requires your own kernel"),
-    "removed option": (["gelu", "--check"], "--check was removed: "),
+    "unknown option": (["gelu", "--check"], "unrecognized arguments: --check"),
     "warps": ([COPY, *KNOWN, "--num-warps", "64"], "expected 1, 2, 4, 8, 16 or 32 warps, got '64'"),
     "empty list": (
         ["copy", "--arch", ""],

@@ -59,11 +59,9 @@ def test_invalid_margin_is_rejected(capsys, margin):
     )
 
 
-def test_unknown_modes_and_removed_options_are_refused(capsys):
+def test_unknown_modes_and_options_are_refused(capsys):
     assert "invalid choice: 'date' (choose from" in refused(capsys, "a", "b", "--by", "date")
-    message = (
-        "--metric was removed: results compare prints the MFU of both sides if the peak is known"
-    )
+    message = "unrecognized arguments: --metric mfu"
     assert message in refused(capsys, "a", "b", "--metric", "mfu")
 
 

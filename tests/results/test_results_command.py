@@ -116,14 +116,6 @@ def test_export_to_parquet(saved, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_removed_export_names_its_replacement(saved, capsys):
-    with pytest.raises(SystemExit) as leaving:
-        main(["export", "latest", "--format", "pytest-benchmark"])
-    err = capsys.readouterr().err
-    assert (leaving.value.code, err.count("\n")) == (2, 1)
-    assert "'pytest-benchmark' was removed: choose json" in err
-
-
 def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):
     with saved.open("ab") as file:
         file.write(b'{"kind": "rec')

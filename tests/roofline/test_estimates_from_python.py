@@ -94,11 +94,6 @@ def test_every_estimate_is_listed_and_says_its_options():
         ),
         (lambda: roofline.estimate.params(bogus=1), roofline.ConfigError, "--bogus"),
         (
-            lambda: roofline.estimate.flops(recompute="full"),
-            roofline.ConfigError,
-            "--recompute was removed",
-        ),
-        (
             lambda: roofline.estimate.train(tokens=True),
             roofline.ConfigError,
             "'True' is not a number",

@@ -16,7 +16,7 @@ from bench.harness.data.inputs import FILLS
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op import UsageError as UsageError
 from bench.harness.op_file import command_of, own_families, own_file
-from results.show.spelling import REMOVED, did_you_mean, known_as
+from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, TABLE_FORMATS, Parser
 from roofline.work import DTYPE_BITS, dtype_named
 
@@ -80,8 +80,6 @@ def number(minimum: float, maximum: float, what: str, kind: type = float) -> Cal
 
 def device_name(text: str) -> str:
     """Return a device's name in torch's spelling."""
-    if text == "mps":
-        raise argparse.ArgumentTypeError(f"'mps' was removed: {REMOVED['mps']}")
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
         raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda or cuda:N")
     return text

@@ -172,15 +172,6 @@ def test_an_unknown_option_suggests_the_nearest_option(capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "instead"), [("--theme dark", "roofline plot"), ("--recalibrate", "bench calibrate")]
-)
-def test_a_removed_option_names_its_replacement(words, instead, capsys):
-    with pytest.raises(SystemExit):
-        parser("matmul").parse_args(words.split())
-    assert f"was removed: python -m {instead}" in capsys.readouterr().err
-
-
 def test_output_suffix_decides_between_run_file_and_plot():
     args = parser("matmul").parse_args(["-o", "runs.jsonl"])
     assert (args.output, args.plot) == (Path("runs.jsonl"), None)

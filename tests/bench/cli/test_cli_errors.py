@@ -58,10 +58,6 @@ NAMES = [
     ("matmul --gpu h100-sxm", "--gpu h100-sxm"),
     ("matmul --layout xx", "unknown layout 'xx'; choose from nn, nt, tn"),
     ("matmul --device tpu", "argument --device: unknown device 'tpu'; write cpu, cuda or cuda:N"),
-    (
-        "matmul --device mps",
-        "argument --device: 'mps' was removed: Apple GPUs are no longer measured; use cpu",
-    ),
     ("matmul --format xml", "argument --format: invalid choice: 'xml'"),
     ("matmul --fill ones", "argument --fill: invalid choice: 'ones'"),
     ("matmul --cache hot", "argument --cache: invalid choice: 'hot'"),
