@@ -108,10 +108,6 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(LATE[name]), name)
     if name in FAMILIES:
         return importlib.import_module(f"bench.{name}")
-    if name == "perf_report":
-        raise AttributeError(
-            "bench.perf_report was removed: bench.sweep measures functions over shapes and dtypes"
-        )
     raise AttributeError(f"module 'bench' has no attribute '{name}'")
 
 

@@ -53,7 +53,6 @@ FOLDERS = {
     ),
     "roofline.accounting": ("config", ""),
     "results": (
-        "checked",
         "record",
         "store",
         "stats",

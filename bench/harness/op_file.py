@@ -81,7 +81,7 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
         raise OpFileError(error_text(error, path)) from None
     ops, options = getattr(module, "OPS", ()), getattr(module, "OPTIONS", ())
     if not ops:
-        raise OpFileError("it has no OPS and no SCENARIO")
+        raise OpFileError("it has no OPS and no LISTED")
     if not (isinstance(ops, tuple) and all(isinstance(op, Op) for op in ops)):
         raise OpFileError("its OPS must be a tuple of Op")
     if not all(isinstance(option, Option) for option in options):

@@ -54,7 +54,7 @@ def test_a_new_op_is_listed_and_unfinished_files_are_noted(repository):
     assert "bench.matmul" in out
     notes = dict(re.findall(r"^note: bench/(\w+)\.py is left out: (.+)$", err, re.MULTILINE))
     assert len(err.splitlines()) == len(notes) == len(UNFINISHED)
-    assert notes["empty"] == "it has no OPS and no SCENARIO"
+    assert notes["empty"] == "it has no OPS and no LISTED"
     assert notes["half"] == "NameError: name 'undefined' is not defined (line 3)"
     assert "SyntaxError" in notes["broken"]
     assert "line 3" in notes["broken"]

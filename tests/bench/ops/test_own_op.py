@@ -172,7 +172,7 @@ def test_options_of_an_op_file_are_options_of_compare(tmp_path, runs, capsys):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it has no OPS and no SCENARIO"),
+        ("", "it has no OPS and no LISTED"),
         ("OPS = (undefined,)", "NameError: name 'undefined' is not defined (line 1)"),
         (
             SCALED_COPY.replace('name="scaled-copy",', 'name="scaled-copy", units="tensor",'),
