@@ -29,9 +29,10 @@ from results.show.terminal import (
     fail,
     prepare_streams,
     print_out,
+    reason_of,
     say,
 )
-from results.store.runfile import Run, StoreError, load_run, reason_of, runs_directory, write_output
+from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
 from results.store.runs import list_runs
 
 SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")

@@ -21,17 +21,25 @@ from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import Record, RowKey
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
+from results.show.table import format_half_width
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
 from results.show.units import (
     ABSENT,
     PREFIXES,
     TIME_UNITS,
-    format_half_width,
     format_percent,
     format_rate,
     format_time,
 )
-from results.stats.comparison import FASTER, MIN_PAIRS, SLOWER, UNKNOWN, Comparison, with_holm
+from results.stats.comparison import (
+    DEFAULT_MARGIN,
+    FASTER,
+    MIN_PAIRS,
+    SLOWER,
+    UNKNOWN,
+    Comparison,
+    with_holm,
+)
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
@@ -81,7 +89,7 @@ def add_options(parser: Parser, run_help: str) -> None:
     parser.add_argument(
         "--against", metavar="RUN", help=f"also compare each run with this one: {run_help}"
     )
-    add_margin(parser)
+    add_margin(parser, DEFAULT_MARGIN)
     add_format(parser)
     add_picture(parser)
 

@@ -230,7 +230,7 @@ def test_a_wheel_saves_runs_in_the_data_directory_of_the_user(site, elsewhere):
 
 COMMANDS = {
     "roofmark --version": f"roofmark {bench.__version__}",
-    "roofmark gpus h100-sxm": "dense peak",
+    "roofmark gpus h100-sxm": "NVIDIA H100 SXM5",
     "roofmark estimate params --model gpt2": "124",
     "roofmark plot --gpu h100-sxm -o h100.png": "",
     "roofmark list": "bench.matmul",

@@ -74,7 +74,7 @@ def add_options(parser: Parser, run_help: str) -> None:
     text = "baseline for --by provider or version (default: torch, else the first)"
     parser.add_argument("--baseline", metavar="PROVIDER", help=text)
     add_selection(parser, "with `latest`: the newest run")
-    add_margin(parser)
+    add_margin(parser, DEFAULT_MARGIN)
     parser.set_defaults(margin=None)  # a saved comparison has its own
     advanced = parser.group(ADVANCED)
     text = """assumed difference between two runs of the same code (default: estimated from the runs

@@ -20,7 +20,8 @@ from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
 from results.fleet.causes import DATA
-from results.store.runfile import SUFFIX, StoreError, reason_of
+from results.show.terminal import reason_of
+from results.store.runfile import SUFFIX, StoreError
 
 OPS = {
     "matmul": ("tensor", "sm_clock_hz"),

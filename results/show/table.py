@@ -16,13 +16,14 @@ from results.show.rows import COLUMNS, Report, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.show.units import (
     ABSENT,
-    format_half_width,
     format_number,
     format_percent,
     format_rate,
     format_share,
     format_time,
+    format_uncertainty,
 )
+from results.stats.samples import half_width
 from roofline.model import judged
 
 if TYPE_CHECKING:
@@ -50,6 +51,15 @@ ALWAYS = {
 
 NOTHING = {ABSENT, "0", "0%"}
 """Cells without a value."""
+
+
+def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
+    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one
+    is None.
+    """
+    if interval is None or center is None:
+        return ABSENT
+    return format_uncertainty(half_width(interval, center))
 
 
 def table_of_run(

@@ -62,6 +62,10 @@ def printable(text: object) -> str:
     )
 
 
+def reason_of(error: OSError) -> str:
+    return error.strerror or os.strerror(error.errno or 0)
+
+
 def one_line(text: str, longest: int = 48) -> str:
     """Return `text` in one line without control characters, with at most `longest` characters."""
     spaced = "".join(" " if character.isspace() else character for character in text)
@@ -100,8 +104,6 @@ def print_out(text: str, kept: str = "") -> None:
     except OutputError as error:
         raise OutputError(f"{error}{kept}") from None
     except OSError as error:
-        from results.store.runfile import reason_of
-
         _discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             raise OutputError(f"cannot write the output: {reason_of(error)}{kept}") from None
@@ -312,16 +314,12 @@ def add_format(parser: Parser) -> None:
     )
 
 
-def add_margin(parser: argparse._ActionsContainer) -> None:
-    from results.stats.comparison import DEFAULT_MARGIN
-
+def add_margin(parser: argparse._ActionsContainer, default: float) -> None:
     text = (
         f"ignore differences in time up to this fraction, such as 0.02 or 2%% (default: "
-        f"{100 * DEFAULT_MARGIN:g}%%)"
+        f"{100 * default:g}%%)"
     )
-    parser.add_argument(
-        "--margin", type=margin, default=DEFAULT_MARGIN, metavar="FRACTION", help=text
-    )
+    parser.add_argument("--margin", type=margin, default=default, metavar="FRACTION", help=text)
 
 
 def table_console(file: TextIO) -> Console:
@@ -340,8 +338,6 @@ def drawn(draw: Callable[[Console], object]) -> str:
         with console.capture() as captured:
             draw(console)
     except OSError as error:
-        from results.store.runfile import reason_of
-
         raise OutputError(f"cannot write the output: {reason_of(error)}") from None
     return as_typed(captured.get())
 

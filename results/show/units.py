@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from results.stats.samples import half_width
-
 ABSENT = "-"
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -60,15 +58,6 @@ def format_percent(value: float | None) -> str:
 
 def format_share(value: float | None) -> str:
     return format_percent(None if value is None else 100 * value)
-
-
-def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
-    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one
-    is None.
-    """
-    if interval is None or center is None:
-        return ABSENT
-    return format_uncertainty(half_width(interval, center))
 
 
 def format_uncertainty(share: float) -> str:

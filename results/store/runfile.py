@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NoReturn, Self
 import msgspec
 
 from results.record import Environment, Record, RecordError
+from results.show.terminal import reason_of
 
 
 def _refuse_constant(literal: str) -> NoReturn:
@@ -141,10 +142,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise RunFileError(f"cannot read {path}: {reason_of(error)}") from None
-
-
-def reason_of(error: OSError) -> str:
-    return error.strerror or os.strerror(error.errno or 0)
 
 
 def _environment(path: Path, file: BinaryIO) -> Environment:

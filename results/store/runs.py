@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
+from results.show.terminal import reason_of
 from results.store.runfile import (
     RUN_ID,
     SUFFIX,
     RunFileError,
     StoreError,
     read_head,
-    reason_of,
     runs_directory,
 )
 

@@ -22,9 +22,9 @@ from results.compare.sides import CompareOptions
 from results.record import Environment, Record
 from results.show.picture import on_dark
 from results.show.table import describe, table_rows
-from results.show.terminal import install_command, one_line
+from results.show.terminal import install_command, one_line, reason_of
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
-from results.store.runfile import Run, StoreError, load_run, reason_of
+from results.store.runfile import Run, StoreError, load_run
 from roofline.picture.interactive import modules_figure, not_drawn, roofline_figure
 from roofline.picture.scene import PlotError, Scene
 from roofline.picture.texts import caption, title_lines

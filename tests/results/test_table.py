@@ -7,10 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import header_lines, render_table
+from results.show.table import format_half_width, header_lines, render_table
 from results.show.terminal import table_console
 from results.show.units import (
-    format_half_width,
     format_number,
     format_percent,
     format_rate,

@@ -13,7 +13,7 @@ from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, c
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
 from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, add_margin, print_out, say
-from results.stats.comparison import MAX_ROUNDS, MIN_PAIRS
+from results.stats.comparison import DEFAULT_MARGIN, MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
     from bench.harness.compare.turns import ComparePolicy
@@ -104,7 +104,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     )
     add(parser, "--budget")
     advanced = parser.group(ADVANCED)
-    add_margin(advanced)
+    add_margin(advanced, DEFAULT_MARGIN)
     advanced.add_argument(
         "--rounds",
         metavar="N",
