@@ -84,20 +84,20 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
         raise ValueError(f"expected positive times of at least {MIN_SIZES} sizes")
     import numpy as np
 
-    moved, times = (
-        np.asarray(sizes_bytes, dtype=float) * bus_factor(op, ranks),
-        np.asarray(times_s, dtype=float),
-    )
+    moved = np.asarray(sizes_bytes, dtype=float) * bus_factor(op, ranks)
+    times = np.asarray(times_s, dtype=float)
     fitted = times
     for _ in range(REWEIGHTINGS):
         weights = fitted**-2
-        mean_x, mean_t = np.average(moved, weights=weights), np.average(times, weights=weights)
+        mean_x = np.average(moved, weights=weights)
+        mean_t = np.average(times, weights=weights)
         squares = squares_x = float(weights @ (moved - mean_x) ** 2)
         slope = float(weights @ ((moved - mean_x) * (times - mean_t))) / squares_x
         free_latency_s = latency_s = float(mean_t - slope * mean_x)
         if latency_s < 0:
             squares = float(weights @ moved**2)
-            latency_s, slope = 0.0, float(weights @ (moved * times)) / squares
+            latency_s = 0.0
+            slope = float(weights @ (moved * times)) / squares
         if slope <= 0:
             raise ValueError(f"times of {op} do not grow with the size")
         fitted = latency_s + slope * moved

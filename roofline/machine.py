@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
@@ -283,9 +284,8 @@ def machines_of(
     machines = {}
     for slug in dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus)):
         own = [known for known in newest_last if known.slug == slug]
-        machines[slug] = replace(
-            own[0].with_entries(e for known in own for e in known.entries), note=own[-1].note
-        )
+        entries = chain.from_iterable(known.entries for known in own)
+        machines[slug] = replace(own[0].with_entries(entries), note=own[-1].note)
     return machines
 
 

@@ -186,11 +186,9 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
     """
     if record.flops is None or record.bytes_read is None:
         return None
-    (peak, _), launch, written = (
-        peak_of(record, machine),
-        machine.fastest("launch"),
-        record.bytes_written or 0,
-    )
+    peak, _ = peak_of(record, machine)
+    launch = machine.fastest("launch")
+    written = record.bytes_written or 0
     bandwidth = machine.bandwidth_for(record.bytes_read, written)
     if peak is None or bandwidth is None:
         return None
@@ -201,12 +199,10 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
 
 
 def judge(record: Record, machine: Machine) -> Judgment:
-    flops, read, written, time_s = (
-        record.flops,
-        record.bytes_read,
-        record.bytes_written or 0,
-        record.median_s,
-    )
+    flops = record.flops
+    read = record.bytes_read
+    written = record.bytes_written or 0
+    time_s = record.median_s
     values = _transfer(record)
     if flops is not None and read is not None:
         values["intensity"] = intensity(flops, read + written)
@@ -221,23 +217,24 @@ def judge(record: Record, machine: Machine) -> Judgment:
             if flops and record.hardware_flops:
                 values["hfu"] = mfu(record.hardware_flops / time_s, dense.value)
     if read is not None:
-        bytes_per_s, mix = (read + written) / time_s, machine.mix(read, written)
+        bytes_per_s = (read + written) / time_s
+        mix = machine.mix(read, written)
         values["bytes_per_s"] = bytes_per_s
         if bandwidth := machine.bandwidth_for(read, written):
             values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
         if mix:
             values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}
     if flops is not None and read is not None:
-        (peak, units), limits = peak_of(record, machine), limits_s(record, machine)
+        peak, units = peak_of(record, machine)
+        limits = limits_s(record, machine)
         if peak and bandwidth and limits:
             values |= {"peak_units": units, "bound": bound(*limits)}
             values["roofline_pct"] = roofline_pct(
                 time_s, flops, read + written, peak.value, bandwidth.value
             )
             values["held_back_by"] = OTHER_CAUSES if max(limits) < FAR_BELOW * time_s else None
-        measured = (machine.vector_peak if units == "vector" else machine.peak)(
-            record.dtype, ["measured"]
-        )
+        peak_in = machine.vector_peak if units == "vector" else machine.peak
+        measured = peak_in(record.dtype, ["measured"])
         values["measured_pct"] = measured_pct(
             time_s, flops, read + written, measured or peak, mix or bandwidth
         )
@@ -246,7 +243,8 @@ def judge(record: Record, machine: Machine) -> Judgment:
 
 def _transfer(record: Record) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    time_s, shape = record.median_s, record.shape
+    time_s = record.median_s
+    shape = record.shape
     if record.status != "ok" or not time_s:
         return {}
     if record.link_bytes_per_s and "bytes" in shape:

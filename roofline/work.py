@@ -6,27 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DTYPE_BITS = {
-    **{
-        "fp64": 64,
-        "fp32": 32,
-        "tf32": 32,
-        "fp16": 16,
-        "bf16": 16,
-        "fp8e4m3": 8,
-        "fp8e5m2": 8,
-        "int8": 8,
-        "nvfp4": 4,
-    },
-    **{
-        "int32": 32,
-        "int64": 64,
-        "int16": 16,
-        "uint8": 8,
-        "uint16": 16,
-        "uint32": 32,
-        "uint64": 64,
-        "bool": 8,
-    },
+    "fp64": 64,
+    "fp32": 32,
+    "tf32": 32,
+    "fp16": 16,
+    "bf16": 16,
+    "fp8e4m3": 8,
+    "fp8e5m2": 8,
+    "int8": 8,
+    "nvfp4": 4,
+    "int32": 32,
+    "int64": 64,
+    "int16": 16,
+    "uint8": 8,
+    "uint16": 16,
+    "uint32": 32,
+    "uint64": 64,
+    "bool": 8,
 }
 """Bits of one element in memory, without the scale factors of block-scaled formats; tf32 is stored
 as fp32.
@@ -42,7 +38,8 @@ OTHER_NAMES = {
     **dict.fromkeys(("bfloat16", "bfp16"), "bf16"),
     **dict.fromkeys(("float8e4m3fn", "float8e4m3", "fp8e4m3fn", "e4m3"), "fp8e4m3"),
     **dict.fromkeys(("float8e5m2", "e5m2"), "fp8e5m2"),
-    **{"tfloat32": "tf32", "i8": "int8"},
+    "tfloat32": "tf32",
+    "i8": "int8",
 }
 """Other names of these dtypes, without `torch.` and underscores."""
 
@@ -53,8 +50,19 @@ OFFSET_BYTES = 4
 """Bytes of the end offset of a token group: int32, as in torch."""
 
 FLOPS_PER_ELEMENT = {
-    **{"add": 1, "mul": 1, "triad": 2, "relu": 1, "gelu": 20, "silu": 4, "swiglu": 5, "softmax": 5},
-    **{"rmsnorm": 4, "layernorm": 7, "residual-rmsnorm": 5, "sum": 1, "dot": 2},
+    "add": 1,
+    "mul": 1,
+    "triad": 2,
+    "relu": 1,
+    "gelu": 20,
+    "silu": 4,
+    "swiglu": 5,
+    "softmax": 5,
+    "rmsnorm": 4,
+    "layernorm": 7,
+    "residual-rmsnorm": 5,
+    "sum": 1,
+    "dot": 2,
 }
 """Additions, multiplications, divisions, negations, comparisons and exponentials count as 1; GELU,
 with the error function or the hyperbolic tangent, as 20."""
@@ -141,7 +149,8 @@ def grouped_matmul_work(tokens: Sequence[int], n: int, k: int, dtype: str) -> Wo
 
     Source: `matmul_work`, expert by expert.
     """
-    total, used = sum(tokens), sum(count > 0 for count in tokens)
+    total = sum(tokens)
+    used = sum(count > 0 for count in tokens)
     return Work(
         flops=2 * total * n * k,
         bytes_read=bytes_of(total * k + used * k * n, dtype) + OFFSET_BYTES * len(tokens),

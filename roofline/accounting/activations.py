@@ -109,7 +109,8 @@ def torch_kernels(
     `scaled_dot_product_attention`; torch 2.11 and
         2.13, `torch/_meta_registrations.py`. The modules of transformers, measured on a CPU.
     """
-    is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
+    is_cpu = device_type == "cpu"
+    is_mixed = recipe.name == "amp"
     size = recipe.activation_bytes
     kernels = Kernels(size, residual_bytes=4 if is_mixed else None, is_input_cast_apart=is_mixed)
     if is_eager:
@@ -147,7 +148,8 @@ def layer_activations(
     """
     if config.state:
         raise ConfigError(f"{config.name}: activations of state-space models are not supported")
-    kernels, tokens = kernels or Kernels(), sequence * batch
+    kernels = kernels or Kernels()
+    tokens = sequence * batch
     saved = {
         name: ceil(tokens * size / kernels.token_ways)
         for name, size in _norm_bytes(config, kernels).items()
@@ -163,7 +165,8 @@ def layer_activations(
 
 
 def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
-    count, width = config.norms_per_layer, config.width
+    count = config.norms_per_layer
+    width = config.width
     statistics = 2 if config.norm == "layer" else 1
     inputs = 2  # of attention and of the MLP
     if kernels.is_input_cast_apart:
@@ -182,10 +185,8 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
 def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
     """Key and value heads are replicated if there are fewer than devices, as in `state.shard`."""
     ways = kernels.tensor_parallel
-    heads, stored_heads = (
-        Fraction(config.heads, ways),
-        Fraction(config.kv_heads, min(ways, config.kv_heads)),
-    )
+    heads = Fraction(config.heads, ways)
+    stored_heads = Fraction(config.kv_heads, min(ways, config.kv_heads))
     if config.latent:
         stored_heads = heads
     key_heads = heads if kernels.is_key_expanded else stored_heads

@@ -161,10 +161,8 @@ def dense_model(parameters: float) -> ModelConfig:
         ("width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary"), 0
     )
     source = "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1"
-    name, whole = (
-        f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e"),
-        max(1, round(parameters)),
-    )
+    name = f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e")
+    whole = max(1, round(parameters))
     return ModelConfig(
         name=name,
         family="parameters",

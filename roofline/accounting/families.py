@@ -73,7 +73,8 @@ def _decoder(
     kv_heads: int | None = None,
     names: Mapping[str, str] = NAMES,
 ) -> dict[str, Any]:
-    width, heads = keys.whole(names["width"]), keys.whole(names["heads"])
+    width = keys.whole(names["width"])
+    heads = keys.whole(names["heads"])
     has_head_dim = keys.has(names["head_dim"])
     if not has_head_dim and width % heads:
         raise ConfigError(f"'{names['width']}' {width} is not a multiple of {heads} heads")
@@ -196,7 +197,8 @@ def _qwen_experts(keys: ConfigKeys, layers: int, shared_mlp_width: int = 0) -> d
     dense = keys.layer_indices("mlp_only_layers", layers)
     experts = _experts(
         keys,
-        *("num_experts", "num_local_experts"),
+        "num_experts",
+        "num_local_experts",
         mlp_width=keys.whole("moe_intermediate_size"),
         layers=sum((index + 1) % step == 0 and index not in dense for index in range(layers)),
         shared_mlp_width=shared_mlp_width,
@@ -310,7 +312,8 @@ def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
 
 def _llama4(keys: ConfigKeys) -> dict[str, Any]:
     values = _llama(keys)
-    layers, width = values["layers"], values["mlp_width"]
+    layers = values["layers"]
+    width = values["mlp_width"]
     step = keys.whole("interleave_moe_layer_step", default=1)
     sparse = (
         len(keys.layer_indices("moe_layers", layers)) if keys.has("moe_layers") else layers // step
@@ -339,16 +342,17 @@ def _falcon(keys: ConfigKeys) -> dict[str, Any]:
     """Falcon: one or two norms for parallel attention and MLP; one key/value head, or groups in
     newer models.
     """
-    is_new, is_parallel = (
-        keys.flag("new_decoder_architecture", False),
-        keys.flag("parallel_attn", True),
-    )
-    heads, is_shared = keys.whole("num_attention_heads"), keys.flag("multi_query", True)
+    is_new = keys.flag("new_decoder_architecture", False)
+    is_parallel = keys.flag("parallel_attn", True)
+    heads = keys.whole("num_attention_heads")
+    is_shared = keys.flag("multi_query", True)
     norms = (
         keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
     )
-    grouped = keys.whole("num_kv_heads", default=heads) if is_new else 1 if is_shared else heads
-    values = _decoder(keys, True, grouped, NAMES | {"head_dim": "", "ffn": "ffn_hidden_size"})
+    kv_heads = 1 if is_shared else heads
+    if is_new:
+        kv_heads = keys.whole("num_kv_heads", default=heads)
+    values = _decoder(keys, True, kv_heads, NAMES | {"head_dim": "", "ffn": "ffn_hidden_size"})
     return values | {
         "context": keys.whole("max_position_embeddings", default=2048),
         **_layer_norm(keys.flag("bias", False)),
@@ -383,7 +387,8 @@ def _mamba(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _mamba2(keys: ConfigKeys) -> dict[str, Any]:
-    heads, groups = keys.whole("num_heads"), keys.whole("n_groups")
+    heads = keys.whole("num_heads")
+    groups = keys.whole("n_groups")
     values = _state_space(
         keys, False, state_size=keys.whole("state_size"), heads=heads, groups=groups
     )

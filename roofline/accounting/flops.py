@@ -7,6 +7,7 @@ unless a convention includes them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ConfigError, ModelConfig
@@ -230,11 +231,12 @@ def _forward(
     if convention.name == "chinchilla":
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
-    lengths = [document or sequence, sequence % (document or sequence)]
-    core, rest = (
-        all_layers_core(config, n, n, convention.mask, convention.sees_masks) for n in lengths
+    core = partial(
+        all_layers_core, config, mask=convention.mask, sees_windows=convention.sees_masks
     )
-    products["attention_core"] = sequence // lengths[0] * core + rest
+    length = document or sequence
+    rest = sequence % length
+    products["attention_core"] = sequence // length * core(length, length) + core(rest, rest)
     return products
 
 
@@ -270,13 +272,16 @@ def all_layers_core(
     is_absorbed: bool = False,
 ) -> int:
     """Return `attention_core_flops` of all layers; `is_absorbed` as in `inference.decode_flops`."""
-    dims = (config.head_dim, config.value_dim)
+    query_key_dim = config.head_dim
+    value_dim = config.value_dim
     if is_absorbed and config.latent:
-        dims = (config.latent.kv_rank + config.latent.rope_dim, config.latent.kv_rank)
-    shape = (queries, keys, config.heads, *dims, mask)
+        query_key_dim = config.latent.kv_rank + config.latent.rope_dim
+        value_dim = config.latent.kv_rank
+    core = partial(
+        attention_core_flops, queries, keys, config.heads, query_key_dim, value_dim, mask
+    )
     windowed = config.windowed_layers if sees_windows else 0
-    full = (config.layers - windowed) * attention_core_flops(*shape)
-    return full + windowed * attention_core_flops(*shape, window=config.window)
+    return (config.layers - windowed) * core() + windowed * core(window=config.window)
 
 
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:

@@ -215,7 +215,8 @@ class Serving(NamedTuple):
             ends = [max(self.times(self.decode(seen))) for seen in (start, stop - 1)]
             return sum(ends) / 2 * (stop - start) if start < stop else 0.0
 
-        first, end = prompt + 1, prompt + tokens
+        first = prompt + 1
+        end = prompt + tokens
         full = min(max(self.config.window or first, first), end)
         seconds = 0.0
         for start, stop in pairwise((first, full, end)):

@@ -122,10 +122,14 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
             raise ConfigError(f"{name}={value!r:.60} is not an integer from 0 to 10^30")
     if not flops and not bytes:
         raise ConfigError("flops and bytes are both 0")
-    machine, dtype = find_gpu(gpu) if isinstance(gpu, str) else gpu, dtype_named(dtype)
-    flops, moved = int(flops), int(bytes)
-    peak, bandwidth = peak_of(machine, dtype), bandwidth_of(machine)
-    compute_s, memory_s = flops / peak, moved / bandwidth
+    machine = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    dtype = dtype_named(dtype)
+    flops = int(flops)
+    moved = int(bytes)
+    peak = peak_of(machine, dtype)
+    bandwidth = bandwidth_of(machine)
+    compute_s = flops / peak
+    memory_s = moved / bandwidth
     return Attainable(
         gpu=machine.slug,
         dtype=dtype,

@@ -129,7 +129,8 @@ def shown_in(value: Fraction, dtype: str) -> float | str:
     nearest = FORMATS[dtype].nearest(value)
     if nearest is not None:
         return float(nearest)
-    sign, largest = "-" if value < 0 else "", float(FORMATS[dtype].largest)
+    sign = "-" if value < 0 else ""
+    largest = float(FORMATS[dtype].largest)
     if FORMATS[dtype].overflow == "largest":
         return -largest if sign else largest
     return f"{sign}inf" if FORMATS[dtype].overflow == "inf" else f"{sign}{largest:g} or nan"

@@ -111,8 +111,11 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 
 def _attention_weights(config: ModelConfig) -> list[Weight]:
     """Return query, key, value and output: h d (2a + 2k), with biases d (a + 2k) and h."""
-    layers, width, dim = config.layers, config.width, config.head_dim
-    queries, keys = config.heads * dim, config.kv_heads * dim
+    layers = config.layers
+    width = config.width
+    dim = config.head_dim
+    queries = config.heads * dim
+    keys = config.kv_heads * dim
     return [
         Weight("query", "attention", (width, queries), layers, is_gemm=True, split="heads"),
         Weight("key", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
@@ -135,7 +138,9 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
     """Return projections, convolution and scan of Mamba: h 2i, i (r + 2n), r i, i n and i h; of
     Mamba 2 by heads.
     """
-    layers, width, inner = config.layers, config.width, state.inner_width
+    layers = config.layers
+    width = config.width
+    inner = state.inner_width
     gated = 2 * inner if not state.heads else inner + state.convolved_width + state.heads
     tensors = [
         Weight("in", "state_space", (width, gated), layers, is_gemm=True),
@@ -173,7 +178,9 @@ def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight
     """Return the low-rank projections: h qr + qr a (dn + dr) + h (kvr + dr) + kvr a (dn + dv) + a
     dv h.
     """
-    layers, width, heads = config.layers, config.width, config.heads
+    layers = config.layers
+    width = config.width
+    heads = config.heads
     queries = heads * config.head_dim
     keys_values = heads * (latent.nope_dim + latent.value_dim)
     rank = latent.query_rank or width
@@ -225,11 +232,10 @@ def _mlp_weights(
 
 
 def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
-    copies, active = experts.count * experts.layers, experts.per_token * experts.layers
-    shared, gates = (
-        experts.layers * (experts.shared_mlp_width > 0),
-        experts.layers * experts.has_shared_gate,
-    )
+    copies = experts.count * experts.layers
+    active = experts.per_token * experts.layers
+    shared = experts.layers * (experts.shared_mlp_width > 0)
+    gates = experts.layers * experts.has_shared_gate
     return [
         Weight("router", "router", (config.width, experts.count), experts.layers, is_gemm=True),
         Weight("router bias", "router", (experts.count,), experts.layers * experts.has_router_bias),

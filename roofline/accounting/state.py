@@ -239,12 +239,14 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
 
 def adapters(base: Iterable[Weight], rank: int) -> list[Weight]:
     """Return two narrow matrices for each matmul of the layers. Source: Hu et al., LoRA (2021)."""
-    inside = [w for w in base if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router")]
-    return [
-        Weight(f"{w.name} adapter", w.component, (side, rank), w.copies, is_gemm=True)
-        for w in inside
-        for side in w.shape
-    ]
+    pairs: list[Weight] = []
+    for w in base:
+        if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router"):
+            name = f"{w.name} adapter"
+            pairs += [
+                Weight(name, w.component, (side, rank), w.copies, is_gemm=True) for side in w.shape
+            ]
+    return pairs
 
 
 def state_bytes(
@@ -271,10 +273,8 @@ def state_bytes(
         (False, sharding.data_parallel),
         (True, sharding.replicas_of_experts()),
     ):
-        stored, updated = (
-            [w for w in group if (w.component == "experts") is are_experts]
-            for group in (held, trained)
-        )
+        stored = [w for w in held if (w.component == "experts") is are_experts]
+        updated = [w for w in trained if (w.component == "experts") is are_experts]
         elements = sum(weight.elements for weight in updated)
         sizes = {
             "weights": recipe.weight_bytes * sum(weight.elements for weight in stored),

@@ -104,25 +104,28 @@ class StepMemory:
         return self.token_ids + self.rotary_table
 
     def components(self) -> dict[str, int]:
-        moment, held = self.moment, sum(self.state.values()) + self.step_counters
-        weights, gradients = (
-            self.state["weights"] + self.state.get("gathered_layer", 0),
-            self.state["gradients"],
-        )
-        of_state = (weights, gradients, held - weights - gradients, self.inputs)
-        above = (
+        moment = self.moment
+        held = sum(self.state.values()) + self.step_counters
+        weights = self.state["weights"] + self.state.get("gathered_layer", 0)
+        gradients = self.state["gradients"]
+        sizes = (
+            weights,
+            gradients,
+            held - weights - gradients,
+            self.inputs,
             sum(moment.layers.values()),
             moment.cast_copies,
             sum(moment.head.values()),
             moment.temporary,
         )
-        return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
+        return dict(zip(COMPONENTS, sizes, strict=True))
 
     def parts(self) -> dict[str, int]:
         """Return the bytes by part; parts of the layers and the head may be 0 at the moment of the
         peak.
         """
-        moment, head = self.moment, self.moment.head
+        moment = self.moment
+        head = moment.head
         parts = {
             **self.state,
             "step_counters": self.step_counters,
@@ -148,8 +151,14 @@ class StepMemory:
 
 
 COMPONENTS = (
-    *("parameters", "gradients", "optimizer_state", "inputs"),
-    *("activations", "cast_copies", "logits_loss", "temporary"),
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "inputs",
+    "activations",
+    "cast_copies",
+    "logits_loss",
+    "temporary",
 )
 
 
@@ -177,8 +186,11 @@ class _Stage:
     """
 
     def __init__(self, plan: StepPlan, is_last: bool) -> None:
-        sharding, is_whole = plan.sharding, plan.sharding.pipeline_parallel == 1
-        self.plan, self.recipe, self.ways = plan, plan.recipe, sharding.tensor_parallel
+        sharding = plan.sharding
+        is_whole = sharding.pipeline_parallel == 1
+        self.plan = plan
+        self.recipe = plan.recipe
+        self.ways = sharding.tensor_parallel
         self.config = sharding.stage(plan.config)
         kernels = plan.kernels or Kernels(plan.recipe.activation_bytes)
         self.kernels = replace(kernels, tensor_parallel=self.ways)
@@ -190,7 +202,8 @@ class _Stage:
             plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank
         )
         self.cast_copies = state.cast_bytes(plan.config, plan.recipe, self.held)
-        self.has_head, self.has_embedding = is_whole or is_last, is_whole or not is_last
+        self.has_head = is_whole or is_last
+        self.has_embedding = is_whole or not is_last
         self.in_flight = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
         self.group = checkpoint_group(plan.checkpoint, self.config.layers)
         self.table = ceil(self.config.vocabulary / self.ways) * self.config.width
@@ -202,7 +215,8 @@ class _Stage:
         self.stream = self.kernels.stream_bytes * self.rows
 
     def memory(self) -> StepMemory:
-        plan, config = self.plan, self.config
+        plan = self.plan
+        config = self.config
         counters = (
             FP32_BYTES * sum(w.copies for w in self.trained)
             if plan.optimizer in STEP_COUNTERS
@@ -211,11 +225,16 @@ class _Stage:
         ids = ID_BYTES * plan.sequence * plan.batch * (self.has_head + self.has_embedding)
         rotations = 2 * plan.recipe.activation_bytes * plan.sequence * config.head_dim
         moments = (
-            *(self._at_loss(), self._in_forward(), self._at_head()),
-            *(self._in_layers(), self._at_embedding(), self._in_optimizer()),
+            self._at_loss(),
+            self._in_forward(),
+            self._at_head(),
+            self._in_layers(),
+            self._at_embedding(),
+            self._in_optimizer(),
         )
         peak = max(moments, key=lambda moment: moment.total)
-        layers, head = dict.fromkeys(self._kept(1), 0), dict.fromkeys(self._kept_by_head(), 0)
+        layers = dict.fromkeys(self._kept(1), 0)
+        head = dict.fromkeys(self._kept_by_head(), 0)
         return StepMemory(
             state=self.state,
             step_counters=counters,
@@ -226,7 +245,8 @@ class _Stage:
         )
 
     def _kept(self, micro_batches: int) -> dict[str, int]:
-        plan, batch = self.plan, self.plan.batch // self.plan.micro_batches
+        plan = self.plan
+        batch = plan.batch // plan.micro_batches
         return model_activations(
             self.config, plan.sequence, batch, self.kernels, plan.checkpoint, micro_batches
         )
@@ -312,7 +332,8 @@ class _Stage:
         Log-probabilities are released; gradients of the logits, of the input and of the weights are
         alive. Under autocast the gradient of the weights is cast to fp32 next.
         """
-        at_loss, width = self._at_loss(), self.recipe.activation_bytes
+        at_loss = self._at_loss()
+        width = self.recipe.activation_bytes
         if not self.has_head:
             return at_loss
         table = width * self.head if self.plan.lora_rank is None else 0
@@ -343,7 +364,9 @@ class _Stage:
         With a tied head there are both gradients and their sum; under autocast the sum is in place.
         """
         is_shared = self.config.is_tied and self.has_head and self.has_embedding
-        tables = (2 if self.recipe.cast_bytes else 3) if is_shared else 1
+        tables = 1
+        if is_shared:
+            tables = 2 if self.recipe.cast_bytes else 3
         table = self._gradient(self.table) if self.has_embedding else 0
         temporary = tables * table + (self.stream if tables < 3 else 0) + SCALARS
         return Moment("embedding", temporary, layers=self._stored(self.in_flight - 1))
@@ -354,8 +377,11 @@ class _Stage:
         Alive are gradients of the stream (with checkpointing also that of the group's output), of
         the width of the MLP (gated: two), of the weights of the largest matmul, and of a tied head.
         """
-        config, recipe, saved = self.config, self.recipe, self._most_kept()
-        mlp, experts = ("experts", config.experts) if "experts" in saved else ("mlp", None)
+        config = self.config
+        recipe = self.recipe
+        saved = self._most_kept()
+        experts = config.experts if "experts" in saved else None
+        mlp = "experts" if "experts" in saved else "mlp"
         inside = [w for w in self.held if w.is_gemm and w.component != "lm_head"]
         product = max(prod(w.shape) for w in self.trained if w.is_gemm and w.component != "lm_head")
         largest = recipe.gradient_bytes * (product + (config.width if config.has_mlp_bias else 0))

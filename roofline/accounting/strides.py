@@ -27,7 +27,8 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]
     Raises:
         ConfigError: unknown operation, or torch rejects it for this tensor.
     """
-    extents, steps = "x".join(map(str, shape)), ", ".join(map(str, strides))
+    extents = "x".join(map(str, shape))
+    steps = ", ".join(map(str, strides))
     tensor = f"a tensor of {extents or 'one element'} with strides {steps or 'none'}"
     try:
         shape, view_strides = _view(operation, shape, strides)

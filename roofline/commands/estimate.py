@@ -40,19 +40,26 @@ main result. --theme: light or dark."""
 PROG = "python -m roofline estimate"
 
 USUAL = {
-    *(
-        "model",
-        "config",
-        "params",
-        "tokens",
-        "sequence",
-        "batch",
-        "prompt",
-        "output_tokens",
-        "recipe",
-        "checkpoint",
-    ),
-    *("gpu", "gpus", "mfu", "days", "dtype", "shape", "einsum", "sizes", "then", "value"),
+    "model",
+    "config",
+    "params",
+    "tokens",
+    "sequence",
+    "batch",
+    "prompt",
+    "output_tokens",
+    "recipe",
+    "checkpoint",
+    "gpu",
+    "gpus",
+    "mfu",
+    "days",
+    "dtype",
+    "shape",
+    "einsum",
+    "sizes",
+    "then",
+    "value",
 }
 
 PLOTS = {
@@ -111,13 +118,11 @@ def _add_options(parser: Parser, name: str) -> None:
     usual = {"intensity": USUAL | {"op"}, "train": USUAL - {"batch", "checkpoint"}}.get(name, USUAL)
     parser.description = str(function.__doc__).partition("\n")[0]
     for parameter in parameters(function).values():
-        action = (
-            "append"
-            if parameter.takes_several
-            else "store_true"
-            if parameter.read is bool
-            else "store"
-        )
+        action = "store"
+        if parameter.takes_several:
+            action = "append"
+        elif parameter.read is bool:
+            action = "store_true"
         help_text = parameter.help.replace("%", "%%")
         group = parser.group("what to estimate" if parameter.key in usual else ADVANCED)
         group.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, action=action)
@@ -162,9 +167,8 @@ def _swept(words: Sequence[str]) -> str:
     own.add_argument("--over", action="append", default=[])
     add_format(own)
     add_picture(own)
-    options, rest = argparse.ArgumentParser.parse_known_args(
-        own, list(words)
-    )  # without its error for unknown options
+    # The method of the base class has no error for unknown options.
+    options, rest = argparse.ArgumentParser.parse_known_args(own, list(words))
     if not rest or rest[0] not in QUESTIONS:
         raise ConfigError(f"sweep: expected one of {', '.join(QUESTIONS)}")
     name, *rest = rest

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHOWN_DTYPES = {
-    **{dtype: dtype for dtype in ("fp64", "fp32", "tf32", "fp16", "bf16")},
-    **{"fp8": "fp8e4m3", "int8": "int8", "nvfp4": "nvfp4"},
+    "fp64": "fp64",
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8e4m3",
+    "int8": "int8",
+    "nvfp4": "nvfp4",
 }
 """Columns of a table by label; both fp8 formats have the same peak."""
 
@@ -87,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         shown=lambda: [_cells(gpu) for gpu in gpus],
         document=lambda: [gpu_row(gpu) for gpu in gpus],
         draw=lambda console: (
-            _print_page(console, *gpus)
+            _print_page(console, gpus[0])
             if len(set(args.slugs)) == 1
             else _print_overview(console, gpus)
         ),
@@ -114,7 +120,8 @@ def gpu_row(gpu: Machine) -> dict[str, Any]:
 
 
 def ridge(gpu: Machine, dtype: str) -> float | None:
-    peak, bandwidth = gpu.peak(dtype), gpu.bandwidth()
+    peak = gpu.peak(dtype)
+    bandwidth = gpu.bandwidth()
     return ridge_intensity(peak.value, bandwidth.value) if peak and bandwidth else None
 
 
@@ -134,16 +141,18 @@ def _tera(flops_per_s: float) -> str:
 
 def _peak_text(gpu: Machine, dtype: str) -> str:
     peak = gpu.peak(dtype)
-    return _tera(peak.value) if peak else "-" if lacks(gpu, dtype) else "?"
+    if peak:
+        return _tera(peak.value)
+    return "-" if lacks(gpu, dtype) else "?"
 
 
 def _ridge_text(gpu: Machine, dtype: str) -> str:
     point = ridge(gpu, dtype)
     if point is None:
         return _peak_text(gpu, dtype)
-    return (
-        f"{point:.2g}" if point < 10 else str(math.floor(point + 0.5))
-    )  # rounds half up, as datasheets do: 312.5 becomes 313
+    if point < 10:
+        return f"{point:.2g}"
+    return str(math.floor(point + 0.5))  # rounds half up, as datasheets do: 312.5 becomes 313
 
 
 def _cells(gpu: Machine) -> dict[str, str]:
@@ -164,10 +173,14 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
     rows = []
     for label, key, scale in FACTS:
         value = getattr(gpu, key)
-        unknown = "" if label.startswith(" ") else "?"
-        text = unknown if value is None else f"{value / scale:.5g}" if scale else str(value)
+        if value is None:
+            text = "" if label.startswith(" ") else "?"
+        elif key == "link_bytes_per_s" and value == 0:
+            text = "none"
+        else:
+            text = f"{value / scale:.5g}" if scale else str(value)
         kind = gpu.kinds.get(key, "stated" if scale and value is not None else "")
-        rows.append((label, "none" if key == "link_bytes_per_s" and value == 0 else text, kind))
+        rows.append((label, text, kind))
     return rows
 
 
@@ -175,12 +188,9 @@ def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
     columns = []
     for title in rows[0]:
+        cells = [row[title] for row in rows]
         leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
-        columns.append(
-            Column(
-                title, [row[title] for row in rows], "left" if title == "GPU" else "right", leaves
-            )
-        )
+        columns.append(Column(title, cells, "left" if title == "GPU" else "right", leaves))
     print_grid(console, columns, hint="--format json has all")
     print_lines(
         console,
@@ -216,21 +226,20 @@ def _print_peaks(console: Console, gpu: Machine) -> None:
     clock = gpu.max_clock_hz
     dtypes_of: dict[str, list[str]] = {key: [] for key in gpu.stated_peaks_flops_per_s}
     for dtype in DTYPES:
-        dtypes_of.setdefault(
-            peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or "", []
-        ).append(dtype)
+        key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or ""
+        dtypes_of.setdefault(key, []).append(dtype)
     rows = []
     for key, peak in gpu.stated_peaks_flops_per_s.items():
         dtypes = dtypes_of[key]
         limit = clock_limited_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock else None
-        texts = (
-            _tera(peak),
-            _tera(limit) if limit else "",
-            _ridge_text(gpu, dtypes[0]) if dtypes else "",
-        )
-        rows.append((key, " ".join(dtypes), *texts, gpu.kinds.get(key, "stated")))
+        limited = _tera(limit) if limit else ""
+        point = _ridge_text(gpu, dtypes[0]) if dtypes else ""
+        kind = gpu.kinds.get(key, "stated")
+        rows.append((key, " ".join(dtypes), _tera(peak), limited, point, kind))
     rows += [("", dtype, _peak_text(gpu, dtype), "", "", "") for dtype in dtypes_of.get("", [])]
     keys, of, peaks, limits, points, kinds = zip(*rows, strict=True)
     columns = [Column("peak", keys), Column("ceiling of", of), Column("TFLOP/s", peaks, "right")]
-    columns += [Column(f"at {clock / 1e6:.0f} MHz", limits, "right")] if clock else []
-    _print_known(console, [*columns, Column("ridge", points, "right")], kinds)
+    if clock:
+        columns.append(Column(f"at {clock / 1e6:.0f} MHz", limits, "right"))
+    columns.append(Column("ridge", points, "right"))
+    _print_known(console, columns, kinds)

@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix.lower() not in SUFFIXES:
         shown = one_line(str(args.output), 200)
         raise PlotError(f"unknown suffix of '{shown}'; expected {' or '.join(SUFFIXES)}")
-    dtypes, chosen = dtypes_of(args.dtype), Selection.of(args, LATEST)
+    dtypes = dtypes_of(args.dtype)
+    chosen = Selection.of(args, LATEST)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
     scene = build_scene(sources.measured, sources.gpus, dtypes or default_dtypes(sources))
     verdicts = verdicts_of([run.path for run in sources.runs], chosen)

@@ -73,10 +73,10 @@ class Sources(NamedTuple):
 
     def report_problems(self, prog: str) -> int:
         """Print the invalid lines of the runs; return the exit code, 2 if there are any."""
-        problems = [problem for run in self.runs for problem in run.problems]
-        for problem in problems:
-            say(f"{prog}: {problem}")
-        return USAGE if problems else OK
+        for run in self.runs:
+            for problem in run.problems:
+                say(f"{prog}: {problem}")
+        return USAGE if any(run.problems for run in self.runs) else OK
 
 
 def draw(
@@ -108,14 +108,15 @@ def draw(
             drawn,
             `StoreError` if a run is missing or unreadable, `UnknownGpuError` for an unknown slug.
     """
-    gpus, dtypes, ops, providers = (
-        [names] if isinstance(names, str) else list(names) for names in (gpu, dtype, op, provider)
-    )
-    chosen = Selection(ops=frozenset(ops), providers=frozenset(providers))
+    chosen = Selection(ops=frozenset(_listed(op)), providers=frozenset(_listed(provider)))
     sources = load_sources(
-        [os.fspath(run) for run in runs], gpus, Path(folder) if folder else None, chosen
+        [os.fspath(run) for run in runs], _listed(gpu), Path(folder) if folder else None, chosen
     )
-    return draw_roofline(_scene(sources, dtypes_of(dtypes)), title, ax, theme)
+    return draw_roofline(_scene(sources, dtypes_of(_listed(dtype))), title, ax, theme)
+
+
+def _listed(names: str | Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
@@ -162,7 +163,9 @@ def run(args: argparse.Namespace) -> int:
         check_picture(path)
     sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(args, LATEST))
     scene = _scene(sources, wanted)
-    short = [line for check in checks for line in _short_of(check, sources, wanted)]
+    short: list[str] = []
+    for check in checks:
+        short += _short_of(check, sources, wanted)
     for path in pictures:
         with busy("drawing"):
             save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
@@ -239,8 +242,9 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
             _note(f"no ceiling is known for {known.slug}")
     if not scene.flats and not scene.points:
         raise PlotError("no ceiling to draw: " + "; ".join(lacking))
-    for text in lacking if wanted or sources.runs else ():
-        _note(text)
+    if wanted or sources.runs:
+        for text in lacking:
+            _note(text)
     if sources.runs and not scene.points:
         reasons = (
             ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items())
@@ -264,7 +268,8 @@ def _check(text: str) -> tuple[str, float]:
 def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
     op, share = check
     known: dict[str, None] = {}
-    lines, count = [], 0
+    lines = []
+    count = 0
     for environment, records in sources.measured:
         machine = judging(environment, sources.gpus)
         for row in records:
@@ -274,14 +279,14 @@ def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str])
             count += 1
             reached = judge(row, machine).roofline_pct
             if reached is None or reached < 100 * share:
-                result = (
-                    "its roof is unknown" if reached is None else f"{reached:.3g} % of its roof"
-                )
-                result = result if row.status == "ok" else row.status
-                words = " ".join(
-                    one_line(word) for word in (row.op, row.case, row.dtype, row.provider)
-                )
-                lines.append(f"{words}: {result}, expected {100 * share:g} %")
+                if row.status != "ok":
+                    result = row.status
+                elif reached is None:
+                    result = "its roof is unknown"
+                else:
+                    result = f"{reached:.3g} % of its roof"
+                words = map(one_line, (row.op, row.case, row.dtype, row.provider))
+                lines.append(f"{' '.join(words)}: {result}, expected {100 * share:g} %")
     if not count:
         names = ", ".join(known) or "no op"
         raise PlotError(f"--check '{op}>={share:g}': no row of {op} was measured, only of {names}")
@@ -292,18 +297,18 @@ def _note_ceilings(runs: Sequence[Run]) -> None:
     dated = [(run.environment.started_at, machine_of(run.environment)) for run in runs]
     for slug in sorted({machine.slug for _, machine in dated}):
         own = [(start, machine) for start, machine in dated if machine.slug == slug]
-        values = {
-            (e.quantity, e.name, e.kind, e.value) for _, machine in own for e in machine.entries
-        }
+        values: set[tuple[str, str, str, float]] = set()
+        for _, machine in own:
+            values.update((e.quantity, e.name, e.kind, e.value) for e in machine.entries)
         if len({value[:3] for value in values}) < len(values):
-            _note(
-                f"runs of {slug} differ in their ceilings; those of "
-                f"{max(start for start, _ in own)} are drawn"
-            )
+            newest = max(start for start, _ in own)
+            _note(f"runs of {slug} differ in their ceilings; those of {newest} are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:
-    measured = [record.dtype for run in sources.runs for record in run.records]
+    measured: list[str] = []
+    for run in sources.runs:
+        measured += [record.dtype for record in run.records]
     if measured:
         return ordered_dtypes(measured)
     machines = [*(machine_of(run.environment) for run in sources.runs), *sources.gpus]

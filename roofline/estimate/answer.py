@@ -150,7 +150,8 @@ SMALL = 0.01
 
 def print_answer(console: Console, answer: Answer) -> None:
     def paragraph(opening: str, text: str) -> None:
-        width, indent = min(console.width, MAX_WIDTH), " " * len(opening)
+        width = min(console.width, MAX_WIDTH)
+        indent = " " * len(opening)
         lines = textwrap.wrap(
             one_line(text, 2000),
             width,

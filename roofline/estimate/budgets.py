@@ -63,7 +63,8 @@ def _training_uses(
     run.
     """
     uses, missing = uses_of(options, memory)
-    trained, notes = [], []
+    trained = []
+    notes = []
     for use in uses:
         share, origin = mfu_of(use.machine, use.dtype, mfu)
         if use.machine.run and mfu is None and use.dtype not in use.machine.mfu:
@@ -123,9 +124,8 @@ def train(
     uses, notes = _training_uses(options, mfu)
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
     state = state_bytes(config, RECIPES[recipe], optimizer)
-    state_each, gradients_each = (
-        -(-part // gpus) for part in (sum(state.values()), state["gradients"])
-    )
+    state_each = -(-sum(state.values()) // gpus)
+    gradients_each = -(-state["gradients"] // gpus)
     rows: list[dict[str, Any]] = []
     for use in uses:
         seconds = flops / use.speed(gpus)
@@ -140,14 +140,14 @@ def train(
         f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded "
         f"evenly (ZeRO 3)"
     )
-    row, use = rows[0], uses[0]
-    speed, hours = f"{number(use.speed(gpus))} FLOP/s", number(row["device_hours"])
+    row = rows[0]
+    use = uses[0]
+    speed = number(use.speed(gpus))
+    hours = number(row["device_hours"])
     steps = [
         Step("FLOPs", counted, number(flops)),
-        Step("speed", f"{gpus:,} x {number(use.peak)} FLOP/s x {use.mfu:.4g}", speed),
-        Step(
-            "seconds", f"{number(flops)} / {number(use.speed(gpus))}", f"{number(row['seconds'])} s"
-        ),
+        Step("speed", f"{gpus:,} x {number(use.peak)} FLOP/s x {use.mfu:.4g}", f"{speed} FLOP/s"),
+        Step("seconds", f"{number(flops)} / {speed}", f"{number(row['seconds'])} s"),
         Step("days", f"{number(row['seconds'])} / 86,400", number(row["days"])),
         Step("device hours", f"{gpus:,} x {number(row['seconds'])} / 3600", hours),
     ]
@@ -165,7 +165,7 @@ def train(
         left = f"{in_gib(memory_of(use.machine))} - {size(state_each)}, for activations"
         steps.append(Step("headroom", left, size(row["headroom_bytes"])))
     upkept, upkeep_steps = upkeep(gradients_each, state, disk, row)
-    run = (count_parameters(config).active, tokens)
+    active = count_parameters(config).active
     return Answer(
         main=("days", "device_hours", "price"),
         title=f"Training time on {devices(gpus)}",
@@ -176,7 +176,9 @@ def train(
         source=f"{sources_of(use.machine for use in uses)}; {landmark['landmark']['source']}",
         assumptions=[*notes, *counting, sharing, LEFT_OUT],
         columns={**TRAINED, "days": "days", "device_hours": "device hours"},
-        curve=scaling.size_against_data(scaling.six_nd(*run), scaling.TOKENS_PER_PARAM, run),
+        curve=scaling.size_against_data(
+            scaling.six_nd(active, tokens), scaling.TOKENS_PER_PARAM, run=(active, tokens)
+        ),
     )
 
 
@@ -210,15 +212,14 @@ def mfu(
     for use in uses:
         for name in counted_by:
             counts = train_flops(config, sequence, 1, name, checkpoint)
-            reached, executed = (
-                counts.per_token * speed,
-                counts.hardware_flops / counts.tokens * speed,
-            )
+            reached = counts.per_token * speed
+            executed = counts.hardware_flops / counts.tokens * speed
             row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": counts.per_token}
             row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
             rows.append(row | {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed})
     chosen = [row for row in rows if row["convention"] == main_convention]
-    row, reached_by = chosen[0], f"({gpus:,} x {number(uses[0].peak)} FLOP/s)"
+    row = chosen[0]
+    reached_by = f"({gpus:,} x {number(uses[0].peak)} FLOP/s)"
     notes = ["HFU: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
     if config.parameters:
         notes = ["6 N excludes attention scores"]
@@ -250,13 +251,14 @@ def mfu(
         f"{sources_of(use.machine for use in uses)}",
         assumptions=[*notes, *config.notes_on(sequence), *missing],
         columns={
-            **{"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "convention": "convention"},
-            **{
-                "flops_per_token": "FLOPs/token",
-                "flops_per_s": "FLOP/s",
-                "mfu": "MFU",
-                "hfu": "HFU",
-            },
+            "gpu": "GPU",
+            "dtype": "dtype",
+            "gpus": "GPUs",
+            "convention": "convention",
+            "flops_per_token": "FLOPs/token",
+            "flops_per_s": "FLOP/s",
+            "mfu": "MFU",
+            "hfu": "HFU",
         },
     )
 
@@ -312,8 +314,10 @@ def gpus(
     config = model_of(model, options, params)
     total = count_parameters(config).total
     state = total * each
-    flops, counting = None, ["the state is sharded evenly (ZeRO 3), with no room for activations"]
-    counting += [f"{optimizer}: {OPTIMIZERS[optimizer]}"] if bytes_per_param is None else []
+    flops = None
+    counting = ["the state is sharded evenly (ZeRO 3), with no room for activations"]
+    if bytes_per_param is None:
+        counting.append(f"{optimizer}: {OPTIMIZERS[optimizer]}")
     if tokens is not None:
         flops, _, more = _run_flops(config, tokens, sequence, convention)
         counting += [
@@ -321,7 +325,8 @@ def gpus(
             *more,
         ]
     rows = [_fleet_row(use, state, flops, days) for use in uses]
-    row, use = rows[0], uses[0]
+    row = rows[0]
+    use = uses[0]
     memory_each = f"{size(state)} / {in_gib(memory_of(use.machine))}, rounded up"
     steps = [
         Step("state", f"{number(total)} x {each:g} bytes, {counted}", size(state)),
@@ -364,9 +369,8 @@ def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) ->
     if given is not None:
         return given, "as given"
     precision = RECIPES[recipe or "fp32"]
-    return bytes_per_param(
-        precision, optimizer
-    ), f"{precision.name}, {optimizer}: {precision.source}"
+    counted = f"{precision.name}, {optimizer}: {precision.source}"
+    return bytes_per_param(precision, optimizer), counted
 
 
 def _fleet_row(use: Use, state: float, flops: float | None, days: float | None) -> dict[str, Any]:
@@ -413,6 +417,21 @@ def fit(
         rows.append(row | {"bytes_per_param": each})
     first = rows[0]
     total = size(gpus * first["memory_bytes"])
+    notes = [
+        (
+            "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for "
+            "activations"
+        )
+    ]
+    if bytes_per_param is None:
+        notes.append(f"{optimizer}: {OPTIMIZERS[optimizer]}")
+    for machine in machines:
+        sold = (machine.memory_bytes or 0) * 10**9 // 2**30
+        if sold:
+            notes.append(
+                f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 "
+                f"bytes hold {billions(sold * gpus / each)} parameters"
+            )
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {devices(gpus)}",
@@ -430,21 +449,7 @@ def fit(
         ],
         formula="N = devices x memory / bytes per parameter",
         source=f"CS336 (2025) lecture 2; {sources_of(machines)}",
-        assumptions=[
-            (
-                "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room "
-                "for "
-                "activations"
-            ),
-            *([] if bytes_per_param is not None else [f"{optimizer}: {OPTIMIZERS[optimizer]}"]),
-            *(
-                f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 "
-                f"bytes hold "
-                f"{billions(sold * gpus / each)} parameters"
-                for machine in machines
-                if (sold := (machine.memory_bytes or 0) * 10**9 // 2**30)
-            ),
-        ],
+        assumptions=notes,
         columns={"gpu": "GPU", "gpus": "GPUs", "memory_bytes": "memory", "params": "parameters"},
     )
 

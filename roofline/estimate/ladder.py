@@ -36,7 +36,8 @@ SHAPES = {
     "matmul": None,
 }
 """Default shapes; matmuls have `SMALL`, the size at the ridge, and `LARGE`."""
-SMALL, LARGE = 256, 8192
+SMALL = 256
+LARGE = 8192
 
 
 class Rung(NamedTuple):
@@ -61,19 +62,21 @@ class Rung(NamedTuple):
 
     @property
     def row(self) -> dict[str, Any]:
-        machine, work = self.use.machine, self.work
+        machine = self.use.machine
+        work = self.work
         vector = (
             machine.vector_peak(self.use.dtype, MEASURED_FIRST) if self.op in VECTOR_OPS else None
         )
-        peak, bandwidth = vector.value if vector else self.use.peak, bandwidth_of(machine)
+        peak = vector.value if vector else self.use.peak
+        bandwidth = bandwidth_of(machine)
         flops_per_s = work.flops / min_time_s(work.flops, work.bytes, peak, bandwidth)
         return {
-            **{"op": self.op, "shape": "x".join(map(str, self.shape)), **self.use.row},
-            **{
-                "flops": work.flops,
-                "bytes": work.bytes,
-                "intensity": intensity_of(work.flops, work.bytes),
-            },
+            "op": self.op,
+            "shape": "x".join(map(str, self.shape)),
+            **self.use.row,
+            "flops": work.flops,
+            "bytes": work.bytes,
+            "intensity": intensity_of(work.flops, work.bytes),
             "bound": bound(work.flops / peak, work.bytes / bandwidth, None),
             "attainable_flops_per_s": flops_per_s,
             "peak_pct": 100 * mfu(flops_per_s, self.use.peak),
@@ -88,8 +91,13 @@ def intensity(
 ) -> Answer:
     """Arithmetic intensity of operations, and the FLOP/s that a machine can reach at it."""
     uses, missing = uses_of(options)
-    rows = [rung.row for use in uses for name in op or SHAPES for rung in _rungs(use, name, shape)]
-    use, ridge, side = uses[0], _ridge(uses[0]), _side_at_ridge(uses[0])
+    rows: list[dict[str, Any]] = []
+    for use in uses:
+        for name in op or SHAPES:
+            rows += [rung.row for rung in _rungs(use, name, shape)]
+    use = uses[0]
+    ridge = _ridge(use)
+    side = _side_at_ridge(use)
     product = Rung(use, "matmul", (side,) * 3).work
     return Answer(
         main=("ridge",),
@@ -98,10 +106,15 @@ def intensity(
         values={"ridge": ridge} if len(uses) == 1 else {},
         rows=rows,
         columns={
-            **{"op": "op", "shape": "shape"},
+            "op": "op",
+            "shape": "shape",
             **({"gpu": "GPU", "dtype": "dtype"} if len(uses) > 1 else {}),
-            **{"flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B", "bound": "bound"},
-            **{"attainable_flops_per_s": "attainable", "peak_pct": "% of peak"},
+            "flops": "FLOPs",
+            "bytes": "bytes",
+            "intensity": "FLOP/B",
+            "bound": "bound",
+            "attainable_flops_per_s": "attainable",
+            "peak_pct": "% of peak",
         },
         steps=[
             Step(

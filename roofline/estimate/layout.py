@@ -50,19 +50,15 @@ HIDDEN = (
 SCALES = 0.9  # of linear speed
 
 COLUMNS = {
-    **{
-        "gpu": "GPU",
-        "data_parallel": "data",
-        "tensor_parallel": "tensor",
-        "pipeline_parallel": "pipeline",
-    },
-    **{
-        "zero": "ZeRO",
-        "total_bytes": "memory",
-        "sent_bytes": "sent a step",
-        "bubble": "bubble",
-        "seconds": "step",
-    },
+    "gpu": "GPU",
+    "data_parallel": "data",
+    "tensor_parallel": "tensor",
+    "pipeline_parallel": "pipeline",
+    "zero": "ZeRO",
+    "total_bytes": "memory",
+    "sent_bytes": "sent a step",
+    "bubble": "bubble",
+    "seconds": "step",
 }
 
 
@@ -163,11 +159,9 @@ def step_plan(
     sharding: Sharding,
     options: Mapping[str, Any],
 ) -> StepPlan:
-    batch, micro_batch, data = (
-        options.get("batch", 1024),
-        options.get("micro_batch", 1),
-        sharding.data_parallel,
-    )
+    batch = options.get("batch", 1024)
+    micro_batch = options.get("micro_batch", 1)
+    data = sharding.data_parallel
     if batch % (data * micro_batch):
         raise ConfigError(
             f"--batch {batch} is not a multiple of {data} data-parallel devices x {micro_batch}"
@@ -190,12 +184,12 @@ def step_plan(
 
 
 def _steps(layout: Layout) -> list[Step]:
-    sharding, plan, sent = layout.sharding, layout.plan, layout.sent()
-    data, tensor, stages = (
-        sharding.data_parallel,
-        sharding.tensor_parallel,
-        sharding.pipeline_parallel,
-    )
+    sharding = layout.sharding
+    plan = layout.plan
+    sent = layout.sent()
+    data = sharding.data_parallel
+    tensor = sharding.tensor_parallel
+    stages = sharding.pipeline_parallel
     arithmetic = {
         "compute": f"FLOPs at {number(layout.use.peak)} FLOP/s x {layout.use.mfu:.4g}",
         "bubble": f"({stages} - 1) / ({plan.micro_batches} x {layout.interleave}) of the time "
@@ -234,9 +228,12 @@ def predicted(
     it scales.
     """
     uses, missing = uses_of(options)
-    config, sequence, batch = plan.config, plan.sequence, plan.batch * plan.sharding.data_parallel
+    config = plan.config
+    sequence = plan.sequence
+    batch = plan.batch * plan.sharding.data_parallel
     rows: list[dict[str, Any]] = []
-    layouts, notes = [], []
+    layouts = []
+    notes = []
     for use in uses:
         links = network_of(use.machine, options, options.get("network"))
         share, note = (mfu, f"executed FLOPs at {mfu:g} of the peak") if mfu else matmul_share(use)
@@ -305,8 +302,12 @@ def predicted(
             *missing,
         ],
         columns={
-            **{"gpu": "GPU", "dtype": "dtype", "communication": "communication", "mfu": "MFU"},
-            **{"largest_gpus": "scales to", "step_seconds": "step"},
+            "gpu": "GPU",
+            "dtype": "dtype",
+            "communication": "communication",
+            "mfu": "MFU",
+            "largest_gpus": "scales to",
+            "step_seconds": "step",
         },
         curve=Curve(
             "devices", "fraction of linear speed", {config.name: list(scaling(layouts[0]).items())}
@@ -315,7 +316,8 @@ def predicted(
 
 
 def sharding_of(gpus: int, options: Mapping[str, Any]) -> Sharding:
-    tensor, pipeline = options.get("tensor_parallel", 1), options.get("pipeline_parallel", 1)
+    tensor = options.get("tensor_parallel", 1)
+    pipeline = options.get("pipeline_parallel", 1)
     data = options.get("data_parallel") or max(1, gpus // (tensor * pipeline))
     product = data * tensor * pipeline
     if gpus not in (1, product):
@@ -337,11 +339,10 @@ def scaling(layout: Layout) -> dict[int, float]:
     Linear is the speed for each device of the fewest: one data-parallel device, or those that hold
     all experts.
     """
-    plan, sharding = layout.plan, layout.sharding
-    micro_batches, sequences = (
-        plan.micro_batches * sharding.data_parallel,
-        plan.batch // plan.micro_batches,
-    )
+    plan = layout.plan
+    sharding = layout.sharding
+    micro_batches = plan.micro_batches * sharding.data_parallel
+    sequences = plan.batch // plan.micro_batches
     small = [ways for ways in range(1, isqrt(micro_batches) + 1) if micro_batches % ways == 0]
     speeds = {}
     for data in sorted({*small, *(micro_batches // ways for ways in small)}):
@@ -374,6 +375,8 @@ def shardings(gpus: int, layers: int, kv_heads: int, batch: int) -> list[Shardin
             if batch % data == 0:
                 # With a pipeline, stages 2 and 3 would share gradients and weights again for each
                 # micro-batch.
-                highest = 3 if data > 1 and pipeline == 1 else 1 if data > 1 else 0
+                highest = 0
+                if data > 1:
+                    highest = 3 if pipeline == 1 else 1
                 found += [Sharding(zero, data, tensor, pipeline) for zero in range(highest + 1)]
     return found

@@ -84,7 +84,9 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
         main=("total", "active") if counts.active != counts.total else ("total",),
         title=f"Parameters of {config.name}",
         values={
-            **{"total": counts.total, "active": counts.active, "matmul": counts.matmul},
+            "total": counts.total,
+            "active": counts.active,
+            "matmul": counts.matmul,
             "components": dict(counts.components),
         },
         steps=steps,
@@ -111,7 +113,8 @@ def flops(
     """FLOPs of a training step by component: those of the model, and those executed; with tokens,
     of the whole run.
     """
-    config, is_flash = model_of(model, options, params), attention == "flash"
+    config = model_of(model, options, params)
+    is_flash = attention == "flash"
     counted_by = convention_of(
         config, convention or ("6nd" if tokens else DEFAULT_CONVENTION), DEFAULT_CONVENTION
     )
@@ -232,8 +235,12 @@ def _flops_steps(counts: FlopCount) -> list[Step]:
 
 
 FIT_COLUMNS = {
-    **{"gpu": "GPU", "memory_bytes": "memory", "used": "used", "headroom_bytes": "headroom"},
-    **{"fits": "fits", "gpus_needed": "devices needed"},
+    "gpu": "GPU",
+    "memory_bytes": "memory",
+    "used": "used",
+    "headroom_bytes": "headroom",
+    "fits": "fits",
+    "gpus_needed": "devices needed",
 }
 
 MIN_HEADROOM = 0.1
@@ -270,7 +277,8 @@ def memory(
     **options: Unpack[Training],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""
-    config, precision = model_of(model, options, params), RECIPES[recipe]
+    config = model_of(model, options, params)
+    precision = RECIPES[recipe]
     has_machines = memory is not None or not options.keys().isdisjoint(("gpu", "measured"))
     machines = machines_of(options, memory) if has_machines else []
     saved = torch_kernels(
@@ -367,11 +375,11 @@ def memory(
 
 
 def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
-    config, sharding, saved = plan.config, plan.sharding, plan.kernels or Kernels()
-    attention, dropout = (
-        "flash" if saved.is_flash else "unfused",
-        "with" if saved.has_dropout else "no",
-    )
+    config = plan.config
+    sharding = plan.sharding
+    saved = plan.kernels or Kernels()
+    attention = "flash" if saved.is_flash else "unfused"
+    dropout = "with" if saved.has_dropout else "no"
     is_eager = kernels == "eager"
     fused = "fused norms" if saved.is_norm_fused else "unfused norms"
     run = "eager ones of transformers" if is_eager else fused

@@ -133,19 +133,16 @@ def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
     """Return a note with the parameters of the same dimensions in the other style, as its models
     are published.
     """
-    other, is_tied = ("gpt2", True) if style == "llama" else ("llama", False)
+    is_tied = style == "llama"
+    other = "gpt2" if style == "llama" else "llama"
     try:
         total = count_parameters(
             _by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, is_tied)
         ).total
     except ConfigError:  # such as odd heads, which have no rotary positions
         return []
-    return [
-        (
-            f"these dimensions with --style {other}{' --tied' * is_tied}: {abbreviated(total)} "
-            f"parameters"
-        )
-    ]
+    flag = " --tied" if is_tied else ""
+    return [f"these dimensions with --style {other}{flag}: {abbreviated(total)} parameters"]
 
 
 def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:
@@ -153,15 +150,15 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
     figures.
     """
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
-    given |= {} if memory is None else {"memory": memory}
+    if memory is not None:
+        given["memory"] = memory
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
     if "measured" in options and Path(options["measured"]).is_dir():
         machines.append(fleet_machine(Path(options["measured"])))
     elif "measured" in options:
-        ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
         chosen = Selection(
-            ops=ops,
-            providers=providers,
+            ops=frozenset(options.get("op", ())),
+            providers=frozenset(options.get("provider", ())),
             machine=options.get("machine"),
             since_s=options.get("since"),
         )
@@ -193,16 +190,18 @@ def fleet_machine(directory: Path) -> Machine:
     if not runs:
         raise ConfigError(f"no readable run in {directory}")
     fastest: dict[tuple[Any, ...], float] = {}
-    for path, record in ((run.path, record) for run in runs for record in run.records):
-        work, figure = record.flops, ("flops", record.dtype)
-        if record.op == "copy":
-            work, figure = (
-                (record.bytes_read or 0) + (record.bytes_written or 0),
-                ("bandwidth", "copy"),
-            )
-        if record.op in ("matmul", "copy") and record.status == "ok" and record.median_s and work:
-            row = (*figure, path, record.options.get("phase"))
-            fastest[row] = max(fastest.get(row, 0), work / record.median_s)
+    for run in runs:
+        for record in run.records:
+            if record.op not in ("matmul", "copy") or record.status != "ok":
+                continue
+            work = record.flops
+            figure = ("flops", record.dtype)
+            if record.op == "copy":
+                work = (record.bytes_read or 0) + (record.bytes_written or 0)
+                figure = ("bandwidth", "copy")
+            if record.median_s and work:
+                row = (*figure, run.path, record.options.get("phase"))
+                fastest[row] = max(fastest.get(row, 0), work / record.median_s)
     where = f"measured by the slowest of {len(runs)} files in {directory}"
     slowest_last = sorted(fastest.items(), key=lambda entry: -entry[1])
     ceilings = [
@@ -259,8 +258,10 @@ class Use(NamedTuple):
 
 def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:
     """Return the machines with each dtype of known peak, and a note for each other dtype."""
-    machines, dtypes = machines_of(options, memory), options.get("dtype", ["bf16"])
-    uses, missing = [], []
+    machines = machines_of(options, memory)
+    dtypes = options.get("dtype", ["bf16"])
+    uses = []
+    missing = []
     for machine, dtype in product(machines, dtypes):
         if peak := machine.peak(dtype, MEASURED_FIRST):
             uses.append(Use(machine, dtype, peak.value))

@@ -127,9 +127,11 @@ def tensor(
     """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a
     copy.
     """
-    elements, strides = prod(shape), list(dense_strides(shape))
+    elements = prod(shape)
+    strides = list(dense_strides(shape))
     rows = _operations(shape, dtype, then or ())
-    stored, scales = bytes_of(elements, dtype), scale_bytes(elements, dtype)
+    stored = bytes_of(elements, dtype)
+    scales = scale_bytes(elements, dtype)
     total = stored + scales
     steps = [
         Step("elements", " x ".join(map(str, shape)), count(elements)),
@@ -190,11 +192,9 @@ def _operations(shape: tuple[int, ...], dtype: str, then: Sequence[str]) -> list
         copied = prod(shape) if is_copy else 0
         rows.append(
             {
-                **{
-                    "op": operation,
-                    "result": "copy" if is_copy else "view",
-                    "shape": "x".join(map(str, shape)),
-                },
+                "op": operation,
+                "result": "copy" if is_copy else "view",
+                "shape": "x".join(map(str, shape)),
                 "strides": list(strides),
                 "bytes_copied": bytes_of(copied, dtype) + scale_bytes(copied, dtype),
             }
@@ -203,13 +203,13 @@ def _operations(shape: tuple[int, ...], dtype: str, then: Sequence[str]) -> list
 
 
 FORMAT_COLUMNS = {
-    **{
-        "bits": "bits",
-        "exponent_bits": "exponent",
-        "mantissa_bits": "mantissa",
-        "largest": "largest",
-    },
-    **{"smallest_normal": "normal from", "smallest_subnormal": "smallest", "epsilon": "epsilon"},
+    "bits": "bits",
+    "exponent_bits": "exponent",
+    "mantissa_bits": "mantissa",
+    "largest": "largest",
+    "smallest_normal": "normal from",
+    "smallest_subnormal": "smallest",
+    "epsilon": "epsilon",
     "decimal_digits": "digits",
 }
 
@@ -267,7 +267,8 @@ def matmul(
     """
     (m, n, k), batch, steps = _product(shape, batch, einsum, sizes)
     has_machine = not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options)
-    machines, dtypes = machines_of(options) if has_machine else [], options.get("dtype", ["bf16"])
+    machines = machines_of(options) if has_machine else []
+    dtypes = options.get("dtype", ["bf16"])
     rows = [
         _matmul_row((m, n, k), batch, machine, dtype)
         for machine in (machines or (None,))
@@ -276,7 +277,8 @@ def matmul(
     row = next((row for row in rows if row["seconds"] is not None), rows[0])
     if machines and row["seconds"] is None:
         peak_of(machines[0], dtypes[0])
-    times, repeated = (f"{batch} x ", f", {batch} times") if batch > 1 else ("", "")
+    times = f"{batch} x " if batch > 1 else ""
+    repeated = f", {batch} times" if batch > 1 else ""
     return Answer(
         main=("seconds", "bound") if machines else ("flops", "bytes", "intensity"),
         title=f"Einsum {einsum}" if einsum else f"Matrix product {m}x{n}x{k}{repeated} (MxNxK)",
@@ -327,7 +329,10 @@ def matmul(
         ],
         columns={
             **({"gpu": "GPU"} if machines else {}),
-            **{"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"},
+            "dtype": "dtype",
+            "flops": "FLOPs",
+            "bytes": "bytes",
+            "intensity": "FLOP/B",
             **({"seconds": "time", "bound": "bound"} if machines else {}),
         },
     )

@@ -111,7 +111,8 @@ def product_shape(value: object) -> tuple[int, int, int]:
 
 def names(value: object) -> list[str]:
     texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    listed = [name.strip() for text in texts for name in text_of(text).split(",") if name.strip()]
+    words = ",".join(map(text_of, texts)).split(",")
+    listed = [word.strip() for word in words if word.strip()]
     if not listed:
         raise ConfigError("expected names separated by commas")
     return list(dict.fromkeys(listed))
@@ -131,10 +132,10 @@ class OneOf:
         word = known_as(dtype_named(text_of(value)), self.known)
         if word not in self.known:
             hint = did_you_mean(word, self.known)
-            raise ConfigError(
-                f"unknown {_shown(word)}{'; ' * bool(hint)}{hint} (choose from "
-                f"{', '.join(self.known)})"
-            )
+            problem = f"unknown {_shown(word)}"
+            if hint:
+                problem += f"; {hint}"
+            raise ConfigError(f"{problem} (choose from {', '.join(self.known)})")
         return word
 
 
@@ -198,7 +199,8 @@ class Parameter(NamedTuple):
 
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
     """Parse the arguments of an estimate, and document them."""
-    bind, by_name = signature(function).bind_partial, cast(Callable[..., Answer], function)
+    bind = signature(function).bind_partial
+    by_name = cast(Callable[..., Answer], function)
 
     @wraps(function)
     def ask(*args: _P.args, **options: _P.kwargs) -> Answer:
@@ -246,8 +248,10 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
     for key in given:
         if key not in known:
             name = f"--{key.replace('_', '-')}"
-            hint = did_you_mean(key, known, 1)
-            raise ConfigError(f"unrecognized arguments: {name}{'; ' * bool(hint)}{hint}")
+            problem = f"unrecognized arguments: {name}"
+            if hint := did_you_mean(key, known, 1):
+                problem += f"; {hint}"
+            raise ConfigError(problem)
     is_given = {
         key: value
         for key, value in given.items()

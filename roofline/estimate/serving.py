@@ -5,7 +5,7 @@ memory.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Unpack
 
 from results.show.units import count, devices, duration, number, size
@@ -65,12 +65,18 @@ class _Plan(NamedTuple):
     kv_dtype: str
 
     def limits(self, use: Use) -> Limits:
-        weight_bytes = STORED_BITS[self.weight_dtype or use.dtype] / 8
-        rates = (use.speed(self.gpus), self.gpus * bandwidth_of(use.machine))
-        return Limits(self.config, self.batch, *rates, weight_bytes, _element_bytes(self.kv_dtype))
+        return Limits(
+            self.config,
+            self.batch,
+            peak_flops_per_s=use.speed(self.gpus),
+            bandwidth_bytes_per_s=self.gpus * bandwidth_of(use.machine),
+            weight_bytes=STORED_BITS[self.weight_dtype or use.dtype] / 8,
+            kv_bytes=_element_bytes(self.kv_dtype),
+        )
 
     def held(self, use: Use, positions: int) -> dict[str, Any]:
-        limits, memory_bytes = self.limits(use), use.machine.usable_memory_bytes
+        limits = self.limits(use)
+        memory_bytes = use.machine.usable_memory_bytes
         stored = max(1, round(count_parameters(self.config).total * limits.weight_bytes))
         cache = kv_cache_bytes(self.config, positions, self.batch, limits.kv_bytes)
         total = stored + cache
@@ -84,14 +90,17 @@ class _Plan(NamedTuple):
         }
 
     def row(self, use: Use) -> dict[str, Any]:
-        limits, config, row = self.limits(use), self.config, use.row
+        limits = self.limits(use)
+        config = self.config
+        row = use.row
         for name, work in (
             ("prefill", limits.prefill(self.prompt)),
             ("decode", limits.decode(self.prompt)),
         ):
-            times = limits.times(work)
-            row |= {f"{name}_seconds": max(times), f"{name}_bound": bound(*times, None)}
-            row |= {f"{name}_flops": work[0], f"{name}_bytes": work[1]}
+            compute_s, memory_s = limits.times(work)
+            row[f"{name}_seconds"] = max(compute_s, memory_s)
+            row[f"{name}_bound"] = bound(compute_s, memory_s, None)
+            row[f"{name}_flops"], row[f"{name}_bytes"] = work
         row["tokens_per_s"] = self.batch / row["decode_seconds"]
         row["peak_flops_per_s"] = limits.peak_flops_per_s
         row["bandwidth_bytes_per_s"] = limits.bandwidth_bytes_per_s
@@ -103,15 +112,17 @@ class _Plan(NamedTuple):
         row["weight_bytes_read"] = weight_bytes_read(config, self.batch, limits.weight_bytes)
         return row | self.held(use, self.prompt)
 
-    def too_large(self, row: Mapping[str, Any]) -> list[str]:
-        if row["fits"] is not False:
-            return []
-        held = f"{size(row['weight_bytes'])} of weights"
-        if row["cache_bytes"] is not None:
-            held += f" and {size(row['cache_bytes'])} of cache"
-        available = f"{devices(self.gpus)} {row['gpu']} of {in_gib(row['memory_bytes'])}"
-        needed = f"at least {row['gpus_needed']:,} are needed; the times are hypothetical"
-        return [f"does not fit: {held} on {available}; {needed}"]
+    def warnings(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        lines = []
+        for row in rows:
+            if row["fits"] is False:
+                held = f"{size(row['weight_bytes'])} of weights"
+                if row["cache_bytes"] is not None:
+                    held += f" and {size(row['cache_bytes'])} of cache"
+                available = f"{devices(self.gpus)} {row['gpu']} of {in_gib(row['memory_bytes'])}"
+                needed = f"at least {row['gpus_needed']:,} are needed; the times are hypothetical"
+                lines.append(f"does not fit: {held} on {available}; {needed}")
+        return lines
 
     def notes(self, positions: int) -> list[str]:
         storage = f"weights in {self.weight_dtype or 'the computing dtype'}"
@@ -153,17 +164,22 @@ def infer(
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     rows = [plan.row(use) for use in uses]
     if fits:
-        rows, missing = (
-            sorted((row for row in rows if row["fits"]), key=lambda row: row["decode_seconds"]),
-            [],
-        )
+        rows = sorted((row for row in rows if row["fits"]), key=lambda row: row["decode_seconds"])
+        missing = []
         if not rows:
             raise ConfigError(
                 f"{config.name} with {batch} x {prompt} tokens fits on {devices(gpus)} of none of "
                 f"the GPUs"
             )
-        uses = [use for row in rows for use in uses if use.row.items() <= row.items()]
-    turning = [f"critical batch: with {prompt} tokens per cache; `without a cache` ignores it"]
+        fitting: list[Use] = []
+        for row in rows:
+            fitting += [use for use in uses if use.row.items() <= row.items()]
+        uses = fitting
+    notes = plan.notes(prompt)
+    if not config.parameters:
+        notes.append(
+            f"critical batch: with {prompt} tokens per cache; `without a cache` ignores it"
+        )
     by_weights = (
         "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + "
         "pairs) B / peak, "
@@ -172,37 +188,33 @@ def infer(
     return Answer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
         title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
-        warnings=[line for row in rows for line in plan.too_large(row)],
+        warnings=plan.warnings(rows),
         **by_machine(rows, kv_bytes_per_token=rows[0]["kv_bytes_per_token"]),
         steps=_infer_steps(plan, rows[0]),
         formula=STEPS_BY_PARAMETERS if config.parameters else by_weights,
         source=f"Pope et al. (2022); Austin et al. (2025); "
         f"{sources_of(use.machine for use in uses)}",
-        assumptions=[*plan.notes(prompt), *([] if config.parameters else turning), *missing],
+        assumptions=[*notes, *missing],
         columns={
-            **{
-                "gpu": "GPU",
-                "dtype": "dtype",
-                "prefill_seconds": "prefill",
-                "prefill_bound": "bound",
-            },
-            **{
-                "decode_seconds": "decode step",
-                "decode_bound": "bound",
-                "tokens_per_s": "tokens/s",
-            },
-            **{"critical_batch": "critical batch", "used": "memory"},
+            "gpu": "GPU",
+            "dtype": "dtype",
+            "prefill_seconds": "prefill",
+            "prefill_bound": "bound",
+            "decode_seconds": "decode step",
+            "decode_bound": "bound",
+            "tokens_per_s": "tokens/s",
+            "critical_batch": "critical batch",
+            "used": "memory",
         },
     )
 
 
 def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
-    peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
-    config, prefills, has_cache = (
-        plan.config,
-        f"{plan.batch} x {plan.prompt} tokens",
-        row["cache_bytes"] is not None,
-    )
+    peak = number(row["peak_flops_per_s"])
+    bandwidth = number(row["bandwidth_bytes_per_s"])
+    config = plan.config
+    prefills = f"{plan.batch} x {plan.prompt} tokens"
+    has_cache = row["cache_bytes"] is not None
     read = f"{size(row['weight_bytes_read'])} of weights"
     longest = (
         f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
@@ -256,8 +268,9 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
         )
     if row["used"] is None:
         return [*steps, Step("memory", "unknown for this machine", "-")]
-    parts = f"weights{' and cache' * has_cache} / all devices of {in_gib(row['memory_bytes'])}"
-    return [*steps, Step("memory", parts, f"{100 * row['used']:.1f} %")]
+    parts = "weights and cache" if has_cache else "weights"
+    devices_memory = f"all devices of {in_gib(row['memory_bytes'])}"
+    return [*steps, Step("memory", f"{parts} / {devices_memory}", f"{100 * row['used']:.1f} %")]
 
 
 def _batch(value: int | None) -> str:
@@ -310,7 +323,7 @@ def generate(
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of "
         f"{prompt}, {devices(gpus)}",
-        warnings=[line for row in rows for line in plan.too_large(row)],
+        warnings=plan.warnings(rows),
         **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
         steps=steps,
@@ -360,7 +373,8 @@ def context(
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
     config = model_of(model, options)
-    element_bytes, machines = _element_bytes(kv_dtype), machines_of(options, memory)
+    element_bytes = _element_bytes(kv_dtype)
+    machines = machines_of(options, memory)
     weight_bytes = max(1, round(count_parameters(config).total * STORED_BITS[weight_dtype] / 8))
     rows: list[dict[str, Any]] = []
     for machine in machines:
@@ -395,7 +409,7 @@ def context(
         ),
         Step(
             "longest context",
-            f"of {batch} sequence{'s' * (batch > 1)}",
+            f"of {batch} sequences" if batch > 1 else "of 1 sequence",
             _limit(row["context"], "tokens"),
         ),
         Step(
@@ -425,8 +439,11 @@ def context(
         source=f"Pope et al. (2022); {config.source}; {sources_of(machines)}",
         assumptions=[*notes, *config.notes_on(prompt)],
         columns={
-            **{"gpu": "GPU", "gpus": "GPUs", "free_bytes": "left for the cache"},
-            **{"context": "longest context", "batch": "largest batch"},
+            "gpu": "GPU",
+            "gpus": "GPUs",
+            "free_bytes": "left for the cache",
+            "context": "longest context",
+            "batch": "largest batch",
         },
     )
 

@@ -140,12 +140,12 @@ class Layout:
         Lepikhin et al., GShard (2020): tokens go to their experts and return, forward and backward.
         Pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
         """
-        plan, sharding, micro_batches = self.plan, self.sharding, self.plan.micro_batches
-        data, tensor, pipeline = (
-            sharding.data_parallel,
-            sharding.tensor_parallel,
-            sharding.pipeline_parallel,
-        )
+        plan = self.plan
+        sharding = self.sharding
+        micro_batches = plan.micro_batches
+        data = sharding.data_parallel
+        tensor = sharding.tensor_parallel
+        pipeline = sharding.pipeline_parallel
         hidden_bytes = plan.tokens * plan.config.width * plan.recipe.activation_bytes
         own_bytes = hidden_bytes // self.kernels.token_ways
         rounds = micro_batches * (6 if checkpoint_group(plan.checkpoint, self.stage.layers) else 4)
@@ -153,15 +153,18 @@ class Layout:
             Transfer("tensor", "all-reduce", hidden_bytes, tensor, 1, self.stage.layers * rounds)
         ]
         if experts := self.stage.experts:
-            routed = (
-                experts.per_token * own_bytes,
-                sharding.expert_parallel,
-                tensor,
-                experts.layers * rounds,
+            routed = Transfer(
+                kind="expert",
+                op="all-to-all",
+                size_bytes=experts.per_token * own_bytes,
+                ranks=sharding.expert_parallel,
+                stride=tensor,
+                times=experts.layers * rounds,
             )
-            found.append(Transfer("expert", "all-to-all", *routed))
+            found.append(routed)
         # The slowest send counts: it is between nodes if one node does not have all devices.
-        across, sends = -(-data * tensor * pipeline // 2), 2 * micro_batches * self.interleave
+        across = -(-data * tensor * pipeline // 2)
+        sends = 2 * micro_batches * self.interleave
         found.append(Transfer("pipeline", "send-recv", own_bytes, min(2, pipeline), across, sends))
         held = held_weights(plan.config, sharding)
         replicas = sharding.replicas_of_experts()
@@ -172,10 +175,8 @@ class Layout:
             elements = sum(
                 weight.elements for weight in held if (weight.component == "experts") is are_experts
             )
-            gradients, weights = (
-                plan.recipe.gradient_bytes * elements,
-                plan.recipe.activation_bytes * elements,
-            )
+            gradients = plan.recipe.gradient_bytes * elements
+            weights = plan.recipe.activation_bytes * elements
             reduced = micro_batches if sharding.zero > 1 else 1
             gathered = 2 * micro_batches if sharding.zero == 3 else int(sharding.zero > 0)
             reduction = "reduce-scatter" if sharding.zero else "all-reduce"
@@ -205,7 +206,9 @@ class Layout:
         writes and reads a gradient of the same size; recomputation writes and reads it again.
         Attention scores are computed in 16 bits.
         """
-        plan, kernels, ways = self.plan, self.kernels, self.sharding.tensor_parallel
+        plan = self.plan
+        kernels = self.kernels
+        ways = self.sharding.tensor_parallel
         sequences = plan.batch // plan.micro_batches
         counted_by = "gemm-causal-half" if kernels.is_flash else "gemm-full"
         counts = train_flops(
@@ -244,17 +247,17 @@ class Layout:
         up to stage 1 that of the last micro-batch. A pipeline waits for the sends while it fills
         and drains. The optimizer reads and writes its state.
         """
-        count, pipeline, sending = (
-            self.plan.micro_batches,
-            self.sharding.pipeline_parallel,
-            self.sending,
-        )
+        count = self.plan.micro_batches
+        pipeline = self.sharding.pipeline_parallel
+        sending = self.sending
         layers_s, head_s = self.computing
         whole_s = layers_s + (sending["tensor"] + sending["expert"]) / count
         last = (
             max(0, self.plan.config.layers - (pipeline - 1) * self.stage.layers) / self.stage.layers
         )
-        stages = [(last, head_s), *([(1.0, 0.0)] if pipeline > 1 else [])]
+        stages = [(last, head_s)]
+        if pipeline > 1:
+            stages.append((1.0, 0.0))
         share, head_s = max(stages, key=lambda stage: stage[0] * whole_s + stage[1])
         ideal_s = count * (share * whole_s + head_s)
         hidden_s = ideal_s * {2: BACKWARD, 3: 1.0}.get(self.sharding.zero, BACKWARD / count)
@@ -325,9 +328,11 @@ Source: fitted to the ten runs of Narayanan et al. (2021), table 1, whose median
 def matmul_share(use: Use) -> tuple[float, str]:
     """Return the fraction of the peak that the matmuls of a training step reach, and a note."""
     peak = use.machine.peak(use.dtype, MEASURED_FIRST)
-    best, origin = BEST_MATMULS.get(use.machine.architecture or "", 0.8), "published or typical"
+    best = BEST_MATMULS.get(use.machine.architecture or "", 0.8)
+    origin = "published or typical"
     if peak and peak.kind == "measured":
-        best, origin = 1, "measured"
+        best = 1
+        origin = "measured"
     share = LAYER_MATMULS * best
     return (
         share,

@@ -44,7 +44,9 @@ class Over(NamedTuple):
 
 
 def _range(first: str, last: str, sign: str, step: str) -> list[str]:
-    value, end, by = whole(first), whole(last), whole(step)
+    value = whole(first)
+    end = whole(last)
+    by = whole(step)
     values: list[str] = []
     while value <= end and len(values) <= MAX_POINTS and (sign == "+" or by > 1):
         values.append(str(value))
@@ -68,17 +70,16 @@ class Sweep(NamedTuple):
             if len({row.get(name) for row in self.rows}) > 1
         ]
         names = [over.option for over in self.overs]
-        known = {
-            key
-            for row in self.rows
-            for key, value in row.items()
-            if value is not None and key != "reason"
-        }
+        known: set[str] = set()
+        for row in self.rows:
+            known.update(key for key, value in row.items() if value is not None)
         shown = (*several, *self.main, "critical_batch") if self.main else self.rows[0]
-        keys = [key for key in shown if key in known]
-        keys += ["fits"] if any(row.get("fits") is False for row in self.rows) else []
-        reason = ["reason"] if any(row["reason"] for row in self.rows) else []
-        return list(dict.fromkeys([*names, *keys, *reason]))
+        names += [key for key in shown if key in known and key != "reason"]
+        if any(row.get("fits") is False for row in self.rows):
+            names.append("fits")
+        if any(row["reason"] for row in self.rows):
+            names.append("reason")
+        return list(dict.fromkeys(names))
 
 
 def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Sweep:
@@ -101,11 +102,11 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
         {over.option.replace("-", "_"): value for over, value in zip(overs, at, strict=True)}
         for at in points
     ]
-    parsed = [
-        values_of(function, {**given, **values}) for values in named
-    ]  # fail before the first answer
+    # Parse all points first, to fail before the first answer.
+    parsed = [values_of(function, {**given, **values}) for values in named]
     rows: list[dict[str, Any]] = []
-    answer, problem = None, None
+    answer = None
+    problem = None
     for values, point in zip(parsed, points, strict=True):
         swept_values = {
             over.option: _typed(value) for over, value in zip(overs, point, strict=True)
@@ -116,17 +117,15 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             problem = error
             rows.append({**swept_values, "reason": str(error)})
             continue
-        answers = (
-            answer.rows
-            if len(answer.rows) > 1
-            else [{**answer.values, **(answer.rows[0] if answer.rows else {})}]
-        )
+        answers = answer.rows
+        if len(answers) <= 1:
+            answers = [{**answer.values, **(answers[0] if answers else {})}]
         rows += [{**_scalars(row), **swept_values, "reason": None} for row in answers]
     if answer is None:
         raise problem or ConfigError("nothing to sweep")
-    names = list(
-        dict.fromkeys([*(over.option for over in overs), *(key for row in rows for key in row)])
-    )
+    names = dict.fromkeys(over.option for over in overs)
+    for row in rows:
+        names |= dict.fromkeys(row)
     return Sweep(overs, answer.main, [{key: row.get(key) for key in names} for row in rows])
 
 

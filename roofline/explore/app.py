@@ -42,7 +42,8 @@ def command_line(*words: str) -> str:
 
 def ask(form: Form, options: Options) -> tuple[Answer, Options]:
     function: Callable[..., Answer] = getattr(estimate, form.question)
-    answer, known = function(**form.values(options)), parameters(function)
+    answer = function(**form.values(options))
+    known = parameters(function)
     return answer, {
         name: value
         for name, value in options.items()

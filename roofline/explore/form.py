@@ -20,7 +20,10 @@ from roofline.gpu_table import load_gpus
 Options = dict[str, str | bool]
 """Typed text or state of a switch by name with dashes; an empty text counts as omitted."""
 
-PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
+PARAMS = "parameters"
+PRESET = "preset"
+FILE = "config.json"
+SIZES = "dimensions"
 LLAMA_1B = {
     "layers": "16",
     "width": "2048",
@@ -29,9 +32,12 @@ LLAMA_1B = {
     "ffn": "8192",
     "vocab": "128256",
 }
-BY_DEFAULT, RUN = "by default", "measured: run "
-MAX_RUNS, MAX_LETTERS = 10, 500
-"""Number of listed runs, and letters of a text."""
+BY_DEFAULT = "by default"
+RUN = "measured: run "
+MAX_RUNS = 10
+"""Number of listed runs."""
+MAX_LETTERS = 500
+"""Letters of a text."""
 URL = "query-params"
 
 
@@ -60,7 +66,8 @@ class Form:
         return {name.replace("-", "_"): value for name, value in options.items()} | sent
 
     def _field(self, parameter: Parameter, first: Any) -> Options:
-        name, read = parameter.name, parameter.read
+        name = parameter.name
+        read = parameter.read
         if read is bool:
             return {name: st.toggle(_label(name), key=name, bind=URL)}
         if isinstance(first, list) and isinstance(read, OneOf):

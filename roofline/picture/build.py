@@ -21,9 +21,12 @@ MIN_DRAWN_SHARE = 0.001
 """Fraction of the step's time; smaller rows of a profile are not drawn."""
 AXES_PT = 700.0
 """Approximate width of the axes, points, by which overlapping points of a profile are grouped."""
-OUTLIER_DECADES, MIN_INTENSITY, EDGE = 1.5, 0.01, 0.02
-"""Outliers: gap below the other points relative to the roofs, smallest intensity that is not one,
-and distance from the edge of the plot as a fraction of its width."""
+OUTLIER_DECADES = 1.5
+"""Gap between an outlier and the other points, relative to the roofs."""
+MIN_INTENSITY = 0.01
+"""Points of smaller intensity are outliers."""
+EDGE = 0.02
+"""Distance of outliers from the edge of the plot, as a fraction of its width."""
 
 
 def build_scene(
@@ -56,7 +59,9 @@ def build_scene(
     scene = _styled(
         Scene(tuple(machines.values()), environments, (), _with_details(points), left_out)
     )
-    roofs = [roof for index in range(len(slugs)) for roof in _roofs(index, scene, dtypes)]
+    roofs: list[Roof] = []
+    for index in range(len(slugs)):
+        roofs += _roofs(index, scene, dtypes)
     if not roofs:
         names = ", ".join(map(one_line, slugs)) or "no machine"
         raise NoCeilingError(
@@ -78,20 +83,33 @@ def _point(
     judged = judge(record, ceilings)
     if not record.flops or judged.intensity is None or judged.flops_per_s is None:
         return "without FLOPs or bytes"
-    fast, slow = (None if share is not None else record.ci95_s) or (
-        record.median_s,
-        record.median_s,
-    )
-    low, high = record.flops / (slow or math.nan), record.flops / (fast or math.nan)
+    fast = slow = record.median_s
+    if share is None and record.ci95_s:
+        fast, slow = record.ci95_s
+    low = record.flops / (slow or math.nan)
+    high = record.flops / (fast or math.nan)
     if not all(
         math.isfinite(value) and value > 0
         for value in (judged.intensity, judged.flops_per_s, low, high)
     ):
         return "with impossible values"
-    limits = limits_s(record, ceilings)
-    cap = record.flops / limits[2] if limits and limits[2] > max(limits[:2]) else None
-    position = (judged.intensity, judged.flops_per_s, low, high)
-    return Point(machine, run, record, *position, judged.roofline_pct, judged.excess, cap)
+    cap = None
+    if limits := limits_s(record, ceilings):
+        compute_s, memory_s, launch_s = limits
+        if launch_s > max(compute_s, memory_s):
+            cap = record.flops / launch_s
+    return Point(
+        machine,
+        run,
+        record,
+        x=judged.intensity,
+        y=judged.flops_per_s,
+        low=low,
+        high=high,
+        roofline_pct=judged.roofline_pct,
+        excess=judged.excess,
+        cap=cap,
+    )
 
 
 def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -99,18 +117,16 @@ def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
     for point in points:
         options = {(name, str(value)) for name, value in point.record.options.items()}
         alike.setdefault((*point.series, point.record.case), []).append(options)
-    varying = {
-        name
-        for group in alike.values()
-        for name, _ in group[0].union(*group) - group[0].intersection(*group)
-    }
-    details = [
-        [_option(*item) for item in point.record.options.items() if item[0] in varying]
-        for point in points
-    ]
-    return tuple(
-        replace(point, detail=" ".join(words)) for point, words in zip(points, details, strict=True)
-    )
+    varying: set[str] = set()
+    for group in alike.values():
+        differing = set.union(*group) - set.intersection(*group)
+        varying.update(name for name, _ in differing)
+    detailed = []
+    for point in points:
+        facts = point.record.options.items()
+        words = [_option(name, value) for name, value in facts if name in varying]
+        detailed.append(replace(point, detail=" ".join(words)))
+    return tuple(detailed)
 
 
 def _option(name: str, value: object) -> str:
@@ -123,7 +139,8 @@ def _option(name: str, value: object) -> str:
 
 
 def _styled(scene: Scene) -> Scene:
-    providers, dtypes = scene.names["provider"], scene.names["dtype"]
+    providers = scene.names["provider"]
+    dtypes = scene.names["dtype"]
     colored_by = "provider" if len(dtypes) == 1 and len(providers) > 1 else "dtype"
     colored_by = "machine" if len(scene.machines) > 1 else colored_by
     scene = replace(scene, colored_by=colored_by)
@@ -150,23 +167,17 @@ def _look(scene: Scene, point: Point) -> tuple[object, ...]:
     if scene.is_profile:
         return ()
     run = point.run if scene.has_run_names else None
-    return (
-        point.record.op,
-        point.record.provider,
-        run,
-        point.record.dtype,
-    )  # dtypes also differ in color
+    record = point.record
+    return (record.op, record.provider, run, record.dtype)  # dtypes also differ in color
 
 
 def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) -> str:
     if scene.colored_by == "machine":
         return SERIES_COLORS[machine % len(SERIES_COLORS)]
     if scene.colored_by == "provider":
-        return (
-            SERIES_COLORS[scene.names["provider"].index(provider) % len(SERIES_COLORS)]
-            if provider
-            else INK
-        )
+        if not provider:
+            return INK
+        return SERIES_COLORS[scene.names["provider"].index(provider) % len(SERIES_COLORS)]
     return dtype_color(dtype) if dtype else INK
 
 
@@ -174,14 +185,17 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
     known = scene.machines[machine]
     slopes = _fastest(known, "bandwidth")
     shown = [dtype for dtype in known.dtypes if not dtypes or dtype in dtypes]
-    peaks = [peak for dtype in shown for peak in _fastest(known, "flops", dtype)]
+    peaks: list[Ceiling] = []
+    for dtype in shown:
+        peaks += _fastest(known, "flops", dtype)
     used = [peak_of(point.record, known) for point in scene.points if point.machine == machine]
     for dtype in dict.fromkeys(peak.name for peak, units in used if peak and units == "vector"):
         drawn = {(peak.name, peak.kind, peak.value) for peak in peaks}
         vector = _fastest(known, "fma", dtype)
         peaks += [peak for peak in vector if (peak.name, peak.kind, peak.value) not in drawn]
     by_kind = {slope.kind: slope for slope in slopes}
-    flats, ridges = [], {slope.kind: [0.0] for slope in slopes}
+    flats = []
+    ridges = {slope.kind: [0.0] for slope in slopes}
     for peak in peaks:
         met = by_kind.get(peak.kind, known.bandwidth())
         ridge = ridge_intensity(peak.value, met.value) if met else None
@@ -245,10 +259,9 @@ def _grouped(scene: Scene) -> Scene:
     pt_per_decade = AXES_PT / (scene.view.right - scene.view.left)
     groups: list[Point] = []
     for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
+        center = [math.log10(value) for value in point.spot]
         for index, group in enumerate(groups):
-            distance = math.dist(
-                *([math.log10(value) for value in one.spot] for one in (point, group))
-            )
+            distance = math.dist(center, [math.log10(value) for value in group.spot])
             if group.color == point.color and distance * pt_per_decade < group.diameter_pt / 2:
                 groups[index] = replace(group, others=(*group.others, point.record))
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, PANEL, ROW = 10.0, 5.0, 0.42
-"""Width of the figure, height of a panel, and height of a bar, inches."""
+WIDTH = 10.0
+"""Width of the figure, inches."""
+PANEL = 5.0
+"""Height of a panel, inches."""
+ROW = 0.42
+"""Height of a bar, inches."""
 MAX_MARKERS = 20
 """Lines with more points have no markers."""
 ROOM_FOR_WORDS = 1.12
@@ -184,14 +189,13 @@ def draw_lines(
                 va="bottom",
                 transform=axes.get_yaxis_transform(),
             )
-        everything = [point for points in lines.values() for point in points]
-        for values, scale in (
-            ([x for x, _ in everything], axes.set_xscale),
-            ([y for _, y in everything], axes.set_yscale),
-        ):
+        everything = list(chain.from_iterable(lines.values()))
+        xs = [x for x, _ in everything]
+        ys = [y for _, y in everything]
+        for values, scale in ((xs, axes.set_xscale), (ys, axes.set_yscale)):
             if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):
                 scale("log")
-        _name_ticks(axes, sorted({x for x, _ in everything}), y_name)
+        _name_ticks(axes, sorted(set(xs)), y_name)
         axes.set_xlabel(plain(x_name), fontsize=AXIS_PT)
         axes.set_ylabel(plain(_quantity(y_name)), fontsize=AXIS_PT)
         if any(lines):

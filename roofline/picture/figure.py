@@ -49,21 +49,33 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 Line = tuple[tuple[float, float], tuple[float, float]]
-WIDTH, LEFT, RIGHT = 11.0, 0.95, 0.3
-"""Width of the figure and margins of its axes, inches."""
-TICKS, TICK_WIDTH, LEGEND_ROW, CAPTION_ROW = 0.72, 0.6, 0.25, 0.17
-"""Height of the axis labels, width of a tick label, and heights of one row of legend and caption,
-inches.
-"""
-LINE_PT, LETTER_PT = 15.0, 6.0
-"""Height of a line and width of a letter of a roof label, points."""
-MARKER_PT, RING_PT, MIX_WIDTH = 7.5, 16, 0.8
-"""Diameters of markers and of rings around them; line width of mixes."""
-SAME_SPOT, TURN = 0.12, 10.0
-"""Distance of ridge points that share a label, inches; dash length of coinciding roofs, line
-widths.
-"""
-LETTERS_PER_INCH, MAX_LEGEND_LETTERS = 13.0, 90
+WIDTH = 11.0
+"""Width of the figure, inches."""
+LEFT = 0.95
+RIGHT = 0.3
+"""Margins of the axes, inches."""
+TICKS = 0.72
+"""Height of the axis labels, inches."""
+TICK_WIDTH = 0.6
+"""Width of a tick label, inches."""
+LEGEND_ROW = 0.25
+CAPTION_ROW = 0.17
+"""Heights of one row of legend and caption, inches."""
+LINE_PT = 15.0
+"""Height of a line of a roof label, points."""
+LETTER_PT = 6.0
+"""Width of a letter of a roof label, points."""
+MARKER_PT = 7.5
+RING_PT = 16
+"""Diameters of markers and of rings around them."""
+MIX_WIDTH = 0.8
+"""Line width of mixes."""
+SAME_SPOT = 0.12
+"""Distance of ridge points that share a label, inches."""
+TURN = 10.0
+"""Dash length of coinciding roofs, line widths."""
+LETTERS_PER_INCH = 13.0
+MAX_LEGEND_LETTERS = 90
 
 
 def draw_roofline(
@@ -180,7 +192,8 @@ def _legend_handles(scene: Scene) -> list[Line2D]:
 
 
 def _marker(color: str, shape: int, is_hollow: bool = False) -> dict[str, Any]:
-    color, name = tone(color), list(MARKERS)[shape % len(MARKERS)]
+    color = tone(color)
+    name = list(MARKERS)[shape % len(MARKERS)]
     style = {"color": color, "linestyle": "none", "marker": name, "markersize": MARKER_PT}
     style |= {"markeredgecolor": color, "markeredgewidth": 1.3}
     return style | ({"markerfacecolor": tone("white")} if is_hollow else {})
@@ -225,11 +238,14 @@ def _draw(scene: Scene, axes: Axes) -> int:
                 "markeredgewidth": 1.6,
                 "markeredgecolor": tone(roof.color),
             }
-            axes.plot(*zip(roof.corner), markerfacecolor=tone("white"), zorder=5, **style)
+            x, y = roof.corner
+            axes.plot([x], [y], markerfacecolor=tone("white"), zorder=5, **style)
     if scene.is_profile:
         for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
+            x, y = point.spot
             axes.plot(
-                *zip(point.spot),
+                [x],
+                [y],
                 "o",
                 ms=point.diameter_pt,
                 color=tone(point.color),
@@ -310,13 +326,12 @@ def _draw_series(points: Sequence[Point], axes: Axes) -> None:
                 [point.x] * 2, [point.y, point.cap], color=color, lw=0.8, ls=(0, (1, 2)), zorder=4.4
             )
             axes.plot([point.x], [point.cap], color=color, marker="_", ms=13, mew=1.8, zorder=4.6)
-        axes.plot(*zip(point.spot), zorder=7, **_marker(point.color, point.shape, point.is_hollow))
+        x, y = point.spot
+        axes.plot([x], [y], zorder=7, **_marker(point.color, point.shape, point.is_hollow))
         if point.doubts:
-            axes.plot(*zip(point.spot), "x", ms=11, mew=1.3, mec=tone(INK), zorder=7.5)
+            axes.plot([x], [y], "x", ms=11, mew=1.3, mec=tone(INK), zorder=7.5)
         if point.excess:
-            axes.plot(
-                *zip(point.spot), "o", ms=RING_PT, mfc="none", mec=tone(INK), mew=1.2, zorder=8
-            )
+            axes.plot([x], [y], "o", ms=RING_PT, mfc="none", mec=tone(INK), mew=1.2, zorder=8)
 
 
 def _draw_arrows(scene: Scene, axes: Axes) -> None:
@@ -338,7 +353,8 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
     labels = []
     for roofs in _ridges(scene, axes):
         text = "ridge " + ", ".join(dict.fromkeys(significant(roof.ridge or 0) for roof in roofs))
-        labels.append((*(roofs[0].corner or (0.0, 0.0)), text, text_color(shared_color(roofs))))
+        x, y = roofs[0].corner or (0.0, 0.0)
+        labels.append((x, y, text, text_color(shared_color(roofs))))
     ridges = len(labels)
     outliers = [point for point in scene.points if point.is_outlier]
     for row, point in enumerate(outliers):
@@ -364,23 +380,21 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
     if not labels:
         return 0
     xs, ys, texts, colors = zip(*labels, strict=True)
-    lines = [roof.ends(scene.view) for roof in scene.roofs] + [
-        ((p.x, p.low), (p.x, p.high)) for p in scene.points
-    ]
+    lines = [roof.ends(scene.view) for roof in scene.roofs]
+    lines += [((point.x, point.low), (point.x, point.high)) for point in scene.points]
     lines += [
         ((one.x, one.y), (two.x, two.y))
         for one, two in pairwise(scene.points)
         if one.series == two.series
     ]
     lines += taken
-    spots = [point.spot for point in scene.points] + [
-        roof.corner for roof in scene.roofs if roof.corner
-    ]
+    spots = [point.spot for point in scene.points]
+    spots += [roof.corner for roof in scene.roofs if roof.corner]
     if scene.is_profile:
-        lines += [side for point in scene.points for side in _circle(point, axes)]
-    with redirect_stdout(
-        io.StringIO()
-    ):  # textalloc prints if a label does not fit in its first direction
+        for point in scene.points:
+            lines += _circle(point, axes)
+    # textalloc prints if a label does not fit in its first direction.
+    with redirect_stdout(io.StringIO()):
         placed = textalloc.allocate(
             axes,
             list(xs),
@@ -438,7 +452,8 @@ def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
     taken = []
     decade = _decade_pt(axes)
     for label in flat_labels(scene, LINE_PT / decade):
-        (text,), y = label.lines, label.roof.ceiling.value
+        (text,) = label.lines
+        y = label.roof.ceiling.value
         is_below = label.row < 0
         rise = -3.0 if is_below else 3.0 + LINE_PT * label.row
         low = math.log10(y) + (rise - (LINE_PT if is_below else 0)) / decade
@@ -464,10 +479,12 @@ def _decade_pt(axes: Axes) -> float:
 
 def _label_slopes(scene: Scene, axes: Axes) -> list[Line]:
     one, ten = axes.transData.transform([(1.0, 1.0), (10.0, 10.0)])
-    angle = math.degrees(math.atan2(*reversed(ten - one)))
+    wide, tall = ten - one
+    angle = math.degrees(math.atan2(tall, wide))
     taken = []
     for label in slope_labels(scene, 1.5 * LINE_PT / _decade_pt(axes)):
-        text, color = ", ".join(label.lines), text_color(label.color)
+        text = ", ".join(label.lines)
+        color = text_color(label.color)
         spot = _along(label.roof, scene, text, axes)
         taken += _write(axes, spot, (-3.0, 3.0), text, color, angle, ha="center", va="bottom")
     if mixes := sorted(

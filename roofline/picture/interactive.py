@@ -21,15 +21,21 @@ if TYPE_CHECKING:
 
 BEYOND = 4.0
 """Decades that roofs extend past the view, for zooming out."""
-MAX_BARS, MAX_LABELS, MAX_HOVERED = 500, 24, 8
-"""Maximum number of points with error bars and marks, of labels, and of further rows in the text of
-a point.
-"""
-LABEL_SHARE, LABEL_PX, LETTER_PX, CHART_PX = 0.04, 17, 7, (1200, 500)
-"""Height of a label as a fraction of the axes and in pixels, width of a letter, and size of the
-axes, pixels.
-"""
-FLAT, SLOPE, OUTLIER = "flat", "slope", "outlier"
+MAX_BARS = 500
+"""Maximum number of points with error bars and marks."""
+MAX_LABELS = 24
+MAX_HOVERED = 8
+"""Maximum number of further rows in the text of a point."""
+LABEL_SHARE = 0.04
+"""Height of a label as a fraction of the axes."""
+LABEL_PX = 17
+"""Height of a label, pixels."""
+LETTER_PX = 7
+CHART_PX = (1200, 500)
+"""Size of the axes, pixels."""
+FLAT = "flat"
+SLOPE = "slope"
+OUTLIER = "outlier"
 """Names of the labels that `page.js` also shows on a phone."""
 
 
@@ -51,7 +57,8 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
         above = [point for point in scene.points if point.excess]
         for marked, symbol, size in ((doubtful, "x-thin-open", 13), (above, "circle-open", 20)):
             style = {"symbol": symbol, "size": size, "color": INK, "line": {"width": 1.4}}
-            xs, ys = [point.spot[0] for point in marked], [point.spot[1] for point in marked]
+            xs = [point.spot[0] for point in marked]
+            ys = [point.spot[1] for point in marked]
             figure.add_scatter(
                 x=xs, y=ys, mode="markers", marker=style, hoverinfo="skip", showlegend=False
             )
@@ -112,10 +119,8 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
         time_s = record.extra.get("time_s")
         if "module" not in record.extra or not isinstance(time_s, int | float) or not time_s > 0:
             continue
-        modules = filter(
-            None, re.split(r"\.(?!\*)", str(record.extra["module"] or OUTSIDE))
-        )  # layers.* is one module
-        path = ("step", *modules, record.op)
+        modules = re.split(r"\.(?!\*)", str(record.extra["module"] or OUTSIDE))  # layers.* is one
+        path = ("step", *filter(None, modules), record.op)
         for depth in range(1, len(path) + 1):
             times[path[:depth]] = times.get(path[:depth], 0.0) + time_s
     if not times:
@@ -183,10 +188,11 @@ def _series(scene: Scene) -> dict[str, list[int]]:
 def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, Any]:
     points = [scene.points[index] for index in indices]
     first = points[0]
-    symbol = list(MARKERS.values())[first.shape % len(MARKERS)] + "-open" * first.is_hollow
-    outline_px = (
-        1.5 if len(scene.points) <= MAX_BARS else 0
-    )  # a browser needs 0.3 s for the outlines of 5,000 points
+    symbol = list(MARKERS.values())[first.shape % len(MARKERS)]
+    if first.is_hollow:
+        symbol += "-open"
+    # A browser needs 0.3 s for the outlines of 5,000 points.
+    outline_px = 1.5 if len(scene.points) <= MAX_BARS else 0
     marker: dict[str, Any] = {"color": first.color, "symbol": symbol, "size": 11.5 - outline_px}
     marker["line"] = {"width": outline_px, "color": first.color}
     if scene.is_profile:
@@ -202,11 +208,10 @@ def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, 
         "customdata": indices,
     }
     if len(scene.points) <= MAX_BARS and not scene.is_profile:
-        up, down = [p.high - p.y for p in points], [p.y - p.low for p in points]
         trace["error_y"] = {
             "type": "data",
-            "array": up,
-            "arrayminus": down,
+            "array": [point.high - point.y for point in points],
+            "arrayminus": [point.y - point.low for point in points],
             "thickness": 1.2,
             "width": 4,
         }
@@ -295,8 +300,10 @@ def _apart(scene: Scene) -> list[tuple[Point, bool]]:
     """Return the points whose labels fit, most important first, and whether the label is left of
     its point.
     """
-    view, labeled = scene.view, []
-    wide, tall = (view.right - view.left) / CHART_PX[0], (view.top - view.bottom) / CHART_PX[1]
+    view = scene.view
+    labeled = []
+    wide = (view.right - view.left) / CHART_PX[0]
+    tall = (view.top - view.bottom) / CHART_PX[1]
     boxes: list[tuple[float, float, float, float]] = []
     for point in chosen_for_labels(scene):
         x, y = (math.log10(value) for value in point.spot)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def page_html(
 
     scripts = [get_plotlyjs(), (TEMPLATES / "page.js").read_text(encoding="utf-8")]
     names, subtitle = title_lines(scene)
-    records = [record for _, own in runs for record in own]
+    records = list(chain.from_iterable(own for _, own in runs))
     figures = {"plot": roofline_figure(scene, estimates), "modules": modules_figure(records)}
     table = _table(scene, runs)
     drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure}
@@ -131,8 +132,10 @@ def summary(records: Sequence[Record]) -> str:
     status = Counter(record.status for record in records)
     parts = [f"{status.pop('ok', 0):,} rows measured"]
     flagged = sum(bool(record.flags) for record in records)
-    parts += [f"{flagged:,} with flags"] if flagged else []
-    return "; ".join(parts + [f"{count:,} {word}" for word, count in status.items()]) + "."
+    if flagged:
+        parts.append(f"{flagged:,} with flags")
+    parts += [f"{count:,} {word}" for word, count in status.items()]
+    return "; ".join(parts) + "."
 
 
 def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -> dict[str, Any]:
@@ -148,9 +151,8 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
         for title in (rows[0]["cells"] if rows else ())
         if any(row["cells"][title] for row in rows)
     ]
-    titles.sort(
-        key=lambda title: title == "reason"
-    )  # last: long reasons would push the times out of sight
+    # The reason is last: long reasons would push the times out of sight.
+    titles.sort(key=lambda title: title == "reason")
     return {
         "titles": titles,
         "rows": [row | {"cells": [row["cells"][title] for title in titles]} for row in rows],
@@ -174,7 +176,7 @@ def policy(scripts: Sequence[str]) -> str:
 
 def _words(records: Sequence[Record]) -> list[tuple[str, Word]]:
     unknown = Word("flag", "An unknown flag; see its reason in the row.")
-    flags = dict.fromkeys(flag for record in records for flag in record.flags)
+    flags = dict.fromkeys(chain.from_iterable(record.flags for record in records))
     entries = [(flag, FLAGS.get(flag, unknown)) for flag in flags]
     return [*entries, *BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]
 
@@ -227,7 +229,7 @@ def estimates_of(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Return each row of the estimates that has FLOPs, bytes and seconds, as a JSON object with its
     rates.
     """
-    return [estimate for path in paths for estimate in _read(path)]
+    return list(chain.from_iterable(map(_read, paths)))
 
 
 def _read(path: Path) -> Sequence[dict[str, Any]]:
@@ -242,9 +244,8 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
         ) from None
     rows = document.get("rows") or [document] if isinstance(document, dict) else []
     known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    estimates = [
-        entry for row in known for part in PARTS if (entry := _estimate(path.stem, row, part))
-    ]
+    candidates = [_estimate(path.stem, row, part) for row, part in product(known, PARTS)]
+    estimates = [estimate for estimate in candidates if estimate]
     if not estimates:
         raise StoreError(
             f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write"
@@ -253,13 +254,14 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
 
 
 def _estimate(name: str, row: Mapping[str, Any], part: str) -> dict[str, Any] | None:
-    flops, moved, seconds = (
-        _positive(row.get(f"{part}{key}")) for key in ("flops", "bytes", "seconds")
-    )
+    flops = _positive(row.get(f"{part}flops"))
+    moved = _positive(row.get(f"{part}bytes"))
+    seconds = _positive(row.get(f"{part}seconds"))
     if flops is None or moved is None or seconds is None:
         return None
     words = [name, part.rstrip("_"), *(str(row[key]) for key in ("gpu", "dtype") if row.get(key))]
-    words += ["does not fit in memory"] if row.get("fits") is False else []
+    if row.get("fits") is False:
+        words.append("does not fit in memory")
     return {
         "name": one_line(" ".join(filter(None, words)), 60),
         "flops": flops,

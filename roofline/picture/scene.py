@@ -25,16 +25,19 @@ MAX_NAME_LETTERS = 24
 """Of a provider or machine in a label or legend."""
 DOUBTFUL = DISTURBED | {"not-converged"}
 """Flags of a time that may be wrong."""
-MAX_POINT_PT, MIN_POINT_PT = 70.0, 3.0
-"""Profiles: diameters of a point with all the time of the step, and of the smallest points."""
+MAX_POINT_PT = 70.0
+"""Profiles: diameter of a point with all the time of the step."""
+MIN_POINT_PT = 3.0
+"""Profiles: diameter of the smallest points."""
 SAME_DECADES = 0.0017
 """Flat roofs closer than this (0.4 %) share a label."""
 MAX_DECADES = 30
 """A larger span of ceilings and points is an error."""
 AROUND = 0.35
 """Room left of the points and below them, decades."""
-MIN_RATIO, MAX_RATIO = 0.45, 1.0
-"""Height over width of the axes."""
+MIN_RATIO = 0.45
+MAX_RATIO = 1.0
+"""Bounds of the height over the width of the axes."""
 
 T = TypeVar("T")
 Measured = tuple[Environment, Sequence[Record]]
@@ -205,11 +208,15 @@ class Scene:
     @cached_property
     def has_modules(self) -> bool:
         """Whether a row of a profile has a module: rows of a trace have none."""
-        return any(
-            record.extra.get("module")
-            for point in self.points
-            for record in (point.record, *point.others)
-        )
+        return any(record.extra.get("module") for record in self.records)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """The records of all points, including those grouped into one point."""
+        records: list[Record] = []
+        for point in self.points:
+            records += [point.record, *point.others]
+        return records
 
     @cached_property
     def flats(self) -> list[list[Roof]]:
@@ -223,9 +230,8 @@ class Scene:
     def names(self) -> dict[str, list[str]]:
         """The ops, cases, dtypes and providers of the points, in order of appearance."""
         parts = ("op", "case", "dtype", "provider")
-        records = [record for point in self.points for record in (point.record, *point.others)]
         return {
-            part: list(dict.fromkeys(str(getattr(record, part)) for record in records))
+            part: list(dict.fromkeys(str(getattr(record, part)) for record in self.records))
             for part in parts
         }
 
@@ -233,19 +239,13 @@ class Scene:
         """Return the machine, op, dtype and provider of a point, without those of all points except
         for `always`.
         """
-        words = (
-            [one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS)]
-            if len(self.machines) > 1
-            else []
-        )
-        parts = (
-            part
-            for part in ("op", "dtype", "provider")
-            if part in always or len(self.names[part]) > 1
-        )
-        return words + [
-            end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS) for part in parts
-        ]
+        words = []
+        if len(self.machines) > 1:
+            words.append(one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS))
+        for part in ("op", "dtype", "provider"):
+            if part in always or len(self.names[part]) > 1:
+                words.append(end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS))
+        return words
 
     @cached_property
     def shared(self) -> str:
@@ -282,9 +282,10 @@ class Scene:
         command = own.argv[own.argv.index("-m") + 1 :] if "-m" in own.argv else own.argv[:1]
         words = takewhile(lambda word: not word.startswith("-"), command)
         names = [end_of(Path(word).name, MAX_NAME_LETTERS) for word in words]
-        return " ".join(
-            [*names, own.started_at[:19].replace("T", " "), *([] if is_alone else [own.run_id])]
-        )
+        names.append(own.started_at[:19].replace("T", " "))
+        if not is_alone:
+            names.append(own.run_id)
+        return " ".join(names)
 
     @cached_property
     def view(self) -> View:
@@ -310,7 +311,8 @@ class Scene:
         if max(right - left, top - bottom) > MAX_DECADES:
             raise PlotError(f"ceilings and points span more than {MAX_DECADES} decades")
         if (more := (top - bottom) / MAX_RATIO - (right - left)) > 0:
-            left, right = left - 0.4 * more, right + 0.6 * more
+            left -= 0.4 * more
+            right += 0.6 * more
         return View(left, right, min(bottom, top - MIN_RATIO * (right - left)), top)
 
 

@@ -36,22 +36,18 @@ Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of To
 FOREIGN_COLOR = "#7A7A7A"
 
 MARKERS = {
-    **{
-        "o": "circle",
-        "s": "square",
-        "^": "triangle-up",
-        "D": "diamond",
-        "v": "triangle-down",
-        "P": "cross",
-        "X": "x",
-    },
-    **{
-        "<": "triangle-left",
-        ">": "triangle-right",
-        "p": "pentagon",
-        "h": "hexagon",
-        "d": "diamond-tall",
-    },
+    "o": "circle",
+    "s": "square",
+    "^": "triangle-up",
+    "D": "diamond",
+    "v": "triangle-down",
+    "P": "cross",
+    "X": "x",
+    "<": "triangle-left",
+    ">": "triangle-right",
+    "p": "pentagon",
+    "h": "hexagon",
+    "d": "diamond-tall",
 }
 """Matplotlib marker -> Plotly symbol, one per series of one machine in order of appearance."""
 

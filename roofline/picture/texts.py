@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from results.show.picture import INK, end_of
@@ -25,8 +25,9 @@ MAX_LABELED_SERIES = 20
 """With more points there are no arrows, and only the fastest of each op and dtype has a label."""
 MAX_MODULE_LETTERS = 40
 """Of the path of a module in a label."""
-MIN_LABELED_SHARE, MAX_PROFILE_LABELS = 0.02, 12
-"""Profiles: fraction of the step for a label, and number of labels."""
+MIN_LABELED_SHARE = 0.02
+"""Profiles: minimum fraction of the step for a label."""
+MAX_PROFILE_LABELS = 12
 OUTSIDE = "outside of any module"
 
 
@@ -73,26 +74,23 @@ def shared_color(roofs: Sequence[Roof]) -> str:
 
 
 def roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
-    owners = (
-        [scene.machines[roof.machine].slug for roof in roofs] if len(scene.machines) > 1 else []
-    )
-    names = (
-        ordered_dtypes(roof.ceiling.name for roof in roofs)
-        if roofs[0].is_flat
-        else [roofs[0].ceiling.name]
-    )
-    vector = "vector " if all(roof.ceiling.quantity == "fma" for roof in roofs) else ""
-    unit = ("OP/s" if names == ["int8"] else "FLOP/s") if roofs[0].is_flat else "B/s"
-    kinds = (
-        ", ".join(dict.fromkeys(roof.ceiling.kind for roof in roofs))
-        if len(scene.kinds) > 1
-        else ""
-    )
-    title = vector + ", ".join(one_line(name, 12) for name in names if name != "memory")
-    machines = ", ".join(one_line(owner, MAX_NAME_LETTERS) for owner in dict.fromkeys(owners))
-    return " ".join(
-        filter(None, (machines, title, si(max(roof.ceiling.value for roof in roofs), unit), kinds))
-    )
+    ceilings = [roof.ceiling for roof in roofs]
+    words = []
+    if len(scene.machines) > 1:
+        owners = dict.fromkeys(scene.machines[roof.machine].slug for roof in roofs)
+        words.append(", ".join(one_line(owner, MAX_NAME_LETTERS) for owner in owners))
+    if all(ceiling.quantity == "fma" for ceiling in ceilings):
+        words.append("vector")
+    names = [ceilings[0].name]
+    unit = "B/s"
+    if roofs[0].is_flat:
+        names = ordered_dtypes(ceiling.name for ceiling in ceilings)
+        unit = "OP/s" if names == ["int8"] else "FLOP/s"
+    words.append(", ".join(one_line(name, 12) for name in names if name != "memory"))
+    words.append(si(max(ceiling.value for ceiling in ceilings), unit))
+    if len(scene.kinds) > 1:
+        words.append(", ".join(dict.fromkeys(ceiling.kind for ceiling in ceilings)))
+    return " ".join(filter(None, words))
 
 
 def chosen_for_labels(scene: Scene) -> list[Point]:
@@ -113,7 +111,8 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
             point.series[:3] if len(points) > MAX_LABELED_SERIES else point.series, point
         )
     chosen = [point for point in by_speed if point.excess or point.is_outlier] + list(best.values())
-    chosen += by_speed if len(points) <= MAX_LABELED_POINTS else []
+    if len(points) <= MAX_LABELED_POINTS:
+        chosen += by_speed
     return list({id(point): point for point in chosen}.values())
 
 
@@ -141,7 +140,8 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
 
 def _beyond(point: Point) -> str:
     """Return the arrow and the value of an outlier."""
-    (x, y), parts = point.spot, []
+    x, y = point.spot
+    parts = []
     if point.x < x:
         parts.append(f"← {significant(point.x)} FLOP/byte")
     if point.y < y:
@@ -187,8 +187,10 @@ def title_lines(scene: Scene) -> tuple[str, str]:
         words.append(short_case(cases[0]))
     elif scene.shared:
         words.append(one_line(scene.shared.replace(":", " "), 40))
-    words += [one_line(dtypes[0], 12)] if len(dtypes) == 1 else []
-    words += [f"by {one_line(providers[0], 48)}"] if len(providers) == 1 else []
+    if len(dtypes) == 1:
+        words.append(one_line(dtypes[0], 12))
+    if len(providers) == 1:
+        words.append(f"by {one_line(providers[0], 48)}")
     return names, f"Roofline: {' '.join(words)}, under {kinds} ceilings"
 
 
@@ -202,12 +204,10 @@ def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> 
     parts = []
     if scene.points:
         parts += [_provenance(scene), *_how_points_are_drawn(scene)]
-        doubts = Counter(flag for point in scene.points for flag in point.doubts)
+        doubts = Counter(chain.from_iterable(point.doubts for point in scene.points))
         if doubts:
-            parts.append(
-                "Crossed out: "
-                + ", ".join(f"{count} {one_line(flag, 24)}" for flag, count in doubts.items())
-            )
+            counts = [f"{count} {one_line(flag, 24)}" for flag, count in doubts.items()]
+            parts.append(f"Crossed out: {', '.join(counts)}")
     elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
     if above := [point.excess for point in scene.points if point.excess]:
@@ -218,10 +218,8 @@ def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> 
     if unlabeled:
         parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
     if scene.left_out:
-        parts.append(
-            "Not drawn: "
-            + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items())
-        )
+        counts = [f"{count} {reason}" for reason, count in scene.left_out.items()]
+        parts.append(f"Not drawn: {', '.join(counts)}")
     notes = [one_line(known.note, 240) for known in scene.machines if known.note]
     parts += [note[:1].upper() + note[1:] for note in notes]
     return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
@@ -230,19 +228,17 @@ def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> 
 def _how_points_are_drawn(scene: Scene) -> list[str]:
     if scene.is_profile:
         drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
-        module = "module, " * scene.has_modules
+        named = "module, operation" if scene.has_modules else "operation"
         return [
-            f"Labels: {module}operation, share of time",
+            f"Labels: {named}, share of time",
             f"Area: that share, {drawn_pct:.0f} % in all points",
         ]
-    share = (
-        ", share of the roofline"
-        if any(point.roofline_pct is not None for point in scene.points)
-        else ""
-    )
-    if share and any(len(known.mixes) > 1 for known in scene.machines):
-        share += " at its own mix of reads and writes"
-    parts = [f"Labels: shape{share}", "Bars: 95 % CI of the median"]
+    labels = "Labels: shape"
+    if any(point.roofline_pct is not None for point in scene.points):
+        labels += ", share of the roofline"
+        if any(len(known.mixes) > 1 for known in scene.machines):
+            labels += " at its own mix of reads and writes"
+    parts = [labels, "Bars: 95 % CI of the median"]
     if version_steps(scene):
         parts.append("Arrows: from version to version, or from run to run")
     if any(point.cap for point in scene.points):
@@ -255,15 +251,14 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
 
 
 def _provenance(scene: Scene) -> str:
-    versions = [
-        f"{name} {one_line(str(run.versions[name]), 24)}"
-        for run in scene.runs
-        for name in ("torch", "triton", "cuda", "driver")
-        if run.versions.get(name)
-    ]
-    threads = [
-        f"{run.device['threads']} threads" for run in scene.runs if run.device.get("threads")
-    ]
+    versions = []
+    threads = []
+    for run in scene.runs:
+        for name in ("torch", "triton", "cuda", "driver"):
+            if version := run.versions.get(name):
+                versions.append(f"{name} {one_line(str(version), 24)}")
+        if run.device.get("threads"):
+            threads.append(f"{run.device['threads']} threads")
     caches = sorted({f"{point.record.cache} cache" for point in scene.points if point.record.cache})
     fills = sorted(
         {f"{one_line(point.record.fill, 12)} data" for point in scene.points if point.record.fill}
