@@ -125,12 +125,9 @@ def find_gpu(slug: str) -> Machine:
     )
     if not close and len(longer) > 1:
         raise UnknownGpuError(f"{wanted} is ambiguous: {', '.join(longer)}")
-    hint = (
-        f"did you mean {' or '.join(close or longer)}?"
-        if close or longer
-        else did_you_mean(wanted, gpus)
-    )
-    hint = hint or "list GPUs with `python -m roofline gpus`"
+    hint = did_you_mean(wanted, gpus) or "list GPUs with `python -m roofline gpus`"
+    if close or longer:
+        hint = f"did you mean {' or '.join(close or longer)}?"
     raise UnknownGpuError(f"unknown GPU {slug[:80]!r}; {hint}")
 
 
@@ -208,11 +205,9 @@ def clock_limited_flops_per_s(
     Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4
     TFLOP/s of bf16.
     """
-    key = (
-        VECTOR_PEAK_OF_DTYPE.get(dtype)
-        if is_vector
-        else peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
-    )
+    key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
+    if is_vector:
+        key = VECTOR_PEAK_OF_DTYPE.get(dtype)
     if key is None or key in gpu.capped or gpu.rate_class is None or gpu.sm_count is None:
         return None
     rate = load_rates()[gpu.rate_class].get(key)

@@ -125,7 +125,8 @@ def read_fits(directory: Path | str) -> dict[str, Fit]:
     for summary in list_runs(Path(directory), counts_records=False)[::-1]:
         if summary.error is None:
             run = load_run(summary.path)
-            fits |= fits_of(run.records) if run.environment.fleet.get("rank") == 0 else {}
+            if run.environment.fleet.get("rank") == 0:
+                fits |= fits_of(run.records)
     return fits
 
 

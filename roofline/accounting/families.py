@@ -378,11 +378,10 @@ def _opt(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _mamba(keys: ConfigKeys) -> dict[str, Any]:
-    rank = (
-        keys.whole("time_step_rank")
-        if keys.has("time_step_rank")
-        else -(-keys.whole("hidden_size") // 16)
-    )
+    if keys.has("time_step_rank"):
+        rank = keys.whole("time_step_rank")
+    else:
+        rank = -(-keys.whole("hidden_size") // 16)
     return _state_space(keys, True, state_size=keys.whole("state_size", default=16), step_rank=rank)
 
 

@@ -217,11 +217,8 @@ def _forward(
         parts = dict(count.components)
         if config.is_tied:  # the embedding is also the head
             parts["lm_head"] = parts.pop("embedding", 0)
-        flops = {
-            "parameters": 2
-            * sequence
-            * (count.active - sum(parts.get(name, 0) for name in convention.left_out))
-        }
+        counted = count.active - sum(parts.get(name, 0) for name in convention.left_out)
+        flops = {"parameters": 2 * sequence * counted}
         if convention.mask:
             flops["attention_core"] = all_layers_core(
                 config, sequence, sequence, convention.mask, sees_windows=False

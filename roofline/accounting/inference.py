@@ -117,9 +117,8 @@ def decode_layer_work(config: ModelConfig, sequence: int, batch: int, dtype: str
 
     Unlike `decode_step_work`, it includes reading and writing the hidden state once.
     """
-    one, two = (
-        decode_step_work(config.with_layers(layers), sequence, batch, dtype) for layers in (1, 2)
-    )
+    one = decode_step_work(config.with_layers(1), sequence, batch, dtype)
+    two = decode_step_work(config.with_layers(2), sequence, batch, dtype)
     hidden = batch * config.width * DTYPE_BITS[dtype] // 8
     return Work(
         flops=two.flops - one.flops,
@@ -162,9 +161,8 @@ class Serving(NamedTuple):
 
     def prefill(self, prompt: int) -> tuple[int, int]:
         """Return FLOPs and bytes of prefill: weights read, cache written."""
-        return prefill_flops(self.config, prompt, self.batch), self._bytes(
-            self.batch * prompt, prompt
-        )
+        flops = prefill_flops(self.config, prompt, self.batch)
+        return flops, self._bytes(self.batch * prompt, prompt)
 
     def decode(self, seen: int) -> tuple[int, int]:
         """Return FLOPs and bytes of a decode step whose tokens see `seen` positions."""

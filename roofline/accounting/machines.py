@@ -90,13 +90,10 @@ def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, st
         return given, f"MFU {given:g}, as given"
     if dtype in machine.mfu:
         return machine.mfu[dtype]
-    measured = (
-        f" because {machine.run} has no {TRAINING} and no matmul in {dtype}" if machine.run else ""
-    )
-    return (
-        ASSUMED_MFU,
-        f"MFU {ASSUMED_MFU:g} is assumed{measured}: published runs reach 0.38 to 0.57",
-    )
+    note = f"MFU {ASSUMED_MFU:g} is assumed"
+    if machine.run:
+        note += f" because {machine.run} has no {TRAINING} and no matmul in {dtype}"
+    return ASSUMED_MFU, f"{note}: published runs reach 0.38 to 0.57"
 
 
 def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") -> Attainable:
@@ -159,11 +156,10 @@ def run_machine(run: Run, where: str) -> Machine:
     used = [*peaks.values(), machine.bandwidth(MEASURED_FIRST)]
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
     memory = run.environment.device.get("memory_bytes")
-    reached = {
-        dtype: found
-        for dtype, peak in peaks.items()
-        if (found := _reached(run.records, dtype, peak.value))
-    }
+    reached = {}
+    for dtype, peak in peaks.items():
+        if found := _reached(run.records, dtype, peak.value):
+            reached[dtype] = found
     return replace(
         machine,
         slug=run.environment.device["slug"],
@@ -189,11 +185,6 @@ def _reached(records: Iterable[Record], dtype: str, peak: float) -> tuple[float,
         return share, f"MFU {share:.3f}, measured: {TRAINING} {case}"
     if "matmul" in fastest:
         share, case = fastest["matmul"]
-        return (
-            share,
-            (
-                f"MFU {share:.3f}, measured: the fastest matmul of the run, {case}; an upper bound "
-                f"for training"
-            ),
-        )
+        origin = f"the fastest matmul of the run, {case}; an upper bound for training"
+        return share, f"MFU {share:.3f}, measured: {origin}"
     return None

@@ -46,9 +46,8 @@ class Weight:
 
     @property
     def active_elements(self) -> int:
-        return (self.copies if self.active_copies is None else self.active_copies) * prod(
-            self.shape
-        )
+        copies = self.copies if self.active_copies is None else self.active_copies
+        return copies * prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,10 @@ def weights(config: ModelConfig) -> list[Weight]:
     ]
     if config.state:
         tensors += _state_weights(config, config.state)
+    elif config.latent:
+        tensors += _latent_weights(config, config.latent)
     else:
-        tensors += (
-            _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
-        )
+        tensors += _attention_weights(config)
     tensors += _mlp_weights(config, "mlp", config.mlp_width, config.dense_layers)
     if config.experts:
         tensors += _expert_weights(config, config.experts)

@@ -171,10 +171,9 @@ def step_memory(plan: StepPlan) -> StepMemory:
     Source: `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs
     a step.
     """
-    stages = [
-        _Stage(plan, is_last).memory()
-        for is_last in (False, True)[: plan.sharding.pipeline_parallel]
-    ]
+    stages = [_Stage(plan, is_last=False).memory()]
+    if plan.sharding.pipeline_parallel > 1:
+        stages.append(_Stage(plan, is_last=True).memory())
     return max(stages, key=lambda memory: memory.total)
 
 
@@ -217,11 +216,9 @@ class _Stage:
     def memory(self) -> StepMemory:
         plan = self.plan
         config = self.config
-        counters = (
-            FP32_BYTES * sum(w.copies for w in self.trained)
-            if plan.optimizer in STEP_COUNTERS
-            else 0
-        )
+        counters = 0
+        if plan.optimizer in STEP_COUNTERS:
+            counters = FP32_BYTES * sum(w.copies for w in self.trained)
         ids = ID_BYTES * plan.sequence * plan.batch * (self.has_head + self.has_embedding)
         rotations = 2 * plan.recipe.activation_bytes * plan.sequence * config.head_dim
         moments = (
@@ -387,12 +384,8 @@ class _Stage:
         largest = recipe.gradient_bytes * (product + (config.width if config.has_mlp_bias else 0))
         tied = self._gradient(self.head) if config.is_tied and self.has_embedding else 0
         mlp_width = ceil((experts.mlp_width if experts else config.mlp_width) / self.ways)
-        wide = (
-            recipe.activation_bytes
-            * self.plan.tokens
-            * mlp_width
-            * (experts.per_token if experts else 1)
-        )
+        per_token = experts.per_token if experts else 1
+        wide = recipe.activation_bytes * self.plan.tokens * mlp_width * per_token
         cast = recipe.cast_bytes * (sum(w.elements for w in inside) // config.layers)
         entering = Moment(
             "layers",

@@ -56,20 +56,18 @@ def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None
     import numpy as np
     from numpy.lib.stride_tricks import as_strided
 
-    array = as_strided(
-        np.zeros(1, np.uint8), shape, strides
-    )  # an element has one byte, only the first exists
+    # An element has one byte, and only the first element exists.
+    array = as_strided(np.zeros(1, np.uint8), shape, strides)
     name, _, words = operation.partition(":")
     if operation.startswith("["):
         view = array[(*map(_index, operation.strip("[]").split(",")), ...)]
         return view.shape, view.strides
     numbers = [int(word) for word in re.split("[:x]", words)] if words else []
     if name in ("transpose", "permute"):
-        view = (
-            array.transpose(numbers)
-            if name == "permute"
-            else array.swapaxes(*(numbers or (-2, -1)))
-        )
+        if name == "permute":
+            view = array.transpose(numbers)
+        else:
+            view = array.swapaxes(*(numbers or (-2, -1)))
         return view.shape, view.strides
     if name == "contiguous":
         return shape, strides if array.flags.c_contiguous else None
@@ -83,9 +81,8 @@ def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None
     torch_strides: list[int] = []
     following = strides[-1] if strides else 1
     for extent, stride in zip(reversed(shape), reversed(view.strides), strict=True):
-        torch_strides.append(
-            following if extent == 1 else stride
-        )  # NumPy defines none for an extent of 1
+        # NumPy defines no stride for an extent of 1.
+        torch_strides.append(following if extent == 1 else stride)
         following = torch_strides[-1] * extent
     return shape, tuple(reversed(torch_strides))
 

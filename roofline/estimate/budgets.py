@@ -111,12 +111,10 @@ def train(
     config = model_of(model, options, params)
     if tokens is None or options.keys() & LAYOUT:
         if params is not None:
-            missing = (
-                "the following arguments are required: --tokens"
-                if tokens is None
-                else "expected no layout with --params"
-            )
-            raise ConfigError(f"{missing}, or --model for the time of a step")
+            problem = "expected no layout with --params"
+            if tokens is None:
+                problem = "the following arguments are required: --tokens"
+            raise ConfigError(f"{problem}, or --model for the time of a step")
         if disk is not None or convention != "6nd":
             raise ConfigError("the time of a step takes neither --convention nor --disk")
         plan = step_plan(config, recipe, optimizer, sequence, sharding_of(gpus, options), options)
@@ -307,9 +305,10 @@ def gpus(
     """Number of devices needed to hold a model, or to train it in time."""
     if days is not None and tokens is None:
         raise ConfigError("--days requires --tokens")
-    uses, notes = (
-        uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
-    )
+    if tokens is None:
+        uses, notes = uses_of(options, memory)
+    else:
+        uses, notes = _training_uses(options, mfu, memory)
     each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
     config = model_of(model, options, params)
     total = count_parameters(config).total
@@ -470,7 +469,10 @@ def chinchilla(
         days is not None or not options.keys().isdisjoint(("gpu", "measured"))
     ):
         raise ConfigError("--flops and a machine with --days are mutually exclusive")
-    uses, notes = _training_uses(options, mfu) if days is not None else ([], [])
+    uses: list[Use] = []
+    notes: list[str] = []
+    if days is not None:
+        uses, notes = _training_uses(options, mfu)
     rows: list[dict[str, Any]] = []
     for use in uses:
         of_budget = use.speed(gpus) * ((days or 0) * SECONDS_PER_DAY)

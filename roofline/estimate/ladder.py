@@ -99,6 +99,7 @@ def intensity(
     ridge = _ridge(use)
     side = _side_at_ridge(use)
     product = Rung(use, "matmul", (side,) * 3).work
+    machine_columns = {"gpu": "GPU", "dtype": "dtype"} if len(uses) > 1 else {}
     return Answer(
         main=("ridge",),
         title=f"Arithmetic intensity on "
@@ -108,7 +109,7 @@ def intensity(
         columns={
             "op": "op",
             "shape": "shape",
-            **({"gpu": "GPU", "dtype": "dtype"} if len(uses) > 1 else {}),
+            **machine_columns,
             "flops": "FLOPs",
             "bytes": "bytes",
             "intensity": "FLOP/B",

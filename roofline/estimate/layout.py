@@ -195,11 +195,10 @@ def _steps(layout: Layout) -> list[Step]:
         "bubble": f"({stages} - 1) / ({plan.micro_batches} x {layout.interleave}) of the time "
         f"without it",
         "optimizer": "reads and writes its state",
-        **{
-            kind: f"{size(sent[kind])} sent in {duration(layout.sending[kind])}, not hidden"
-            for kind in KINDS
-        },
     }
+    for kind in KINDS:
+        sending = duration(layout.sending[kind])
+        arithmetic[kind] = f"{size(sent[kind])} sent in {sending}, not hidden"
     if layout.bandwidth_bytes_per_s < inf:
         arithmetic["compute"] += f", activations at {size(layout.bandwidth_bytes_per_s)}/s"
     return [
@@ -236,9 +235,14 @@ def predicted(
     notes = []
     for use in uses:
         links = network_of(use.machine, options, options.get("network"))
-        share, note = (mfu, f"executed FLOPs at {mfu:g} of the peak") if mfu else matmul_share(use)
-        bandwidth = None if mfu else use.machine.bandwidth(MEASURED_FIRST)
-        bytes_per_s = bandwidth.value if bandwidth else inf
+        bytes_per_s = inf
+        if mfu:
+            share = mfu
+            note = f"executed FLOPs at {mfu:g} of the peak"
+        else:
+            share, note = matmul_share(use)
+            if bandwidth := use.machine.bandwidth(MEASURED_FIRST):
+                bytes_per_s = bandwidth.value
         layout = Layout(
             plan, use._replace(mfu=share), links, options.get("interleave", 1), bytes_per_s
         )

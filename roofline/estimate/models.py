@@ -45,19 +45,14 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
     """Parameters of a model by component and weight."""
     config = model_of(model, options)
     counts = count_parameters(config)
-    steps = [
-        Step(
-            f"{weight.component}: {weight.name}"
-            if weight.name != weight.component
-            else weight.name,
-            " x ".join(
-                map(str, ((weight.copies, *weight.shape) if weight.copies > 1 else weight.shape))
-            ),
-            count(weight.elements),
-            weight.elements,
-        )
-        for weight in weights(config)
-    ]
+    steps = []
+    for weight in weights(config):
+        label = weight.name
+        if weight.name != weight.component:
+            label = f"{weight.component}: {weight.name}"
+        factors = (weight.copies, *weight.shape) if weight.copies > 1 else weight.shape
+        arithmetic = " x ".join(map(str, factors))
+        steps.append(Step(label, arithmetic, count(weight.elements), weight.elements))
     steps.append(Step("total", "sum", f"{count(counts.total)} = {number(counts.total / 1e9)}e9"))
     if counts.active != counts.total and config.experts:
         chosen = f"{config.experts.per_token} of {config.experts.count} experts"
@@ -75,11 +70,9 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
             count(counts.matmul),
         )
     )
-    tied = (
-        "the head uses the embedding's weights"
-        if config.is_tied
-        else "the head has separate weights"
-    )
+    tied = "the head has separate weights"
+    if config.is_tied:
+        tied = "the head uses the embedding's weights"
     return Answer(
         main=("total", "active") if counts.active != counts.total else ("total",),
         title=f"Parameters of {config.name}",
@@ -136,18 +129,20 @@ def flops(
             "includes them"
         )
         notes.append(f"{kernel if is_flash else 'unfused attention'}; recomputation: {checkpoint}")
-    run, run_steps = _run_of(counts, tokens) if tokens is not None else ({}, [])
-    step = f"a training step of {config.name}: {batch} x {sequence} tokens"
-    sources = [
-        counts.convention.source,
-        config.source,
-        *([run["landmark"]["source"]] if run else []),
-    ]
+    main: tuple[str, ...] = ("per_token", "per_step")
+    subject = f"a training step of {config.name}: {batch} x {sequence} tokens"
+    sources = [counts.convention.source, config.source]
+    run: dict[str, Any] = {}
+    steps = _flops_steps(counts)
+    if tokens is not None:
+        main = ("run_flops", "run_forward_flops", "run_backward_flops")
+        subject = f"training {config.name} on {number(tokens)} tokens"
+        run, run_steps = _run_of(counts, tokens)
+        sources.append(run["landmark"]["source"])
+        steps += run_steps
     return Answer(
-        main=("run_flops", "run_forward_flops", "run_backward_flops")
-        if run
-        else ("per_token", "per_step"),
-        title=f"FLOPs of {f'training {config.name} on {number(tokens)} tokens' if tokens else step}",  # noqa: E501
+        main=main,
+        title=f"FLOPs of {subject}",
         values={
             "per_token": counts.per_token,
             "per_step": counts.model_flops,
@@ -160,7 +155,7 @@ def flops(
             "recomputed": counts.recomputed,
             **run,
         },
-        steps=[*_flops_steps(counts), *run_steps],
+        steps=steps,
         formula=f"per token: {counts.convention.formula}",
         source="; ".join(sources),
         assumptions=[*notes, *config.notes_on(sequence)],

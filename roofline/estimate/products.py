@@ -136,11 +136,10 @@ def tensor(
     steps = [
         Step("elements", " x ".join(map(str, shape)), count(elements)),
         Step("bytes", f"{elements:,} x {DTYPE_BITS[dtype]} bits / 8", count(stored)),
-        *(
-            [Step("block scales", f"{elements:,} / 16, one byte each", count(scales))]
-            if scales
-            else []
-        ),
+    ]
+    if scales:
+        steps.append(Step("block scales", f"{elements:,} / 16, one byte each", count(scales)))
+    steps += [
         Step("in GB", f"{total:,} / 10^9", f"{number(total / 1e9)} GB"),
         Step("in GiB", f"{total:,} / 2^30", f"{number(total / 2**30)} GiB"),
         Step(
@@ -149,17 +148,21 @@ def tensor(
             ", ".join(map(str, strides)),
         ),
     ]
+    values: dict[str, Any] = {
+        "elements": elements,
+        "bytes": total,
+        "scale_bytes": scales,
+        "strides": strides,
+        "dtype": dtype,
+    }
+    notes = ["dense and contiguous; a view needs no bytes", "GB is 10^9 bytes, GiB 2^30"]
+    if rows:
+        values["copied_bytes"] = sum(row["bytes_copied"] for row in rows)
+        notes.append("view or copy as in torch; a copy reads and writes the bytes copied")
     return Answer(
         main=("bytes", "elements", "copied_bytes"),
         title=", ".join([f"A tensor of {'x'.join(map(str, shape))} in {dtype}", *(then or ())]),
-        values={
-            "elements": elements,
-            "bytes": total,
-            "scale_bytes": scales,
-            "strides": strides,
-            "dtype": dtype,
-        }
-        | ({"copied_bytes": sum(row["bytes_copied"] for row in rows)} if rows else {}),
+        values=values,
         rows=rows,
         rows_key="steps",
         columns={
@@ -172,15 +175,7 @@ def tensor(
         steps=steps,
         formula="bytes = elements x bits / 8; element i is at offset sum(i x stride)",
         source="CS336 (2025) lecture 2: numel() x element_size()",
-        assumptions=[
-            "dense and contiguous; a view needs no bytes",
-            "GB is 10^9 bytes, GiB 2^30",
-            *(
-                ["view or copy as in torch; a copy reads and writes the bytes copied"]
-                if rows
-                else []
-            ),
-        ],
+        assumptions=notes,
     )
 
 
@@ -221,21 +216,24 @@ def dtype(
 ) -> Answer:
     """Ranges and precision of floating-point formats, and a value rounded to each."""
     rows: list[dict[str, Any]] = []
+    columns = {"dtype": "dtype", **FORMAT_COLUMNS}
+    title = "Floating-point formats"
+    values: dict[str, float] = {}
     for name in dtype or FORMATS:
-        row = {key: getattr(FORMATS[name], key) for key in FORMAT_COLUMNS}
-        shown = {} if value is None else {"value": shown_in(Fraction(value), name)}
-        rows.append(
-            {
-                "dtype": name,
-                **{key: float(x) if "bits" not in key else x for key, x in row.items()},
-                **shown,
-            }
-        )
+        row: dict[str, Any] = {"dtype": name}
+        for key in FORMAT_COLUMNS:
+            fact = getattr(FORMATS[name], key)
+            row[key] = fact if "bits" in key else float(fact)
+        rows.append(row)
+    if value is not None:
+        columns["value"] = "value"
+        title += f", and {float(value):g} in each"
+        values["asked"] = float(value)
+        for row in rows:
+            row["value"] = shown_in(Fraction(value), row["dtype"])
     return Answer(
-        title="Floating-point formats"
-        if value is None
-        else f"Floating-point formats, and {float(value):g} in each",
-        values={} if value is None else {"asked": float(value)},
+        title=title,
+        values=values,
         steps=(),
         formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), "
         "epsilon 2^-m",
@@ -246,11 +244,7 @@ def dtype(
             "fp8e4m3 has no infinity: larger values become 448 or nan, depending on the conversion",
         ],
         rows=rows,
-        columns={
-            "dtype": "dtype",
-            **FORMAT_COLUMNS,
-            **({} if value is None else {"value": "value"}),
-        },
+        columns=columns,
     )
 
 
@@ -279,41 +273,32 @@ def matmul(
         peak_of(machines[0], dtypes[0])
     times = f"{batch} x " if batch > 1 else ""
     repeated = f", {batch} times" if batch > 1 else ""
+    columns = {"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"}
+    steps += [
+        Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
+        Step(
+            "bytes",
+            f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)",
+            count(row["bytes"]),
+        ),
+        Step(
+            "intensity",
+            f"{number(row['flops'])} / {number(row['bytes'])}",
+            f"{number(row['intensity'])} FLOP/B",
+        ),
+    ]
+    if machines:
+        columns = {"gpu": "GPU", **columns, "seconds": "time", "bound": "bound"}
+        for limit, work, rate in LIMITS:
+            arithmetic = f"{number(row[work])} / {number(row[rate])}"
+            steps.append(Step(limit, arithmetic, duration(row[f"{limit}_s"])))
+        longer = f"{duration(row['seconds'])}, {row['bound']}-bound"
+        steps.append(Step("time", "the longer one", longer))
     return Answer(
         main=("seconds", "bound") if machines else ("flops", "bytes", "intensity"),
         title=f"Einsum {einsum}" if einsum else f"Matrix product {m}x{n}x{k}{repeated} (MxNxK)",
         **by_machine(rows),
-        steps=[
-            *steps,
-            Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
-            Step(
-                "bytes",
-                f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)",
-                count(row["bytes"]),
-            ),
-            Step(
-                "intensity",
-                f"{number(row['flops'])} / {number(row['bytes'])}",
-                f"{number(row['intensity'])} FLOP/B",
-            ),
-            *(
-                Step(
-                    limit, f"{number(row[work])} / {number(row[rate])}", duration(row[f"{limit}_s"])
-                )
-                for limit, work, rate in (LIMITS if machines else ())
-            ),
-            *(
-                [
-                    Step(
-                        "time",
-                        "the longer one",
-                        f"{duration(row['seconds'])}, {row['bound']}-bound",
-                    )
-                ]
-                if machines
-                else []
-            ),
-        ],
+        steps=steps,
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source="; ".join(
             filter(None, ["Williams, Waterman and Patterson (2009)", sources_of(machines)])
@@ -327,14 +312,7 @@ def matmul(
                 if "reason" in row
             ),
         ],
-        columns={
-            **({"gpu": "GPU"} if machines else {}),
-            "dtype": "dtype",
-            "flops": "FLOPs",
-            "bytes": "bytes",
-            "intensity": "FLOP/B",
-            **({"seconds": "time", "bound": "bound"} if machines else {}),
-        },
+        columns=columns,
     )
 
 

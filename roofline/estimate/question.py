@@ -176,13 +176,12 @@ class Parameter(NamedTuple):
 
     @property
     def help(self) -> str:
-        words = f" ({', '.join(self.read.known)})" if isinstance(self.read, OneOf) else ""
-        default = (
-            f"; default: {self.default}"
-            if self.default is not None and self.default is not False
-            else ""
-        )
-        return f"{HELP[self.name]}{words}{default}"
+        text = HELP[self.name]
+        if isinstance(self.read, OneOf):
+            text += f" ({', '.join(self.read.known)})"
+        if self.default is not None and self.default is not False:
+            text += f"; default: {self.default}"
+        return text
 
     @property
     def takes_several(self) -> bool:
@@ -220,13 +219,11 @@ def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
     bound = signature(function).parameters
     hints = get_type_hints(function, include_extras=True)
     del hints["return"]
-    options = (
-        get_type_hints(get_args(hints.pop("options"))[0], include_extras=True)
-        if "options" in hints
-        else {}
-    )
+    if "options" in hints:
+        options = get_args(hints.pop("options"))[0]
+        hints |= get_type_hints(options, include_extras=True)
     known = {}
-    for key, hint in (hints | options).items():
+    for key, hint in hints.items():
         default = bound[key].default if key in bound else None
         is_required = default is Bound.empty
         name = key.replace("_", "-")

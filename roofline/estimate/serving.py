@@ -228,15 +228,13 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
         )
     ]
     if has_cache:
-        windowed = (
-            f", {config.windowed_layers} layers store at most {config.window}"
-            if config.windowed_layers
-            else ""
-        )
         steps.append(
             Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"]))
         )
-        steps.append(Step("cache", f"{prefills}{windowed}", size(row["cache_bytes"])))
+        cached = prefills
+        if config.windowed_layers:
+            cached += f", {config.windowed_layers} layers store at most {config.window}"
+        steps.append(Step("cache", cached, size(row["cache_bytes"])))
         read += f" + {size(row['cache_bytes'])}"
     steps += [
         Step("prefill FLOPs", prefills, number(row["prefill_flops"])),
@@ -320,6 +318,12 @@ def generate(
         rate = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
         steps.append(Step("price of 10^6 tokens", rate, number(row["price_per_million_tokens"])))
         columns["price_per_million_tokens"] = "price of 10^6"
+    formula = (
+        "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / "
+        "bandwidth)"
+    )
+    if config.parameters:
+        formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of "
         f"{prompt}, {devices(gpus)}",
@@ -327,10 +331,7 @@ def generate(
         **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
         steps=steps,
-        formula=f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
-        if config.parameters
-        else "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / "
-        "bandwidth)",
+        formula=formula,
         source=f"Pope et al. (2022); {sources_of(use.machine for use in uses)}",
         assumptions=[
             *plan.notes(prompt + output_tokens),
@@ -346,15 +347,17 @@ def _reply(plan: _Plan, use: Use, tokens: int, price: float | None) -> dict[str,
     first = max(limits.times(limits.prefill(plan.prompt)))
     seconds = first + limits.decode_seconds(plan.prompt, tokens)
     cost = use.cost(plan.gpus, seconds, price)
+    generated = plan.batch * tokens
+    per_million = None
+    if cost["price"] is not None:
+        per_million = cost["price"] / generated * 1e6
     return {
         **use.row,
         "gpus": plan.gpus,
         "seconds": seconds,
         "first_token_s": first,
-        "tokens_per_s": plan.batch * tokens / seconds,
-        "price_per_million_tokens": None
-        if cost["price"] is None
-        else cost["price"] / (plan.batch * tokens) * 1e6,
+        "tokens_per_s": generated / seconds,
+        "price_per_million_tokens": per_million,
         **cost,
         **plan.held(use, plan.prompt + tokens - 1),
     }
@@ -462,11 +465,9 @@ def _longest_context(
 
     if needed(MAX_EXTENT) <= free_bytes:
         return None
-    return (
-        max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1)
-        if free_bytes > 0
-        else 0
-    )
+    if free_bytes <= 0:
+        return 0
+    return max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1)
 
 
 def _limit(value: int | None, unit: str) -> str:

@@ -334,13 +334,8 @@ def matmul_share(use: Use) -> tuple[float, str]:
         best = 1
         origin = "measured"
     share = LAYER_MATMULS * best
-    return (
-        share,
-        (
-            f"matmuls at {share:.3g} of the peak: {LAYER_MATMULS:g} of the fastest, {best:.3g} "
-            f"({origin})"
-        ),
-    )
+    fastest = f"{LAYER_MATMULS:g} of the fastest, {best:.3g} ({origin})"
+    return share, f"matmuls at {share:.3g} of the peak: {fastest}"
 
 
 def network_of(machine: Machine, options: Mapping[str, Any], across: float | None) -> Network:

@@ -28,12 +28,9 @@ class Over(NamedTuple):
         """Parse `batch=1,8,64`, `sequence=2048:131072:x2` or `prompt=1:100:+10`."""
         name, sign, listed = text.partition("=")
         option = name.strip().removeprefix("--").replace("_", "-")
-        match = RANGE.fullmatch(listed)
-        values = (
-            _range(*match.groups())
-            if match
-            else [word.strip() for word in listed.split(",") if word.strip()]
-        )
+        values = [word.strip() for word in listed.split(",") if word.strip()]
+        if match := RANGE.fullmatch(listed):
+            values = _range(*match.groups())
         if not sign or not option or not values or len(values) > MAX_POINTS:
             shown = one_line(text)
             raise ConfigError(

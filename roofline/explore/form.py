@@ -87,7 +87,9 @@ class Form:
     def _model(self, first: str) -> Options:
         params = next((word for word in first.split() if word[0].isdigit()), "")
         preset = next((word for word in first.split() if not word[0].isdigit()), "")
-        ways = [*([PARAMS] if params else []), PRESET, FILE, SIZES]
+        ways = [PRESET, FILE, SIZES]
+        if params:
+            ways.insert(0, PARAMS)
         way = choice("by", ways, PRESET if preset else PARAMS, "model by")
         if way == PARAMS:
             return self._field(self._known["params"], params)
@@ -116,11 +118,10 @@ class Form:
 
     def _machines(self, first: str | list[str]) -> Options:
         machines = known_machines()
-        chosen = (
-            _choices("gpu", machines, first)
-            if isinstance(first, list)
-            else [choice("gpu", machines, first)]
-        )
+        if isinstance(first, list):
+            chosen = _choices("gpu", machines, first)
+        else:
+            chosen = [choice("gpu", machines, first)]
         runs = [name.removeprefix(RUN) for name in chosen if name.startswith(RUN)]
         slugs = [name for name in chosen if not name.startswith(RUN)]
         return {"gpu": ",".join(slugs), "measured": runs[0] if runs else ""}

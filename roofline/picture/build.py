@@ -119,7 +119,7 @@ def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
         alike.setdefault((*point.series, point.record.case), []).append(options)
     varying: set[str] = set()
     for group in alike.values():
-        differing = set.union(*group) - set.intersection(*group)
+        differing = group[0].union(*group) - group[0].intersection(*group)
         varying.update(name for name, _ in differing)
     detailed = []
     for point in points:

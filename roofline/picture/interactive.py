@@ -152,10 +152,9 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     middle = [x0 ** (1 - share) * x1**share for share in (0.25, 0.5, 0.75)]  # points to hover
     xs = [x0, *middle, x1]
     ys = [y0 if roof.is_flat else x * ceiling.value for x in xs]
-    facts = [
-        roof.label,
-        f"ridge {significant(roof.ridge)} FLOP/byte" if roof.ridge and roof.is_flat else "",
-    ]
+    facts = [roof.label]
+    if roof.ridge and roof.is_flat:
+        facts.append(f"ridge {significant(roof.ridge)} FLOP/byte")
     facts += [ceiling.source, ceiling.config or "", ceiling.disturbed or ""]
     dashes = ",".join(
         f"{machine_width(roof.machine) * length:.3g}px" for length in KIND_DASHES[ceiling.kind]
@@ -226,20 +225,17 @@ def _hover(point: Point) -> str:
             f"{format_time(record.median_s)}, {format_rate(point.y, 'FLOP/s')}, "
             f"{significant(point.x)} FLOP/byte"
         ),
-        f"{format_percent(point.roofline_pct)} of its roof"
-        if point.roofline_pct is not None
-        else "",
-        f"{format_percent(100 * point.share)} of the step, {record.extra.get('module')}"
-        if point.share
-        else "",
-        *(
-            f"{other.op} {other.case}, {other.extra.get('module')}"
-            for other in point.others[:MAX_HOVERED]
-        ),
-        f"and {len(point.others) - MAX_HOVERED} more" if len(point.others) > MAX_HOVERED else "",
-        point.excess or "",
-        ", ".join(record.flags),
     ]
+    if point.roofline_pct is not None:
+        facts.append(f"{format_percent(point.roofline_pct)} of its roof")
+    if point.share:
+        share = format_percent(100 * point.share)
+        facts.append(f"{share} of the step, {record.extra.get('module')}")
+    for other in point.others[:MAX_HOVERED]:
+        facts.append(f"{other.op} {other.case}, {other.extra.get('module')}")
+    if len(point.others) > MAX_HOVERED:
+        facts.append(f"and {len(point.others) - MAX_HOVERED} more")
+    facts += [point.excess or "", ", ".join(record.flags)]
     return escaped("<br>".join(one_line(fact, 120) for fact in facts if fact))
 
 
