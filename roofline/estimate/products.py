@@ -350,7 +350,8 @@ TIMES = ("seconds", "bound", "compute_s", "memory_s", "peak_flops_per_s", "bandw
 def _matmul_row(
     shape: tuple[int, int, int], batch: int, machine: Machine | None, dtype: str
 ) -> dict[str, Any]:
-    work = matmul_work(*shape, dtype, OUT_DTYPES.get(dtype, dtype), batch)
+    m, n, k = shape
+    work = matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, dtype), batch)
     row: dict[str, Any] = {"gpu": machine.slug} if machine else {}
     row |= {
         "dtype": dtype,
