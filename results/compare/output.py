@@ -73,7 +73,7 @@ def exit_code(compared: Compared, fail_on: str) -> int:
 def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
-    geomean = {"geomean": only["ratio"], "geomean_ci95": only["ci95"]}
+
     candidates = Counter(mean["candidate"] for mean in means)
     first, second = (
         {
@@ -93,8 +93,10 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "drift": _drift(compared),
         "rows": len(compared.rows),
         "counts": counts(compared),
-        **geomean,
-        **{f"metric_{key}": value for key, value in geomean.items()},
+        "geomean": only["ratio"],
+        "geomean_ci95": only["ci95"],
+        "metric_geomean": only["ratio"],
+        "metric_geomean_ci95": only["ci95"],
         "geomean_rows": sum(mean["rows"] for mean in means),
         "geomean_by_candidate": {
             mean["candidate"]: {name: mean[name] for name in ("ratio", "ci95", "rows")}

@@ -139,8 +139,8 @@ class Side:
     @property
     def clock_hz(self) -> float | None:
         """Mean SM clock of all records; None if any is unknown."""
-        clocks = [hz for record in self.records if (hz := record.telemetry.get("sm_clock_hz"))]
-        return sum(clocks) / len(clocks) if len(clocks) == len(self.records) else None
+        clocks_hz: list[Any] = [record.telemetry.get("sm_clock_hz") for record in self.records]
+        return sum(clocks_hz) / len(clocks_hz) if all(clocks_hz) else None
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
@@ -208,12 +208,11 @@ def sides_of(
         return None, list(run.records), list(other.records)
     names = _providers(run, request)
     if request.by == "version":
-        names.sort(
-            key=lambda name: (
-                int(version[1]) if (version := re.search(r"-v(\d+)", name)) else 0,
-                name,
-            )
-        )
+        numbers = {}
+        for name in names:
+            version = re.search(r"-v(\d+)", name)
+            numbers[name] = int(version[1]) if version else 0
+        names.sort(key=lambda name: (numbers[name], name))
     if not names:
         raise CompareError(
             f"{run.path}: no provider is a version of a kernel, such as triton-v1 or "
@@ -390,11 +389,11 @@ def _measured_differently(
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    rows_found = [
-        (pair.key, known)
-        for pair in pairs
-        if len(known := definitions((*pair.baseline, *pair.candidate))) > 1
-    ]
+    rows_found = []
+    for pair in pairs:
+        known = definitions(pair.baseline + pair.candidate)
+        if len(known) > 1:
+            rows_found.append((pair.key, known))
     if not rows_found:
         return []
     key, known = rows_found[0]
@@ -416,7 +415,7 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
 def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
     work_of = attrgetter("flops", "bytes_read", "bytes_written")
     rows_found = [
-        pair.key for pair in pairs if len({*map(work_of, (*pair.baseline, *pair.candidate))}) > 1
+        pair.key for pair in pairs if len(set(map(work_of, pair.baseline + pair.candidate))) > 1
     ]
     if not rows_found:
         return []

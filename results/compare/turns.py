@@ -53,12 +53,8 @@ def shared_rounds(
     baseline: Sequence[Record], candidate: Sequence[Record]
 ) -> tuple[Rounds, Rounds] | None:
     """Return the rounds that two records share; None unless there is exactly one pair."""
-    before = {rounds.identity: rounds for record in baseline if (rounds := rounds_of(record))}
-    after = [
-        rounds
-        for record in candidate
-        if (rounds := rounds_of(record)) and rounds.identity in before
-    ]
+    before = {rounds.identity: rounds for rounds in map(rounds_of, baseline) if rounds}
+    after = [rounds for rounds in map(rounds_of, candidate) if rounds and rounds.identity in before]
     return (before[after[0].identity], after[0]) if len(after) == 1 else None
 
 

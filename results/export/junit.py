@@ -75,7 +75,10 @@ def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[s
     if compared is None:
         return "skipped", "unmatched", "not compared: no matching row in the baseline"
     verdict = compared.compared.verdict
-    interval = " (95% CI {:.4f} to {:.4f})".format(*compared.ci95) if compared.ci95 else ""
+    interval = ""
+    if compared.ci95:
+        low, high = compared.ci95
+        interval = f" (95% CI {low:.4f} to {high:.4f})"
     message = (
         f"{verdict}: {compared.ratio:.4f}x the time of the baseline{interval}; {compared.reason}"
     )

@@ -247,6 +247,7 @@ def _device(environment: _Environment) -> Device:
     limit_w = number(health.get("power_limit_w"))
     default_w = number(health.get("power_limit_default_w"))
     memory_bytes = number(about.get("memory_bytes")) or 0
+    versions = (health.get("driver"), health.get("vbios"))
     group = (
         str(about.get("name")),
         2 * round(memory_bytes / 2**31),  # reserved pages differ by megabytes
@@ -254,10 +255,7 @@ def _device(environment: _Environment) -> Device:
         # itself.
         default_w or limit_w,
         bool(health.get("mig_mode")),
-        *(
-            value if isinstance(value := health.get(key), str) else None
-            for key in ("driver", "vbios")
-        ),
+        *(version if isinstance(version, str) else None for version in versions),
     )
     device = Device(
         environment.run_id, started_s, rank, about.get("uuid") and str(about["uuid"]), group
@@ -305,11 +303,8 @@ def _add(device: Device, row: _Record) -> None:
 
 
 def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
-    shares = [
-        known
-        for key in ("throttle", "host_throttle")
-        if isinstance(known := telemetry.get(key), dict)
-    ]
+    throttles = (telemetry.get("throttle"), telemetry.get("host_throttle"))
+    shares = [share for share in throttles if isinstance(share, dict)]
     events = telemetry.get("clock_events")
     for fact, names in DATA["throttle"].items():
         values = [number(each.get(name)) for each, name in product(shares, names)]
@@ -346,7 +341,9 @@ def _clear_stale(devices: Sequence[Device], earlier: Earlier) -> None:
 def _missing(devices: Sequence[Device]) -> Iterator[Device]:
     """Yield a device without readings for each rank of a run that has no file."""
     spanning = {
-        rank.world_size for device in devices if (rank := device.fleet).rank != rank.local_rank
+        device.fleet.world_size
+        for device in devices
+        if device.fleet.rank != device.fleet.local_rank
     }
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in devices:

@@ -93,8 +93,10 @@ def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
             str(record.options),
             record.fill,
         )
-        if len(record.visits) > 1 and (earlier := numbers.get((*row, record.visits[:-1]))):
-            del latest[earlier.pop(0)]
+        if len(record.visits) > 1:
+            earlier = numbers.get((*row, record.visits[:-1]))
+            if earlier:
+                del latest[earlier.pop(0)]
         numbers.setdefault((*row, record.visits), []).append(number)
     return tuple(latest.values())
 
