@@ -212,9 +212,17 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
 def _for_sink(
     form: str, run: Run, baseline: Run | None, chosen: Selection, report: Callable[[str], None]
 ) -> str:
+    from results.export import bmf, github_benchmark, junit, openmetrics, pytorch_v3
     from results.export.rows import rows_of
 
-    render: Callable[..., str] = resolve_name(f"results.export.{form.replace('-', '_')}:render")
+    sinks: dict[str, Callable[..., str]] = {
+        "bmf": bmf.render,
+        "github-benchmark": github_benchmark.render,
+        "pytorch-v3": pytorch_v3.render,
+        "junit": junit.render,
+        "openmetrics": openmetrics.render,
+    }
+    render = sinks[form]
     rows = rows_of(run, report)
     if form == "junit":
         return render(run, rows, baseline, chosen)
