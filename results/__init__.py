@@ -1,6 +1,6 @@
 """KEEP: the record of one measurement, the store, statistics, comparison.
 
-Only `results.show` and `results.compare` import another package: the judge, `roofline.model`.
+The tables, comparisons and exports import `roofline.model`, which evaluates records against limits.
 
 From Python, `results.load` returns saved runs as a pandas frame, and `results.StoreError` is what
 it raises.
