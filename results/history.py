@@ -66,10 +66,9 @@ CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
 """Keys of a point: the comparison with the previous run, and with the run of `--against`."""
 
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than the previous run: the 95 % interval of the "
-    "ratio of their times "
-    "is beyond the margin; at most 1 % of histories without a difference have a change by chance "
-    "(Holm's correction)"
+    "a run is a change if it is FASTER or SLOWER than the previous run: the 95 % interval of "
+    "the ratio of their times is beyond the margin; at most 1 % of histories without a "
+    "difference have a change by chance (Holm's correction)"
 )
 
 MAX_LISTED = 6

@@ -60,8 +60,7 @@ def with_flags(
     if PREEMPTED in before and PREEMPTED in after and _may_hide_a_difference(compared, waited):
         return compared.unsure(
             f", but {listed}: both times include waiting for the processor, {waited:.3g} times "
-            f"the fastest samples; "
-            "use a quiet machine"
+            "the fastest samples; use a quiet machine"
         )
     if is_paired:
         is_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)

@@ -124,8 +124,7 @@ def describe(record: Record) -> list[str]:
     cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
     timed = (
         f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} "
-        f"launches "
-        f"by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
+        f"launches by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
         f"host latency {format_time(record.host_latency_s)}"
     )
     if checked:

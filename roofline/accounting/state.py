@@ -108,8 +108,8 @@ OPTIMIZERS = {
     "adamw": "two moments",
     "lion": "one moment; Chen et al. (2023)",
     "adafactor": "row and column means of squares, fp32; Shazeer and Stern (2018), without a "
-    "first moment (2 more "
-    "bytes per parameter in bf16); without a model, of square matrices of 4096",
+    "first moment (2 more bytes per parameter in bf16); without a model, of square "
+    "matrices of 4096",
     "adam-8bit": "two moments of 1 byte and an fp32 scale for each 256; Dettmers et al. (2022), "
     "bitsandbytes",
     "muon": "one moment for the matrices of the layers, AdamW for everything else; Jordan et al. "

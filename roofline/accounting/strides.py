@@ -37,8 +37,8 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]
     except (IndexError, TypeError, ValueError):
         raise ConfigError(
             f"'{one_line(operation)}' does not fit {tensor}; operations are transpose, "
-            f"transpose:0:1, permute:1:0, "
-            "reshape, reshape:8x4, view:8x4, contiguous, and indices such as [0] or [:,1]"
+            "transpose:0:1, permute:1:0, reshape, reshape:8x4, view:8x4, contiguous, and "
+            "indices such as [0] or [:,1]"
         ) from None
     if view_strides is None and operation.startswith("view"):
         raise ConfigError(

@@ -272,8 +272,7 @@ def _tokens_per_s(
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
             "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; "
-            "--days with --tokens; "
-            "for a saved run see python -m results show RUN"
+            "--days with --tokens; for a saved run see python -m results show RUN"
         )
     if tokens_per_s is not None:
         return float(tokens_per_s), "as given"

@@ -141,8 +141,7 @@ def intensity(
             "memory-bound below the ridge; mixed if the times of compute and memory are within 10 %",  # noqa: E501
             (
                 "% of peak: of the dense peak of matmuls; relu, gelu and dot are limited by the "
-                "peak "
-                "of the vector units"
+                "peak of the vector units"
             ),
             *missing,
         ],

@@ -41,9 +41,8 @@ HIDDEN = (
         "sends of a pipeline"
     ),
     (
-        "not hidden: tensor parallelism, and the all-to-all of experts, each token once for each "
-        "of "
-        "its experts"
+        "not hidden: tensor parallelism, and the all-to-all of experts, each token once for "
+        "each of its experts"
     ),
 )
 
@@ -294,9 +293,8 @@ def predicted(
             ),
             *HIDDEN,
             (
-                f"scaling: data parallelism grows, {batch} sequences a step; linear: the speed of "
-                f"the "
-                f"fewest devices"
+                f"scaling: data parallelism grows, {batch} sequences a step; linear: the speed "
+                "of the fewest devices"
             ),
             (
                 "left out: launches, uneven experts, stragglers, data loading, failures, memory of "

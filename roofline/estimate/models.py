@@ -396,8 +396,7 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
         ),
         (
             "left out: CUDA context, workspaces, communication buffers, rounding and "
-            "fragmentation of "
-            "the allocator"
+            "fragmentation of the allocator"
         ),
     ]
     if sharding.pipeline_parallel > 1:

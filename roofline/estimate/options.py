@@ -103,8 +103,8 @@ def model_of(
     if ways != 1:
         raise ConfigError(
             "expected one model: --model PRESET, such as llama-3-8b, --config "
-            "path/to/config.json, or its dimensions, "
-            "such as --layers 16 --width 2048 --heads 32 --ffn 8192 --vocab 128256"
+            "path/to/config.json, or its dimensions, such as --layers 16 --width 2048 --heads "
+            "32 --ffn 8192 --vocab 128256"
         )
     if sizes:
         style = options.get("style", "llama")
@@ -168,9 +168,8 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
         machines.append(Machine("given"))
     if not machines:
         raise ConfigError(
-            "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or "
-            "--peak, "
-            "--bandwidth or --memory"
+            "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, "
+            "or --peak, --bandwidth or --memory"
         )
     return [_as_given(machine, given, options.get("dtype", ["bf16"])) for machine in machines]
 

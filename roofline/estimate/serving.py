@@ -38,8 +38,7 @@ BY_PARAMETERS = (
     "dense model: 2 N FLOPs per token, and every weight is read once per step",
     (
         "KV cache and attention scores depend on the model and are not included: long contexts "
-        "take "
-        "longer"
+        "take longer"
     ),
 )
 STEPS_BY_PARAMETERS = (
@@ -182,8 +181,8 @@ def infer(
         )
     by_weights = (
         "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + "
-        "pairs) B / peak, "
-        "(weights + B s kv) / bandwidth); critical batch: the smallest compute-bound one"
+        "pairs) B / peak, (weights + B s kv) / bandwidth); critical batch: the smallest "
+        "compute-bound one"
     )
     return Answer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds"),

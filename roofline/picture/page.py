@@ -169,8 +169,7 @@ def policy(scripts: Sequence[str]) -> str:
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: "
-        f"blob:; "
-        "base-uri 'none'; form-action 'none'"
+        "blob:; base-uri 'none'; form-action 'none'"
     )
 
 
