@@ -6,6 +6,7 @@ waits least, so its collective is the shortest. Times are gathered after the rou
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter
@@ -41,30 +42,35 @@ Times = NDArray[float64]
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-REDUCING, DIVIDING = (
-    ("all-reduce", "reduce-scatter"),
-    ("all-gather", "reduce-scatter", "all-to-all"),
-)
+REDUCING = ("all-reduce", "reduce-scatter")
+DIVIDING = ("all-gather", "reduce-scatter", "all-to-all")
 WAITING = ("all-reduce", *DIVIDING)
 """No rank finishes these before all have arrived. The others do not show who arrived last."""
 
 WORK_WIDTHS = {False: 256, True: 4096}
 """n of the fp32 matmul before each collective, on a CPU and on a GPU: about a millisecond."""
 
-WARM_UPS, MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 2, 7, 40, 0.5
-SWEEPS, EXCHANGES = 7, 5
+WARM_UPS = 2
+MIN_ROUNDS = 7
+MAX_ROUNDS = 40
+ROUNDS_S = 0.5
+SWEEPS = 7
+EXCHANGES = 5
 
 LATE_ROUNDS = 0.8
 """A late rank is late in at least this fraction of the rounds."""
-LATE_SHARE, SLOWER_SHARE = 0.5, 0.02
+LATE_SHARE = 0.5
+SLOWER_SHARE = 0.02
 """It is then late by at least these fractions of its collective and of the usual matmul."""
-DEVICE_SHARE, HOST_SHARE = 2 / 3, 1 / 3
+DEVICE_SHARE = 2 / 3
+HOST_SHARE = 1 / 3
 """Fractions of the delay in the matmul: from the first it is the device, up to the second the host
 or input.
 """
 
 MIN_LINKED_RANKS = 4
-LINK_DEVIATES, LINK_SHARE = 4.0, 0.1
+LINK_DEVIATES = 4.0
+LINK_SHARE = 0.1
 """Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others in
 every sweep.
 """
@@ -87,14 +93,14 @@ class Collective:
         self, op: str, size_bytes: int, dtype: torch.dtype, rank: int, ranks: int, device: str
     ) -> None:
         unit = dtype.itemsize * (ranks if op in DIVIDING else 1)
-        self.op, self.rank, self.ranks = op, rank, ranks
+        self.op = op
+        self.rank = rank
+        self.ranks = ranks
         self.size_bytes = unit * math.ceil(size_bytes / unit)
         total = self.size_bytes // dtype.itemsize
         part = total // ranks
-        self.own, self._length = (
-            slice(rank * part, (rank + 1) * part),
-            part if op == "all-gather" else total,
-        )
+        self.own = slice(rank * part, (rank + 1) * part)
+        self._length = part if op == "all-gather" else total
         self.result = torch.empty(
             part if op == "reduce-scatter" else total, dtype=dtype, device=device
         )
@@ -136,10 +142,8 @@ class Collective:
         calls[self.op]()
 
     def exchange(self, to: int, source: int) -> None:
-        sent, received = (
-            dist.P2POp(dist.isend, self.source, to),
-            dist.P2POp(dist.irecv, self.result, source),
-        )
+        sent = dist.P2POp(dist.isend, self.source, to)
+        received = dist.P2POp(dist.irecv, self.result, source)
         for request in dist.batch_isend_irecv([sent, received]):
             request.wait()
 
@@ -167,19 +171,25 @@ def late_ranks(durations_s: Times, work_s: Times) -> tuple[set[int], list[Claim]
     """Return the ranks that arrive late in most rounds, and claims on those whose matmul shows the
     cause.
     """
-    late_s, slower_s, late, claims = -excess(durations_s), excess(work_s), set[int](), list[Claim]()
+    late_s = -excess(durations_s)
+    slower_s = excess(work_s)
+    late: set[int] = set()
+    claims: list[Claim] = []
     min_s = SLOWER_SHARE * float(np.median(work_s))
     for rank in range(durations_s.shape[1]):
         is_late = late_s[:, rank] > np.maximum(LATE_SHARE * durations_s[:, rank], min_s)
         if is_late.mean() < LATE_ROUNDS:
             continue
         late.add(rank)
-        delay, slower = float(np.median(late_s[:, rank])), float(np.median(slower_s[:, rank]))
+        delay = float(np.median(late_s[:, rank]))
+        slower = float(np.median(slower_s[:, rank]))
         if HOST_SHARE < slower / delay < DEVICE_SHARE:
             continue
-        cause, more = "host or input", "about as fast as"
+        cause = "host or input"
+        more = "about as fast as"
         if slower >= DEVICE_SHARE * delay:
-            cause, more = "device", f"{duration(slower)} slower than"
+            cause = "device"
+            more = f"{duration(slower)} slower than"
         rounds = f"late by {duration(delay)} in {is_late.sum()} of {len(is_late)} rounds"
         claims.append(Claim(cause, (rank,), f"{rounds}; its matmul is {more} those of others"))
     return late, claims
@@ -190,7 +200,8 @@ def pair_rounds(ranks: int) -> list[list[Pair]]:
 
     Source: the circle method, Kirkman, Cambridge and Dublin Mathematical Journal 2 (1847) 191.
     """
-    slots, rounds = list(range(ranks + ranks % 2)), []
+    slots = list(range(ranks + ranks % 2))
+    rounds = []
     for _ in slots[1:]:
         pairs = [sorted((slots[index], slots[-1 - index])) for index in range(len(slots) // 2)]
         rounds.append([(low, high) for low, high in pairs if high < ranks])
@@ -214,7 +225,7 @@ def slow_links(
             if (nodes[a] == nodes[b]) is is_inside and late.isdisjoint((a, b))
         ]
         kind = {pair: sorted(pairs_s[pair]) for pair in pairs}
-        partners = Counter(rank for pair in kind for rank in pair)
+        partners = Counter(itertools.chain(*kind))
         if len(partners) < MIN_LINKED_RANKS:
             continue
         # The low median of 6 pairs is that of a usual one, also if the 3 pairs of a rank are slow.
@@ -227,7 +238,7 @@ def slow_links(
             LINK_DEVIATES * 1.4826 * max(between_s, within_s), LINK_SHARE * center
         )
         slow = [pair for pair, samples in kind.items() if samples[0] > limit_s]
-        of_slow = Counter(rank for pair in slow for rank in pair)
+        of_slow = Counter(itertools.chain(*slow))
         ranks = [
             rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number
         ]
@@ -256,7 +267,8 @@ def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
         NoDeviceError: a failure, on the first rank that answers; the others exit with the same
             code.
     """
-    ranks, alive = range(here.world_size or 1), {here.rank}
+    ranks = range(here.world_size or 1)
+    alive = {here.rank}
     try:
         yield
     except RuntimeError as error:
@@ -288,7 +300,9 @@ class Group:
     """
 
     def __init__(self, here: Rank, store: Store, run: Run) -> None:
-        self.rank, self.run, self.ranks = here.rank, run, here.world_size or 1
+        self.rank = here.rank
+        self.run = run
+        self.ranks = here.world_size or 1
         timeout = timedelta(seconds=run.args.timeout)
         dist.init_process_group(
             run.args.backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout
@@ -298,12 +312,11 @@ class Group:
         # Raises RuntimeError unless all ranks arrive in time.
         self.check = partial(dist.monitored_barrier, self.gloo, timeout, wait_all_ranks=True)
         n = WORK_WIDTHS[run.device.is_gpu]
-        a, out = (
-            torch.ones(n, n, device=run.device.torch_name),
-            torch.empty(n, n, device=run.device.torch_name),
-        )
+        a = torch.ones(n, n, device=run.device.torch_name)
+        out = torch.empty(n, n, device=run.device.torch_name)
         self.work: Call = lambda: torch.mm(a, a, out=out)
-        self.claims, self.pairs_s = list[Claim](), dict[Pair, list[float]]()
+        self.claims: list[Claim] = []
+        self.pairs_s: dict[Pair, list[float]] = {}
 
     def gathered(self, value: Any) -> list[Any]:
         """Return the values of all ranks."""
@@ -313,7 +326,8 @@ class Group:
 
     def measure(self, rows: Sequence[Record], has_pairs: bool) -> None:
         """Measure all rows, then all pairs at the largest size; all ranks do so together."""
-        arrivals, late = [], set[int]()
+        arrivals = []
+        late: set[int] = set()
         self.run.progress.expect(len(rows))
         for row in rows:
             self.run.progress.say(f"{row.op} {size(row.shape['bytes'])}")
@@ -325,9 +339,8 @@ class Group:
                 arrivals.append(times)
             self.run.progress.advance()
         if arrivals:
-            late, self.claims = late_ranks(
-                *(np.concatenate(parts) for parts in zip(*arrivals, strict=True))
-            )
+            durations_s, work_s = map(np.concatenate, zip(*arrivals, strict=True))
+            late, self.claims = late_ranks(durations_s, work_s)
         if has_pairs:
             self.measure_pairs(rows[-1])
             self.claims += slow_links(self.pairs_s, self.nodes, late)
@@ -336,7 +349,8 @@ class Group:
         """Save the record of this rank, and return the times of the collective and of the matmul
         before it.
         """
-        job, device = self.job(row.op, row), self.run.device
+        job = self.job(row.op, row)
+        device = self.run.device
 
         def rounds(count: int) -> Iterator[tuple[float, float]]:
             for _ in range(count):
@@ -345,7 +359,8 @@ class Group:
                 yield finished_s(job, device), work_s
 
         with no_garbage_collection():
-            round_s = max(self.gathered(sum([*rounds(WARM_UPS)][-1])))
+            warm_ups = list(rounds(WARM_UPS))
+            round_s = max(self.gathered(sum(warm_ups[-1])))
             is_wrong = not torch.equal(job.result, job.expected())
             count = min(MAX_ROUNDS, max(MIN_ROUNDS, int(ROUNDS_S / round_s)))
             samples_s, own_work_s = zip(*rounds(count), strict=True)

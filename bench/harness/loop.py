@@ -95,8 +95,9 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
 def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
     """Visit all rows `VISITS` times; records are saved after each visit."""
     budget = Budget(run.device, rows[0].settings, run.deadline, len(rows))
-    for name, reason in (compile_rows(rows, run.device) if run.device.is_gpu else {}).items():
-        run.progress.note(f"{name} does not compile: {reason}")
+    if run.device.is_gpu:
+        for name, reason in compile_rows(rows, run.device).items():
+            run.progress.note(f"{name} does not compile: {reason}")
     run.progress.expect(len(rows) * VISITS, budget.left_s)
     measured = first_visits(run, rows, budget, may_reorder)
     late = len(rows) - len(measured)
@@ -109,19 +110,17 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
             and record.status == "ok"
             and budget.has_time()
         ):
-            as_measured, how = (
-                replace(row, provider=record.provider),
-                (run.device, run.args.timeout, run.deadline),
+            as_measured = replace(row, provider=record.provider)
+            fields = launched_fields(
+                as_measured, record.median_s or 0.0, run.device, run.args.timeout, run.deadline
             )
-            fields = launched_fields(as_measured, record.median_s or 0.0, *how)
             measured[index] = row, run.keep(replace(record, **fields), replaces=record)
     run.rewrite()
-    for _, record in measured if run.args.verbose else ():
-        for line in [
-            *describe(record),
-            *(f"  | {line}" for line in (record.output or "").splitlines()),
-        ]:
-            run.progress.note(line)
+    if run.args.verbose:
+        for _, record in measured:
+            output = [f"  | {line}" for line in (record.output or "").splitlines()]
+            for line in [*describe(record), *output]:
+                run.progress.note(line)
     if late:
         enough = f"use --budget {budget.enough_s(len(measured))} for about all"
         run.progress.note(f"no time was left for {late} of {len(rows)} rows; {enough}")
@@ -131,10 +130,12 @@ def first_visits(
     run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool
 ) -> list[tuple[Row, Record]]:
     """Visit each row once while there is time; return these rows with their records."""
-    waiting, measured = deque(rows), list[tuple[Row, Record]]()
+    waiting = deque(rows)
+    measured: list[tuple[Row, Record]] = []
     while waiting:
         row = waiting.popleft()
-        expected_s, share = 0.0, 1
+        expected_s = 0.0
+        share = 1
         if run.deadline is not None:
             if not row.refused and budget.has_time() and release(run.device):
                 expected_s = budget.expected_s(row)
@@ -200,10 +201,17 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
         cap_s=whole.cap_s / VISITS,
         visits=VISITS,
     )
-    how = run.device, run.ceilings, limits, run.deadline, share
     if is_user_kernel(row.provider) or not has_device:
-        return measure_isolated(row, *how, timeout_s=run.args.timeout)
-    return measure_row(row, *how)
+        return measure_isolated(
+            row,
+            run.device,
+            run.ceilings,
+            limits,
+            run.deadline,
+            share,
+            timeout_s=run.args.timeout,
+        )
+    return measure_row(row, run.device, run.ceilings, limits, run.deadline, share)
 
 
 def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
@@ -215,7 +223,8 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
     if visit.status != "ok":  # skipped: no time was left for it
         return record if visit.status == "skipped" else visit
     samples_s = (*record.samples_s, *visit.samples_s)
-    middle, interval = median(samples_s), median_ci95(samples_s)
+    middle = median(samples_s)
+    interval = median_ci95(samples_s)
     converged = half_width(interval, middle) <= limits.target_half_width
     typical = min((record, visit), key=lambda each: abs((each.median_s or 0.0) - middle))
     target = limits.target_half_width
@@ -245,7 +254,8 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
 
     Return whether it was swapped. So a short budget measures something of every op.
     """
-    same, size = (row.op.name, row.case.dtype, row.provider), total(row.op, row.case)
+    same = (row.op.name, row.case.dtype, row.provider)
+    size = total(row.op, row.case)
     others = (
         index
         for index, other in enumerate(waiting)
@@ -325,8 +335,9 @@ def measure_scenarios(
         budget.took(record, began)
         run.keep(record)
         run.progress.advance()
-        for line in describe(record) if run.args.verbose else ():
-            run.progress.note(line)
+        if run.args.verbose:
+            for line in describe(record):
+                run.progress.note(line)
 
 
 def _measured(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
@@ -334,15 +345,15 @@ def _measured(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
         return blank
     if release(run.device):
         return _attempt(blank, measure, run, rows)
-    arguments = (
-        blank,
-        measure,
-        run,
-        rows,
-    )  # in a new process: after an illegal access this one cannot use the GPU
-    try:
+    try:  # in a new process: after an illegal access this one cannot use the GPU
         return worker.call(
-            _attempt, *arguments, timeout_s=worker.OWN_TIMEOUT_S, deadline=run.deadline
+            _attempt,
+            blank,
+            measure,
+            run,
+            rows,
+            timeout_s=worker.OWN_TIMEOUT_S,
+            deadline=run.deadline,
         )[0]
     except worker.WorkerError as error:
         return replace(blank, status="failed", reason=str(error))

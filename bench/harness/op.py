@@ -355,7 +355,8 @@ def _extents(text: str, word: str) -> Sequence[int]:
     """Return the values of one axis: a number, or a range."""
     fields = text.split(":")
     if match := re.fullmatch(r"([0-9]{1,9})([kKmM])", text):
-        count, power = int(match[1]), "km".index(match[2].lower()) + 1
+        count = int(match[1])
+        power = "km".index(match[2].lower()) + 1
         raise ShapeError(
             f"ambiguous shape '{word}': did you mean {count * 1024**power} or "
             f"{count * 1000**power}?"

@@ -79,7 +79,8 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
         module = module_of(family)
     except (Exception, SystemExit) as error:
         raise OpFileError(error_text(error, path)) from None
-    ops, options = getattr(module, "OPS", ()), getattr(module, "OPTIONS", ())
+    ops = getattr(module, "OPS", ())
+    options = getattr(module, "OPTIONS", ())
     if not ops:
         raise OpFileError("it has no OPS and no LISTED")
     if not (isinstance(ops, tuple) and all(isinstance(op, Op) for op in ops)):
@@ -90,7 +91,9 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
         raise OpFileError(
             f"units of '{wrong.name}' must be {' or '.join(PEAKS)}, got {wrong.units!r}"
         )
-    known = {op.name: other for other, ops in others.items() for op in ops}
+    known: dict[str, str] = {}
+    for other, other_ops in others.items():
+        known |= dict.fromkeys((op.name for op in other_ops), other)
     for op in ops:
         if op.name in known:
             other = known[op.name] if is_own(known[op.name]) else f"bench/{known[op.name]}.py"
@@ -150,10 +153,8 @@ def read_catalog(
                 commands[path.stem] = module
                 continue
         try:
-            ops, names = (
-                load_ops(path.stem, families),
-                [option.name for option in options_of(path.stem)],
-            )
+            ops = load_ops(path.stem, families)
+            names = [option.name for option in options_of(path.stem)]
             if taken := next(
                 (name for name in names if name in reserved or names.count(name) > 1), None
             ):
@@ -201,7 +202,8 @@ def error_text(error: BaseException, file: Path | None) -> str:
 
 def line_in(error: BaseException, file: Path | None) -> str:
     """Return ` (line N)`, the last line of the user's file in the traceback, or an empty text."""
-    line, trace = "", error.__traceback__
+    line = ""
+    trace = error.__traceback__
     while trace is not None:
         if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
             line = f" (line {trace.tb_lineno})"
@@ -210,18 +212,19 @@ def line_in(error: BaseException, file: Path | None) -> str:
 
 
 FUNCTIONS = (
-    *(
-        "make_inputs",
-        "output_shape",
-        "output_dtype",
-        "reference",
-        "eager",
-        "expression",
-        "work",
-        "terms",
-        "magnitude",
-    ),
-    *("check_result", "take_rows", "rows", "check"),
+    "make_inputs",
+    "output_shape",
+    "output_dtype",
+    "reference",
+    "eager",
+    "expression",
+    "work",
+    "terms",
+    "magnitude",
+    "check_result",
+    "take_rows",
+    "rows",
+    "check",
 )
 """Functions of an op that define it and the check of its result."""
 
@@ -266,7 +269,9 @@ def _add_function(function: Any, texts: set[str]) -> None:
     is_torch = str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
     if code is None or is_torch or code.co_filename == machinery.__file__:
         return
-    defined, waiting, done = _parsed(code.co_filename).defined, [_node_of(code)], set[str]()
+    defined = _parsed(code.co_filename).defined
+    waiting = [_node_of(code)]
+    done: set[str] = set()
     while waiting:
         node = waiting.pop()
         texts.add(ast.unparse(node))
@@ -299,10 +304,8 @@ def _node_of(code: CodeType) -> ast.AST:
             and code.co_name == "<lambda>"
         ):
             body = node.body  # a line may have several lambdas
-            start, end = (
-                (body.lineno, body.col_offset),
-                (body.end_lineno or 0, body.end_col_offset or 0),
-            )
+            start = (body.lineno, body.col_offset)
+            end = (body.end_lineno or 0, body.end_col_offset or 0)
             if all(start <= position < end for position in used):
                 lambdas.append((end, node))
     if not lambdas:
@@ -344,11 +347,7 @@ def _parsed(path: str) -> _Source:
             defined[statement.name] = statement
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            names = [
-                part.id
-                for target in targets
-                for part in ast.walk(target)
-                if isinstance(part, ast.Name)
-            ]
-            defined |= dict.fromkeys(names, statement)
+            for target in targets:
+                names = [part.id for part in ast.walk(target) if isinstance(part, ast.Name)]
+                defined |= dict.fromkeys(names, statement)
     return _Source(tree, defined)

@@ -36,7 +36,7 @@ from results.show.terminal import (
     say,
 )
 from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
-from roofline.machine import Machine
+from roofline.machine import Ceiling, Machine
 from roofline.picture.figure import plot_run
 from roofline.picture.scene import NoCeilingError
 
@@ -58,7 +58,8 @@ class Progress:
     """Progress on stderr: a bar on a terminal, else a line per row; nothing if quiet."""
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet, self._is_live = quiet, not quiet and sys.stderr.isatty()
+        self._quiet = quiet
+        self._is_live = not quiet and sys.stderr.isatty()
         self._total = self._done = 0
         self._left_s: Callable[[], float | None] = lambda: None
         self._bar: Any = None
@@ -72,14 +73,14 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bar
 
-            columns = (
+            self._bar = Bar(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
-            )
-            console = Console(stderr=True, emoji=False)
-            self._bar = Bar(
-                *columns, TimeElapsedColumn(), console=console, transient=True, auto_refresh=False
+                TimeElapsedColumn(),
+                console=Console(stderr=True, emoji=False),
+                transient=True,
+                auto_refresh=False,
             )
             self._bar.start()
             self._bar.add_task("starting", total=None)
@@ -95,7 +96,10 @@ class Progress:
 
         Without a budget, the rows so far give an estimate.
         """
-        self._total, self._done, self._left_s, self._began = rows, 0, left_s, time.perf_counter()
+        self._total = rows
+        self._done = 0
+        self._left_s = left_s
+        self._began = time.perf_counter()
         if self._is_live and rows:
             self._redraw(total=rows, completed=0)
 
@@ -172,17 +176,19 @@ class Run(AbstractContextManager["Run"]):
         Raises:
             UsageError: `--gpu` names a GPU other than the device.
         """
-        self.args, self.device, self.settings = args, device, settings
-        self.progress, self.records, self.is_interrupted = (
-            Progress(args.quiet),
-            list[Record](),
-            False,
-        )
+        self.args = args
+        self.device = device
+        self.settings = settings
+        self.progress = Progress(args.quiet)
+        self.records: list[Record] = []
+        self.is_interrupted = False
         self.writer: RunWriter | None = None
         self.problem: StoreError | None = None
         self.deadline: float | None = None
         self.environment: Environment | None = None
-        self._command, self._name, self._argv = command, name, argv
+        self._command = command
+        self._name = name
+        self._argv = argv
         self._budget_s: float | None = getattr(args, "budget", None)  # calibrate has none
         self._unsaved = 0
         self._calibration = MeasuredCeilings(
@@ -230,7 +236,8 @@ class Run(AbstractContextManager["Run"]):
         environment = replace(environment, fleet=dict(fleet or {}))
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
-        self._dtypes, self.environment = dtypes or (), environment
+        self._dtypes = dtypes or ()
+        self.environment = environment
         self._started_s = time.perf_counter()
         self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
 
@@ -289,14 +296,12 @@ class Run(AbstractContextManager["Run"]):
             return
         self.progress.expect(0)
         known = Machine.from_dict(self.environment.hardware)
-        low = list(
-            dict.fromkeys(
-                entry for record in self.records for entry in too_low(record, self.device, known)
-            )
-        )
+        low: dict[Ceiling, None] = {}
+        for record in self.records:
+            low |= dict.fromkeys(too_low(record, self.device, known))
         if low:
             self.ceilings = self._calibration.complete(
-                replace(self.ceilings, note=None), self._dtypes, low
+                replace(self.ceilings, note=None), self._dtypes, list(low)
             )
             self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
             self.records[:] = [
@@ -319,11 +324,10 @@ class Run(AbstractContextManager["Run"]):
             StoreError: not all records could be saved; they have been printed.
         """
         assert self.environment is not None
-        path, args = self.writer.path if self.writer else None, self.args
-        baseline, saved = (
-            getattr(args, "baseline", None),
-            f"; the run is saved in {path}" if path else "",
-        )
+        path = self.writer.path if self.writer else None
+        args = self.args
+        baseline = getattr(args, "baseline", None)
+        saved = f"; the run is saved in {path}" if path else ""
         try:
             text = run_text(self.environment, self.records, args.format, baseline, render, document)
         except OutputError as error:  # rich writes to a stdout without a buffer while it captures
@@ -379,10 +383,13 @@ def refused_all(records: Iterable[Record]) -> UsageError:
     """Return the error of a run in which no row can be measured: the first reason and the number of
     others.
     """
-    first, *others = {
-        f"{record.op} {record.dtype} {record.case}: {record.reason}": None for record in records
-    }
-    return UsageError(first + (f" (and {len(others)} more)" if others else ""))
+    reasons = list(
+        dict.fromkeys(
+            f"{record.op} {record.dtype} {record.case}: {record.reason}" for record in records
+        )
+    )
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return UsageError(reasons[0] + more)
 
 
 def stamp(
@@ -408,7 +415,9 @@ def stamp(
     )
     if not is_here:
         return environment
-    facts, state, floor = environment_facts(), host_state(), ceilings.fastest("launch")
+    facts = environment_facts()
+    state = host_state()
+    floor = ceilings.fastest("launch")
     costs = {
         "tick_s": samplers.tick_s(device),
         "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,

@@ -52,13 +52,18 @@ MIN_MATMULS = 4
 TIMINGS = 20
 """Timings of a matmul; the shortest counts, because others may be interrupted."""
 
-MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
+MIN_ROUNDS = 9
+MAX_ROUNDS = 60
+ROUNDS_S = 2.0
 
 ROUNDS_ALONE = 5
 """Timings of a step's work without loading."""
 
-FILE_BYTES, VOCABULARY = 64 * 2**20, 50_257
-"""Size of the file of random tokens, and the vocabulary, that of GPT-2."""
+FILE_BYTES = 64 * 2**20
+"""Size of the file of random tokens."""
+
+VOCABULARY = 50_257
+"""That of GPT-2."""
 
 
 def finished_s(job: Call, device: Device) -> float:
@@ -74,10 +79,12 @@ class Matmuls:
     """Square fp32 matmuls that together take about `seconds`; a call launches them."""
 
     def __init__(self, device: Device, seconds: float, seed: int) -> None:
-        fill, self.count = Filler("uniform", "fp32", device, seed), 1
+        fill = Filler("uniform", "fp32", device, seed)
+        self.count = 1
         for n in MATMUL_WIDTHS:
             self._a, self._b, self._out = (fill(n, n) for _ in range(3))
-            self.width, launch_s = n, min(finished_s(self, device) for _ in range(TIMINGS))
+            self.width = n
+            launch_s = min(finished_s(self, device) for _ in range(TIMINGS))
             if MIN_MATMULS * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
                 break
         self.count = max(1, round(seconds / launch_s))
@@ -110,7 +117,9 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     """Return the record of a copy, verified before and after timing; `rows` rows share the rest of
     the budget.
     """
-    device, size_bytes, left_s = run.device, blank.shape["bytes"], run.share_s(rows)
+    device = run.device
+    size_bytes = blank.shape["bytes"]
+    left_s = run.share_s(rows)
     direction = "h2d" if blank.op == "overlap" else blank.op
     pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, run.args.seed)
     calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
@@ -145,7 +154,8 @@ def make_pairs(
     rotation = plan_rotation(
         2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold"
     )
-    fill, pairs = Filler("uniform", "fp32", host, seed), []
+    fill = Filler("uniform", "fp32", host, seed)
+    pairs = []
     for _ in range(rotation.copies):
         numbers = fill(size_bytes // 4)
         on_host = numbers.pin_memory() if memory == "pinned" else numbers
@@ -229,7 +239,9 @@ def work_of_step(device: Device, seconds: float, seed: int) -> Matmuls:
 
 def measure_load(blank: Record, run: Run, rows: int) -> Record:
     """Return the record of a loop on random batches of a memory-mapped file of token ids."""
-    device, args, waits_s = run.device, run.args, list[float]()
+    device = run.device
+    args = run.args
+    waits_s: list[float] = []
     matmuls = work_of_step(device, args.step_time, args.seed)
     with tempfile.TemporaryDirectory() as directory:
         if args.tokens is None:

@@ -152,7 +152,8 @@ class _Worker:
         work = pickle.dumps((function, arguments))  # unpickled after the output is redirected
         given = (work, self.progress, answers, output, dict(os.environ))
         self._process = context.Process(target=_run, args=given)
-        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
         try:
             start_server()
             self._process.start()  # with a main module, which the new process would import
@@ -177,7 +178,8 @@ class _Worker:
                 return self._received()
             now = time.perf_counter()
             if (progress := list(self.progress)) != last:
-                last, since = progress, now
+                last = progress
+                since = now
             if now - since > (timeout_s if last[1] else max(timeout_s, OWN_TIMEOUT_S)):
                 raise WorkerError(
                     f"{step} did not end within {timeout_s:.3g} s; increase --timeout"

@@ -53,7 +53,8 @@ class Verdicts:
     """A comparison: its rows by candidate and its records; it prints as the command's table."""
 
     def __init__(self, compared: Compared, records: Records) -> None:
-        self.compared, self.records = compared, records
+        self.compared = compared
+        self.records = records
 
     @property
     def rows(self) -> dict[str, ComparedRow]:
@@ -147,7 +148,7 @@ def compare(
         NoDeviceError: the device is not available.
     """
     named = ordered(functions_of(functions), baseline)
-    (name, fn), *_ = named.items()
+    name, fn = next(iter(named.items()))
     check_number("margin", margin, "above 0")
     check_number("budget_s", budget_s, "above 0")
     if rounds is not None and (not isinstance(rounds, int) or rounds < 2):
@@ -176,7 +177,9 @@ def interleaved(
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
     and the records.
     """
-    name, kwargs, cache = next(iter(named)), subject.kwargs, subject.cache
+    name = next(iter(named))
+    kwargs = subject.kwargs
+    cache = subject.cache
     first = subject.first_set()
     with raising(name):
         truth, under_test, _ = subject.call(fresh(first))
@@ -201,7 +204,9 @@ def interleaved(
         for index, (provider, candidate) in enumerate(named.items()):
             contenders.append(
                 FunctionContender(
-                    *(replace(blank, provider=provider), index, under_test),
+                    replace(blank, provider=provider),
+                    index,
+                    under_test,
                     new_call=functools.partial(new_call, candidate),
                     move=move,
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],
@@ -242,7 +247,8 @@ class FunctionContender(Contender):
         interpreted()  # forgets the kernels of the others
         if wrong := self._verified("after timing: "):
             return wrong
-        ceilings, flags = known_ceilings(self.device), interpreted()
+        ceilings = known_ceilings(self.device)
+        flags = interpreted()
         record = recorded(
             self.blank,
             samples,
@@ -296,7 +302,8 @@ def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
     epsilon = max(torch.finfo(x.dtype).eps for x in (truth, result))
     allowed = math.sqrt(epsilon) if tolerance is None else tolerance
     wide = torch.complex128 if truth.is_complex() else torch.float64
-    truth, result = truth.to(wide), result.to(wide)
+    truth = truth.to(wide)
+    result = result.to(wide)
     sizes = truth.abs()[truth.isfinite()]
     scale = float(sizes.max()) if sizes.numel() else 0.0
     is_unlike = ~torch.isclose(result, truth, rtol=0.0, atol=allowed * scale, equal_nan=True)

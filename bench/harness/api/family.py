@@ -84,12 +84,15 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
         else build_parser(family, "", (), module.OPS, options_of(family))
     )
     parser.raises = UsageError
-    args, threads = parser.parse_args(words), torch.get_num_threads()
+    args = parser.parse_args(words)
+    threads = torch.get_num_threads()
     try:
         if is_scenario:
-            run, render = module.measure(args, words), module.render
+            run = module.measure(args, words)
+            render = module.render
         else:
-            run, render = measured(family, args, module.OPS, words), None
+            run = measured(family, args, module.OPS, words)
+            render = None
     finally:
         torch.set_num_threads(threads)
     run.raise_if_unsaved()

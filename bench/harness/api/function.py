@@ -118,7 +118,8 @@ def sweep(
     """
     import torch
 
-    functions, sizes = functions_of(fn_by_name), [extents(shape) for shape in shapes]
+    functions = functions_of(fn_by_name)
+    sizes = [extents(shape) for shape in shapes]
     given = dtypes if isinstance(dtypes, list | tuple | set) else [dtypes]
     names = [dtype_named(str(dtype)) for dtype in given]
     if not names or not set(names) <= set(MODEL_DTYPES):
@@ -179,9 +180,13 @@ def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 
 
 def extents(shape: Shape) -> tuple[int, ...]:
-    words = (
-        shape.split("x") if isinstance(shape, str) else [shape] if isinstance(shape, int) else shape
-    )
+    words: Iterable[str | int]
+    if isinstance(shape, str):
+        words = shape.split("x")
+    elif isinstance(shape, int):
+        words = [shape]
+    else:
+        words = shape
     try:
         sizes = tuple(int(word) for word in words)
     except (TypeError, ValueError):
@@ -282,7 +287,8 @@ class Function:
         import torch
 
         __tracebackhide__ = True
-        device, start = device_of(self.device, [args, self.kwargs]), time.perf_counter()
+        device = device_of(self.device, [args, self.kwargs])
+        start = time.perf_counter()
         result = self.fn(*args, **self.kwargs)
         device = device or device_of(self.device, result)
         if device is None and torch.cuda.is_available():

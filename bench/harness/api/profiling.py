@@ -81,7 +81,11 @@ def profile(
     target = target_of(
         getattr(function, "__name__", type(function).__name__), function, args, kwargs
     )
-    mode = "train" if train else "backward" if backward else "forward"
+    mode = "forward"
+    if train:
+        mode = "train"
+    elif backward:
+        mode = "backward"
     if on is not None:
         from bench.harness.profile.projection import machine_named, project
 

@@ -82,15 +82,13 @@ class JudgedRecord(Record):
         if self.median_s is not None and self.ci95_s is not None:
             low, high = map(format_time, self.ci95_s)
             launches = self.launches_per_sample
+            calls = "call" if launches == 1 else "calls"
             copies = f" ({self.copies} copies of the inputs)" if (self.copies or 1) > 1 else ""
             facts += [
                 ("median", f"{format_time(self.median_s)} (95 % CI {low} to {high})"),
                 (
                     "samples",
-                    (
-                        f"{len(self.samples_s)} of {launches} call{'s' * (launches != 1)} each, by "
-                        f"{self.method}"
-                    ),
+                    f"{len(self.samples_s)} of {launches} {calls} each, by {self.method}",
                 ),
                 ("cache", f"{self.cache}{copies}"),
                 ("reached", self._reached()),
@@ -145,7 +143,8 @@ class Records(tuple[JudgedRecord, ...]):
         table.
         """
         new = super().__new__(cls, (JudgedRecord.of(record, environment) for record in records))
-        new.environment, new._render = environment, render
+        new.environment = environment
+        new._render = render
         return new
 
     def to_dataframe(self) -> pd.DataFrame:

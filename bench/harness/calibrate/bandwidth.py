@@ -32,8 +32,11 @@ MIXES = ("copy", "triad", "read", "write")
 
 MIN_CACHES = 4  # array size in last-level caches, the rule of STREAM
 MIN_CPU_BYTES = 64 * MIB  # array size, so a launch takes a millisecond or more
-MIN_GPU_BYTES, MIN_GPU_CACHES = 4096 * MIB, 20
-"""Array size on a GPU; L2 retains at most a twentieth of the bytes of the previous launch."""
+MIN_GPU_BYTES = 4096 * MIB
+MIN_GPU_CACHES = 20
+"""Array size on a GPU, in bytes and in caches: L2 retains at most a twentieth of the bytes of the
+previous launch.
+"""
 
 ARRAYS_IN_MEMORY = 8  # free memory must hold this many arrays
 FACTOR = 0.5  # of the triad x + factor y
@@ -44,13 +47,16 @@ def launch(setup: Setup) -> list[Measured]:
     import torch
 
     x, out = (torch.ones(1, device=setup.device.torch_name) for _ in range(2))
-    what, call = "copy of one element", partial(out.copy_, x)
+    what = "copy of one element"
+    call = partial(out.copy_, x)
     if setup.device.type == "cuda" and has_triton():
         from kernels import launch_floor
 
-        what, call = "triton v1, empty kernel", partial(launch_floor.launch, x)
+        what = "triton v1, empty kernel"
+        call = partial(launch_floor.launch, x)
     elif setup.device.is_gpu:  # a copy would be a node of the copy engine, and not a kernel
-        what, call = "addition to one element", partial(out.add_, x)
+        what = "addition to one element"
+        call = partial(out.add_, x)
     rate = setup.timed(Candidate(what, 0, lambda: call), setup.effort.confirming_s)
     name = f"{what}, {'per graph node' if rate.samples.method == 'graph' else 'back to back'}"
     rate = replace(rate, candidate=replace(rate.candidate, name=name))
@@ -85,7 +91,8 @@ def operand_bytes(device: Device) -> int:
     """Return the bytes of each of the three arrays, a multiple of 1 MiB."""
     needed = MIN_CACHES * device.cache_bytes
     on_gpu = max(MIN_GPU_BYTES, MIN_GPU_CACHES * device.cache_bytes)
-    wanted, free = on_gpu if device.is_gpu else max(MIN_CPU_BYTES, needed), device.free_bytes()
+    wanted = on_gpu if device.is_gpu else max(MIN_CPU_BYTES, needed)
+    free = device.free_bytes()
     affordable = min(wanted, free // ARRAYS_IN_MEMORY) // MIB * MIB
     if affordable < needed // MIB * MIB or not affordable:
         raise NotMeasuredError(
@@ -167,7 +174,9 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
     candidates = []
     for config in configs:
         words = tiles.covered(config, x.numel())
-        a, b, c = x[:words], y[:words], out[:words]
+        a = x[:words]
+        b = y[:words]
+        c = out[:words]
         call, operands = {
             "read": (partial(tiles.read, a, out=sums, config=config), 1),
             "write": (partial(tiles.write, out=c, config=config), 1),

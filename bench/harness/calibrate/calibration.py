@@ -88,15 +88,12 @@ def peak_sentences(ceilings: Machine, dtypes: Iterable[str]) -> list[str]:
     known = {(entry.kind, entry.quantity, entry.name): entry for entry in ceilings.entries}
     lines = []
     for dtype, quantity in itertools.product(dtypes, ("flops", "fma")):
-        entry, published = (
-            known.get((kind, quantity, dtype)) for kind in ("measured", "datasheet")
-        )
+        entry = known.get(("measured", quantity, dtype))
+        published = known.get(("datasheet", quantity, dtype))
         limited = _at_clock(ceilings, entry)
         if entry and entry.sm_clock_hz and published and limited:
-            title, unit = (
-                dtype if quantity == "flops" else f"{dtype} FMA",
-                "TOP/s" if dtype == "int8" else "TFLOP/s",
-            )
+            title = dtype if quantity == "flops" else f"{dtype} FMA"
+            unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
             lines.append(
                 f"{title}: datasheet {published.value / 1e12:.4g} {unit} -> "
                 f"x clock {limited / published.value:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) "
@@ -170,9 +167,8 @@ def measure_all(
             if release(setup.device):
                 measured, setup.missing = measure_part(name, part, setup)
             else:  # after an illegal access only a new process can use the GPU
-                what = name, part, setup
                 (measured, setup.missing), _ = worker.call(
-                    measure_part, *what, timeout_s=worker.OWN_TIMEOUT_S
+                    measure_part, name, part, setup, timeout_s=worker.OWN_TIMEOUT_S
                 )
         except worker.WorkerError as error:
             setup.missing.append(f"{name}: {error}")
@@ -201,7 +197,9 @@ class MeasuredCeilings:
         """The file is `directory/<device>/ceilings-<identity>.json`; `note` and `progress` take a
         line for the user.
         """
-        self._device, self._note, self._progress = device, note, progress
+        self._device = device
+        self._note = note
+        self._progress = progress
         known = environment_facts()["versions"]
         self.identity = {
             "host": platform.node(),

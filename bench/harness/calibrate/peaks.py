@@ -23,17 +23,23 @@ from bench.harness.timing.samplers import Call
 
 GPU_EXTENTS = (
     # fastest in bf16 of A100 PCIe, A100 SXM, H100 and H200, GH200, B200, GB200, B300, MI300X
-    *(
-        (2048, 5120, 6144),
-        (1024, 10240, 5120),
-        (2048, 2048, 13312),
-        (1024, 15360, 4096),
-        (1792, 16128, 3072),
-    ),
-    *((4096, 9728, 2048), (12288, 18432, 1024), (10240, 15360, 8192)),
+    (2048, 5120, 6144),
+    (1024, 10240, 5120),
+    (2048, 2048, 13312),
+    (1024, 15360, 4096),
+    (1792, 16128, 3072),
+    (4096, 9728, 2048),
+    (12288, 18432, 1024),
+    (10240, 15360, 8192),
     # fastest in fp8 of H100, H200, GH200, B200
-    *((1024, 9216, 14336), (1280, 4096, 12032), (1024, 14336, 14336), (15360, 4096, 3072)),
-    *((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
+    (1024, 9216, 14336),
+    (1280, 4096, 12032),
+    (1024, 14336, 14336),
+    (15360, 4096, 3072),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (16384, 16384, 16384),
 )
 """(m, n, k) of the matmuls to try on a GPU.
 
@@ -42,7 +48,10 @@ search over thousands of shapes; and four squares."""
 
 CPU_EXTENTS = (
     *((size, size, size) for size in (192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)),
-    *((2048, 2048, 512), (4096, 1024, 1024), (512, 2048, 4096), (2048, 4096, 2048)),
+    (2048, 2048, 512),
+    (4096, 1024, 1024),
+    (512, 2048, 4096),
+    (2048, 4096, 2048),
 )
 """(m, n, k) of the matmuls to try on a CPU.
 
@@ -61,14 +70,15 @@ def matmul(setup: Setup, dtype: str) -> list[Measured]:
         wide_case, wide = _fastest(setup, "fp32")
         if wide.value > rate.value:
             name = f"{wide.candidate.name}, converted to fp32"
-            case, rate = wide_case, replace(wide, candidate=replace(wide.candidate, name=name))
+            case = wide_case
+            rate = replace(wide, candidate=replace(wide.candidate, name=name))
     work = matmul_op().work(case)
     fields = {
-        **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},
-        **{
-            "fill": "uniform",
-            "options": {"layout": case.options["layout"], "config": rate.candidate.name},
-        },
+        "flops": work.flops,
+        "bytes_read": work.bytes_read,
+        "bytes_written": work.bytes_written,
+        "fill": "uniform",
+        "options": {"layout": case.options["layout"], "config": rate.candidate.name},
     }
     return [setup.measured("flops", dtype, rate, "matmul", case.dtype, dict(case.shape), **fields)]
 
@@ -91,7 +101,8 @@ def _fastest(setup: Setup, dtype: str) -> tuple[Case, Rate]:
 
 def cases_of(device: Device, dtype: str) -> list[Case]:
     layout = "nt" if device.is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
-    memory_bytes, work = device.free_bytes() // MATMULS_IN_MEMORY, matmul_op().work
+    memory_bytes = device.free_bytes() // MATMULS_IN_MEMORY
+    work = matmul_op().work
     cases = [
         Case.of(
             "matmul",

@@ -40,7 +40,8 @@ class Effort(NamedTuple):
     confirming_s: float
 
 
-FULL, QUICK = Effort(0.4, 4.0), Effort(0.15, 1.5)
+FULL = Effort(0.4, 4.0)
+QUICK = Effort(0.15, 1.5)
 """`QUICK` is for `--quick`, and for any command that measures a missing ceiling."""
 
 
@@ -120,7 +121,9 @@ class Setup:
         Candidates whose launch would take longer than `slowest_call_s` at the best rate so far are
         skipped.
         """
-        best, winner, errors = 0.0, None, dict[str, str]()
+        best = 0.0
+        winner = None
+        errors: dict[str, str] = {}
         for candidate in candidates:
             if best and candidate.work > slowest_call_s * best:
                 continue
@@ -132,7 +135,8 @@ class Setup:
                 errors[candidate.name] = one_line(error)
                 continue
             if value > best:
-                best, winner = value, candidate
+                best = value
+                winner = candidate
         if winner is None:
             reason = ": ".join(next(iter(errors.items()), ["there are none"]))
             raise NotMeasuredError(f"all of {len(errors)} configurations failed; {reason}")
@@ -153,8 +157,11 @@ class Setup:
         shape: dict[str, int],
         **fields: Any,
     ) -> Measured:
-        config, samples, telemetry = rate.candidate.name, rate.samples, rate.samples.telemetry
-        now, disturbed = datetime.now(UTC), disturbance(telemetry, rate.is_gpu)
+        config = rate.candidate.name
+        samples = rate.samples
+        telemetry = rate.samples.telemetry
+        now = datetime.now(UTC)
+        disturbed = disturbance(telemetry, rate.is_gpu)
         is_limited = any(flag.name == "power-limited" for flag in slowed(telemetry, rate.is_gpu))
         is_converged = (
             half_width(samples.ci95_s, samples.median_s)

@@ -41,7 +41,7 @@ class Words(argparse.Action):
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
         given = values if isinstance(values, list) else [values]
-        words = [word.strip() for value in given for word in value.split(",") if word.strip()]
+        words = [word.strip() for word in ",".join(given).split(",") if word.strip()]
         if not words:
             raise argparse.ArgumentError(self, "the list is empty; name at least one")
         try:
@@ -197,17 +197,20 @@ GROUPS = {
     "how to measure": ("--device", "--cache", "--budget"),
     "output": ("--format", "--output", "--plot"),
     ADVANCED: (
-        *(
-            "--baseline",
-            "--signature",
-            "--threads",
-            "--gpu",
-            "--seed",
-            "--fill",
-            "--timeout",
-            "--tolerance",
-        ),
-        *("--kernels", "--no-save", "--quiet", "--verbose", "--micro-batches", "--optimizer"),
+        "--baseline",
+        "--signature",
+        "--threads",
+        "--gpu",
+        "--seed",
+        "--fill",
+        "--timeout",
+        "--tolerance",
+        "--kernels",
+        "--no-save",
+        "--quiet",
+        "--verbose",
+        "--micro-batches",
+        "--optimizer",
     ),
 }
 """Options by their group in --help; all others say what to measure."""
@@ -248,7 +251,8 @@ def one_of(what: str, word: str, known: Collection[str]) -> str:
     """Return the known name that a word stands for."""
     found = word if word in known else known_as(word, known)
     if found not in known:
-        hint, listed = did_you_mean(word, known), f"choose from {', '.join(known)}"
+        hint = did_you_mean(word, known)
+        listed = f"choose from {', '.join(known)}"
         said = f"{hint} {listed}" if hint and len(known) <= SHORT_LIST else hint or listed
         raise UsageError(f"unknown {what} '{word}'; {said}")
     return found
@@ -266,7 +270,7 @@ def build_parser(
     parser = command_parser(command_of(family), usage, doc, examples)
     all_ops = " (default: all)" if len(ops) > 1 else ""
     add(parser, "--op", help=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}")
-    dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
+    dtypes = list(dict.fromkeys(itertools.chain.from_iterable(op.dtypes for op in ops)))
     add(parser, "--dtype", help=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
     text = (
@@ -366,10 +370,11 @@ def chosen_ops(
     A word is the name of an op, or the path of a file with ops of one's own: `mine_op.py`,
     `mine_op.py:name`.
     """
+    own = own_families(given or (), families)
+    pairs = [(family, op) for family, ops in {**families, **own}.items() for op in ops]
     if not given:
-        return [(family, op) for family, ops in families.items() for op in ops]
-    own = own_families(given, families)
-    known = {op.name: (family, op) for family, ops in {**families, **own}.items() for op in ops}
+        return pairs
+    known = {op.name: (family, op) for family, op in pairs}
     names: list[str] = []
     for word in given:
         file = own_file(word)
@@ -393,7 +398,8 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
 
 
 def _elements(text: str, dtype: str) -> str:
-    bits, size_bytes = DTYPE_BITS[dtype], parse_size(text)
+    bits = DTYPE_BITS[dtype]
+    size_bytes = parse_size(text)
     if size_bytes * 8 % bits:
         raise UsageError(
             f"size '{text}' is not a multiple of the {dtype} element size ({bits // 8} bytes)"

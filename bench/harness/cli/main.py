@@ -212,7 +212,8 @@ def check_output(path: Path | str, replaces: bool = False) -> None:
         path: a file or an existing directory; text is a directory to create.
         replaces: whether a file that is not empty may be replaced.
     """
-    is_directory, path = isinstance(path, str), Path(path)
+    is_directory = isinstance(path, str)
+    path = Path(path)
     if path.is_file() and path.stat().st_size and not (replaces or is_directory):
         raise UsageError(
             f"{path} exists and is not empty; runs are not overwritten, choose another --output"

@@ -98,7 +98,8 @@ class Contender(ABC):
         """Make the sampler, which starts with the copy `first`, and take a sample."""
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
-        check, limits = self.replay_check(first), LIMITS[self.device.type]
+        check = self.replay_check(first)
+        limits = LIMITS[self.device.type]
         refusal = check.refusal if check else None
         self.sampler = samplers.make_sampler(
             calls, self.device, limits, refusal=refusal, reading=poller
@@ -160,11 +161,14 @@ class Exchange:
     """
 
     def __init__(self, contenders: Sequence[Contender], seed: int) -> None:
-        self._contenders, self._order = contenders, random.Random(seed)
-        self._moved_at, self._move_s = -math.inf, 0.0
+        self._contenders = contenders
+        self._order = random.Random(seed)
+        self._moved_at = -math.inf
+        self._move_s = 0.0
 
     def __call__(self) -> None:
-        hosts, start = on_host(self._contenders), time.perf_counter()
+        hosts = on_host(self._contenders)
+        start = time.perf_counter()
         can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
         moves = can_move and start - self._moved_at >= self._move_s
         self._make_calls(hosts, moves)

@@ -73,14 +73,21 @@ def interleave_safely(
     records: list[Record | None] = [None] * len(rows)
     left = list(range(len(rows)))
     while 0 in left and len(left) > 1:
-        arguments = [rows[index] for index in left], device, ceilings, policy, budget
+        waiting = [rows[index] for index in left]
         try:
             if in_worker:
                 measured, _ = worker.call(
-                    interleave, *arguments, timeout_s=timeout_s, deadline=policy.deadline
+                    interleave,
+                    waiting,
+                    device,
+                    ceilings,
+                    policy,
+                    budget,
+                    timeout_s=timeout_s,
+                    deadline=policy.deadline,
                 )
             else:
-                measured = interleave(*arguments)
+                measured = interleave(waiting, device, ceilings, policy, budget)
         except worker.WorkerError as error:
             in_worker = True
             culprit = left.pop(error.index or 0)  # if the culprit is unknown, the baseline fails
@@ -107,7 +114,9 @@ class ProviderContender(Contender):
     """Providers still to be prepared, including this one."""
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        row, device, budget = self.row, self.device, self.budget
+        row = self.row
+        device = self.device
+        budget = self.budget
         reason = None if row.refused else budget.refusal(row, self.together)
         refused = replace(self.blank, reason=reason) if reason else row.refused
         ready = refused or prepare(row, device, budget.deadline, self.copies.views())
@@ -117,12 +126,10 @@ class ProviderContender(Contender):
         left_s = budget.left_s()
         with numerics(row.case.dtype):
             call_s = slow_call_s(ready.calls[0], device)
-        self.ready, self.calls, self.cache, self.min_s = (
-            ready,
-            ready.calls,
-            ready.cache,
-            CALLS_PER_CASE * call_s,
-        )
+        self.ready = ready
+        self.calls = ready.calls
+        self.cache = ready.cache
+        self.min_s = CALLS_PER_CASE * call_s
         needed_s = self.min_s + sum(contender.min_s for contender in earlier)
         if left_s is not None and call_s and needed_s > left_s:
             reason = (
@@ -131,14 +138,16 @@ class ProviderContender(Contender):
             reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
         if not call_s:
-            self.new_call, self.move = partial(self._call_on, ready), self.copies.move
+            self.new_call = partial(self._call_on, ready)
+            self.move = self.copies.move
 
     def _call_on(self, ready: Ready, copy: int) -> samplers.Call:
         ready.sets[copy] = self.copies.view(copy)
         return ready.provider.call(ready.sets[copy])
 
     def replay_check(self, first: int) -> ReplayCheck | None:
-        sets, row = self.ready.sets, self.ready.row
+        sets = self.ready.sets
+        row = self.ready.row
         replay = (
             ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]])
             if self.device.is_gpu
@@ -166,7 +175,8 @@ class SharedCopies:
     """
 
     def __init__(self, row: Row, device: Device) -> None:
-        self._row, self._device = row, device
+        self._row = row
+        self._device = device
         self._sets: list[InputSet] = []
         self._cache = ""
 

@@ -7,6 +7,7 @@ contenders share copies of the inputs and exchange copies and objects: see `Exch
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -132,9 +133,7 @@ class Rounds:
         )
 
     def look_disturbed(self) -> bool:
-        sides = [
-            [sample for slot in self.slots[index] for sample in slot] for index in self.running()
-        ]
+        sides = [list(itertools.chain(*self.slots[index])) for index in self.running()]
         return any(
             two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides
         )
@@ -195,7 +194,9 @@ def run_rounds(
     or the samples show interference.
     """
     rounds = Rounds([[] for _ in turns], [[] for _ in turns])
-    order, start, next_look = random.Random(policy.seed), now(), FIRST_LOOK
+    order = random.Random(policy.seed)
+    start = now()
+    next_look = FIRST_LOOK
     with no_garbage_collection():
         while not rounds.is_clear and rounds.count < (policy.rounds or MAX_ROUNDS):
             running = rounds.running()
@@ -235,7 +236,8 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         contender.attempt(
             partial(contender.begin, index * len(contender.calls) // len(contenders), poller)
         )
-    settled, ready = warm_up(contenders, device), running(contenders)
+    settled = warm_up(contenders, device)
+    ready = running(contenders)
     if contenders[0].record is not None or len(ready) < 2:
         return
     poller.begin()
@@ -257,7 +259,8 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         exchange=Exchange(ready, policy.seed),
         is_disturbed=lambda: disturbance(telemetry(), device.is_gpu) is not None,
     )
-    during, names = telemetry(), [contender.blank.provider for contender in ready]
+    during = telemetry()
+    names = [contender.blank.provider for contender in ready]
 
     def finish(index: int) -> Record:
         record = ready[index].finish(samples_of(ready[index], rounds, index, settled, during))
@@ -298,9 +301,12 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
 def samples_of(
     contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]
 ) -> Samples:
-    calls, device, limits = contender.calls, contender.device, LIMITS[contender.device.type]
-    samples_s = tuple(sample for slot in rounds.slots[index] for sample in slot)
-    middle, interval = median(samples_s), median_ci95(samples_s)
+    calls = contender.calls
+    device = contender.device
+    limits = LIMITS[device.type]
+    samples_s = tuple(itertools.chain(*rounds.slots[index]))
+    middle = median(samples_s)
+    interval = median_ci95(samples_s)
     is_narrow = half_width(interval, middle) <= limits.target_half_width
     # All contenders share the telemetry, except the clock.
     clocks_hz = [clock for clock in rounds.clocks_hz[index] if clock is not None]
@@ -326,7 +332,8 @@ def samples_of(
 def pairing(
     rounds: Rounds, policy: ComparePolicy, index: int, names: Sequence[str]
 ) -> dict[str, Any]:
-    slots, clocks_hz = rounds.slots[index], rounds.clocks_hz[index]
+    slots = rounds.slots[index]
+    clocks_hz = rounds.clocks_hz[index]
     return {
         "with": list(names),
         "rounds": len(slots),

@@ -12,6 +12,7 @@ in its process.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -59,7 +60,8 @@ def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
         threads, dtype, cuda, cpu = before.values()
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
-        backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision = cuda, cpu
+        backends.cuda.matmul.fp32_precision = cuda
+        backends.mkldnn.matmul.fp32_precision = cpu
     return changed
 
 
@@ -109,7 +111,8 @@ class UserChecks(Checks):
 
         if is_poisoned:
             verify.poison(data.out)
-        before, addresses = [x.clone() for x in data.inputs], _addresses(data)
+        before = [x.clone() for x in data.inputs]
+        addresses = _addresses(data)
         self.device.synchronize()
         protocol.announce()
         start = time.perf_counter()
@@ -177,8 +180,8 @@ class ReplayCheck:
             _written(result, data)
             for result, data in zip(self.graph.results, self.sets, strict=True)
         ]
-        inputs = {x.untyped_storage().data_ptr() for data in self.sets for x in data.inputs}
-        parts = {part.data_ptr(): part for result in results for part in result}
+        inputs = set[int]().union(*map(_storages, self.sets))
+        parts = {part.data_ptr(): part for part in itertools.chain(*results)}
         before = [
             (x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs
         ]
@@ -210,7 +213,7 @@ def _written(returned: object, data: InputSet) -> tuple[Tensor, ...]:
 def _memory_problem(parts: Sequence[Tensor], data: InputSet) -> str | None:
     import torch
 
-    inputs = {x.untyped_storage().data_ptr() for x in data.inputs}
+    inputs = _storages(data)
     for x in parts:
         if x.device != data.out.device or x.layout is not torch.strided:
             return (
@@ -235,6 +238,11 @@ def _same_bytes(x: Tensor, other: Tensor) -> bool:
     import torch
 
     return torch.equal(x.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+def _storages(data: InputSet) -> set[int]:
+    """Return the addresses of the memory of all inputs, which views of them share."""
+    return {x.untyped_storage().data_ptr() for x in data.inputs}
 
 
 def _addresses(data: InputSet) -> tuple[int, ...]:

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 FILLS = ("uniform", "normal", "zeros")
 
 TORCH_DTYPES = {
-    **{
-        "fp64": "float64",
-        "fp32": "float32",
-        "tf32": "float32",
-        "fp16": "float16",
-        "bf16": "bfloat16",
-    },
-    **{"fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"},
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8e4m3": "float8_e4m3fn",
+    "fp8e5m2": "float8_e5m2",
 }
 """Dtypes whose names in torch differ."""
 
@@ -49,9 +48,12 @@ measurement.
 CPU_COPIES_BYTES = 2**30
 """Maximum memory of copies on a CPU; at most a quarter of the free memory."""
 
-POOL_ELEMENTS, POOL_OFFSETS = 2**24, 4096
-"""Maximum length of a stretch, because drawing more takes longer than the measurement, and number
-of offsets where it can start. A larger tensor consists of several stretches."""
+POOL_ELEMENTS = 2**24
+"""Maximum length of a stretch, because drawing more takes longer than the measurement. A larger
+tensor consists of several stretches."""
+
+POOL_OFFSETS = 4096
+"""Number of offsets where a stretch can start."""
 
 MAX_INTEGER = 2**63 - 1
 """Bound of random labels and seeds, the largest that torch accepts."""
@@ -109,7 +111,9 @@ class Filler:
         """`device` None: make tensors without memory; `fill` must be `zeros`."""
         import torch
 
-        self._fill, self._dtype, self._device = fill, dtype, device.torch_name if device else "meta"
+        self._fill = fill
+        self._dtype = dtype
+        self._device = device.torch_name if device else "meta"
         self._generator = (
             torch.Generator(device=device.torch_name).manual_seed(seed) if device else None
         )
@@ -125,7 +129,8 @@ class Filler:
         if dtype == "int64":
             return result.random_(0, MAX_INTEGER, generator=self._generator)
         kind = "int8" if dtype == "int8" else self._dtype
-        flat, stretch = result.view(-1), min(result.numel(), POOL_ELEMENTS)
+        flat = result.view(-1)
+        stretch = min(result.numel(), POOL_ELEMENTS)
         if kind not in self._pools or self._pools[kind].numel() < stretch + POOL_OFFSETS:
             self._pools[kind] = self._drawn(kind, stretch + POOL_OFFSETS)
         for start in range(0, result.numel(), stretch):
@@ -179,7 +184,8 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     intermediate results; if rows are verified separately, they are the inputs that belong to every
     row, such as B of a matmul, squared in place.
     """
-    work, absent = op.work(case), Filler("zeros", case.dtype, None)
+    work = op.work(case)
+    absent = Filler("zeros", case.dtype, None)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
     largest_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
     if op.take_rows is None:

@@ -142,10 +142,8 @@ def check(
     A random result must differ from the `earlier` launch on other inputs.
     """
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
-        got, wanted = (
-            f"{tuple(result.shape)} {result.dtype}",
-            f"{tuple(data.out.shape)} {data.out.dtype}",
-        )
+        got = f"{tuple(result.shape)} {result.dtype}"
+        wanted = f"{tuple(data.out.shape)} {data.out.dtype}"
         return CheckResult(
             False, f"wrong result: {got} instead of {wanted}", math.inf, 0, data.out.numel()
         )
@@ -194,7 +192,9 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
     """Compare a result with the reference, part by part, and the scale of each output."""
     import torch
 
-    worst, checked, count = 0.0, 0, 0
+    worst = 0.0
+    checked = 0
+    count = 0
     wrong: dict[str, Any] | None = None
     sums = torch.zeros(2, op.outputs, dtype=torch.float64)
     for rows in _rows_to_check(op, case, result):
@@ -210,10 +210,12 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
         largest = float(ratio.max())  # NaN if an element is
         if not largest <= op.tolerance:
             flat = ratio.reshape(-1).nan_to_num(math.inf, math.inf)
-            count, at = count + int((flat > op.tolerance).sum()), int(flat.argmax())
+            count += int((flat > op.tolerance).sum())
+            at = int(flat.argmax())
             largest = float(flat[at])
             if largest > worst:
-                expected, actual = float(truth.reshape(-1)[at]), float(got.reshape(-1)[at])
+                expected = float(truth.reshape(-1)[at])
+                actual = float(got.reshape(-1)[at])
                 wrong = {
                     "index": _index_of(op, inputs, result, rows, at),
                     "expected": expected,
@@ -255,7 +257,8 @@ def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
     if op.take_rows is None:
         yield slice(None)
         return
-    rows, terms = op.rows(case), op.terms(case)
+    rows = op.rows(case)
+    terms = op.terms(case)
     step = (
         1
         if terms == 1
@@ -287,12 +290,12 @@ def _ratios(
     import torch
 
     wide = widened(inputs)
-    truth, got = op.reference(*wide), out.double()
-    terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
-    accumulator, product = (
-        ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF),
-        PRODUCT_ROUNDOFF.get(case.dtype, 0.0),
-    )
+    truth = op.reference(*wide)
+    got = out.double()
+    terms = op.terms(case)
+    unit = UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
+    accumulator = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF)
+    product = PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
     rounded = 2 * op.intermediate_roundings * unit
     if op.magnitude is not None:
         size = op.magnitude(truth, *wide)

@@ -144,7 +144,8 @@ def default_threads() -> int:
 
 
 def cpu_device(threads: int | None = None) -> Device:
-    host, threads = environment_facts()["host"], threads or default_threads()
+    host = environment_facts()["host"]
+    threads = threads or default_threads()
     cache_bytes = last_level_cache_bytes(sorted(usable_cores().allowed), threads)
     return Device(
         type="cpu",
@@ -165,10 +166,8 @@ def gpu_device(index: int) -> Device:
 
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
-    uuid, cache_bytes = (
-        str(getattr(properties, "uuid", "")) or None,
-        int(getattr(properties, "L2_cache_size", 0)),
-    )
+    uuid = str(getattr(properties, "uuid", "")) or None
+    cache_bytes = int(getattr(properties, "L2_cache_size", 0))
     named = gpus_named(properties.name, properties.total_memory, properties.multi_processor_count)
     memory_clock_mhz = gpu_state.ask(uuid, "nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_MEMORY)
     return Device(
@@ -257,15 +256,18 @@ def memory_bytes() -> tuple[int, int]:
     first.
     """
     memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
+    total = memory.total
+    available = memory.available
     for group in control_groups():
-        limit, used = text_of(group / "memory.max"), text_of(group / "memory.current")
+        limit = text_of(group / "memory.max")
+        used = text_of(group / "memory.current")
         if limit.isdecimal() and used.isdecimal():
             match = re.search(
                 r"^inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE
             )
             held = max(0, int(used) - int(match[1] if match else 0))
-            total, available = min(total, int(limit)), min(available, int(limit) - held)
+            total = min(total, int(limit))
+            available = min(available, int(limit) - held)
     return total, max(0, available)
 
 
@@ -277,10 +279,12 @@ def host_state() -> dict[str, Any]:
     Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost`
     (1: may).
     """
-    load_average, cpu = None, ROOT / "sys/devices/system/cpu"
+    load_average = None
+    cpu = ROOT / "sys/devices/system/cpu"
     with suppress(Exception):
         load_average = psutil.getloadavg()[0]
-    forbidden, allowed = text_of(cpu / "intel_pstate/no_turbo"), text_of(cpu / "cpufreq/boost")
+    forbidden = text_of(cpu / "intel_pstate/no_turbo")
+    allowed = text_of(cpu / "cpufreq/boost")
     turbo = {"0": True, "1": False}.get(forbidden, {"0": False, "1": True}.get(allowed))
     governor = text_of(cpu / "cpu0/cpufreq/scaling_governor") or None
     return {"load_average": load_average, "governor": governor, "turbo": turbo}
@@ -295,7 +299,8 @@ def environment_facts() -> dict[str, dict[str, Any]]:
     from bench import __version__
 
     match = re.search(r"^model name\s*:\s*(.+)$", text_of("proc/cpuinfo"), re.MULTILINE)
-    has_gpu, triton = torch.cuda.is_available(), None
+    has_gpu = torch.cuda.is_available()
+    triton = None
     with suppress(metadata.PackageNotFoundError):
         triton = metadata.version("triton")
     host = {

@@ -16,7 +16,8 @@ NOT_AVAILABLE = 2**64 - 1
 set.
 """
 
-CLOCK_SM, CLOCK_MEMORY = 1, 2
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
 """Source: nvml.h, `nvmlClockType_t`."""
 
 CLOCK_EVENTS = {
@@ -110,7 +111,8 @@ def modes(uuid: str | None) -> dict[str, Any]:
     """
     target = ask(uuid, "nvmlDeviceGetApplicationsClock", CLOCK_SM)
     usual = ask(uuid, "nvmlDeviceGetDefaultApplicationsClock", CLOCK_SM)
-    events, clock = clock_events(uuid), ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_SM)
+    events = clock_events(uuid)
+    clock = ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_SM)
     if target and usual and target != usual:
         clock_mode = f"applications {target} MHz"
     elif events is None or "gpu_idle" in events:
@@ -149,7 +151,8 @@ def health(uuid: str | None) -> dict[str, Any]:
     migs, ecc, rows = (
         value(f"nvmlDeviceGet{name}") for name in ("MigMode", "EccMode", "RemappedRows")
     )
-    memory, busy = value("nvmlDeviceGetMemoryInfo"), value("nvmlDeviceGetUtilizationRates")
+    memory = value("nvmlDeviceGetMemoryInfo")
+    busy = value("nvmlDeviceGetUtilizationRates")
     processes = value("nvmlDeviceGetComputeRunningProcesses")
     ecc_errors = [
         value("nvmlDeviceGetTotalEccErrors", kind, 0) for kind in (0, 1)

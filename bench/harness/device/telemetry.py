@@ -83,17 +83,20 @@ EVENT_CAUSES = ("sw_thermal", "hw_thermal", "power_brake")
 """Causes with clock events only."""
 
 GPU_KEYS = (
-    *(
-        "sm_clock_hz",
-        "memory_clock_hz",
-        "temperature_c",
-        "power_w",
-        "power_source",
-        "energy_j",
-        "flops_per_j",
-    ),
-    *("clock_events", "polls", "sm_clock_start_hz"),
-    *("sm_clock_min_hz", "sm_clock_max_hz", "power_min_w", "power_max_w"),
+    "sm_clock_hz",
+    "memory_clock_hz",
+    "temperature_c",
+    "power_w",
+    "power_source",
+    "energy_j",
+    "flops_per_j",
+    "clock_events",
+    "polls",
+    "sm_clock_start_hz",
+    "sm_clock_min_hz",
+    "sm_clock_max_hz",
+    "power_min_w",
+    "power_max_w",
 )
 """Telemetry keys of a GPU only."""
 
@@ -129,7 +132,8 @@ def snapshot(device: Device) -> Snapshot:
     total; cgroup-v2, `cpu.stat`.
     """
     gpu = gpu_state.gpu_state(device.uuid) if device.is_gpu else None
-    cores, taken_s = usable_cores().allowed, time.perf_counter()
+    cores = usable_cores().allowed
+    taken_s = time.perf_counter()
     totals: dict[str, float] = {}
     if resource is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -165,14 +169,17 @@ class Poller:
     """Reads clock and power of a busy GPU every `POLL_EVERY_S`; called after each sample."""
 
     def __init__(self, device: Device, now: Callable[[], float] = time.perf_counter) -> None:
-        self.device, self.now = device, now
+        self.device = device
+        self.now = now
         self.begin()
 
     def begin(self) -> None:
         """Delete the readings, and read at the next call; `launches` counts those queued for
         readings.
         """
-        self.readings, self.launches, self.next_s = list[ClockAndPower](), 0, -math.inf
+        self.readings: list[ClockAndPower] = []
+        self.launches = 0
+        self.next_s = -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
         """Read, unless a reading is recent, while the launches run that `keep_busy` queues and
@@ -269,10 +276,13 @@ def _gpu_row(
     """Return the keys of a GPU, ignoring counters that did not advance or advanced impossibly
     fast.
     """
-    power_w, source, per_launch = after["power_w"], "power-usage", None
+    power_w = after["power_w"]
+    source = "power-usage"
+    per_launch = None
     energy_j = (after["total_energy_j"] or 0.0) - (before["total_energy_j"] or math.inf)
     if energy_j > 0 and window_s >= MIN_ENERGY_WINDOW_S and energy_j <= MAX_POWER_W * window_s:
-        power_w, source = energy_j / window_s, "energy-counter"
+        power_w = energy_j / window_s
+        source = "energy-counter"
         per_launch = energy_j / launches if launches else None
     shares: dict[str, float | None] = dict.fromkeys((*after["throttle_s"], *EVENT_CAUSES))
     for cause, after_s in after["throttle_s"].items():

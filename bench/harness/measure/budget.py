@@ -84,9 +84,15 @@ class Budget:
         rows: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._device, self._settings, self.deadline, self._rows = device, settings, deadline, rows
-        self._clock, self._began = clock, clock()
-        self._min_overhead_s, self._overhead_s, self._expected_s = math.inf, 0.0, 0.0
+        self._device = device
+        self._settings = settings
+        self.deadline = deadline
+        self._rows = rows
+        self._clock = clock
+        self._began = clock()
+        self._min_overhead_s = math.inf
+        self._overhead_s = 0.0
+        self._expected_s = 0.0
         self._pilots: dict[tuple[str, str], tuple[int, float]] = {}
         """Largest case timed so far by op and dtype: its FLOPs plus bytes, and the seconds of a
         call.
@@ -99,7 +105,8 @@ class Budget:
         """Return how many rows share the time left after `done` rows: fewer than all if it is
         short.
         """
-        left_s, to_come = self.left_s(), self._rows - done
+        left_s = self.left_s()
+        to_come = self._rows - done
         return to_come if left_s is None else max(1, min(to_come, int(left_s / MIN_SHARE_S)))
 
     def has_time(self, expected_s: float = 0.0) -> bool:
@@ -138,7 +145,8 @@ class Budget:
         self._overhead_s += overhead_s
         self._expected_s += expected_s
         if row is not None and record.provider == "torch" and record.median_s:
-            key, size = (row.op.name, row.case.dtype), total(row.op, row.case)
+            key = (row.op.name, row.case.dtype)
+            size = total(row.op, row.case)
             if size > self._pilots.get(key, (0, 0.0))[0]:
                 self._pilots[key] = size, record.median_s
 
@@ -159,9 +167,12 @@ class Budget:
         if left_s is None and total(row.op, row.case) <= SMALL_WORK:
             return None
         if left_s is None:
-            allowance_s, together, limit = CASE_ALLOWANCE_S, 1, f"the {CASE_ALLOWANCE_S:g} s limit"
+            allowance_s = CASE_ALLOWANCE_S
+            together = 1
+            limit = f"the {CASE_ALLOWANCE_S:g} s limit"
         else:
-            allowance_s, limit = left_s, f"the {duration(left_s)} left"
+            allowance_s = left_s
+            limit = f"the {duration(left_s)} left"
         if allowance_s <= 0:
             return out_of_time(self._settings.budget_s)
         call_s = self.call_s(row.op, row.case)
@@ -187,9 +198,15 @@ class Budget:
         return MIN_ROW_S + calls_s + self.prepare_s(row) + check_s
 
     def prepare_s(self, row: Row) -> float:
-        device, size_bytes = self._device, row.op.work(row.case).bytes
-        memory = device.cache_bytes, device.free_bytes(), device.type
-        copies = plan_rotation(size_bytes, *memory, row.settings.cache).copies
+        device = self._device
+        size_bytes = row.op.work(row.case).bytes
+        copies = plan_rotation(
+            size_bytes,
+            device.cache_bytes,
+            device.free_bytes(),
+            device.type,
+            row.settings.cache,
+        ).copies
         return PREPARE_S_PER_BYTE[device.type] * copies * size_bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
@@ -206,7 +223,8 @@ class Budget:
             with suppress(UnsupportedCaseError):  # some dtypes have a minimum extent
                 op.check(smaller, self._device.type)
                 if total(op, smaller) > size:
-                    size, seconds = total(op, smaller), self._time(op, smaller)
+                    seconds = self._time(op, smaller)
+                    size = total(op, smaller)
         self._pilots[op.name, case.dtype] = size, seconds
         return seconds * work / size if size else None
 

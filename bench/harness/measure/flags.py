@@ -132,24 +132,24 @@ def recorded(
 
 
 SAMPLED = (
-    *(
-        "samples_s",
-        "launches_per_sample",
-        "method",
-        "cache",
-        "median_s",
-        "ci95_s",
-        "converged",
-        "settled",
-    ),
-    *("warm_median_s", "host_latency_s"),
+    "samples_s",
+    "launches_per_sample",
+    "method",
+    "cache",
+    "median_s",
+    "ci95_s",
+    "converged",
+    "settled",
+    "warm_median_s",
+    "host_latency_s",
 )
 """Fields that a record shares with its samples."""
 
 
 def sampled(blank: Record, samples: Samples) -> Record:
     values = {name: getattr(samples, name) for name in SAMPLED}
-    outliers, telemetry = outlier_count(samples.samples_s), dict(samples.telemetry)
+    outliers = outlier_count(samples.samples_s)
+    telemetry = dict(samples.telemetry)
     return replace(
         blank, status="ok", reason=None, outliers=outliers, telemetry=telemetry, **values
     )
@@ -162,7 +162,8 @@ def judged(
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
     known = ceilings or Machine()
-    impossible, suspect = None, l2_suspect(record, device, known)
+    impossible = None
+    suspect = l2_suspect(record, device, known)
     if device.is_gpu or any(entry.kind != "measured" for entry in known.entries):
         impossible = physics_gate(record, device, known)
     above = None if impossible else above_roof(record, known, suspect is not None)
@@ -194,7 +195,8 @@ def roofs(
     If `memory_of` is given, bytes count only if they must come from its memory: the row is cold and
     exceeds the cache.
     """
-    read, written = record.bytes_read or 0, record.bytes_written or 0
+    read = record.bytes_read or 0
+    written = record.bytes_written or 0
     pairs = [(record.flops, ceilings.peak(record.dtype))]
     if memory_of is None or (record.cache == "cold" and read + written > memory_of.cache_bytes):
         pairs.append((read + written, ceilings.bandwidth_for(read, written)))
@@ -244,12 +246,14 @@ def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | No
             (record.flops, highest),
             *(pair for pair in limits if pair[1].quantity != "flops"),
         ]
-    min_s, binding = 0.0, None
+    min_s = 0.0
+    binding = None
     for count, ceiling in limits:
         margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
         floor_s = count / (margin * ceiling.value)
         if ceiling.kind != "measured" and floor_s > min_s:
-            min_s, binding = floor_s, ceiling
+            min_s = floor_s
+            binding = ceiling
     if binding is None or record.median_s >= min_s:
         return None
     if min_s >= CACHED_RESULT * record.median_s:
@@ -275,8 +279,10 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
     nothing about the ceiling.
     """
     assert record.median_s is not None
-    read, written = record.bytes_read or 0, record.bytes_written or 0
-    moved, peak = read + written, ceilings.peak(record.dtype, ["measured"])
+    read = record.bytes_read or 0
+    written = record.bytes_written or 0
+    moved = read + written
+    peak = ceilings.peak(record.dtype, ["measured"])
     measured = (record.flops, peak), (moved, ceilings.mix(read, written))
     for count, ceiling in (*roofs(record, ceilings), *measured):
         if not (count and ceiling) or (is_from_cache and ceiling.quantity == "bandwidth"):
@@ -287,24 +293,21 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
 
 
 def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
-    was_measured, again = ceiling.kind == "measured", "recalibrate: the machine was slower then"
+    was_measured = ceiling.kind == "measured"
+    again = "recalibrate: the machine was slower then"
     if ceiling.quantity == "flops":
         advice = again if was_measured else "evaluate it at the measured clock"
         return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
     reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
     if cache != "cold":
-        reason, advice = (
-            f"{reason}: {cache} data comes from the cache",
-            "use --cache cold for the memory's speed",
-        )
+        reason = f"{reason}: {cache} data comes from the cache"
+        advice = "use --cache cold for the memory's speed"
     elif was_measured:
         reason = f"{reason}, the nearest measured mix of reads and writes"
         advice = f"{again}, unless the row's own mix is faster"
     else:
-        reason, advice = (
-            f"{reason}, so not all bytes came from there",
-            "check the bytes that the op counts",
-        )
+        reason = f"{reason}, so not all bytes came from there"
+        advice = "check the bytes that the op counts"
     return Flag("above-roof", reason, advice)
 
 
@@ -316,10 +319,12 @@ def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None
     it is assumed to.
     """
     assert record.median_s is not None
-    moved, memory = (record.bytes_read or 0) + (record.bytes_written or 0), ceilings.bandwidth()
+    moved = (record.bytes_read or 0) + (record.bytes_written or 0)
+    memory = ceilings.bandwidth()
     if record.cache != "cold" or not moved:
         return None
-    rate, ceiling = moved / record.median_s, memory.value if memory else 0.0
+    rate = moved / record.median_s
+    ceiling = memory.value if memory else 0.0
     if ceiling and rate > ROOF_MARGIN * ceiling:
         of_memory = (
             f"{100 * rate / ceiling:.0f} % of the memory bandwidth ({ceiling / 1e9:.4g} GB/s)"
@@ -346,10 +351,8 @@ def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None
 
 def not_cold(cache: str) -> Flag:
     if cache == "warm":
-        reason, advice = (
-            "every launch reuses the same inputs",
-            "free memory for a second copy of the inputs",
-        )
+        reason = "every launch reuses the same inputs"
+        advice = "free memory for a second copy of the inputs"
     else:
         reason = (
             "the copies of the inputs do not fill the cache several times over: the time is "
@@ -360,7 +363,8 @@ def not_cold(cache: str) -> Flag:
 
 
 def of_samples(samples: Samples) -> Iterator[Flag]:
-    launches, tick_s = samples.launches_per_sample, samples.tick_s or 0.0
+    launches = samples.launches_per_sample
+    tick_s = samples.tick_s or 0.0
     if (sample_s := samples.median_s * launches) < MIN_TICKS_PER_SAMPLE * tick_s:
         ticks = sample_s / tick_s
         reason = (
@@ -388,7 +392,8 @@ def of_samples(samples: Samples) -> Iterator[Flag]:
 
 
 def not_converged(samples: Samples) -> Flag:
-    reached_share, target = half_width(samples.ci95_s, samples.median_s), samples.target_half_width
+    reached_share = half_width(samples.ci95_s, samples.median_s)
+    target = samples.target_half_width
     reached = f"±{_percent(reached_share)} % after {len(samples.samples_s)} samples"
     if target is not None and reached_share <= target:
         return Flag("not-converged", f"{reached}: too few to rely on", "increase --budget")
@@ -405,7 +410,8 @@ def of_launches(samples: Samples, ceilings: Machine | None) -> Iterator[Flag | N
             "a graph needs work on torch's current stream that does not wait for the host",
         )
     yield launch_limited(samples)
-    time_s, floor = samples.median_s, ceilings.fastest("launch") if ceilings else None
+    time_s = samples.median_s
+    floor = ceilings.fastest("launch") if ceilings else None
     if floor is not None and time_s < LAUNCH_BOUND_FLOORS * floor.value:
         left_s = max(0.0, time_s - floor.value)
         reason = (
@@ -421,7 +427,8 @@ def launch_limited(samples: Samples) -> Flag | None:
     """Flag a launch that takes the host longer than the device, or longer to queue than the spin
     may last.
     """
-    host_launch_s, launches = samples.host_launch_s, samples.launches_per_sample
+    host_launch_s = samples.host_launch_s
+    launches = samples.launches_per_sample
     if host_launch_s is None:
         return None
     is_cut = samples.method == "events" and wanted_spin_s(host_launch_s, launches) > MAX_SPIN_S
@@ -452,7 +459,8 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
     is no fraction, a clock event at the start or the end counts instead. Older records may lack any
     key. `power-limited` is normal for a large matmul on a GPU, and explains its lower clock.
     """
-    shares, events = telemetry.get("throttle") or {}, telemetry.get("clock_events") or ()
+    shares = telemetry.get("throttle") or {}
+    events = telemetry.get("clock_events") or ()
     min_fraction = max(MIN_LOST_SHARE, telemetry.get("throttle_resolution") or 0.0)
     causes = [
         cause
@@ -460,10 +468,8 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
         if (cause in events if share is None else share > min_fraction)
     ]
     if lost := [cause for cause in causes if cause not in ("sw_power_cap", "steal")]:
-        cooling, quota = (
-            "improve cooling, or pause first",
-            "use fewer threads than the quota allows, or raise it",
-        )
+        cooling = "improve cooling, or pause first"
+        quota = "use fewer threads than the quota allows, or raise it"
         yield Flag(
             "throttled", f"time lost: {_shares(telemetry, lost)}", cooling if is_gpu else quota
         )
@@ -472,7 +478,8 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
             reason = f"the power limit lowered the clock: {_shares(telemetry, ['sw_power_cap'])}"
             yield Flag("power-limited", reason, "this is normal; evaluate it at the measured clock")
         return
-    causes_seen, switches_per_s = [], telemetry.get("thread_switches_per_s") or 0.0
+    causes_seen = []
+    switches_per_s = telemetry.get("thread_switches_per_s") or 0.0
     if (
         switches_per_s > PREEMPTIONS_PER_S
         and switches_per_s * (telemetry.get("window_s") or 1.0) >= MIN_PREEMPTIONS

@@ -53,16 +53,24 @@ def measure_isolated(
     timer of `deadline`.
     """
     blank = row.blank()
-    arguments = row, device, ceilings, limits, deadline, rows_left
     try:
         record, output = worker.call(
-            measure_row, *arguments, timeout_s=timeout_s, deadline=deadline
+            measure_row,
+            row,
+            device,
+            ceilings,
+            limits,
+            deadline,
+            rows_left,
+            timeout_s=timeout_s,
+            deadline=deadline,
         )
         if record.op_sha256 != blank.op_sha256:
             reason = f"the definition of {blank.op} changed during the run; start it again"
             record = replace(blank, status="failed", reason=reason)
     except worker.WorkerError as error:
-        record, output = replace(blank, status="failed", reason=str(error)), error.output
+        record = replace(blank, status="failed", reason=str(error))
+        output = error.output
     if record.source_sha256 is None and is_user_kernel(row.provider):
         record = replace(record, source_sha256=find(row.provider).sha256())
     return replace(record, output=output or None)
@@ -75,8 +83,10 @@ def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
     try:
         problem, _ = worker.call(_load, row, device, timeout_s=timeout_s, step="the import")
     except worker.WorkerError as error:
-        *_, last = ["", *filter(None, map(str.strip, error.output.splitlines()))]
-        problem = f"importing it: {error}" + (f"; it printed: {last[:100]}" if last else "")
+        printed = [line.strip() for line in error.output.splitlines() if line.strip()]
+        problem = f"importing it: {error}"
+        if printed:
+            problem += f"; it printed: {printed[-1][:100]}"
     return problem
 
 
@@ -130,14 +140,14 @@ def launches_of(rows: Iterable[Row]) -> dict[str, Callable[[], object]]:
     """Return the launches of rows with a Triton version, on tensors without memory, by name."""
     launches: dict[str, Callable[[], object]] = {}
     for row in rows:
-        op, case, version = row.op, row.case, kernel_versions(row.family).get(row.provider)
+        op = row.op
+        case = row.case
+        version = kernel_versions(row.family).get(row.provider)
         if version is None or row.refused or row.provider.endswith(AUTOTUNE):
             continue
         absent = Filler("zeros", case.dtype, None)
-        inputs, out = (
-            op.make_inputs(case, absent),
-            absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype)),
-        )
+        inputs = op.make_inputs(case, absent)
+        out = absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
         launch = partial(launch_in, case.dtype, version, op.name, *inputs, out=out)
         launches[f"{op.name} {case.dtype} {case.name}, {row.provider}"] = launch
     return launches

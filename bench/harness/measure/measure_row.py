@@ -70,7 +70,8 @@ def measure_row(
     passed_over: dict[str, str] = {}
     errors = BaseException if is_user_kernel(row.provider) else Exception
     for provider in (row.provider, *row.stand_ins):
-        candidate, left_s = replace(row, provider=provider), None
+        candidate = replace(row, provider=provider)
+        left_s = None
         try:
             ready = prepare(candidate, device, deadline)
             if isinstance(ready, Record):
@@ -79,10 +80,19 @@ def measure_row(
                 if deadline is not None:
                     left_s = deadline - time.perf_counter()
                     left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
-                until, flops = limits or LIMITS[device.type], row.op.work(row.case).flops
-                how = ready.cache, device, until, flops, left_s, ready.prepared_s, ready.replay
+                until = limits or LIMITS[device.type]
+                flops = row.op.work(row.case).flops
                 with numerics(row.case.dtype):
-                    samples = take_samples(ready.calls, *how)
+                    samples = take_samples(
+                        ready.calls,
+                        ready.cache,
+                        device,
+                        until,
+                        flops=flops,
+                        left_s=left_s,
+                        prepared_s=ready.prepared_s,
+                        replay=ready.replay,
+                    )
                 record = finish(ready, samples, device, ceilings)
         except ProviderUnavailableError as error:
             passed_over[provider] = str(error)
@@ -136,7 +146,8 @@ def prepare(
     protocol.announce(runs=False)
     if provider.tolerance != 1:
         row = replace(row, op=replace(row.op, tolerance=row.op.tolerance * provider.tolerance))
-    op, case = row.op, row.case
+    op = row.op
+    case = row.case
     with numerics(case.dtype):
         begin = time.perf_counter()
         sets, cache = copies or make_copies(row, device)
@@ -181,7 +192,8 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
     """Return copies of the inputs and outputs of a row, and their cache state: `cold`, `warm` or
     `partly-cold`.
     """
-    size_bytes, settings = row.op.work(row.case).bytes, row.settings
+    size_bytes = row.op.work(row.case).bytes
+    settings = row.settings
     rotation = plan_rotation(
         size_bytes, device.cache_bytes, device.free_bytes(), device.type, settings.cache
     )
@@ -193,11 +205,12 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
     """Verify the result again, on another copy of the inputs, and return the record with its
     flags.
     """
-    row, provider, sets, checks = ready.row, ready.provider, ready.sets, ready.checks
-    first_call_s, earlier = (
-        checks.call_s,
-        (sets[0].inputs, checks.result) if row.op.check_result else None,
-    )
+    row = ready.row
+    provider = ready.provider
+    sets = ready.sets
+    checks = ready.checks
+    first_call_s = checks.call_s
+    earlier = (sets[0].inputs, checks.result) if row.op.check_result else None
     protocol.announce(runs=False)
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
@@ -291,7 +304,8 @@ def take_samples(
             may fail halfway.
     """
     protocol.announce()
-    begin, poller = time.perf_counter(), Poller(device) if device.is_gpu else None
+    begin = time.perf_counter()
+    poller = Poller(device) if device.is_gpu else None
     refusal = replay.refusal if replay else None
     sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
     settling = settle(sampler.sample, limits)
@@ -325,7 +339,8 @@ def sample_steps(
 
     `step` returns when all its launches have finished. `left_s` limits the time of sampling.
     """
-    sampler, limits = samplers.HostSampler([step], 1), LIMITS[device.type]
+    sampler = samplers.HostSampler([step], 1)
+    limits = LIMITS[device.type]
     settling = settle(sampler.sample, limits)
     until = sampling_limits(limits, device, 0.0, left_s=left_s)
     samples = undisturbed(sampler, device, until, cache)
@@ -379,9 +394,11 @@ def undisturbed(
         if poller:
             poller.begin()
         samples = collect(sampler, limits, cache)
-        launches, polled = len(samples.samples_s) * samples.launches_per_sample, []
+        launches = len(samples.samples_s) * samples.launches_per_sample
+        polled = []
         if poller:
-            launches, polled = launches + poller.launches, poller.readings
+            launches += poller.launches
+            polled = poller.readings
         telemetry = row_telemetry(
             before, snapshot(device), launches=launches, flops=flops, polled=polled
         )

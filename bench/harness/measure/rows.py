@@ -90,7 +90,9 @@ class Row:
 
         Work beyond the range of a record is left out; such a case is refused for its memory anyway.
         """
-        op, case, work = self.op, self.case, self.op.work(self.case)
+        op = self.op
+        case = self.case
+        work = self.op.work(self.case)
         is_countable = max(work.flops, work.bytes) <= MAX_COUNT
         sums = op.magnitude is not None or op.terms(case) > 1
         return Record(
@@ -143,7 +145,8 @@ def refusal(op: Op, case: Case, device: Device) -> str | None:
         op.check(case, device.type)
     except UnsupportedCaseError as error:
         return str(error)
-    needed, free = inputs.required_bytes(op, case, copies=1), device.free_bytes()
+    needed = inputs.required_bytes(op, case, copies=1)
+    free = device.free_bytes()
     if needed > free:
         return f"needs {size(needed)}, the device has {size(free)} free"
     return None
@@ -209,6 +212,8 @@ def one_line(error: BaseException) -> str:
         return (
             "a Triton kernel needs a GPU; without one, use TRITON_INTERPRET=1 to check its result"
         )
-    text, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    message = f"{text} {more[0]}" if text.endswith(":") and more else text
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    message = lines[0]
+    if message.endswith(":") and len(lines) > 1:
+        message += f" {lines[1]}"
     return f"{type(error).__name__}: {message}"[:200]

@@ -160,7 +160,8 @@ def default_providers(family: str, device: Device, dtype: str = "") -> dict[str,
     if not device.is_gpu:
         return {"torch": ()}
     also = [FAST_ACCUM] if family == "matmul" and dtype.startswith("fp8") else []
-    arch, known = architecture(device), kernel_versions(family).items() if has_triton() else ()
+    arch = architecture(device)
+    known = kernel_versions(family).items() if has_triton() else ()
     fitting = [
         name
         for name, module in known
@@ -279,7 +280,8 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not isinstance(function, FunctionType):
         return function
-    code, closure = function.__code__.replace(), function.__closure__
+    code = function.__code__.replace()
+    closure = function.__closure__
     copy = FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, closure
     )
@@ -301,7 +303,8 @@ def numerics(dtype: str) -> Iterator[None]:
 
     backends: Any = torch.backends
     matmuls = (backends.cuda.matmul, backends.mkldnn.matmul)
-    before, older = [matmul.fp32_precision for matmul in matmuls], "highest"
+    before = [matmul.fp32_precision for matmul in matmuls]
+    older = "highest"
     with suppress(RuntimeError):  # the newer settings contradict the older ones
         older = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")

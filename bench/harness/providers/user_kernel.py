@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
@@ -95,7 +96,8 @@ def _file(location: str) -> Path:
 
 def _module_file(location: str) -> Path | None:
     """Locate a module without importing its packages; None if it has no Python source."""
-    search, name = None, ""
+    search = None
+    name = ""
     for part in location.split("."):
         name = f"{name}.{part}" if name else part
         spec = PathFinder.find_spec(name, search)
@@ -117,7 +119,8 @@ def _check_text(location: str, function: str, file: Path) -> None:
     except ValueError as error:
         raise UserKernelError(f"{location} is not Python: {error}") from None
     keys = ("asname", "name", "id")  # of imports, of definitions, of assignments
-    names = {getattr(node, key, None) for node in ast.walk(tree) for key in keys}
+    named = itertools.product(ast.walk(tree), keys)
+    names = {getattr(node, key, None) for node, key in named}
     if not names & {function, "*", "__getattr__"}:
         functions = [
             node.name
@@ -160,7 +163,8 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
     has_out = "out" in signature.parameters
     parameters = _input_parameters(op)
     has_more = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    fewest, problems = len(parameters) - has_more, []
+    fewest = len(parameters) - has_more
+    problems = []
     for count in range(fewest, fewest + 1 + MORE_INPUTS * has_more):
         try:
             signature.bind(*range(count), **({"out": None} if has_out else {}))

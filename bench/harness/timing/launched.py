@@ -18,10 +18,13 @@ from bench.harness.timing.samplers import EventSampler
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of GPU work in a recording."""
 
-RECORDED_LAUNCHES, SESSIONS = 3, 2
+RECORDED_LAUNCHES = 3
+SESSIONS = 2
 """The first recording of a process may be incomplete; then another is made."""
 
-EAGER_SAMPLES, EAGER_SAMPLE_S, MAX_EAGER_LAUNCHES = 3, 1e-3, 30
+EAGER_SAMPLES = 3
+EAGER_SAMPLE_S = 1e-3
+MAX_EAGER_LAUNCHES = 30
 """Samples without a spin: long compared with the resolution of CUDA events, and quickly taken."""
 
 MAX_LAUNCH_S = 0.1
@@ -69,9 +72,18 @@ def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
                 tuple(args[key]) if isinstance(args.get(key), list) else None
                 for key in ("grid", "block")
             )
-            facts = args.get("registers per thread"), args.get("shared memory")
+            begin, end = span_of(event)
             kernels.append(
-                Kernel(event["name"], *span_of(event), args.get("correlation"), grid, block, *facts)
+                Kernel(
+                    event["name"],
+                    begin,
+                    end,
+                    args.get("correlation"),
+                    grid,
+                    block,
+                    registers=args.get("registers per thread"),
+                    shared_bytes=args.get("shared memory"),
+                )
             )
     return sorted(kernels, key=lambda kernel: kernel.begin)
 

@@ -153,11 +153,13 @@ def settle(
     """Run `work`, which returns the seconds of its launches, until its time no longer changes, at
     least once.
     """
-    start, times_s = now(), list[float]()
+    start = now()
+    times_s: list[float] = []
     while True:
         announce()
         times_s.append(work())
-        elapsed_s, block_s = now() - start, limits.warm_up_s / BLOCKS
+        elapsed_s = now() - start
+        block_s = limits.warm_up_s / BLOCKS
         has_converged = elapsed_s >= limits.warm_up_s and (
             not block_s or _blocks_agree(times_s, block_s)
         )
@@ -180,11 +182,9 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
         times_s[len(times_s) - (i + 1) * size : len(times_s) - i * size] for i in range(BLOCKS)
     ]
     medians = [median(block) for block in blocks]
-    deviations = [
-        abs(value - middle)
-        for block, middle in zip(blocks, medians, strict=True)
-        for value in block
-    ]
+    deviations: list[float] = []
+    for block, middle in zip(blocks, medians, strict=True):
+        deviations += [abs(value - middle) for value in block]
     error = 1.2533 * 1.4826 * median(deviations) / math.sqrt(size)
     allowed = max(MAX_BLOCK_SPREAD * median(medians), SCATTER_DEVIATES * math.sqrt(2) * error)
     return max(medians) - min(medians) <= allowed
@@ -197,7 +197,9 @@ def collect(
     passed on.
     """
     samples: list[float] = []
-    next_check, looks, start = limits.min_samples, 0, now()
+    next_check = limits.min_samples
+    looks = 0
+    start = now()
     with no_garbage_collection():
         while True:
             announce()
@@ -207,13 +209,13 @@ def collect(
             if not is_over and (len(samples) < next_check or elapsed < limits.min_time_s):
                 continue
             looks += not is_over
-            middle, interval = median(samples), interval_of_median(samples)
-            low, high = interval.low, interval.high
+            middle = median(samples)
+            interval = interval_of_median(samples)
+            low = interval.low
+            high = interval.high
             if looks > 1 and middle > 0:  # widened as ratios, so that the lower end stays a time
-                low, high = (
-                    middle * (low / middle) ** RECHECK_WIDENING,
-                    middle * (high / middle) ** RECHECK_WIDENING,
-                )
+                low = middle * (low / middle) ** RECHECK_WIDENING
+                high = middle * (high / middle) ** RECHECK_WIDENING
             is_narrow = middle > 0 and (high - low) / 2 <= limits.target_half_width * middle
             if is_over or is_narrow:
                 break

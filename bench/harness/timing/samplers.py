@@ -36,11 +36,15 @@ MAX_GRAPH_LAUNCHES = 2000
 HOST_TICKS = 1000
 """Minimum length of a sample in ticks of the host's clock."""
 
-EVENT_TICK_S, EVENT_TICKS = 1.024e-6, 200
-"""Coarsest resolution of CUDA events in published records (triton#10149), and minimum length of a
-sample on a GPU in ticks: a tick is then within the 0.5 % target of the interval."""
+EVENT_TICK_S = 1.024e-6
+"""Coarsest resolution of CUDA events in published records (triton#10149)."""
 
-EVENT_PAIRS, MIN_TICK_S = 500, 1e-9
+EVENT_TICKS = 200
+"""Minimum length of a sample on a GPU in ticks: a tick is then within the 0.5 % target of the
+interval."""
+
+EVENT_PAIRS = 500
+MIN_TICK_S = 1e-9
 """Event times are float32: smaller steps are rounding, not timer ticks."""
 
 MAX_QUEUED = 300
@@ -55,7 +59,8 @@ spin longer.
 SPIN_SHARE = 1.3
 """Ratio of the spin to the time of queuing the launches behind it."""
 
-MIN_SPIN_S, MAX_GRAPH_SPIN_S = 30e-6, 5e-3
+MIN_SPIN_S = 30e-6
+MAX_GRAPH_SPIN_S = 5e-3
 """Limits of the spin before a graph replay, whose launch takes the host about 10 us."""
 
 MAX_SPIN_S = 0.5
@@ -63,9 +68,11 @@ MAX_SPIN_S = 0.5
 samples last minutes.
 """
 
-MAX_SPIN_GROWTH, SPIN_DECAY = 8, 0.98
-"""Maximum factor by which the spin grows if the host is late, and the factor by which it shrinks
-again with each sample that is queued in time."""
+MAX_SPIN_GROWTH = 8
+"""Maximum factor by which the spin grows if the host is late."""
+
+SPIN_DECAY = 0.98
+"""Factor by which the spin shrinks again with each sample that is queued in time."""
 
 MIN_GRAPH_GROWTH = 1.5
 """A graph that needs this many times more launches is captured again."""
@@ -75,7 +82,9 @@ BUSY_S = 0.05
 20 ms.
 """
 
-ESTIMATE_LAUNCHES, LATENCY_CALLS, MIN_LAUNCH_S = 5, 50, 1e-7
+ESTIMATE_LAUNCHES = 5
+LATENCY_CALLS = 50
+MIN_LAUNCH_S = 1e-7
 PROBE_CAP_S = 0.2
 """Time limit of estimates: one call of a slow case is enough."""
 
@@ -104,7 +113,8 @@ class HostSampler:
         self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None
     ) -> None:
         """`before` is called before each sample and not timed."""
-        self.launches_per_sample, self._before = launches_per_sample, before
+        self.launches_per_sample = launches_per_sample
+        self._before = before
         self.calls = itertools.cycle(calls)
         """Endless: the next sample continues after the last one."""
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
@@ -113,7 +123,8 @@ class HostSampler:
         )
 
     def sample(self) -> float:
-        launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
+        launches = itertools.islice(self.calls, self.launches_per_sample)
+        keep = self._kept.append
         if self._before is not None:
             self._before()
         start = time.perf_counter()
@@ -152,8 +163,11 @@ class _QueuedSampler:
     def __init__(
         self, launches: int, reading: Reading | None, spin_s: float, max_spin_s: float
     ) -> None:
-        self.launches_per_sample, self._reading = launches, reading
-        self._spin_s, self._min_spin_s, self._max_spin_s = spin_s, spin_s, max_spin_s
+        self.launches_per_sample = launches
+        self._reading = reading
+        self._spin_s = spin_s
+        self._min_spin_s = spin_s
+        self._max_spin_s = max_spin_s
 
     def _launch(self) -> None:
         raise NotImplementedError
@@ -165,7 +179,8 @@ class _QueuedSampler:
             end.synchronize()
             if was_late and self._spin_s >= self._max_spin_s:
                 break
-            longer_s, shorter_s = 2 * self._spin_s, SPIN_DECAY * self._spin_s
+            longer_s = 2 * self._spin_s
+            shorter_s = SPIN_DECAY * self._spin_s
             self._spin_s = (
                 min(longer_s, self._max_spin_s) if was_late else max(shorter_s, self._min_spin_s)
             )
@@ -180,7 +195,8 @@ class _QueuedSampler:
         """
         import torch
 
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
             torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
             if self._before is not None:
@@ -218,7 +234,8 @@ class GraphSampler(_QueuedSampler):
 
         super().__init__(launches, reading, MIN_SPIN_S, MAX_GRAPH_SPIN_S)
         self._stream = torch.cuda.Stream()
-        self._graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        self._graph = torch.cuda.CUDAGraph()
+        pool = torch.cuda.graph_pool_handle()
         self.results: list[object] = [None] * len(calls)
         """Results of the last captured launch of each call; a replay overwrites them."""
         torch.cuda.synchronize()
@@ -302,7 +319,8 @@ class EventSampler(_QueuedSampler):
         super().__init__(
             launches_per_sample, reading, spin_s, min(MAX_SPIN_GROWTH * spin_s, MAX_SPIN_S)
         )
-        self._before, self._entries = before, launches_per_sample
+        self._before = before
+        self._entries = launches_per_sample
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
 
@@ -431,13 +449,13 @@ def tick_s(device: Device) -> float:
     others are equal.
     """
     if device.is_gpu:
-        readings, min_s, default_s = (
-            sorted({0.0, *_empty_event_pairs_s()}),
-            MIN_TICK_S,
-            EVENT_TICK_S,
-        )
+        readings = sorted({0.0, *_empty_event_pairs_s()})
+        min_s = MIN_TICK_S
+        default_s = EVENT_TICK_S
     else:
-        readings, min_s, default_s = [time.perf_counter() for _ in range(HOST_TICKS)], 0.0, 0.0
+        readings = [time.perf_counter() for _ in range(HOST_TICKS)]
+        min_s = 0.0
+        default_s = 0.0
     steps = (after - before for before, after in itertools.pairwise(readings))
     return min((step for step in steps if step > min_s), default=default_s)
 

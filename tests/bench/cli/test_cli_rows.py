@@ -144,9 +144,9 @@ def test_rows_after_the_budget_are_skipped(capsys, runs, monkeypatch):
     measured, clock, ahead_s = measure_row.take_samples, time.perf_counter, [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + ahead_s[0])
 
-    def slowly(*arguments):
+    def slowly(*arguments, **options):
         ahead_s[0] += 100
-        return measured(*arguments)
+        return measured(*arguments, **options)
 
     monkeypatch.setattr(measure_row, "take_samples", slowly)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48", "--budget", "60") == 0
