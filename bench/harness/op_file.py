@@ -275,9 +275,8 @@ def _add_function(function: Any, texts: set[str]) -> None:
     while waiting:
         node = waiting.pop()
         texts.add(ast.unparse(node))
-        names = {
-            part.id for part in ast.walk(node) if isinstance(part, ast.Name)
-        } & defined.keys() - done
+        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        names = used & defined.keys() - done
         done |= names
         waiting += [defined[name] for name in names]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):

@@ -243,9 +243,9 @@ class Run(AbstractContextManager["Run"]):
 
     def share_s(self, rows: int = 1) -> float | None:
         """Return the seconds left of the budget, divided by `rows`; None if there is no budget."""
-        return (
-            None if self.deadline is None else max(0.0, self.deadline - time.perf_counter()) / rows
-        )
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - time.perf_counter()) / rows
 
     def keep(self, record: Record, replaces: Record | None = None) -> Record:
         """Save a record and return it as saved; if the disk is full it is still shown at the end.
@@ -335,12 +335,10 @@ class Run(AbstractContextManager["Run"]):
         print_out(text, saved)
         if path is not None:
             print_path("saved", path, args.format)
-        default_plot = (
-            path.with_suffix(".png")
-            if draws and path is not None and self.problem is None
-            else None
-        )
-        self._draw(args.plot or default_plot)
+        plot = args.plot
+        if not plot and draws and path is not None and self.problem is None:
+            plot = path.with_suffix(".png")
+        self._draw(plot)
         self.raise_if_unsaved()
         return self.exit_code()
 
@@ -351,11 +349,9 @@ class Run(AbstractContextManager["Run"]):
             record.status == "skipped" for record in self.records
         ):
             return USAGE  # the budget is too short for any row
-        return (
-            WRONG_RESULT
-            if any(record.status in ("invalid", "failed") for record in self.records)
-            else OK
-        )
+        if any(record.status in ("invalid", "failed") for record in self.records):
+            return WRONG_RESULT
+        return OK
 
     def _draw(self, path: Path | None) -> None:
         """Draw the records; if there is no ceiling and no `--plot`, print a note instead."""
@@ -425,11 +421,10 @@ def stamp(
         "launch_floor_s": floor.value if floor else None,
     }
     # Runs with different modes cannot be compared; an idle GPU does not report its clock settings.
-    modes = (
-        gpu_state.modes(device.uuid)
-        if device.is_gpu
-        else {key: state[key] for key in ("governor", "turbo")}
-    )
+    if device.is_gpu:
+        modes = gpu_state.modes(device.uuid)
+    else:
+        modes = {key: state[key] for key in ("governor", "turbo")}
     return replace(
         environment,
         device=asdict(device) | modes,

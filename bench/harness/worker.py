@@ -101,11 +101,9 @@ def call(
         UsageError, NoDeviceError: raised by the function.
     """
     worker = _Worker(function, arguments)
-    left_s = (
-        float("inf")
-        if deadline is None
-        else max(0.0, deadline - time.perf_counter()) + BUDGET_GRACE_S
-    )
+    left_s = float("inf")
+    if deadline is not None:
+        left_s = max(0.0, deadline - time.perf_counter()) + BUDGET_GRACE_S
     try:
         answer: T = worker.answer(timeout_s, left_s, step)
     except WorkerError as error:

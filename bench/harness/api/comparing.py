@@ -273,16 +273,14 @@ def difference(truth: Any, result: Any, tolerance: float | None = None) -> str |
     import torch
     from torch.utils._pytree import tree_leaves
 
-    ours, theirs = (
-        [x.detach() for x in tree_leaves(v) if isinstance(x, torch.Tensor)] for v in (truth, result)
-    )
+    ours = [x.detach() for x in tree_leaves(truth) if isinstance(x, torch.Tensor)]
+    theirs = [x.detach() for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
     if len(ours) != len(theirs):
         return f"it returned {len(theirs)} tensors, the baseline {len(ours)}"
-    pairs = zip(ours, theirs, strict=True)
-    return next(
-        filter(None, (_unlike(mine, other.to(mine.device), tolerance) for mine, other in pairs)),
-        None,
-    )
+    for mine, other in zip(ours, theirs, strict=True):
+        if problem := _unlike(mine, other.to(mine.device), tolerance):
+            return problem
+    return None
 
 
 def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
@@ -294,11 +292,9 @@ def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
         )
     if any(not (x.is_floating_point() or x.is_complex()) for x in (truth, result)):
         count = int((truth != result).sum())
-        return (
-            f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements"
-            if count
-            else None
-        )
+        if not count:
+            return None
+        return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements"
     epsilon = max(torch.finfo(x.dtype).eps for x in (truth, result))
     allowed = math.sqrt(epsilon) if tolerance is None else tolerance
     wide = torch.complex128 if truth.is_complex() else torch.float64

@@ -78,11 +78,10 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
         raise UsageError(str(error)) from None
     module = module_of(family)
     is_scenario = hasattr(module, "LISTED")
-    parser = (
-        module.build_parser()
-        if is_scenario
-        else build_parser(family, "", (), module.OPS, options_of(family))
-    )
+    if is_scenario:
+        parser = module.build_parser()
+    else:
+        parser = build_parser(family, "", (), module.OPS, options_of(family))
     parser.raises = UsageError
     args = parser.parse_args(words)
     threads = torch.get_num_threads()

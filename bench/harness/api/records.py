@@ -100,10 +100,11 @@ class JudgedRecord(Record):
         return [(name, text) for name, text in facts if text]
 
     def _reached(self) -> str:
-        shown = [format_rate(self.flops_per_s, "FLOP/s") if self.flops else None]
-        shown.append(
-            format_rate(self.bytes_per_s, "B/s") if self.bytes_read or self.bytes_written else None
-        )
+        shown = []
+        if self.flops:
+            shown.append(format_rate(self.flops_per_s, "FLOP/s"))
+        if self.bytes_read or self.bytes_written:
+            shown.append(format_rate(self.bytes_per_s, "B/s"))
         rates = ", ".join(text for text in shown if text)
         if self.roofline_pct is not None:
             return (

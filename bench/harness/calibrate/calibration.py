@@ -201,6 +201,7 @@ class MeasuredCeilings:
         self._note = note
         self._progress = progress
         known = environment_facts()["versions"]
+        power_limit_w = gpu_state.modes(device.uuid)["power_limit_w"] if device.is_gpu else None
         self.identity = {
             "host": platform.node(),
             "device": device.name,
@@ -211,9 +212,7 @@ class MeasuredCeilings:
             "torch": known["torch"],
             "triton": known["triton"],
             "driver": known["driver"] if device.is_gpu else None,
-            "power_limit_w": gpu_state.modes(device.uuid)["power_limit_w"]
-            if device.is_gpu
-            else None,
+            "power_limit_w": power_limit_w,
             "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
             "method": 3,
         }
@@ -301,19 +300,14 @@ class MeasuredCeilings:
 
         Rows on a GPU need its datasheet and the measured bandwidths, no measured matmul.
         """
-        mixes = (
-            [entry.name for entry in known.mixes if entry in again]
-            if known.mixes
-            else [*bandwidth.MIXES]
-        )
-        unknown = (
-            [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
-        )
-        return (
-            known.fastest("launch") is None,
-            mixes,
-            [d for d in unknown if d in peaks.matmul_op().dtypes],
-        )
+        mixes = list(bandwidth.MIXES)
+        if known.mixes:
+            mixes = [entry.name for entry in known.mixes if entry in again]
+        unknown: list[str] = []
+        if not self._device.is_gpu:
+            unknown = [dtype for dtype in dtypes if known.peak(dtype) in (None, *again)]
+        matmuls = [dtype for dtype in unknown if dtype in peaks.matmul_op().dtypes]
+        return known.fastest("launch") is None, mixes, matmuls
 
     @contextmanager
     def alone(self) -> Iterator[bool]:

@@ -343,10 +343,10 @@ def make_cases(
     cases: list[Case] = []
     try:
         for dtype in chosen_dtypes(dtypes, op):
-            usual = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
-            extents = parse_shapes(
-                usual if sizes is None else [_elements(text, dtype) for text in sizes], op
-            )
+            words = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
+            if sizes is not None:
+                words = [_elements(text, dtype) for text in sizes]
+            extents = parse_shapes(words, op)
             values_by_option = [
                 dict.fromkeys(option.parse(word) for word in values.get(option.name) or ())
                 or [option.default(dtype)]

@@ -148,11 +148,9 @@ class ProviderContender(Contender):
     def replay_check(self, first: int) -> ReplayCheck | None:
         sets = self.ready.sets
         row = self.ready.row
-        replay = (
-            ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]])
-            if self.device.is_gpu
-            else None
-        )
+        replay = None
+        if self.device.is_gpu:
+            replay = ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]])
         self.ready = replace(self.ready, replay=replay)  # `finish` verifies it again
         return replay
 

@@ -109,17 +109,14 @@ class Rounds:
 
     def running(self) -> list[int]:
         """Return the indices of the contenders that have not failed; none if the baseline has."""
-        return (
-            []
-            if 0 in self.failed
-            else [index for index in range(len(self.slots)) if index not in self.failed]
-        )
+        if 0 in self.failed:
+            return []
+        return [index for index in range(len(self.slots)) if index not in self.failed]
 
     def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
         count = len(self.slots[index])
-        baseline, candidate = (
-            [median(slot) for slot in self.slots[side][:count]] for side in (0, index)
-        )
+        baseline = [median(slot) for slot in self.slots[0][:count]]
+        candidate = [median(slot) for slot in self.slots[index]]
         return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
 
     def are_clear(self, policy: ComparePolicy) -> bool:

@@ -259,11 +259,10 @@ def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
         return
     rows = op.rows(case)
     terms = op.terms(case)
-    step = (
-        1
-        if terms == 1
-        else max(1, -(-2 * out.numel() * terms // FULL_CHECK_FLOPS.get(out.device.type, 2**31)))
-    )
+    step = 1
+    if terms != 1:
+        all_flops = 2 * out.numel() * terms
+        step = max(1, -(-all_flops // FULL_CHECK_FLOPS.get(out.device.type, 2**31)))
     elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
     chunk = max(1, elements // max(1, out.numel() // rows, terms)) * step
     for start in range(0, rows, chunk):

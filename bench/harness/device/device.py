@@ -303,12 +303,13 @@ def environment_facts() -> dict[str, dict[str, Any]]:
     triton = None
     with suppress(metadata.PackageNotFoundError):
         triton = metadata.version("triton")
+    cpu = platform.processor() or platform.machine() or "unknown"
+    if match:
+        cpu = match[1].strip()
     host = {
         "name": platform.node(),
         "kernel": platform.release(),
-        "cpu": match[1].strip()
-        if match
-        else platform.processor() or platform.machine() or "unknown",
+        "cpu": cpu,
         "cores": os.cpu_count(),
         "memory_bytes": memory_bytes()[0],
     }

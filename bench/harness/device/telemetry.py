@@ -223,11 +223,12 @@ def row_telemetry(
     ]
     throttled_s = max((end[1] - start[1] for start, end in both), default=-1.0)
     is_possible = 0 <= throttled_s <= (window_s + CGROUP_PERIOD_S) * after.cores
+    steal = None
+    if "stolen_s" in grown and grown.get("total_s"):
+        steal = grown["stolen_s"] / grown["total_s"]
     lost = {
         "cgroup_quota": throttled_s / (window_s * after.cores) if is_possible else None,
-        "steal": grown["stolen_s"] / grown["total_s"]
-        if "stolen_s" in grown and grown.get("total_s")
-        else None,
+        "steal": steal,
     }
     row: dict[str, Any] = {"window_s": window_s, **dict.fromkeys(GPU_KEYS), "errors": {}}
     row |= {"throttle": lost, "host_throttle": None, "throttle_resolution": CPU_TICK_S / window_s}
@@ -235,14 +236,10 @@ def row_telemetry(
         row |= {"host_throttle": lost, "throttle_resolution": COUNTER_STEP_S / window_s}
         row |= _gpu_row(before.gpu, after.gpu, window_s, launches, flops)
         row |= polled_row(row, polled)
-    row |= {
-        "thread_switches_per_s": max(by_thread) / window_s if by_thread else None,
-        "involuntary_switches_per_s": grown["involuntary"] / window_s
-        if "involuntary" in grown
-        else None,
-        "voluntary_switches_per_s": grown["voluntary"] / window_s if "voluntary" in grown else None,
-        "cgroup_throttled_periods": max((end[0] - start[0] for start, end in both), default=None),
-    }
+    row["thread_switches_per_s"] = max(by_thread) / window_s if by_thread else None
+    for name in ("involuntary", "voluntary"):
+        row[f"{name}_switches_per_s"] = grown[name] / window_s if name in grown else None
+    row["cgroup_throttled_periods"] = max((end[0] - start[0] for start, end in both), default=None)
     return row | host_state()
 
 

@@ -116,16 +116,16 @@ class Budget:
         row so far.
         """
         left_s = self.left_s()
-        needed_s = (
-            max(self._min_overhead_s, self._likely_s(expected_s)) if self._overhead_s else 0.0
-        )
+        needed_s = 0.0
+        if self._overhead_s:
+            needed_s = max(self._min_overhead_s, self._likely_s(expected_s))
         return left_s is None or left_s > needed_s
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
         left_s = self.left_s()
-        return left_s is not None and self._likely_s(
-            expected_s
-        ) > MAX_SHARES * left_s / self.sharing(done)
+        if left_s is None:
+            return False
+        return self._likely_s(expected_s) > MAX_SHARES * left_s / self.sharing(done)
 
     def _likely_s(self, expected_s: float) -> float:
         """Scale an expected time by the ratio of actual to expected time so far."""

@@ -222,12 +222,10 @@ def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
     it.
     """
     gpu = load_gpus().get(ceilings.slug)
-    value = (
-        clock_limited_flops_per_s(gpu, dtype, gpu.max_clock_hz)
-        if gpu and gpu.max_clock_hz
-        else None
-    )
-    if gpu is None or value is None:
+    if gpu is None or not gpu.max_clock_hz:
+        return None
+    value = clock_limited_flops_per_s(gpu, dtype, gpu.max_clock_hz)
+    if value is None:
         return None
     published = gpu.peak(dtype)
     # Some products are sold with a peak above their own clock times their rate: then that one is
@@ -283,8 +281,8 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
     written = record.bytes_written or 0
     moved = read + written
     peak = ceilings.peak(record.dtype, ["measured"])
-    measured = (record.flops, peak), (moved, ceilings.mix(read, written))
-    for count, ceiling in (*roofs(record, ceilings), *measured):
+    measured = [(record.flops, peak), (moved, ceilings.mix(read, written))]
+    for count, ceiling in [*roofs(record, ceilings), *measured]:
         if not (count and ceiling) or (is_from_cache and ceiling.quantity == "bandwidth"):
             continue
         if (reached := count / record.median_s / ceiling.value) > ABOVE_ROOF:

@@ -222,12 +222,9 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         )
     if name.removesuffix(COMPILED) in EINSUMS:
         expression = einsum_matmul if name.startswith("einsum") else einops_matmul
-        compiles = name.endswith(COMPILED)
-        return (
-            _compiled(name, expression, False, device)
-            if compiles
-            else Provider(name, expression, takes_out=False)
-        )
+        if name.endswith(COMPILED):
+            return _compiled(name, expression, False, device)
+        return Provider(name, expression, takes_out=False)
     return _triton(name, op, kernel_versions(family)[name], architecture(device))
 
 
