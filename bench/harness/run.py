@@ -261,7 +261,8 @@ class Run(AbstractContextManager["Run"]):
                 self.problem = error
                 say(f"records are no longer saved: {error}")
         if replaces is None:
-            self._unsaved += self.problem is not None
+            if self.problem is not None:
+                self._unsaved += 1
             self.records.append(record)
         else:
             self.records[

@@ -159,7 +159,7 @@ class Setup:
     ) -> Measured:
         config = rate.candidate.name
         samples = rate.samples
-        telemetry = rate.samples.telemetry
+        telemetry = samples.telemetry
         now = datetime.now(UTC)
         disturbed = disturbance(telemetry, rate.is_gpu)
         is_limited = any(flag.name == "power-limited" for flag in slowed(telemetry, rate.is_gpu))
@@ -174,7 +174,9 @@ class Setup:
             "measured",
             f"measured here {now:%Y-%m-%d}: {config}, {self.device.threads or 'GPU'} threads",
             ci95=rate.interval(*samples.ci95_s),
-            p5_p95=rate.interval(*(quantile(samples.samples_s, share) for share in (0.05, 0.95))),
+            p5_p95=rate.interval(
+                quantile(samples.samples_s, 0.05), quantile(samples.samples_s, 0.95)
+            ),
             config=config,
             work_per_launch=rate.candidate.work or None,
             **{key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz", "power_w")},

@@ -79,9 +79,10 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     }
     inputs = ", ".join(operands)
     operands["out"] = _shape(op.output_shape(case), axes), str(torch_dtype(op.output_dtype(dtype)))
-    widths = max(map(len, operands)), max(len(shape) for shape, _ in operands.values())
+    name_width = max(map(len, operands))
+    shape_width = max(len(shape) for shape, _ in operands.values())
     lines = [
-        f"    {name:<{widths[0]}}  {shape:<{widths[1]}}  {kind}"
+        f"    {name:<{name_width}}  {shape:<{shape_width}}  {kind}"
         for name, (shape, kind) in operands.items()
     ]
     function = op.name.replace("-", "_")

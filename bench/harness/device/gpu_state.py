@@ -148,9 +148,9 @@ def health(uuid: str | None) -> dict[str, Any]:
     def value(function: str, *arguments: Any) -> Any:
         return None if "nvml" in failures else ask(uuid, function, *arguments, failures=failures)
 
-    migs, ecc, rows = (
-        value(f"nvmlDeviceGet{name}") for name in ("MigMode", "EccMode", "RemappedRows")
-    )
+    migs = value("nvmlDeviceGetMigMode")
+    ecc = value("nvmlDeviceGetEccMode")
+    rows = value("nvmlDeviceGetRemappedRows")
     memory = value("nvmlDeviceGetMemoryInfo")
     busy = value("nvmlDeviceGetUtilizationRates")
     processes = value("nvmlDeviceGetComputeRunningProcesses")

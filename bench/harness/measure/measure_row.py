@@ -313,7 +313,9 @@ def take_samples(
         host_launch_s = samplers.host_launch_s(calls, device.synchronize)
         host_latency_s = samplers.host_latency_s(calls, device.synchronize)
     launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
-    overhead_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
+    overhead_s = prepared_s + time.perf_counter() - begin
+    if cache == "cold":
+        overhead_s += WARM_LIMITS.cap_s
     if device.is_gpu:
         overhead_s -= settling.seconds  # during which the launches run too
     until = sampling_limits(limits, device, launch_s, overhead_s, left_s)

@@ -163,9 +163,11 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
     has_out = "out" in signature.parameters
     parameters = _input_parameters(op)
     has_more = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    fewest = len(parameters) - has_more
+    counts = [len(parameters)]
+    if has_more:
+        counts = list(range(len(parameters) - 1, len(parameters) + MORE_INPUTS))
     problems = []
-    for count in range(fewest, fewest + 1 + MORE_INPUTS * has_more):
+    for count in counts:
         try:
             signature.bind(*range(count), **({"out": None} if has_out else {}))
         except TypeError as error:

@@ -68,10 +68,8 @@ def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_GPU:
             args = event.get("args", {})
-            grid, block = (
-                tuple(args[key]) if isinstance(args.get(key), list) else None
-                for key in ("grid", "block")
-            )
+            grid = args.get("grid")
+            block = args.get("block")
             begin, end = span_of(event)
             kernels.append(
                 Kernel(
@@ -79,8 +77,8 @@ def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
                     begin,
                     end,
                     args.get("correlation"),
-                    grid,
-                    block,
+                    tuple(grid) if isinstance(grid, list) else None,
+                    tuple(block) if isinstance(block, list) else None,
                     registers=args.get("registers per thread"),
                     shared_bytes=args.get("shared memory"),
                 )
