@@ -273,7 +273,8 @@ class MeasuredCeilings:
                 if has_waited:  # the other command may have measured the same
                     complete = ceilings.with_entries(self.load())
                 setup = Setup(self._device, FULL if too_low else QUICK)
-                parts = parts_of(*self._due(complete, wanted, too_low))
+                needs_launch, mixes, matmuls = self._due(complete, wanted, too_low)
+                parts = parts_of(needs_launch, mixes, matmuls)
                 for measured in measure_all(
                     parts, setup, lambda name: self._progress(f"calibrating: {name}")
                 ):
