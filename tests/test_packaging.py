@@ -301,7 +301,7 @@ def test_a_wheel_works_in_a_fresh_environment(wheel, elsewhere, tmp_path):
     uninstall = [venv / "bin" / "pip", "uninstall", "--quiet", "-y", "roofmark"]
     subprocess.run(uninstall, cwd=elsewhere, check=True, timeout=120)
     assert (packages / "kernels" / "__init__.py").is_file()
-    assert not (packages / "roofmark_home").exists()
+    assert not list((packages / "roofmark_home").rglob("*.py"))
 
 
 def test_the_core_does_not_require_torch():
