@@ -156,7 +156,6 @@ def test_help_examples_pass_all_checks_before_torch_loads(family, tmp_path, monk
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "name a command (list, suite, compare, calibrate, fleet-report"),
         (("lst",), "unknown command 'lst'; did you mean list?"),
         (("gellu",), "unknown command 'gellu'; did you mean gelu?"),
         (("zzz",), "unknown command 'zzz'; choose from list, suite, compare"),
