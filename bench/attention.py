@@ -64,7 +64,8 @@ OPTIONS = (
 
 
 def check(case: Case, device_type: str) -> None:
-    heads, kv_heads = case.options["heads"], case.options["kv-heads"]
+    heads = case.options["heads"]
+    kv_heads = case.options["kv-heads"]
     if heads % kv_heads:
         raise UnsupportedCaseError(f"{heads} query heads cannot share {kv_heads} key heads evenly")
 

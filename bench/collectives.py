@@ -65,7 +65,11 @@ EXAMPLES = (
 )
 
 LISTED = (
-    *("bench.collectives", "all-reduce, ...", "bytes", ", ".join(DTYPES), "gloo, nccl"),
+    "bench.collectives",
+    "all-reduce, ...",
+    "bytes",
+    ", ".join(DTYPES),
+    "gloo, nccl",
     "collectives between the ranks of torchrun; the slow rank or link",
 )
 """The row of `python -m bench list`."""
@@ -112,17 +116,19 @@ def sizes_of(words: Sequence[str]) -> list[int]:
     """Return the sizes of `--size`, smallest first."""
     sizes = set[int]()
     for word in words:
+        invalid = (
+            f"invalid size '{word}': expected bytes, or START:STOP:xFACTOR such as 1KiB:1GiB:x4"
+        )
         match = re.fullmatch(r"([^:]+)(?::([^:]+):x([2-9]|[1-9][0-9]{1,3}))?", word)
+        if match is None:
+            raise UsageError(invalid)
         try:
-            size_bytes, last = (
-                (parse_size(text) for text in (match[1], match[2] or match[1])) if match else (1, 0)
-            )
+            size_bytes = parse_size(match[1])
+            last = parse_size(match[2] or match[1])
         except ShapeError as error:
             raise UsageError(str(error)) from None
-        if not match or size_bytes > last:
-            raise UsageError(
-                f"invalid size '{word}': expected bytes, or START:STOP:xFACTOR such as 1KiB:1GiB:x4"
-            )
+        if size_bytes > last:
+            raise UsageError(invalid)
         while size_bytes <= last:
             sizes.add(size_bytes)
             size_bytes *= int(match[3] or 2)
@@ -135,14 +141,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Measure together with the other ranks; rank 0 prints the results."""
-    here, ops, sizes = rank_here(), chosen("op", args.op, KINDS, KINDS), sizes_of(args.size or ())
+    here = rank_here()
+    ops = chosen("op", args.op, KINDS, KINDS)
+    sizes = sizes_of(args.size or ())
     if (here.world_size or 1) < 2:
         raise UsageError(
             "expected at least 2 ranks: torchrun --nproc-per-node 2 -m bench.collectives"
         )
-    args.quiet, args.output = args.quiet or here.rank > 0, args.output and f"{args.output}/"
+    args.quiet = args.quiet or here.rank > 0
+    args.output = args.output and f"{args.output}/"
     check_places(args)
-    plot, args.plot = args.plot, None
+    plot = args.plot
+    args.plot = None
     import torch
 
     from bench.harness.collectives import Group, guarding
@@ -156,7 +166,8 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
             "--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo"
         )
     args.device = here.gpu(count) if args.backend == "nccl" else "cpu"
-    device, store = device_of(args), open_store(here, args.timeout)
+    device = device_of(args)
+    store = open_store(here, args.timeout)
     if store is None:
         raise NoDeviceError("the store at MASTER_ADDR and MASTER_PORT does not answer")
     how = {
@@ -182,7 +193,8 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     if here.rank or run.is_interrupted:
         run.raise_if_unsaved()
         return run.exit_code()
-    fits, found = fits_of(run.records), summary(run, group)
+    fits = fits_of(run.records)
+    found = summary(run, group)
     code = run.conclude(
         lambda environment, records, console: render(run, found, console), lambda *_: found
     )
@@ -257,7 +269,9 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         column("late by", "late_s", duration),
     ]
     rounded = [
-        f"rounded up from {row['requested_bytes']:,}" * (row["requested_bytes"] < row["bytes"])
+        f"rounded up from {row['requested_bytes']:,}"
+        if row["requested_bytes"] < row["bytes"]
+        else ""
         for row in rows
     ]
     print_grid(
@@ -280,14 +294,12 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
             f"ranks {pair['ranks'][0]} and {pair['ranks'][1]}: {format_time(pair['median_s'])}"
         )
     for claim in found["claims"]:
-        who, nodes = (
-            " and ".join(map(str, claim["ranks"])),
-            ", ".join(dict.fromkeys(claim["nodes"])),
-        )
+        who = " and ".join(map(str, claim["ranks"]))
+        nodes = ", ".join(dict.fromkeys(claim["nodes"]))
         lines.append(f"{claim['cause']}: rank {who} ({nodes}): {claim['evidence']}")
-    print_lines(
-        console, *lines, *([] if found["claims"] else ["no rank or link is claimed to be slow"])
-    )
+    if not found["claims"]:
+        lines.append("no rank or link is claimed to be slow")
+    print_lines(console, *lines)
 
 
 def draw(path: Path, found: Mapping[str, Any], fits: Mapping[str, Fit]) -> None:

@@ -40,7 +40,8 @@ EXAMPLES = (
 
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return logits (m, v) and labels (m) from 0 to v - 1."""
-    m, v = case.shape["m"], case.shape["v"]
+    m = case.shape["m"]
+    v = case.shape["v"]
     return tensor(m, v), tensor(m, dtype="int64").remainder_(v)
 
 

@@ -118,12 +118,14 @@ OPTIONS = (
 
 
 def config_of(case: Case) -> ModelConfig:
-    config, layers = load_model(case.options["model"]), case.options["layers"]
+    config = load_model(case.options["model"])
+    layers = case.options["layers"]
     return config if layers == "all" else config.with_layers(int(layers))
 
 
 def check(case: Case, device_type: str) -> None:
-    config, layers = load_model(case.options["model"]), case.options["layers"]
+    config = load_model(case.options["model"])
+    layers = case.options["layers"]
     problem = unsupported(config, case.shape["s"])
     if problem is None and config.norm == "layer" and not config.has_norm_bias:
         problem = f"{config.name}: LayerNorm without biases is not supported"
@@ -142,8 +144,11 @@ def check(case: Case, device_type: str) -> None:
 
 
 def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    h, f, d = config.width, config.mlp_width, config.head_dim
-    queries, projected = config.heads * d, (config.heads + 2 * config.kv_heads) * d
+    h = config.width
+    f = config.mlp_width
+    d = config.head_dim
+    queries = config.heads * d
+    projected = (config.heads + 2 * config.kv_heads) * d
     inner = (2 if config.is_gated else 1) * f
     return {
         "attention_norm": (h,),
@@ -209,7 +214,9 @@ def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor)
 
 def attention_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return q (b, a, d), and K and V (b, k, s, d)."""
-    config, b, s = load_model(case.options["model"]), case.shape["b"], case.shape["s"]
+    config = load_model(case.options["model"])
+    b = case.shape["b"]
+    s = case.shape["s"]
     cache = (b, config.kv_heads, s, config.head_dim)
     q = scaled(tensor(b, config.heads, config.head_dim), QUERY_GAIN)
     return q, scaled(tensor(*cache), 1.0), scaled(tensor(*cache), 1.0)
@@ -226,17 +233,17 @@ def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return embedding rows (b, h), learned positions, rotation, last norm, head, and the inputs of
     the layers.
     """
-    config, b = config_of(case), case.shape["b"]
+    config = config_of(case)
+    b = case.shape["b"]
     x = tensor(b, config.width)
     positions = tensor(b, config.width) if config.position_embeddings else x.new_empty(0)
-    norm, bias = (
-        weight(tensor, x, config.width),
-        weight(tensor, x, config.width * config.has_norm_bias),
-    )
+    norm = weight(tensor, x, config.width)
+    bias = weight(tensor, x, config.width * config.has_norm_bias)
     head = weight(tensor, x, config.vocabulary, config.width)
-    fixed = (x, positions, rotation(config, case, tensor, x), norm, bias, head)
-    layers = [layer_inputs(config, case, tensor, x) for _ in range(config.layers)]
-    return (*fixed, *(part for layer in layers for part in layer))
+    inputs = [x, positions, rotation(config, case, tensor, x), norm, bias, head]
+    for _ in range(config.layers):
+        inputs += layer_inputs(config, case, tensor, x)
+    return tuple(inputs)
 
 
 decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inputs of a user's function
@@ -294,7 +301,8 @@ def work(case: Case) -> Work:
 
 
 def output_shape(case: Case) -> tuple[int, ...]:
-    config, b = config_of(case), case.shape["b"]
+    config = config_of(case)
+    b = case.shape["b"]
     if case.op == "decode-attention":
         return b, config.heads, config.head_dim
     if case.op == "decode-block":

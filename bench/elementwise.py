@@ -119,7 +119,8 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
     import torch
 
     (x, seed), out = launch
-    tiny, unit = torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps, UNIT_ROUNDOFF[case.dtype]
+    tiny = torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps
+    unit = UNIT_ROUNDOFF[case.dtype]
     drawn = kept = 0
     off = square = 0.0
     for part, found in zip(x.split(CHUNK_ELEMENTS), out.split(CHUNK_ELEMENTS), strict=True):
@@ -127,11 +128,10 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
         error = torch.where(found == 0, 0.0, found.double() - truth)
         if not bool((error.abs() <= 3 * unit * truth.abs() + tiny).all()):
             return f"an element is neither 0 nor x / {1 - DROPOUT:g}"
-        drawn, kept = drawn + int((part != 0).sum()), kept + int((found != 0).sum())
-        off, square = (
-            off + float((error * truth).sum()),
-            square + float((found.double() * truth).sum()),
-        )
+        drawn += int((part != 0).sum())
+        kept += int((found != 0).sum())
+        off += float((error * truth).sum())
+        square += float((found.double() * truth).sum())
     if drawn < SCALE_ELEMENTS:
         return None
     if abs(off) > max(unit, LEAST_SCALE_ERROR) * square:
@@ -145,13 +145,15 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
 
 def compare_masks(launch: Launch, earlier: Launch) -> str | None:
     """Return a problem if the masks of two seeds agree more than by chance, or None."""
-    ((x, _), out), ((other_x, _), other_out) = launch, earlier
+    (x, _), out = launch
+    (other_x, _), other_out = earlier
     agreed = drawn = 0
     for start in range(0, len(x), CHUNK_ELEMENTS):
         part = slice(start, start + CHUNK_ELEMENTS)
         is_drawn = (x[part] != 0) & (other_x[part] != 0)
         is_alike = (out[part] != 0) == (other_out[part] != 0)
-        drawn, agreed = drawn + int(is_drawn.sum()), agreed + int((is_drawn & is_alike).sum())
+        drawn += int(is_drawn.sum())
+        agreed += int((is_drawn & is_alike).sum())
     by_chance = DROPOUT**2 + (1 - DROPOUT) ** 2
     if drawn < SCALE_ELEMENTS or not is_unlikely(agreed, drawn, by_chance):
         return None

@@ -31,7 +31,11 @@ examples:
   python -m bench.fleet --quick -o fleet"""  # noqa: E501
 
 LISTED = (
-    *("bench.fleet", "fleet", "fixed", "fp32, bf16", "torch"),
+    "bench.fleet",
+    "fleet",
+    "fixed",
+    "fp32, bf16",
+    "torch",
     "one device per rank: copy, matmul, FMA, link and launch, alone and together",
 )
 """The row of `python -m bench list`."""

@@ -70,10 +70,12 @@ def ends_of(case: Case) -> list[int]:
     """Return the end of each expert's tokens: cumulative fractions of all tokens, exact and rounded
     down.
     """
-    tokens, experts = case.shape["t"], case.options["experts"]
+    tokens = case.shape["t"]
+    experts = case.options["experts"]
     is_even = case.options["load"] == "even"
     shares = [Fraction(1) if is_even else Fraction(1, place + 1) for place in range(experts)]
-    total, sums = sum(shares), Fraction(0)
+    total = sum(shares)
+    sums = Fraction(0)
     ends = []
     for share in shares:
         sums += share
@@ -89,7 +91,9 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return x (t, k), W (e, k, n), and the ends of the experts' tokens (e) in int32."""
     import torch
 
-    t, n, k = case.shape["t"], case.shape["n"], case.shape["k"]
+    t = case.shape["t"]
+    n = case.shape["n"]
+    k = case.shape["k"]
     ends = tensor(case.options["experts"], dtype="int64").copy_(torch.tensor(ends_of(case)))
     return tensor(t, k), tensor(case.options["experts"], n, k).mT, ends.to(torch.int32)
 

@@ -61,7 +61,7 @@ OPTIONS = (
         "number of matmuls in one launch",
         lambda word: parse_count(word, 10**9 - 1, "batch "),
         lambda dtype: 1,
-        label=lambda batch: f"b{batch}" * (batch > 1),
+        label=lambda batch: f"b{batch}" if batch > 1 else "",
     ),
 )
 
@@ -70,7 +70,9 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return A (m, k) and B (k, n), with a leading batch axis if there is a batch, and for fp8 two
     scales of 1.
     """
-    m, n, k = case.shape["m"], case.shape["n"], case.shape["k"]
+    m = case.shape["m"]
+    n = case.shape["n"]
+    k = case.shape["k"]
     batch = () if case.options["batch"] == 1 else (case.options["batch"],)
     store_a, store_b = case.options["layout"]
     a = tensor(*batch, m, k) if store_a == "n" else tensor(*batch, k, m).mT
@@ -119,7 +121,9 @@ def output_shape(case: Case) -> tuple[int, ...]:
 
 
 def work(case: Case) -> Work:
-    m, n, k = case.shape["m"], case.shape["n"], case.shape["k"]
+    m = case.shape["m"]
+    n = case.shape["n"]
+    k = case.shape["k"]
     return matmul_work(m, n, k, case.dtype, output_dtype(case.dtype), case.options["batch"])
 
 

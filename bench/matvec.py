@@ -43,7 +43,8 @@ SHAPES = {"cpu": ("1024", "4096", "8192"), "cuda": ("1024", "4096", "8192", "163
 
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return A (m, n), row-major, and x (n)."""
-    m, n = case.shape["m"], case.shape["n"]
+    m = case.shape["m"]
+    n = case.shape["n"]
     return tensor(m, n), tensor(n)
 
 
@@ -57,7 +58,8 @@ def work(case: Case) -> Work:
 
 def int8_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     """Return A (m, n) in int8, x (n), and scales (m) that map the range of int8 into [-1, 1]."""
-    m, n = case.shape["m"], case.shape["n"]
+    m = case.shape["m"]
+    n = case.shape["n"]
     return tensor(m, n, dtype="int8"), tensor(n), tensor(m, dtype="fp32").abs_().div_(127)
 
 

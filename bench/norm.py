@@ -133,7 +133,8 @@ def make_op(
     """
 
     def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-        m, n = case.shape["m"], case.shape["n"]
+        m = case.shape["m"]
+        n = case.shape["n"]
         return (*(tensor(m, n) for _ in range(matrices)), *(tensor(n) for _ in range(vectors)))
 
     return Op(
@@ -171,7 +172,9 @@ OPS = (
     make_op(
         "rmsnorm",
         "out (m, n) = x / sqrt(mean(x^2) + 1e-6) weight (n)",
-        *(1, 1, FLOPS_PER_ELEMENT["rmsnorm"]),
+        1,
+        1,
+        FLOPS_PER_ELEMENT["rmsnorm"],
         rmsnorm,
         torch_rmsnorm,
         rmsnorm_magnitude,
@@ -179,7 +182,9 @@ OPS = (
     make_op(
         "layernorm",
         "out (m, n) = (x - mean(x)) / sqrt(var(x) + 1e-5) weight (n) + bias (n)",
-        *(1, 2, FLOPS_PER_ELEMENT["layernorm"]),
+        1,
+        2,
+        FLOPS_PER_ELEMENT["layernorm"],
         layernorm,
         torch_layernorm,
         layernorm_magnitude,
@@ -187,7 +192,9 @@ OPS = (
     make_op(
         "residual-rmsnorm",
         "out (2, m, n) = x + residual, and its rmsnorm by weight (n)",
-        *(2, 1, FLOPS_PER_ELEMENT["residual-rmsnorm"]),
+        2,
+        1,
+        FLOPS_PER_ELEMENT["residual-rmsnorm"],
         residual_rmsnorm,
         torch_residual_rmsnorm,
         lambda truth, x, residual, weight: rmsnorm_magnitude(truth, x),

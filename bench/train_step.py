@@ -89,7 +89,8 @@ OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
 PROVIDERS = ("torch", "torch-compile")
 DEFAULT_MODELS = ("tiny-gpt", "tiny-llama")
 DEFAULT_SHAPE = {"cpu": "4x128", "cuda": "8x512"}
-MAX_BATCH, MAX_LAYERS = 2**20, 10_000
+MAX_BATCH = 2**20
+MAX_LAYERS = 10_000
 
 CONVENTION = "gemm-causal-exact"
 """Convention for the model's FLOPs: all matmuls, with the unmasked pairs of tokens."""
@@ -107,7 +108,11 @@ MEMORY = {
 """Keys of `memory_bytes` by title."""
 
 LISTED = (
-    *("bench.train_step", "train-step", "bxs", ", ".join(RECIPE_NAMES), ", ".join(PROVIDERS)),
+    "bench.train_step",
+    "train-step",
+    "bxs",
+    ", ".join(RECIPE_NAMES),
+    ", ".join(PROVIDERS),
     "loss (); weights, state updated: forward, backward, optimizer of a transformer",
 )
 """The row of `python -m bench list`."""
@@ -269,7 +274,8 @@ def checking_bytes(plan: StepPlan, device_type: str) -> int:
     On a GPU torch has no fused attention in fp64, and saves the scores. For 24 steps of two models
     on a CPU, the estimates are 0.98 to 1.28 times the measured peak.
     """
-    is_gpu, is_fp64 = device_type != "cpu", plan.recipe.compute_dtype == "fp32"
+    is_gpu = device_type != "cpu"
+    is_fp64 = plan.recipe.compute_dtype == "fp32"
     wide = 8 if is_fp64 else 4
     recipe = replace(
         plan.recipe, activation_bytes=wide, weight_bytes=wide, gradient_bytes=wide, cast_bytes=0
@@ -294,8 +300,11 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
     """Return a record with the work and the estimates of a step, and a reason if it does not fit in
     memory.
     """
-    memory, flops, free_bytes = step_memory(plan), flops_of(plan), device.free_bytes()
-    needed, parts = max(memory.total, checking_bytes(plan, device.type)), memory.components()
+    memory = step_memory(plan)
+    flops = flops_of(plan)
+    free_bytes = device.free_bytes()
+    needed = max(memory.total, checking_bytes(plan, device.type))
+    parts = memory.components()
     state = parts["parameters"] + parts["optimizer_state"]
     reason = f"needs an estimated {_mb(needed)} MB, the device has {_mb(free_bytes)} MB free"
     return Record(
@@ -394,24 +403,27 @@ def _checkpoint(record: Record) -> str:
 def _against_estimate(record: Record, name: str) -> str:
     """Return the measured size with the error of the estimate, or the estimated size."""
     report = record.memory_bytes
-    estimated, measured, error = (
-        report[key].get(name) for key in ("estimated", "measured", "error_pct")
-    )
+    estimated = report["estimated"].get(name)
+    measured = report["measured"].get(name)
+    error = report["error_pct"].get(name)
     if not (measured or estimated):
         return ABSENT
     if measured is None:
         return f"{_mb(estimated)} est"
-    return (
-        f"{_mb(measured)} "
-        f"{'=' if estimated == measured else 'new' if error is None else f'{error:+.2g}%'}"
-    )
+    if estimated == measured:
+        change = "="
+    elif error is None:
+        change = "new"
+    else:
+        change = f"{error:+.2g}%"
+    return f"{_mb(measured)} {change}"
 
 
 def _names(records: Sequence[Record]) -> list[Column]:
     """Return the case and the options that distinguish the rows."""
     columns = [Column("case", [record.case for record in records])]
     rows = [record.options | {"provider": record.provider} for record in records]
-    for name in dict.fromkeys(name for row in rows for name in row):
+    for name in dict.fromkeys(itertools.chain.from_iterable(rows)):
         cells = [str(row.get(name, ABSENT)) for row in rows]
         if len(set(cells)) > 1:
             columns.append(Column(name.replace("_", " "), cells))

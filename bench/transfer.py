@@ -62,7 +62,8 @@ KINDS = ("h2d", "d2h", "overlap", "load")
 MEMORY = ("pageable", "pinned")
 TRANSFER = ("blocking", "non-blocking")
 PREFETCH = ("0", "1")
-COPY_OPTIONS, LOAD_OPTIONS = ("size", "memory", "transfer"), ("shape", "prefetch", "tokens")
+COPY_OPTIONS = ("size", "memory", "transfer")
+LOAD_OPTIONS = ("shape", "prefetch", "tokens")
 SIZES = {"cpu": ("64KiB", "1MiB", "16MiB", "64MiB"), "cuda": ("64KiB", "1MiB", "16MiB", "256MiB")}
 SHAPES = ("8x512",)
 STEP_S = 20e-3
@@ -85,7 +86,11 @@ EXAMPLES = (
 )
 
 LISTED = (
-    *("bench.transfer", "transfer", "bytes or BxS", "fp32", "torch"),
+    "bench.transfer",
+    "transfer",
+    "bytes or BxS",
+    "fp32",
+    "torch",
     "copies between host and device, alone and during work; batches of a memory-mapped token file",
 )
 """The row of `python -m bench list`."""
@@ -182,9 +187,14 @@ def check_tokens(args: argparse.Namespace) -> None:
 
 def blank_records(args: argparse.Namespace, device: Device | None) -> list[Record]:
     """Return the rows to measure; without a device, only check the options."""
-    is_gpu, records = device is not None and device.is_gpu, []
+    is_gpu = device is not None and device.is_gpu
+    records = []
     ops = chosen("op", args.op, KINDS, KINDS)
-    unused = LOAD_OPTIONS if "load" not in ops else COPY_OPTIONS if ops == ["load"] else ()
+    unused: tuple[str, ...] = ()
+    if "load" not in ops:
+        unused = LOAD_OPTIONS
+    elif ops == ["load"]:
+        unused = COPY_OPTIONS
     if given := [name for name in unused if getattr(args, name) is not None]:
         raise UsageError(f"--{given[0]} does not apply to --op {','.join(ops)}")
     default = slice(None if is_gpu else 1)
@@ -208,16 +218,16 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
             continue
         min_bytes = 0 if args.size or op != "overlap" else MIN_OVERLAP_BYTES
         large = [size for size in sizes if size >= min_bytes]
-        records += [
-            copy_record(op, device, *kinds) for kinds in itertools.product(large, memory, transfer)
-        ]
+        for size_bytes, memory_kind, transfer_kind in itertools.product(large, memory, transfer):
+            records.append(copy_record(op, device, size_bytes, memory_kind, transfer_kind))
     return records
 
 
 def copy_record(
     op: str, device: Device | None, size_bytes: int, memory: str, transfer: str
 ) -> Record:
-    is_gpu, reason = device is not None and device.is_gpu, None
+    is_gpu = device is not None and device.is_gpu
+    reason = None
     if not is_gpu and memory == "pinned":
         reason = "pinned memory needs a GPU that reads it"
     elif not is_gpu and transfer == "non-blocking":

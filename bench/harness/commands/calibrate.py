@@ -44,19 +44,22 @@ examples:
   python -m bench calibrate --quick --dtype bf16   # under half a minute on a CPU, one on a GPU"""  # noqa: E501
 
 COLUMNS = (
-    *(
-        "quantity",
-        "name",
-        "value",
-        "unit",
-        "ci95_low",
-        "ci95_high",
-        "p5",
-        "p95",
-        "config",
-        "work_per_launch",
-    ),
-    *("sm_clock_hz", "memory_clock_hz", "power_w", "flops_per_j", "at_power_limit", "measured_at"),
+    "quantity",
+    "name",
+    "value",
+    "unit",
+    "ci95_low",
+    "ci95_high",
+    "p5",
+    "p95",
+    "config",
+    "work_per_launch",
+    "sm_clock_hz",
+    "memory_clock_hz",
+    "power_w",
+    "flops_per_j",
+    "at_power_limit",
+    "measured_at",
 )
 """Columns of CSV and Markdown."""
 
@@ -97,12 +100,15 @@ def run(
     from bench.harness.run import Run
     from results.store.runfile import runs_directory
 
-    args.gpu, matmul = None, families["matmul"][0]
+    args.gpu = None
+    matmul = families["matmul"][0]
     chosen("dtype", args.dtype, matmul.dtypes, ())
     main.check_places(args)
-    device, effort = main.device_of(args), QUICK if args.quick else FULL
+    device = main.device_of(args)
+    effort = QUICK if args.quick else FULL
     run = Run(args, "bench", "calibrate", device, effort._asdict(), argv)
-    progress, setup = run.progress, Setup(device, effort)
+    progress = run.progress
+    setup = Setup(device, effort)
     saved = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
     new: list[Ceiling] = []
     rejected: list[str] = []
@@ -138,7 +144,9 @@ def run(
         "doubts": [*rejected, *doubts(run.records)],
     }
     show(run, new, notes, saved.path)
-    return INTERRUPTED if run.is_interrupted else 0 if new else 1
+    if run.is_interrupted:
+        return INTERRUPTED
+    return 0 if new else 1
 
 
 def show(
@@ -147,7 +155,8 @@ def show(
     from bench.harness.run import print_path
     from roofline.picture.figure import plot_run
 
-    args, environment = run.args, run.environment
+    args = run.args
+    environment = run.environment
     assert environment is not None
     print_out(
         table_of(run, ceilings, notes).render(args.format), f"; the ceilings are saved in {path}"

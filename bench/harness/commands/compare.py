@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
@@ -154,7 +155,7 @@ def run(
 
         return show(run_functions(args, argv))
     if not args.op:
-        known = [op.name for ops in families.values() for op in ops]
+        known = [op.name for op in chain.from_iterable(families.values())]
         raise UsageError(f"expected --op, one or more of {', '.join(known)}")
     ops = chosen_ops(args.op, families)
     for name, by_family in merged_options(families).items():
@@ -217,22 +218,34 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
     from bench.harness.providers.registry import is_user_kernel
     from results.show.table import describe
 
-    device, progress, deadline = run.device, run.progress, run.deadline
+    device = run.device
+    progress = run.progress
+    deadline = run.deadline
     budget = Budget(device, cases[0][0].settings, deadline)
     progress.expect(len(cases), run.share_s)
     is_open = deadline is None and policy.rounds is None
     for index, rows in enumerate(cases):
-        case, names = rows[0].case, ", ".join(row.blank().provider for row in rows)
+        case = rows[0].case
+        names = ", ".join(row.blank().provider for row in rows)
         at_most = f", at most {policy.budget_s:g} s of rounds" if is_open else ""
         progress.say(f"{case.op} {case.name} {case.dtype}: {names}{at_most}")
-        how = device, run.ceilings, policy.of_case(index, len(cases), deadline, time.perf_counter())
+        case_policy = policy.of_case(index, len(cases), deadline, time.perf_counter())
         is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
-        in_worker = is_own or not release(device)
-        records = interleave_safely(rows, *how, budget, run.args.timeout, progress.note, in_worker)
+        records = interleave_safely(
+            rows,
+            device,
+            run.ceilings,
+            case_policy,
+            budget,
+            timeout_s=run.args.timeout,
+            note=progress.note,
+            in_worker=is_own or not release(device),
+        )
         for record in records:
             run.keep(record)
-            for line in describe(record) if run.args.verbose else ():
-                progress.note(line)
+            if run.args.verbose:
+                for line in describe(record):
+                    progress.note(line)
         progress.advance()
 
 
@@ -248,13 +261,12 @@ def show(run: Run) -> int:
     compared = compare_live(
         run.environment, run.records, run.settings["baseline"], run.settings["margin"]
     )
-    code = (
-        USAGE
-        if run.problem
-        else INTERRUPTED
-        if run.is_interrupted
-        else exit_code(compared, args.fail_on)
-    )
+    if run.problem:
+        code = USAGE
+    elif run.is_interrupted:
+        code = INTERRUPTED
+    else:
+        code = exit_code(compared, args.fail_on)
     if not compared.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
     if compared.rows or args.format == "json":

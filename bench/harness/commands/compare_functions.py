@@ -66,7 +66,8 @@ def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
     yet.
     """
     args.functions = names = checked_names(args)
-    args.shape, args.dtype = [extents(text) for text in args.shape or ()], args.dtype or ["fp32"]
+    args.shape = [extents(text) for text in args.shape or ()]
+    args.dtype = args.dtype or ["fp32"]
     if len(args.dtype) > 1:
         raise UsageError("functions are compared in one --dtype")
     main.check_places(args)

@@ -47,7 +47,9 @@ Check a machine before measuring on it. Each check prints one line: ok, note or 
 Nothing is saved or changed. A check that fails does not stop the others.
 exit codes: 0 ready to measure; 1 a check is bad; 2 usage; 3 no such device; 130 interrupted"""
 
-OK, NOTE, BAD = "ok", "note", "bad"
+OK = "ok"
+NOTE = "note"
+BAD = "bad"
 """Status of a finding: as expected; worth knowing; measurements are wrong or too noisy until it is
 fixed.
 """
@@ -56,7 +58,8 @@ COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
 BUSY_LOAD = 0.25  # load average per core above which other processes are running
 MAX_TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}  # for samples of a millisecond
-GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
+GRAPH_LAUNCHES = 800
+GRAPH_SAMPLES = 30
 
 MAX_ROUNDS = 400
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
@@ -66,7 +69,8 @@ hundreds of pairs.
 
 MAX_CHANGE_PCT = 5.0  # a larger smallest detectable change gets advice
 
-CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0  # sampling time of a row
+CPU_ROW_CAP_S = 0.3  # sampling time of a row
+GPU_ROW_CAP_S = 1.0
 LARGE = {
     "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
     "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),
@@ -107,7 +111,8 @@ class Finding:
 
 def finding(name: str, value: str, advice: str = "", is_bad: bool = False) -> Finding:
     """Return a finding: `bad` if `is_bad`, else `note` if there is advice, else `ok`."""
-    return Finding(name, BAD if is_bad else NOTE if advice else OK, value, advice)
+    status = NOTE if advice else OK
+    return Finding(name, BAD if is_bad else status, value, advice)
 
 
 @dataclass
@@ -159,8 +164,10 @@ class Checkup:
             "versions": environment_facts()["versions"],
             "seconds": time.perf_counter() - self.began,
             "findings": [asdict(finding) for finding in self.findings],
-            **{"self_comparison": None, "smallest_detectable_change_pct": None, "settling": None}
-            | self.noise,
+            "self_comparison": None,
+            "smallest_detectable_change_pct": None,
+            "settling": None,
+            **self.noise,
             "records": [record.to_dict() for record in self.records],
         }
         return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
@@ -211,15 +218,16 @@ def run(
     checkup.save()
     counts = Counter(finding.status for finding in checkup.findings)
     counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
-    verdict = (
-        ("fit: ready to measure", "green")
-        if checkup.is_fit
-        else ("not fit: see the lines marked bad", "red")
-    )
-    checkup.print(f" ({counted}; {time.perf_counter() - checkup.began:.0f} s)", *verdict)
+    text = f" ({counted}; {time.perf_counter() - checkup.began:.0f} s)"
+    if checkup.is_fit:
+        checkup.print(text, "fit: ready to measure", "green")
+    else:
+        checkup.print(text, "not fit: see the lines marked bad", "red")
     if args.format != "table":
         print_out(checkup.text(args.format))
-    return INTERRUPTED if is_interrupted else 0 if checkup.is_fit else 1
+    if is_interrupted:
+        return INTERRUPTED
+    return 0 if checkup.is_fit else 1
 
 
 def check_all(checkup: Checkup) -> None:
@@ -269,7 +277,8 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
 def host_findings(device: Device) -> Iterator[Finding]:
     from bench.harness.device.device import host_state, usable_cores
 
-    (allowed, quota), state = usable_cores(), host_state()
+    allowed, quota = usable_cores()
+    state = host_state()
     cores = len(allowed)
     yield finding(
         "cores",
@@ -299,7 +308,8 @@ def gpu_findings(uuid: str | None) -> Iterator[Finding]:
         advice = "clocks, power and throttling will be missing; times are not affected"
         yield finding("nvml", f"not readable: {problem}", advice)
         return
-    ask, modes = partial(gpu_state.ask, uuid), gpu_state.modes(uuid)
+    ask = partial(gpu_state.ask, uuid)
+    modes = gpu_state.modes(uuid)
     if max_mhz := ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM):
         mhz = ask("nvmlDeviceGetClockInfo", gpu_state.CLOCK_SM)
         yield finding("SM clock", (f"{mhz} MHz now, " if mhz else "") + f"{max_mhz} MHz at most")
@@ -316,21 +326,22 @@ def gpu_findings(uuid: str | None) -> Iterator[Finding]:
     if (processes := ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
         yield _sharing_finding([int(process.pid) for process in processes])
     if rows := ask("nvmlDeviceGetRemappedRows"):
-        text, advice = "no row remapping pending", ""
+        text = "no row remapping pending"
+        advice = ""
         if rows[2]:
-            text, advice = (
-                "a row remapping is pending",
-                "the GPU must be reset by its administrator",
-            )
+            text = "a row remapping is pending"
+            advice = "the GPU must be reset by its administrator"
         if rows[3]:
-            text, advice = "row remapping failed", "the card must be replaced"
+            text = "row remapping failed"
+            advice = "the card must be replaced"
         yield finding("memory", text, advice, is_bad=bool(advice))
 
 
 def _sharing_finding(pids: list[int]) -> Finding:
     # This process uses the GPU too; in a container the driver lists it by its process ID on the
     # host.
-    name, others = "other processes", [pid for pid in pids if pid != os.getpid()]
+    name = "other processes"
+    others = [pid for pid in pids if pid != os.getpid()]
     if not others:
         return finding(name, "none seen")
     may_be_own = len(others) == len(pids)
@@ -413,22 +424,25 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     from bench.harness.measure.measure_row import release
     from bench.harness.measure.rows import Settings, plan
 
-    device, args, matmul = checkup.device, checkup.args, checkup.families["matmul"][0]
+    device = checkup.device
+    args = checkup.args
+    matmul = checkup.families["matmul"][0]
     settings = Settings(cache="warm", seed=args.seed)
     cases = make_cases(
         matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])]
     )
     rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
     policy = ComparePolicy(DEFAULT_MARGIN, budget_s=args.budget, rounds=MAX_ROUNDS, seed=args.seed)
-    how = (
+    baseline, candidate = interleave_safely(
+        rows,
         device,
         None,
         policy,
         Budget(device, settings),
-        worker.OWN_TIMEOUT_S,
-        checkup.progress.note,
+        timeout_s=worker.OWN_TIMEOUT_S,
+        note=checkup.progress.note,
+        in_worker=not release(device),
     )
-    baseline, candidate = interleave_safely(rows, *how, in_worker=not release(device))
     if baseline.status != "ok" or candidate.status != "ok":
         raise RuntimeError(f"{baseline.status}: {baseline.reason or candidate.reason}")
     return baseline, candidate
@@ -459,23 +473,25 @@ def rows_of(
     from bench.harness.measure.measure_row import measure_row, release
     from bench.harness.measure.rows import Settings, plan
 
-    device, settings = checkup.device, Settings(cache="cold" if is_large else "warm")
+    device = checkup.device
+    settings = Settings(cache="cold" if is_large else "warm")
     limits = replace(LIMITS[device.type], cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
     providers = default_providers(family, device, case.dtype)
     for row in plan([(op, case)], list(providers), device, settings, providers, family):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
-        how = row, device, checkup.ceilings, limits
-        record = (
-            measure_row(*how)
-            if release(device)
-            else measure_isolated(*how, timeout_s=worker.OWN_TIMEOUT_S)
-        )
+        if release(device):
+            record = measure_row(row, device, checkup.ceilings, limits)
+        else:
+            record = measure_isolated(
+                row, device, checkup.ceilings, limits, timeout_s=worker.OWN_TIMEOUT_S
+            )
         checkup.records.append(record)
         yield row_finding(record, checkup.ceilings, is_large)
 
 
 def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
-    name, median_s = f"{record.op} {record.dtype} {record.case}, {record.provider}", record.median_s
+    name = f"{record.op} {record.dtype} {record.case}, {record.provider}"
+    median_s = record.median_s
     if record.status in ("failed", "invalid"):
         return Finding(
             name, BAD, f"{record.status}: {record.reason}", "its result or time cannot be used"
@@ -501,21 +517,24 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
 def judged(name: str, ceilings: Machine, quantity: str, ceiling: str, value: float) -> Finding:
     from roofline.machine import QUANTITIES
 
-    unit, known = QUANTITIES[quantity], expected_of(ceilings, quantity, ceiling)
-    text, status, advice = value_text(value, unit), OK, ""
+    unit = QUANTITIES[quantity]
+    known = expected_of(ceilings, quantity, ceiling)
+    text = value_text(value, unit)
+    status = OK
+    advice = ""
     if known is None:
         return Finding(name, status, text, advice, value, unit)
     expected, kind, source = known
     fraction = expected / value if unit == "s" else value / expected
     if kind == "datasheet" and fraction > 1:
-        status, advice = BAD, "faster than the datasheet: the time or the GPU table is wrong"
+        status = BAD
+        advice = "faster than the datasheet: the time or the GPU table is wrong"
     elif fraction < BAD_FRACTION:
-        status, advice = (
-            BAD,
-            "less than half: check clocks, power limit and other processes before measuring",
-        )
+        status = BAD
+        advice = "less than half: check clocks, power limit and other processes before measuring"
     elif fraction < MIN_FRACTION[kind]:
-        status, advice = NOTE, "lower than expected: check the clock and the power limit"
+        status = NOTE
+        advice = "lower than expected: check the clock and the power limit"
     text += (
         f", {format_percent(100 * fraction)} of the {value_text(expected, unit)} expected ({kind})"
     )

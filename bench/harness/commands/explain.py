@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from bench.harness.cli.arguments import UsageError
@@ -58,9 +59,10 @@ def answer(text: str) -> list[str]:
     glossary if no text.
     """
     if not text:
-        return [line for kind, words in KINDS.items() for line in ("", f"{kind}:", *listed(words))][
-            1:
-        ]
+        lines: list[str] = []
+        for kind, words in KINDS.items():
+            lines += ["", f"{kind}:", *listed(words)]
+        return lines[1:]
     text = ALIASES.get(text.lower(), text)
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
@@ -76,21 +78,16 @@ def answer(text: str) -> list[str]:
         if (name := known_as(text.removesuffix("-bound"), words)) in words:
             matches.append(words[name])
     if not matches:
-        known = [word for words in KINDS.values() for word in words]
+        known = list(chain.from_iterable(KINDS.values()))
         raise UsageError(
             f"unknown term '{text}'; "
             f"{did_you_mean(text, known) or '`python -m bench explain` lists all'}"
         )
-    parts = [
-        part
-        for word in matches
-        for part in (
-            (f"{word.kind}: ", word.meaning),
-            ("what to do: ", word.advice),
-            ("read on: ", word.source),
-        )
-    ]
-    return [f"{title}{text}" for title, text in parts if text]
+    lines = []
+    for word in matches:
+        texts = {word.kind: word.meaning, "what to do": word.advice, "read on": word.source}
+        lines += [f"{title}: {text}" for title, text in texts.items() if text]
+    return lines
 
 
 def listed(words: Mapping[str, Word]) -> list[str]:

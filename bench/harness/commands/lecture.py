@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import EXIT_CODES, UsageError, add, number, path
@@ -160,7 +161,7 @@ def _row(
         "source": claim["formula"],
         "measured": value_of(figure, measurements) if figure else None,
         "unit": claim["unit"],
-        "flags": list(dict.fromkeys(flag for row in named for flag in row.flags)),
+        "flags": list(dict.fromkeys(chain.from_iterable(row.flags for row in named))),
         "command": "; ".join(commands),
         "remark": claim["remark"],
     }
@@ -168,7 +169,9 @@ def _row(
 
 def figure_text(row: Mapping[str, Any]) -> str:
     """Return the figure of a row with its unit, and `*` if a measurement is flagged."""
-    value, unit, mark = row["measured"], row["unit"], " *" if row["flags"] else ""
+    value = row["measured"]
+    unit = row["unit"]
+    mark = " *" if row["flags"] else ""
     if value is None:
         return "-"
     if isinstance(value, bool | str):
@@ -223,6 +226,6 @@ def _print_sections(
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     measured = sum(row["measured"] is not None for row in rows)
-    flags = ", ".join(dict.fromkeys(flag for row in rows for flag in row["flags"]))
+    flags = ", ".join(dict.fromkeys(chain.from_iterable(row["flags"] for row in rows)))
     marked = f"; *: a measurement is flagged {flags}" if flags else ""
     return f"{len(rows)} statements: {verdict_counts(rows)}; {measured} measured here{marked}."

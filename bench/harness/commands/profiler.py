@@ -30,8 +30,21 @@ BY = ("op", "module", "phase", "shape", "kernel")
 DEFAULT_SHAPE = "4x128"
 
 OF_A_MODEL = (
-    *("target", "model", "layers", "shape", "dtype", "backward", "train", "on", "compile"),
-    *("signature", "trace", "device", "budget", "seed", "timeout"),
+    "target",
+    "model",
+    "layers",
+    "shape",
+    "dtype",
+    "backward",
+    "train",
+    "on",
+    "compile",
+    "signature",
+    "trace",
+    "device",
+    "budget",
+    "seed",
+    "timeout",
 )
 """Arguments that need a model to run; `--from` rejects them."""
 
@@ -59,7 +72,8 @@ exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no 
 
 def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
-    what, advanced = parser.group("what to measure"), parser.group(ADVANCED)
+    what = parser.group("what to measure")
+    advanced = parser.group(ADVANCED)
     what.add_argument(
         "target",
         metavar="FILE:FUNCTION",
@@ -216,7 +230,9 @@ def projection_of(args: argparse.Namespace, machines: Sequence[Machine]) -> Proj
 
 
 def mode_of(args: argparse.Namespace) -> str:
-    return "train" if args.train else "backward" if args.backward else "forward"
+    if args.train:
+        return "train"
+    return "backward" if args.backward else "forward"
 
 
 def check(args: argparse.Namespace) -> None:
@@ -230,9 +246,10 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("--layers requires --model; your own function builds its model")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {args.trace}: no such directory")
-    for option in ("compile", "trace", "by", "plot", "output") if args.on else ():
-        if getattr(args, option):
-            raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
+    if args.on:
+        for option in ("compile", "trace", "by", "plot", "output"):
+            if getattr(args, option):
+                raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
     args.shape = parse_batch_shape(args.shape or DEFAULT_SHAPE)
     if args.model is not None:
         try:

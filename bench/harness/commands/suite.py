@@ -70,12 +70,13 @@ def run(
     from bench.harness.providers import registry
     from bench.harness.run import Run
 
-    dtypes = sorted({dtype for ops in families.values() for op in ops for dtype in op.dtypes})
-    providers = sorted({name for family in families for name in registry.provider_names(family)})
-    chosen_dtypes, named = (
-        chosen("dtype", args.dtype, dtypes, ["bf16"]),
-        chosen("provider", args.provider, providers, ()),
-    )
+    dtypes: set[str] = set()
+    providers: set[str] = set()
+    for family, ops in families.items():
+        dtypes.update(*(op.dtypes for op in ops))
+        providers.update(registry.provider_names(family))
+    chosen_dtypes = chosen("dtype", args.dtype, sorted(dtypes), ["bf16"])
+    named = chosen("provider", args.provider, sorted(providers), ())
     main.check_places(args)
     under_test = main.device_of(args)
     settings = planning.Settings(

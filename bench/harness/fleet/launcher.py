@@ -111,11 +111,9 @@ def open_store(rank: Rank, timeout_s: float) -> Store | None:
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-    host, port, world_size = (
-        os.environ.get("MASTER_ADDR"),
-        os.environ.get("MASTER_PORT", ""),
-        rank.world_size,
-    )
+    host = os.environ.get("MASTER_ADDR")
+    port = os.environ.get("MASTER_PORT", "")
+    world_size = rank.world_size
     if not host or not port.isdecimal() or world_size is None or world_size == 1:
         return None
     is_master = rank.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -154,7 +152,8 @@ class Peers:
     """
 
     def __init__(self, rank: Rank, store: Store | None) -> None:
-        self.rank, self.store = rank, store
+        self.rank = rank
+        self.store = store
 
     def _try(self, use: Callable[[Any], Any]) -> Any:
         """Return the result of an operation on the store; None if there is no store (any more)."""

@@ -29,14 +29,13 @@ from bench.harness.worker import WorkerError
 from results.record import Environment, Record
 
 PHASES = ("solo", "together")
-OPS, CPU_OPS = (
-    ("launch", "copy", "matmul", "fma", "h2d", "d2h"),
-    ("launch", "copy", "matmul", "h2d", "d2h"),
-)
+OPS = ("launch", "copy", "matmul", "fma", "h2d", "d2h")
+CPU_OPS = ("launch", "copy", "matmul", "h2d", "d2h")
 LONG_OPS = ("copy", "matmul")
 """Operations that heat a device, so they run longer in the phase in which all devices work."""
 
-GPU_EXTENT, CPU_EXTENT = 8192, 512
+GPU_EXTENT = 8192
+CPU_EXTENT = 512
 """m, n and k of the matmul. Source: on a GPU that of gpu-burn and gpu-fryer; on a CPU see
 `peaks.CPU_EXTENTS`.
 """
@@ -76,11 +75,13 @@ def items_of(phase: str, is_gpu: bool, dtypes: Sequence[str] | None, is_quick: b
     """Return the rows of a phase; `dtypes` are those of the matmul."""
     short_s, long_s = (1.0, 5.0) if is_quick else (3.0, 20.0)
     matmuls = dtypes or ["bf16" if is_gpu else "fp32"]
-    return [
-        Item(phase, op, dtype, long_s if phase == "together" and op in LONG_OPS else short_s)
-        for op in (OPS if is_gpu else CPU_OPS)
-        for dtype in (matmuls if op == "matmul" else ["fp32"])
-    ]
+    ops = OPS if is_gpu else CPU_OPS
+    items = []
+    for op in ops:
+        seconds = long_s if phase == "together" and op in LONG_OPS else short_s
+        op_dtypes = matmuls if op == "matmul" else ["fp32"]
+        items += [Item(phase, op, dtype, seconds) for dtype in op_dtypes]
+    return items
 
 
 class SameSetup(Setup):
@@ -184,14 +185,16 @@ def measure_matmul(item: Item, device: Device) -> Record:
 def measure_link(item: Item, device: Device) -> Record:
     from bench.harness.transfer import measure_copy
 
-    kinds = ("pinned", "non-blocking") if device.is_gpu else ("pageable", "blocking")
-    blank: Record = module_of("transfer").copy_record(item.op, device, LINK_BYTES, *kinds)
+    memory = "pinned" if device.is_gpu else "pageable"
+    transfer = "non-blocking" if device.is_gpu else "blocking"
+    blank: Record = module_of("transfer").copy_record(item.op, device, LINK_BYTES, memory, transfer)
     if blank.reason:
         return blank
     run = Run(
         argparse.Namespace(quiet=True, gpu=None, seed=0), "bench.fleet", "fleet", device, {}, ()
     )
-    run.deadline, before = time.perf_counter() + item.seconds, gpu_state.link_state(device.uuid)
+    run.deadline = time.perf_counter() + item.seconds
+    before = gpu_state.link_state(device.uuid)
     record = measure_copy(blank, run, 1)
     link = gpu_state.link_state(device.uuid)  # right after a copy, because an idle link slows down
     if None not in (link["pcie_replays"], before["pcie_replays"]):

@@ -53,14 +53,20 @@ class Member:
 
     def __init__(self, args: argparse.Namespace, argv: Sequence[str] | None) -> None:
         chosen("dtype", args.dtype, module_of("matmul").OPS[0].dtypes, ())
-        self.args, self.argv, self.rank = args, sys.argv[1:] if argv is None else argv, rank_here()
+        self.args = args
+        self.argv = sys.argv[1:] if argv is None else argv
+        self.rank = rank_here()
         self.began_s = time.monotonic()
         self.deadline: float = self.began_s + args.deadline
-        self.start_by, self.is_alone = self.began_s + SOLO_SHARE * args.deadline, False
+        self.start_by = self.began_s + SOLO_SHARE * args.deadline
+        self.is_alone = False
         worker.start_server()
         self.peers = Peers(self.rank, open_store(self.rank, CONNECT_S))
-        self.problem, self.device, self.rows = "", "unknown", dict[str, list[str]]()
-        self.steps, self.answers = dict[int, tuple[str, str]](), dict[int, dict[str, Any]]()
+        self.problem = ""
+        self.device = "unknown"
+        self.rows = dict[str, list[str]]()
+        self.steps = dict[int, tuple[str, str]]()
+        self.answers = dict[int, dict[str, Any]]()
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -88,7 +94,8 @@ class Member:
 
     def finish_soon(self) -> None:
         """Measure what there is still time for, without waiting for a common start."""
-        self.deadline, self.is_alone = min(self.deadline, time.monotonic() + GRACE_S), True
+        self.deadline = min(self.deadline, time.monotonic() + GRACE_S)
+        self.is_alone = True
 
     def has_time(self, until: float = math.inf) -> bool:
         self.follow()
@@ -122,11 +129,10 @@ class Member:
     def show(self) -> None:
         """Print the rows of all ranks, and name those without an answer."""
         answers = [self.answers[rank] for rank in sorted(self.answers)]
-        lines = [
-            {**answer, "phase": phase, "rows": ", ".join(texts)}
-            for answer in answers
-            for phase, texts in answer["rows"].items()
-        ]
+        lines = []
+        for answer in answers:
+            for phase, texts in answer["rows"].items():
+                lines.append({**answer, "phase": phase, "rows": ", ".join(texts)})
         titles = ("rank", "node", "device", "phase", "rows")
         columns = [Column(title, [str(line[title]) for line in lines]) for title in titles]
         print_out(drawn(lambda console: print_grid(console, columns)))
@@ -167,8 +173,10 @@ class Member:
         try:
             self.step("starting")
             device, _ = worker.call(measure.detected, self.rank, timeout_s=HANG_S)
-            what = self.rank, device, settings, self.argv
-            return device, worker.call(measure.described, *what, timeout_s=HANG_S)[0], ""
+            environment, _ = worker.call(
+                measure.described, self.rank, device, settings, self.argv, timeout_s=HANG_S
+            )
+            return device, environment, ""
         except worker.WorkerError as error:
             self.step(f"cannot use its device: {brief(error)}")
             environment = stamp(

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -53,8 +54,13 @@ def commands_of(figure: Figure, sizes: Mapping[str, Any]) -> list[str]:
     """Return the commands that give a figure: those of its rows, or its code."""
     if names := rows_of(figure):
         return [f"python -m bench.{ROWS[name].format(**sizes)}" for name in ROWS if name in names]
-    source = inspect.getsource(figure).partition("lambda: ")[2].strip(",\n")
-    code = " ".join(re.sub(r"(?<=[(\[])\s+|,?\s+(?=[)\]])", "", source).split())
+    from bench.harness.lecture.figures import CODE
+
+    if figure in CODE:
+        code = CODE[figure]
+    else:
+        source = inspect.getsource(figure).partition("lambda: ")[2].strip(",\n")
+        code = " ".join(re.sub(r"(?<=[(\[])\s+|,?\s+(?=[)\]])", "", source).split())
     imports = [text for name, text in IMPORTS.items() if name in figure.__code__.co_names]
     return [f"python -c {shlex.quote('; '.join([*imports, f'print({code})']))}"]
 
@@ -68,7 +74,7 @@ class Measurements:
         self.settings = planning.Settings(budget_s=args.budget, seed=args.seed)
         kind = "gpu" if device.is_gpu else "cpu"
         self.sizes = SIZES[kind] | (QUICK[kind] if args.quick else {})
-        named = {name for figure in figures for name in rows_of(figure)}
+        named = set(chain.from_iterable(map(rows_of, figures)))
         for name in [
             name for name in ROWS if name in named and not (args.quick and name in LEFT_OUT)
         ]:

@@ -80,7 +80,8 @@ def uris(draw: Callable[[str], Figure]) -> dict[str, str]:
     found = {}
     for theme in THEMES:
         try:
-            figure, content = draw(theme), io.BytesIO()
+            figure = draw(theme)
+            content = io.BytesIO()
         except NoCeilingError:
             return {}
         with own_style(theme):
@@ -119,7 +120,8 @@ def memory_parts(records: Sequence[Record], theme: str) -> Figure:
     )
     if step is None:
         raise NoCeilingError("no training step was measured")
-    estimated, measured = step.memory_bytes["estimated"], step.memory_bytes["measured"]
+    estimated = step.memory_bytes["estimated"]
+    measured = step.memory_bytes["measured"]
     sizes = {
         name.replace("_", " "): measured.get(name) or estimated.get(name) or 0
         for name in COMPONENTS

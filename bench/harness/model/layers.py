@@ -36,17 +36,22 @@ ROTARY_BASE = 10_000.0
 """Source: Su et al., RoFormer (2021), section 3.2.2."""
 
 LAYER = (
-    *(
-        "attention_norm",
-        "attention_norm_bias",
-        "qkv",
-        "qkv_bias",
-        "query_norm",
-        "key_norm",
-        "output",
-        "output_bias",
-    ),
-    *("mlp_norm", "mlp_norm_bias", "up", "up_bias", "down", "down_bias", "keys", "values"),
+    "attention_norm",
+    "attention_norm_bias",
+    "qkv",
+    "qkv_bias",
+    "query_norm",
+    "key_norm",
+    "output",
+    "output_bias",
+    "mlp_norm",
+    "mlp_norm_bias",
+    "up",
+    "up_bias",
+    "down",
+    "down_bias",
+    "keys",
+    "values",
 )
 """Names of the inputs of a decoded layer, in order. A matrix is stored (outputs, inputs), as in
 torch.nn.Linear; an empty tensor leaves out a bias or the norms of queries and keys."""
@@ -149,8 +154,10 @@ def _by_parts(q: Tensor, keys: Tensor, weigh: Callable[[Tensor], Tensor], values
     """
     import torch
 
-    length, earlier = q.shape[2], keys.shape[2] - q.shape[2]
-    grouped, size = q.unflatten(1, (keys.shape[1], -1)), max(128, -(-length // 64))
+    length = q.shape[2]
+    earlier = keys.shape[2] - q.shape[2]
+    grouped = q.unflatten(1, (keys.shape[1], -1))
+    size = max(128, -(-length // 64))
     parts = []
     for start in range(0, length, size):
         end = min(start + size, length)
@@ -175,11 +182,9 @@ def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         and q.dtype == torch.float32
         and not torch.is_autocast_enabled("cuda")
     ):
-        keys, values, group = (
-            keys.repeat_interleave(group, 1),
-            values.repeat_interleave(group, 1),
-            1,
-        )
+        keys = keys.repeat_interleave(group, 1)
+        values = values.repeat_interleave(group, 1)
+        group = 1
     attend = torch.nn.functional.scaled_dot_product_attention
     return attend(q, keys, values, is_causal=True, enable_gqa=group > 1)
 
@@ -212,11 +217,10 @@ def decode_layer(x: Tensor, table: Tensor, tensors: Sequence[Tensor]) -> list[Te
     )
     q, key, value = projected.unflatten(-1, (-1, d)).split((heads, kv_heads, kv_heads), 1)
     if w["query_norm"].numel():
-        q, key = (
-            normalized(q, w["query_norm"], x.new_empty(0)),
-            normalized(key, w["key_norm"], x.new_empty(0)),
-        )
-    q, key = rotated(q, table), rotated(key, table)
+        q = normalized(q, w["query_norm"], x.new_empty(0))
+        key = normalized(key, w["key_norm"], x.new_empty(0))
+    q = rotated(q, table)
+    key = rotated(key, table)
     attended = cached_attention(q, w["keys"], w["values"], key, value).flatten(1)
     x = x + linear(attended, w["output"], w["output_bias"])
     up = linear(normalized(x, w["mlp_norm"], w["mlp_norm_bias"]), w["up"], w["up_bias"])
@@ -249,7 +253,8 @@ def decode_step(
     """Return logits, and the new key and value of each layer (b, V + 2 L k d)."""
     import torch
 
-    x, new = x + positions if positions.numel() else x, []
+    x = x + positions if positions.numel() else x
+    new = []
     for start in range(0, len(layers), len(LAYER)):
         x, *added = decode_layer(x, rotation, layers[start : start + len(LAYER)])
         new += added

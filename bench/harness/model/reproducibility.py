@@ -74,7 +74,8 @@ def checkpoint_report(step: Any, directory: Path) -> tuple[str | None, dict[str,
 
 
 def contents(step: Any) -> dict[str, Any]:
-    model, optimizer = step.model.state_dict(), step.optimizer.state_dict()
+    model = step.model.state_dict()
+    optimizer = step.optimizer.state_dict()
     return {"model": model, "optimizer": optimizer, "rng_state": torch.get_rng_state()}
 
 

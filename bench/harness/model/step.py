@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,7 +61,8 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 """Class of `torch.optim` and its arguments. Fused if torch has a kernel for it: one pass over the
 state. Otherwise tensor by tensor, because all at once would need a copy of the state."""
 
-ROUNDINGS_A_LAYER, ROUNDINGS_ELSEWHERE = 24, 12
+ROUNDINGS_A_LAYER = 24
+ROUNDINGS_ELSEWHERE = 12
 """Results that are rounded one after the other on the longest way of a value through a layer,
 forward and backward, and through embedding, head and loss."""
 
@@ -118,7 +119,8 @@ class TrainingStep:
     def __init__(
         self, plan: StepPlan, device: Device, seed: int, is_compiled: bool = False
     ) -> None:
-        self.plan, self.device = plan, device
+        self.plan = plan
+        self.device = device
         self.clock = PhaseClock(device.is_gpu)
         torch.manual_seed(seed)
         with torch.device(device.torch_name):
@@ -169,8 +171,9 @@ class TrainingStep:
         return loss / self.plan.micro_batches if self.plan.micro_batches > 1 else loss
 
     def state_tensors(self) -> dict[str, list[Tensor]]:
-        parameters, rotation = list(self.model.parameters()), self.model.rotation
-        states = [value for state in self.optimizer.state.values() for value in state.values()]
+        parameters = list(self.model.parameters())
+        rotation = self.model.rotation
+        states = chain.from_iterable(state.values() for state in self.optimizer.state.values())
         return {
             "parameters": [*parameters],
             "gradients": [parameter.grad for parameter in parameters if parameter.grad is not None],
@@ -194,7 +197,8 @@ def _measured_step(
     if problem:
         return replace(blank, status="invalid", reason=problem, verified={"before": before})
     step()  # makes the optimizer's state
-    memory, counted = memory_report(step), counted_flops(plan)
+    memory = memory_report(step)
+    counted = counted_flops(plan)
     record = timed_record(step, blank, run, rows)
     problem, after, _ = check_step(step)
     verified = {"before": before, "after": after}
@@ -223,15 +227,18 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     """Return the record of whole steps: on a GPU queued for `device_s`, then waited for, as in
     training.
     """
-    device, left_s = run.device, run.share_s(rows)
+    device = run.device
+    left_s = run.share_s(rows)
     if device.is_gpu and left_s is not None:
         left_s /= 2
     samples = take_samples(
         [step], "warm", device, LIMITS[device.type], blank.flops, left_s, is_capturable=False
     )
-    limited, device_s = None, None
+    limited = None
+    device_s = None
     if device.is_gpu:
-        limited, device_s = launch_limited(samples), samples.median_s
+        limited = launch_limited(samples)
+        device_s = samples.median_s
 
         def waited() -> None:
             step()
@@ -264,7 +271,8 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
     passes.
     """
     step.model.start()  # a model that knows its tokens has gradients that nearly cancel
-    start, loss = time.perf_counter(), 0.0
+    start = time.perf_counter()
+    loss = 0.0
     for ids, targets in step.micro_batches():
         part = step.loss(ids, targets)
         part.backward()
@@ -272,7 +280,8 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
     own_s = time.perf_counter() - start
     worst, error, elements = _largest_error(step)
     step.optimizer.zero_grad(set_to_none=False)
-    guess, bound = math.log(step.plan.config.vocabulary), gradient_bound(step.plan)
+    guess = math.log(step.plan.config.vocabulary)
+    bound = gradient_bound(step.plan)
     reason = None
     if not abs(loss - guess) <= LOSS_MARGIN:  # also if it is NaN
         reason = f"the loss starts at {loss:.4g}, not within {LOSS_MARGIN:g} of ln V = {guess:.4g}"
@@ -325,7 +334,8 @@ def _largest_error(step: TrainingStep) -> tuple[str, float, int]:
     Some gradients are zero except for rounding, as the one of a key's bias: their error is relative
     to the usual size.
     """
-    expected, errors = _plain_gradients(step), {}
+    expected = _plain_gradients(step)
+    errors = {}
     norms = {name: float(gradient.double().norm()) for name, gradient in expected.items()}
     elements = sum(gradient.numel() for gradient in expected.values())
     usual = math.hypot(*norms.values()) / math.sqrt(elements)
@@ -365,7 +375,9 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
     each phase above what stays (`phases`). What is not measured is None. A GPU's allocator rounds
     each tensor up to 512 bytes; `allocator_peak` has the workspaces of libraries in it, too.
     """
-    device, state, memory = step.device, step.state_tensors(), step_memory(step.plan)
+    device = step.device
+    state = step.state_tensors()
+    memory = step_memory(step.plan)
     estimated = memory.sizes()
     measured: dict[str, Any] = dict.fromkeys((*estimated, "phase", "allocator_peak"))
     for name, tensors in state.items():
@@ -398,12 +410,10 @@ def _peaks_on_gpu(step: TrainingStep, before: int) -> dict[str, int]:
     """Return the most bytes that each phase of a step holds above those that the step starts
     with.
     """
-    peaks, phases, enter, device = (
-        dict.fromkeys(PHASES, 0),
-        [""],
-        step.clock.enter,
-        step.device.torch_name,
-    )
+    peaks = dict.fromkeys(PHASES, 0)
+    phases = [""]
+    enter = step.clock.enter
+    device = step.device.torch_name
 
     def watch(phase: str) -> None:
         if last := phases[-1]:
@@ -428,7 +438,9 @@ def _peaks_on_cpu(step: TrainingStep) -> dict[str, int]:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
     assert profiled.profiler is not None
-    now, phase, peaks = 0, PHASES[0], dict.fromkeys(PHASES, 0)
+    now = 0
+    phase = PHASES[0]
+    peaks = dict.fromkeys(PHASES, 0)
     for event in sorted(
         profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()
     ):

@@ -43,7 +43,8 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        queries = config.heads * config.head_dim
+        keys = config.kv_heads * config.head_dim
         self.head_dim = config.head_dim
         self.query = nn.Linear(config.width, queries, bias=config.has_qkv_bias)
         self.key = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
@@ -63,7 +64,8 @@ class Attention(nn.Module):
         key = self.key_norm(self.key(x).view(shape)).transpose(1, 2)
         value = self.value(x).view(shape).transpose(1, 2)
         if rotation is not None:
-            query, key = rotated(query, rotation), rotated(key, rotation)
+            query = rotated(query, rotation)
+            key = rotated(key, rotation)
         attended = causal_attention(query, key, value)
         result: Tensor = self.output(attended.transpose(1, 2).reshape(*x.shape[:2], -1))
         return result
@@ -74,7 +76,9 @@ class Mlp(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        h, f, bias = config.width, config.mlp_width, config.has_mlp_bias
+        h = config.width
+        f = config.mlp_width
+        bias = config.has_mlp_bias
         self.gate = nn.Linear(h, f, bias=bias) if config.is_gated else None
         self.up = nn.Linear(h, f, bias=bias)
         self.down = nn.Linear(f, h, bias=bias)
@@ -100,8 +104,10 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm, self.attention = _norm(config), Attention(config)
-        self.mlp_norm, self.mlp = _norm(config), Mlp(config)
+        self.attention_norm = _norm(config)
+        self.attention = Attention(config)
+        self.mlp_norm = _norm(config)
+        self.mlp = Mlp(config)
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotation)
@@ -146,7 +152,8 @@ class Transformer(nn.Module):
         if config.is_tied:
             self.head.product.weight = self.embedding.weight
         self.group = checkpoint_group(checkpointing, config.layers)
-        self.head_dim, self.width = config.head_dim, config.width
+        self.head_dim = config.head_dim
+        self.width = config.width
         self.rotation: Tensor | None = None
         """Cosines and sines (2, s, d), made by `rotate_for`; the same for all layers and not a
         parameter.
@@ -177,7 +184,8 @@ class Transformer(nn.Module):
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + self.positions.weight[: ids.shape[1]]
-        blocks, size = list(self.blocks), self.group or len(self.blocks)
+        blocks = list(self.blocks)
+        size = self.group or len(self.blocks)
         # A smaller group is the first: memory is largest in the last group, while the inputs of all
         # are still kept.
         for end in range(len(blocks) % size or size, len(blocks) + 1, size):

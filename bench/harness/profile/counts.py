@@ -148,7 +148,9 @@ COUNTED = (
 for each addition, multiplication, division, comparison or transcendental function of the
 formula."""
 
-FLOPS_PER_ELEMENT = {name: flops for flops, names in COUNTED for name in names.split()}
+FLOPS_PER_ELEMENT: dict[str, int] = {}
+for _count, _ops in COUNTED:
+    FLOPS_PER_ELEMENT |= dict.fromkeys(_ops.split(), _count)
 
 
 class Moved(NamedTuple):
@@ -198,10 +200,8 @@ def count(
         return Operation(name, flags=(UNMODELLED,)), ([], [])
     call = Call(func, args, kwargs, result)
     given = list(call.values.values())
-    shapes, dtypes = (
-        shapes_text(given) or shapes_text([result]),
-        dtypes_of([*tensors_in(given)] or tensors_in(result)),
-    )
+    shapes = shapes_text(given) or shapes_text([result])
+    dtypes = dtypes_of([*tensors_in(given)] or tensors_in(result))
     traffic = call.traffic()
     read, written = (sum(moved.bytes for moved in side) for side in traffic)
     flops, products, is_known = call.flops()
@@ -213,8 +213,11 @@ def count(
                 f"a rule of declare_work must return a roofline.work.Work, got "
                 f"{type(work).__name__}"
             )
-        flops, products, is_known = work.flops, work.flops * is_product, True
-        read, written = work.bytes_read, work.bytes_written
+        flops = work.flops
+        products = work.flops * is_product
+        is_known = True
+        read = work.bytes_read
+        written = work.bytes_written
     flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
     operation = Operation(name, shapes, dtypes, "", "", flops, products, read, written, flags)
     operation.is_fusable = call.is_fusable
@@ -225,7 +228,10 @@ class Call:
     """A call of a torch operation, with the tensors that it reads, updates in place and creates."""
 
     def __init__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        self.func, self.args, self.kwargs, self.result = func, args, kwargs, result
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.result = result
         self.namespace, _, name = name_of(func).partition(".")
         self.base = base_name(name)
         schema = func._schema.arguments
@@ -289,7 +295,8 @@ class Call:
 
         if self.is_free:
             return 0, 0, True
-        is_aten, packet = self.namespace == "aten", self.func._overloadpacket
+        is_aten = self.namespace == "aten"
+        packet = self.func._overloadpacket
         products = None
         if is_aten and "scaled_dot_product" in self.base:
             products = attention_flops(self.values) * (2 if self.base.endswith("backward") else 1)
@@ -324,7 +331,8 @@ class Call:
         table: Any = self.values.get("weight" if base == "embedding" else "self")
         others = distinct(other for other in self.read if other is not table)
         if base in TAKES:
-            target, results = self.values.get("target"), [*self.updated, *self.created]
+            target = self.values.get("target")
+            results = [*self.updated, *self.created]
             taken = results[0] if target is None else target
             return [_part(table, taken.numel()), *others], written
         if base in PUTS and not self.created:
@@ -404,7 +412,8 @@ def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
         extents = sorted((stride, size) for stride, size in strides if stride and size > 1)
         span = 1 + sum((size - 1) * stride for stride, size in extents)
         elements = min(math.prod(size for _, size in extents), span) if tensor.numel() else 0
-        storage, width = tensor.untyped_storage(), tensor.element_size()
+        storage = tensor.untyped_storage()
+        width = tensor.element_size()
         views[storage._cdata, tensor.storage_offset(), tuple(extents), width] = Moved(
             storage, elements * width
         )
@@ -426,7 +435,8 @@ def attention_flops(values: Mapping[str, Any]) -> int:
     Source: `torch.utils.flop_counter.sdpa_flop`, with as many heads as the queries have.
     """
     batch, heads, queries, width = values["query"].shape
-    keys, out_width = values["key"].shape[2], values["value"].shape[3]
+    keys = values["key"].shape[2]
+    out_width = values["value"].shape[3]
     return int(2 * batch * heads * queries * keys * (width + out_width))
 
 
@@ -436,6 +446,7 @@ def grouped_flops(values: Mapping[str, Any]) -> int:
 
     Source: `roofline.work.grouped_matmul_work`.
     """
-    first, second = values["self"], values["mat2"]
+    first = values["self"]
+    second = values["mat2"]
     rows = first[0] if first.dim() > second.dim() else first  # groups of columns, not of rows
     return int(2 * rows.numel() * second.shape[-1])

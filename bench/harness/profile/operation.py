@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from results.record import DTYPES
 from roofline.work import dtype_named
 
-HOST_SYNC, DATA_DEPENDENT, UNMODELLED = "host-sync", "data-dependent", "unmodelled"
+HOST_SYNC = "host-sync"
+DATA_DEPENDENT = "data-dependent"
+UNMODELLED = "unmodelled"
 FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
 """Flags of an operation: the host reads its result, its shape depends on values, or there is no
 rule for its work.
@@ -27,7 +29,9 @@ rule for its work.
 NO_SHAPE = "no shape"
 """Shapes of an operation if a trace has none."""
 
-STEP, MODULE, TAG = "roofmark step", "roofmark module ", "roofmark op "
+STEP = "roofmark step"
+MODULE = "roofmark module "
+TAG = "roofmark op "
 """Names of the events of steps, modules and operations in a trace, or the beginnings of their
 names.
 """

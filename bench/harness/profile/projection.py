@@ -70,7 +70,8 @@ class Projection:
     def __init__(
         self, name: str, mode: str, breakdown: Breakdown, machines: Sequence[Machine]
     ) -> None:
-        self.name, self.mode = name, mode
+        self.name = name
+        self.mode = mode
         self.records = work_records(breakdown)
         self.fusions = fusions_of(breakdown.operations)
         self.machines = [Projected(self.records, machine) for machine in machines]
@@ -87,26 +88,32 @@ class Projection:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of plain values for each row and machine, with times in seconds."""
-        return [
-            {
-                "machine": on.machine.slug,
-                "op": record.op,
-                "shapes": record.extra["shapes"],
-                "dtype": record.dtype,
-                "module": record.extra["module"],
-                "phase": record.extra["phase"],
-                "count": record.extra["count"],
-                **{key: getattr(record, key) for key in ("flops", "bytes_read", "bytes_written")},
-                "matmul_flops": record.extra["matmul_flops"],
-                "intensity": _intensity(record),
-                "bound": on.bounds[row],
-                "least_s": on.least_s[row],
-                "share": None if on.least_s[row] is None else on.least_s[row] / (on.total_s or 1.0),  # type: ignore[operator]
-                "flags": list(record.flags),
-            }
-            for on in self.machines
-            for row, record in ((row, self.records[row]) for row in self.order)
-        ]
+        rows = []
+        for on in self.machines:
+            for row in self.order:
+                record = self.records[row]
+                least_s = on.least_s[row]
+                rows.append(
+                    {
+                        "machine": on.machine.slug,
+                        "op": record.op,
+                        "shapes": record.extra["shapes"],
+                        "dtype": record.dtype,
+                        "module": record.extra["module"],
+                        "phase": record.extra["phase"],
+                        "count": record.extra["count"],
+                        "flops": record.flops,
+                        "bytes_read": record.bytes_read,
+                        "bytes_written": record.bytes_written,
+                        "matmul_flops": record.extra["matmul_flops"],
+                        "intensity": _intensity(record),
+                        "bound": on.bounds[row],
+                        "least_s": least_s,
+                        "share": None if least_s is None else least_s / (on.total_s or 1.0),
+                        "flags": list(record.flags),
+                    }
+                )
+        return rows
 
     def document(self) -> dict[str, Any]:
         """Return what `--format json` prints."""
@@ -259,9 +266,9 @@ def attention(
     """Return the attention of tensors (..., heads, tokens, width) by the operation of one
     kernel.
     """
-    four = [x.reshape(-1, *x.shape[-3:]) for x in (query, key, value)]
+    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out: torch.Tensor = flash(*four, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    out: torch.Tensor = flash(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
     return out.reshape(*query.shape[:-1], value.shape[-1])
 
 

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 NS = 1e-9
 MAX_KERNELS = 100
 """Maximum number of reported kernels outside of counted operations, the longest first."""
-UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
+UNATTRIBUTED = "unattributed"
+HOST_GAP = "host-gap"
+OVERHEAD = "profiler-overhead"
 REMAINDERS = {
     UNATTRIBUTED: "operations and kernels outside of counted calls",
     HOST_GAP: "no operation ran: Python, autograd, waiting for the host",
@@ -43,7 +45,8 @@ REMAINDERS = {
 }
 """Parts of a step's time outside of operations."""
 
-MAX_FUSIONS, MAX_SHOWN_FUSIONS = 20, 5
+MAX_FUSIONS = 20
+MAX_SHOWN_FUSIONS = 5
 """Chains of operations that a profile saves and prints, those that save most."""
 
 FUSION_KEYS = ("module", "operations", "count", "saved_bytes")
@@ -140,15 +143,20 @@ def _rows(breakdown: Breakdown) -> list[list[Operation]]:
 
 
 def _record(row: Sequence[Operation]) -> Record:
-    first, module = row[0], pattern(row[0].module)
+    first = row[0]
+    module = pattern(row[0].module)
     names = ("flops", "bytes_read", "bytes_written", "matmul_flops")
     flops, read, written, products = (
         sum(getattr(operation, name) for operation in row) if first.is_modelled else None
         for name in names
     )
     extra = {
-        **{"count": len(row), "shapes": first.shapes, "dtypes": list(first.dtypes)},
-        **{"module": module, "phase": first.phase, "matmul_flops": products},
+        "count": len(row),
+        "shapes": first.shapes,
+        "dtypes": list(first.dtypes),
+        "module": module,
+        "phase": first.phase,
+        "matmul_flops": products,
     }
     if kernels := sorted(set().union(*(operation.kernels for operation in row))):
         extra["kernels"] = kernels
@@ -284,7 +292,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         if all(peak for _, peak in products)
         else None
     )
-    bandwidth, unique = ceilings.bandwidth_for(read, written), step["unique_bytes"]
+    bandwidth = ceilings.bandwidth_for(read, written)
+    unique = step["unique_bytes"]
     fusing = [
         each | {"saved_s": each["saved_bytes"] / bandwidth.value if bandwidth else None}
         for each in step.get("fusing", ())  # older profiles have none
@@ -381,7 +390,9 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
         values["modelled_flops"] = None
     no_shape = totals.get("no_shape", {})
     values["no_shape"] = (
-        ", ".join(f"{op} ({calls} call{'s' * (calls != 1)})" for op, calls in no_shape.items())
+        ", ".join(
+            f"{op} ({calls} call{'' if calls == 1 else 's'})" for op, calls in no_shape.items()
+        )
         or None
     )
     values["overlap_s"] = max(0.0, round(totals["profiled_s"] - totals["time_s"], 9)) or None
@@ -399,7 +410,7 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
         said.insert(1, f"Operations by phase: {', '.join(parts)}.")
     for each in totals["fusing"][:MAX_SHOWN_FUSIONS]:
         if each["saved_s"]:
-            fusion = Fusion(*(each[key] for key in FUSION_KEYS))
+            fusion = Fusion(**{key: each[key] for key in FUSION_KEYS})
             said.append(f"- {fusion}: {format_time(each['saved_s'])} of {texts['time_s']}")
     return said
 
@@ -448,7 +459,8 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
     if score["excess"]:
         yield "above-roof"
     if record.op in REMAINDERS:
-        names, times = record.extra.get("kernels") or [], record.extra.get("kernels_s") or []
+        names = record.extra.get("kernels") or []
+        times = record.extra.get("kernels_s") or []
         longest = [
             f"{name} {format_time(time_s)}" for name, time_s in zip(names, times, strict=False)
         ][:MAX_NAMES]

@@ -37,7 +37,8 @@ class ProfiledStep:
     """
 
     def __init__(self, target: Target, mode: str) -> None:
-        self.target, self.mode = target, mode
+        self.target = target
+        self.mode = mode
         self.phase = "forward"
         self.tags: Tags | None = None
         self._leaves = leaves_of(target) if mode in ("backward", "train") else []
@@ -152,7 +153,8 @@ class Tags(TorchDispatchMode):
 
     def __init__(self, step: ProfiledStep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.step, self.number = step, 0
+        self.step = step
+        self.number = 0
         self.modules: list[str] = []
         """Paths of the running modules, the innermost last."""
 
@@ -231,7 +233,8 @@ class Account(Tags):
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operation, traffic = count(func, args, kwargs, result)
-        operation.module, operation.phase = self._module(), self.step.phase
+        operation.module = self._module()
+        operation.phase = self.step.phase
         self.operations.append(operation)
         for side, moves in enumerate(traffic):
             for moved in moves:

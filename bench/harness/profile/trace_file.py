@@ -29,28 +29,25 @@ from bench.harness.timing.launched import ON_GPU, span_of
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
-    **{
-        "double": "float64",
-        "float": "float32",
-        "c10::Half": "float16",
-        "c10::BFloat16": "bfloat16",
-    },
-    **{
-        "long": "int64",
-        "long int": "int64",
-        "long long": "int64",
-        "__int64": "int64",
-        "int": "int32",
-    },
-    **{
-        "short": "int16",
-        "short int": "int16",
-        "signed char": "int8",
-        "unsigned char": "uint8",
-        "bool": "bool",
-    },
-    **{"unsigned long": "uint64", "unsigned int": "uint32", "unsigned short": "uint16"},
-    **{"c10::complex<float>": "complex64", "c10::complex<double>": "complex128"},
+    "double": "float64",
+    "float": "float32",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "long": "int64",
+    "long int": "int64",
+    "long long": "int64",
+    "__int64": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "unsigned long": "uint64",
+    "unsigned int": "uint32",
+    "unsigned short": "uint16",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
     **{
         f"c10::Float8_{kind}": f"float8_{kind}"
         for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
@@ -133,11 +130,9 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
         raise UsageError(f"has kernels of {len(numbers)} GPUs; record a trace for each")
     listed = document.get("deviceProperties", ())
     facts: Mapping[str, Any] = next((facts for facts in listed if facts["id"] in numbers), {})
-    name, memory_bytes, sm_count = (
-        facts.get("name", "unknown GPU"),
-        facts.get("totalGlobalMem"),
-        facts.get("numSms"),
-    )
+    name = facts.get("name", "unknown GPU")
+    memory_bytes = facts.get("totalGlobalMem")
+    sm_count = facts.get("numSms")
     named = gpus_named(name, memory_bytes, sm_count)
     slug = named[0].slug if len(named) == 1 else slugify(name)
     return Device(
@@ -182,7 +177,9 @@ one operation.
 
 def tagged(events: Events) -> tuple[list[Operation], list[dict[str, Any]]]:
     """Return the operations, and the events with which `bench profile` would have tagged them."""
-    calls, operations, tags = Calls(events), list[Operation](), list[dict[str, Any]]()
+    calls = Calls(events)
+    operations = list[Operation]()
+    tags = list[dict[str, Any]]()
     open_events: dict[Any, list[Around]] = {}
     on_host = [event for event in events if event["cat"] in ("cpu_op", "user_annotation")]
     for event in sorted(on_host, key=lambda event: (event["ts"], -event["dur"])):
@@ -215,7 +212,9 @@ class Calls:
     """Counts calls; those that were recorded alike are counted once."""
 
     def __init__(self, events: Events) -> None:
-        kinds = Counter(kind for event in events for kind in event["args"].get("Input type", ()))
+        kinds: Counter[str] = Counter()
+        for event in events:
+            kinds.update(event["args"].get("Input type", ()))
         floats = (
             DTYPES[kind] for kind, _ in kinds.most_common() if "float" in DTYPES.get(kind, "")
         )
@@ -228,14 +227,16 @@ class Calls:
         """Return an event as an operation with its work; None if it is not one, or is decomposed by
         torch.
         """
-        name, args = event["name"], event["args"]
+        name = event["name"]
+        args = event["args"]
         if name.startswith(PRECOMPILED):
             number = self._regions.setdefault(name, len(self._regions))
             return Operation(f"compiled.region{number}", NO_SHAPE, flags=(UNMODELLED,))
         namespace, _, op = name.partition("::")
         if event["cat"] != "cpu_op" or not (namespace.isidentifier() and op.isidentifier()):
             return None
-        kinds, dims = args.get("Input type", ()), args.get("Input Dims", ())
+        kinds = args.get("Input type", ())
+        dims = args.get("Input Dims", ())
         # Older versions of torch record neither strides nor numbers.
         strides = args.get("Input Strides") or [None] * len(dims)
         numbers = args.get("Concrete Inputs") or [""] * len(dims)
@@ -354,7 +355,8 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
 def is_decomposed(func: Any) -> bool:
     import torch
 
-    name, has_kernel = func.name(), torch._C._dispatch_has_kernel_for_dispatch_key
+    name = func.name()
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     is_whole = (
         has_kernel(name, "CPU") or name == "aten::_fused_rms_norm"
     )  # which only a GPU has a kernel for

@@ -96,7 +96,8 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
     from bench.harness.profile.step import Tags
 
     prepare_profiler()
-    is_gpu, tags = step.target.device.startswith("cuda"), Tags(step)
+    is_gpu = step.target.device.startswith("cuda")
+    tags = Tags(step)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
     with (
         profile(activities=activities, record_shapes=keep is not None) as profiler,
@@ -151,10 +152,8 @@ def host_events(document: Mapping[str, Any], operations: Sequence[Operation]) ->
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_HOST:
-            thread, correlation = (
-                (event.get("pid"), event.get("tid")),
-                event.get("args", {}).get("correlation"),
-            )
+            thread = (event.get("pid"), event.get("tid"))
+            correlation = event.get("args", {}).get("correlation")
             events.append(Event(event["name"], *span_of(event), thread, correlation))
     events.sort(key=lambda event: (event.begin, -event.end))
     open_events: dict[Any, list[Event]] = {}
@@ -174,7 +173,8 @@ def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation
         event.end = min(
             event.end, parent.end
         )  # times are rounded: an event must not outlast the one around it
-        event.owner, event.module = parent.owner, parent.module
+        event.owner = parent.owner
+        event.module = parent.module
         parent.own -= event.end - event.begin
         parent.is_tagging |= event.name == MODE
     event.own = event.end - event.begin
@@ -198,7 +198,8 @@ def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
     """Attribute the time of the recorded step whose duration is nearest to that without a
     profiler.
     """
-    events, kernels = host_events(document, breakdown.operations), kernels_of(document)
+    events = host_events(document, breakdown.operations)
+    kernels = kernels_of(document)
     expected = median(breakdown.samples_s) * 1e9
 
     def within(step: Event) -> list[Event]:
@@ -222,7 +223,8 @@ def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
 
 def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
     for event in events:
-        owner, first = event.owner, event.first
+        owner = event.owner
+        first = event.first
         if isinstance(owner, str):
             breakdown.unattributed[owner] += event.own
         elif owner is not None:
@@ -250,11 +252,13 @@ def _divide_gpu(
     owners: dict[int | None, Any] = {
         event.correlation: event.owner for event in events if event.correlation is not None
     }
-    reached, busy = step.begin, 0
+    reached = step.begin
+    busy = 0
     for kernel in kernels:
         if step.begin <= kernel.begin and kernel.end <= step.end:
             fresh = max(0, kernel.end - max(kernel.begin, reached))
-            reached, busy = max(reached, kernel.end), busy + fresh
+            reached = max(reached, kernel.end)
+            busy += fresh
             spent = kernel.end - kernel.begin if breakdown.is_trace else fresh
             owner = owners.get(kernel.correlation)
             if isinstance(owner, Operation):
