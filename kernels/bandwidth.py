@@ -211,7 +211,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
     cache hints.
     """
     operands = {"read": 1, "write": 1, "copy": 2, "triad": 3}
-    largest, hinted = Config(8, 8), Config(8, 4, policy="streaming")
+    largest = Config(8, 8)
+    hinted = Config(8, 4, policy="streaming")
     chosen = [(name, largest) for name in KERNELS] + [(name, hinted) for name in KERNELS]
     return tuple(
         replace(

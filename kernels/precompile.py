@@ -145,9 +145,8 @@ def in_processes(function: Callable[[Item], Result], items: Sequence[Item]) -> I
         BrokenProcessPool: a process was killed.
     """
     count = min(len(os.sched_getaffinity(0)), len(items))
-    start_message = report_if_slow(
-        f"compiling {len(items)} kernels in {count} process{'es' * (count > 1)}"
-    )
+    processes = f"{count} processes" if count > 1 else f"{count} process"
+    start_message = report_if_slow(f"compiling {len(items)} kernels in {processes}")
     reported_s = time.monotonic() + PROGRESS_DELAY_S - REPORT_EVERY_S
     with start_message, _pool_of(count) as pool:
         with _starting():  # processes start with the tasks

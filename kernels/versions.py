@@ -79,12 +79,13 @@ def by_version() -> list[dict[str, Any]]:
 
 def by_operation() -> list[dict[str, Any]]:
     """Return a row for each operation of each version: what JSON and CSV have."""
-    return [
-        {"family": row["family"], "op": op, "version": row["version"], "dtypes": row["dtypes"]}
-        | {"file": _file(modules(row["family"])[row["version"]]), "change": row["change"]}
-        for row in by_version()
-        for op in row["ops"]
-    ]
+    rows = []
+    for row in by_version():
+        facts = {"version": row["version"], "dtypes": row["dtypes"]}
+        facts["file"] = _file(modules(row["family"])[row["version"]])
+        facts["change"] = row["change"]
+        rows += [{"family": row["family"], "op": op} | facts for op in row["ops"]]
+    return rows
 
 
 def _file(module: str) -> str:

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -37,11 +38,11 @@ def _variants(module_name: str, arch: int) -> tuple[Variant, ...]:
 
 
 def shipped() -> list[Version]:
-    return [
-        Version(family, name, module_name)
-        for family in versions.families()
-        for name, module_name in versions.modules(family).items()
-    ]
+    found = []
+    for family in versions.families():
+        for name, module_name in versions.modules(family).items():
+            found.append(Version(family, name, module_name))
+    return found
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,11 @@ class Choice:
 
 
 def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
-    return [
-        Choice(version, arch, index)
-        for version in shipped()
-        for arch in arches
-        for index in range(len(version.variants(arch)))
-    ]
+    found = []
+    for version, arch in itertools.product(shipped(), arches):
+        count = len(version.variants(arch))
+        found += [Choice(version, arch, index) for index in range(count)]
+    return found
 
 
 def quick(every: Sequence[Choice]) -> list[Choice]:
@@ -89,9 +89,11 @@ def quick(every: Sequence[Choice]) -> list[Choice]:
             groups.setdefault((choice.kernel, choice.arch, variant.part, variant.dtype), []).append(
                 choice
             )
-    chosen = {
-        group[at] for group in groups.values() for at in ((0, -1) if group[0].arch == 90 else (0,))
-    }
+    chosen = set()
+    for group in groups.values():
+        chosen.add(group[0])
+        if group[0].arch == 90:
+            chosen.add(group[-1])
     return [choice for choice in every if choice in chosen]
 
 
@@ -116,7 +118,7 @@ def select(
         ("dtype", dtypes, lambda choice: [choice.variant.dtype]),
         ("version", wanted_versions, lambda choice: [choice.version.name]),
     ):
-        known = dict.fromkeys(name for choice in choices() for name in names_of(choice))
+        known = dict.fromkeys(itertools.chain.from_iterable(map(names_of, choices())))
         for value in values:
             if value not in known:
                 allowed = ", ".join(name for name in known if "/" not in name)
@@ -135,6 +137,8 @@ def select(
 
 
 def _names(choice: Choice) -> list[str]:
-    family, op, version = choice.version.family, choice.variant.op, choice.version.name
+    family = choice.version.family
+    op = choice.variant.op
+    version = choice.version.name
     names = [family, op, f"{family}/{op}"]
     return [*names, *(f"{name}/{version}" for name in names)]

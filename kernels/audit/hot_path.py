@@ -103,7 +103,8 @@ def _widest_path(
             options.append((own, None))
         if options:
             best[index] = max(options, key=lambda option: option[0])
-    path, at = [], start if start in best else None
+    path = []
+    at = start if start in best else None
     while at is not None:
         path.append(instructions[at])
         at = best[at][1]

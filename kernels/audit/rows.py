@@ -55,7 +55,8 @@ def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True)
         integers: Triton type of the integers that are not in `variant.types`.
         known_sizes: whether integers that Triton may specialize are multiples of 16.
     """
-    types, divisible = {}, set()
+    types = {}
+    divisible = set()
     for parameter in variant.kernel.params:
         name = parameter.name
         if name in variant.constants:

@@ -24,9 +24,23 @@ instruction.
 
 MMA = frozenset(
     (
-        *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA"),  # of a warp
-        *("HGMMA", "IGMMA", "QGMMA", "BGMMA"),  # of a warpgroup, sm_90
-        *("UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA"),  # tcgen05, sm_100
+        # of a warp
+        "HMMA",
+        "IMMA",
+        "DMMA",
+        "BMMA",
+        "QMMA",
+        "OMMA",
+        # of a warpgroup, sm_90
+        "HGMMA",
+        "IGMMA",
+        "QGMMA",
+        "BGMMA",
+        # tcgen05, sm_100
+        "UTCHMMA",
+        "UTCIMMA",
+        "UTCQMMA",
+        "UTCOMMA",
     )
 )
 LOADS = frozenset(("LDG", "LDGSTS"))

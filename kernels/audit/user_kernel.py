@@ -31,8 +31,25 @@ from kernels.audit.rows import ast_source
 from kernels.launch import TRITON_TYPES, Variant
 
 SCALARS = (
-    *("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64"),
-    *("fp8e4nv", "fp8e5", "fp8e4b15", "fp8e4b8", "fp8e5b16", "fp16", "bf16", "fp32", "fp64"),
+    "i1",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "u1",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "fp8e4nv",
+    "fp8e5",
+    "fp8e4b15",
+    "fp8e4b8",
+    "fp8e5b16",
+    "fp16",
+    "bf16",
+    "fp32",
+    "fp64",
 )
 POINTER = re.compile(r"\*(\w+)|tensordesc<(\w+)\[")
 OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if name != "tf32"}
@@ -106,7 +123,8 @@ def variant(
     """
     parameters = {parameter.name: parameter for parameter in kernel.params}
     constants = {name: constant(text, module) for name, text in _by_name(constexpr, ()).items()}
-    types, divisible = {}, set()
+    types = {}
+    divisible = set()
     for name, text in _by_name(
         signature, [name for name in parameters if name not in constants]
     ).items():

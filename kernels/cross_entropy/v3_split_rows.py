@@ -18,6 +18,7 @@ Letting the last program combine the pieces would avoid it, but needs a counter 
 zeroed.
 """
 
+import itertools
 from dataclasses import replace
 
 import torch
@@ -100,7 +101,7 @@ VARIANTS: dict[torch.dtype, tuple[Variant, Variant, Variant]] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(variant for each in VARIANTS.values() for variant in each)
+    return tuple(itertools.chain.from_iterable(VARIANTS.values()))
 
 
 def split(m: int, v: int, step: int) -> tuple[int, int]:

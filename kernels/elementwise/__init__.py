@@ -1,5 +1,6 @@
 """Argument checks, variants and launchers shared by all versions of the elementwise kernels."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,22 +36,25 @@ def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
     """Return the variants of a version by operation and dtype, each for blocks of `block_bytes` of
     an operand.
     """
-    return {
-        (op, dtype): Variant(
+    variants: Variants = {}
+    for (op, (kernel, formula, names)), dtype in itertools.product(ops.items(), DTYPES):
+        block = block_bytes // dtype.itemsize
+        constants = {"FORMULA": formula, "BLOCK": block}
+        if op != "bias-gelu":
+            constants["RANDOM"] = op == "dropout"
+        if len(names) == 1 and op not in MORE_INPUTS:
+            constants["y_ptr"] = None
+        variants[op, dtype] = Variant(
             kernel=kernel,
-            constants={"FORMULA": formula, "BLOCK": block_bytes // dtype.itemsize}
-            | ({"RANDOM": op == "dropout"} if op != "bias-gelu" else {})
-            | ({"y_ptr": None} if len(names) == 1 and op not in MORE_INPUTS else {}),
+            constants=constants,
             options={"num_warps": warps, "enable_fp_fusion": True},
             op=op,
             dtype=DTYPES[dtype],
             types={"y_ptr": "*i64"} if op == "dropout" else {},
-            elements=block_bytes // dtype.itemsize,
+            elements=block,
             bytes=(len(names) + 1) * block_bytes,  # a bias or a seed comes from the cache
         )
-        for op, (kernel, formula, names) in ops.items()
-        for dtype in DTYPES
-    }
+    return variants
 
 
 def launchers(
@@ -82,7 +86,8 @@ def _read(
     if len(inputs) != len(wanted):
         raise ValueError(f"{label}: expected the inputs {', '.join(wanted)}, got {len(inputs)}")
     operands = dict(zip(wanted, inputs, strict=True))
-    x, seed = inputs[0], operands.pop("seed", None)
+    x = inputs[0]
+    seed = operands.pop("seed", None)
     require_tensors(label, **operands, out=out)
     require_contiguous(label, **operands, out=out)
     bias = operands.pop("bias", None)

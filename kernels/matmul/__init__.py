@@ -62,7 +62,9 @@ def triton_type(dtype: str) -> str:
 
 def output_type(dtype: str) -> str:
     """Return Triton's name of the dtype of C for operands of `dtype`."""
-    return "i32" if dtype == "int8" else "bf16" if dtype.startswith("fp8") else triton_type(dtype)
+    if dtype == "int8":
+        return "i32"
+    return "bf16" if dtype.startswith("fp8") else triton_type(dtype)
 
 
 def aligned_unit(dtype: str) -> int:
@@ -95,7 +97,8 @@ def read(
                 f"with a batch"
             )
     _require_scales(label, a, scales)
-    (*batch_shape, m, k), n = a.shape, b.shape[-1]
+    *batch_shape, m, k = a.shape
+    n = b.shape[-1]
     launch.require_shape(label, "b", b, (*batch_shape, k, n))
     launch.require_shape(label, "out", out, (*batch_shape, m, n))
     if max(m, n, k) > MAX_EXTENT:
@@ -155,10 +158,11 @@ def _stored(tensor: torch.Tensor) -> str:
     """Return `n` if a matrix is row-major, `t` if it is transposed; a single row or column can be
     both, `nt`.
     """
-    (rows, columns), (down, across) = tensor.shape[-2:], tensor.stride()[-2:]
+    rows, columns = tensor.shape[-2:]
+    down, across = tensor.stride()[-2:]
     row_major = (columns <= 1 or across == 1) and (rows <= 1 or down >= columns)
     transposed = (rows <= 1 or down == 1) and (columns <= 1 or across >= rows)
-    return "n" * row_major + "t" * transposed
+    return ("n" if row_major else "") + ("t" if transposed else "")
 
 
 def _layout(label: str, a: torch.Tensor, b: torch.Tensor, fp8: bool) -> str:

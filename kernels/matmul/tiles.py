@@ -75,7 +75,8 @@ def sizes(table: Table, arch: int, dtype: str) -> Sizes:
 def choices(table: Table, arch: int) -> Iterator[tuple[str, str, str, Tile]]:
     """Yield dtype, layout, size class and tile of each kernel for an architecture."""
     for dtype in table[min(table)]:
-        for layout in ("nt",) if dtype.startswith("fp8") else LAYOUTS:
+        layouts = ("nt",) if dtype.startswith("fp8") else LAYOUTS
+        for layout in layouts:
             for size, tile in sizes(table, arch, dtype).items():
                 yield dtype, layout, size, tile
 
@@ -166,8 +167,17 @@ def launcher(
                 f"{label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are supported"
             )
         if programs:
-            shape = (operands.m, operands.n, operands.k)
             chosen = variant(operands.dtype, operands.layout, size, tile)
-            chosen.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides)
+            chosen.launch(
+                programs,
+                a,
+                b,
+                out,
+                operands.m,
+                operands.n,
+                operands.k,
+                *operands.strides,
+                *operands.batch_strides,
+            )
 
     return matmul

@@ -64,7 +64,8 @@ def tile_matmul(
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for start in range(0, k, BLOCK_K):
         terms = start + tl.arange(0, BLOCK_K).to(tl.int64)
-        down, across = terms[:, None], terms[None, :]
+        down = terms[:, None]
+        across = terms[None, :]
         a_offsets = across * a_stride + rows if A_TRANSPOSED else rows * a_stride + across
         b_offsets = cols * b_stride + down if B_TRANSPOSED else down * b_stride + cols
         a = tl.load(a_ptr + a_offsets, mask=(rows < m) & (across < k), other=0.0)
@@ -81,7 +82,9 @@ _variant = cache(partial(pointer_variant, tile_matmul))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(_variant(*choice) for choice in choices(TILES, arch))
+    return tuple(
+        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
+    )
 
 
 KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}

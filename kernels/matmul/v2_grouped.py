@@ -84,7 +84,8 @@ def grouped_matmul(
     cols = in_group // height * BLOCK_N + tl.arange(0, BLOCK_N)
     terms = tl.arange(0, BLOCK_K).to(tl.int64)
 
-    row_inside, col_inside = (rows < m)[:, None], (cols < n)[None, :]
+    row_inside = (rows < m)[:, None]
+    col_inside = (cols < n)[None, :]
     if A_TRANSPOSED:
         a_ptrs = a_ptr + batch * a_batch + rows[:, None] + terms[None, :] * a_stride
         a_step = tl.cast(a_stride, tl.int64) * BLOCK_K
@@ -122,7 +123,9 @@ _variant = cache(partial(pointer_variant, grouped_matmul))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(_variant(*choice) for choice in choices(TILES, arch))
+    return tuple(
+        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
+    )
 
 
 KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}

@@ -37,6 +37,7 @@ time. Rows of A and B that are not multiples of 16 bytes are loaded element by e
 C that are not multiples of 16 elements are stored so.
 """
 
+import itertools
 from functools import cache, partial
 
 import torch
@@ -133,26 +134,26 @@ def persistent_matmul(
     UNIT: tl.constexpr,  # known divisor of the length and stride of stored rows of A and B
 ):
     """Write every P-th tile of C, where P is the number of programs."""
-    a_stride, a_batch = in_units(a_stride, UNIT), in_units(a_batch, UNIT)
-    b_stride, b_batch = in_units(b_stride, UNIT), in_units(b_batch, UNIT)
+    a_stride = in_units(a_stride, UNIT)
+    a_batch = in_units(a_batch, UNIT)
+    b_stride = in_units(b_stride, UNIT)
+    b_batch = in_units(b_batch, UNIT)
     a_end = in_units(m if A_TRANSPOSED else k, UNIT)  # of a stored row
     b_end = in_units(k if B_TRANSPOSED else n, UNIT)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tl.cast(tiles_m, tl.int64) * tiles_n * batches
-    lanes_m, lanes_n, lanes_k = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    lanes_m = tl.arange(0, BLOCK_M)
+    lanes_n = tl.arange(0, BLOCK_N)
+    lanes_k = tl.arange(0, BLOCK_K)
     for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0)):
         batch, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
         for start in tl.range(0, k, BLOCK_K):
-            rows, cols = (
-                (tile_m * BLOCK_M + lanes_m)[:, None],
-                (tile_n * BLOCK_N + lanes_n)[None, :],
-            )
-            down, across = (
-                (start + lanes_k.to(tl.int64))[:, None],
-                (start + lanes_k.to(tl.int64))[None, :],
-            )
+            rows = (tile_m * BLOCK_M + lanes_m)[:, None]
+            cols = (tile_n * BLOCK_N + lanes_n)[None, :]
+            down = (start + lanes_k.to(tl.int64))[:, None]
+            across = (start + lanes_k.to(tl.int64))[None, :]
             # The dense axis is masked and the other one clamped, which costs no wide access.
             if A_TRANSPOSED:
                 a_ptrs = a_ptr + batch * a_batch + across * a_stride + rows
@@ -167,7 +168,8 @@ def persistent_matmul(
                 b_ptrs = b_ptr + batch * b_batch + down * b_stride + cols
                 b = tl.load(b_ptrs, mask=(lanes_k < k - start)[:, None] & (cols < b_end), other=0.0)
             acc = multiply(a, b, acc, PRECISION, BLOCK_K)
-        rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
+        rows = (tile_m * BLOCK_M + lanes_m)[:, None]
+        cols = (tile_n * BLOCK_N + lanes_n)[None, :]
         if scale_a_ptr is not None:
             acc *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)
         out_ptrs = out_ptr + batch * out_batch + rows * out_stride + cols
@@ -202,13 +204,13 @@ _variant = cache(partial(pointer_variant, persistent_matmul))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile, UNIT=unit)
-        for dtype in TILES[90]
-        for layout in (("nt",) if dtype.startswith("fp8") else LAYOUTS)
-        for unit in (aligned_unit(dtype), 1)
-        for size, tile in tiles_for(arch, dtype, unit).items()
-    )
+    found = []
+    for dtype in TILES[90]:
+        layouts = ("nt",) if dtype.startswith("fp8") else LAYOUTS
+        for layout, unit in itertools.product(layouts, (aligned_unit(dtype), 1)):
+            for size, tile in tiles_for(arch, dtype, unit).items():
+                found.append(_variant(dtype, layout, size, tile, UNIT=unit))
+    return tuple(found)
 
 
 def _programs(operands: Operands, block_m: int, block_n: int) -> int:
@@ -224,11 +226,22 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.
         raise unsupported_dtype(LABEL, operands.dtype, operands.arch, "fp8 needs sm_90 or sm_100")
     if not out.numel():
         return
-    shape = (operands.m, operands.n, operands.k, operands.batch)
     size = size_class(tiles, operands)
     variant = _variant(operands.dtype, operands.layout, size, tiles[size], UNIT=operands.unit)
     programs = _programs(operands, tiles[size].m, tiles[size].n)
-    variant.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides, *scales)
+    variant.launch(
+        programs,
+        a,
+        b,
+        out,
+        operands.m,
+        operands.n,
+        operands.k,
+        operands.batch,
+        *operands.strides,
+        *operands.batch_strides,
+        *scales,
+    )
 
 
 KERNELS = {"matmul": _matmul}

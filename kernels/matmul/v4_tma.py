@@ -100,11 +100,9 @@ def descriptor_matmul(
     for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=FLATTEN):
         batch_64, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
         # Coordinates count rows and columns, not elements, and descriptors take 32 bits.
-        batch, row, col = (
-            batch_64.to(tl.int32),
-            (tile_m * BLOCK_M).to(tl.int32),
-            (tile_n * BLOCK_N).to(tl.int32),
-        )
+        batch = batch_64.to(tl.int32)
+        row = (tile_m * BLOCK_M).to(tl.int32)
+        col = (tile_n * BLOCK_N).to(tl.int32)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
         for start in range(0, k, BLOCK_K):
             if A_TRANSPOSED:
@@ -151,8 +149,10 @@ def descriptor_types(
 
 @cache
 def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
-    slices, operand = slices_of(dtype, tile), triton_type(dtype)
-    names, elements = ("a_desc", "b_desc", "out_desc"), (operand, operand, output_type(dtype))
+    slices = slices_of(dtype, tile)
+    operand = triton_type(dtype)
+    names = ("a_desc", "b_desc", "out_desc")
+    elements = (operand, operand, output_type(dtype))
     types = descriptor_types(names, elements, boxes_of(layout, tile, slices)) | scale_types(dtype)
     return variant_of(
         descriptor_matmul, dtype, layout, size, tile, types, SLICES=slices, FLATTEN=True
@@ -160,7 +160,9 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(_variant(*choice) for choice in choices(TILES, arch))
+    return tuple(
+        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
+    )
 
 
 def describe(
@@ -174,7 +176,9 @@ def describe(
     Raises:
         ValueError: a descriptor cannot express a stride, or k is 0.
     """
-    m, n, k = operands.m, operands.n, operands.k
+    m = operands.m
+    n = operands.n
+    k = operands.k
     if not k:
         raise ValueError(
             f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)"

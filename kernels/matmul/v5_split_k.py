@@ -16,6 +16,7 @@ Limits: those of version 4 except for the split. The second launch costs a few m
 matmuls as short as that, two programs per tile may not pay off.
 """
 
+import itertools
 from functools import cache, partial
 from typing import Any
 
@@ -33,7 +34,9 @@ MINIMUM_ARCH = 90
 TILES = v4_tma.TILES
 SPLITS = 4, 2  # programs that share the terms of a tile
 MIN_STEPS_PER_SPLIT = 4
-ROWS, COLUMNS, FINISH_WARPS = 4, 256, 4  # of a program of the second launch
+ROWS = 4  # of a program of the second launch, as are the next two
+COLUMNS = 256
+FINISH_WARPS = 4
 UNIT = tl.constexpr(16)  # divisor of the row stride of partial sums, in elements
 TUNING_KEY = ["m", "n", "k", "batches", "A_TRANSPOSED", "B_TRANSPOSED"]
 HALF = (
@@ -104,11 +107,9 @@ def split_matmul(
     split = (part - tile * splits).to(tl.int32)
     batch_64, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
     # Coordinates count rows and columns, not elements, and descriptors take 32 bits.
-    batch, row, col = (
-        batch_64.to(tl.int32),
-        (tile_m * BLOCK_M).to(tl.int32),
-        (tile_n * BLOCK_N).to(tl.int32),
-    )
+    batch = batch_64.to(tl.int32)
+    row = (tile_m * BLOCK_M).to(tl.int32)
+    col = (tile_n * BLOCK_N).to(tl.int32)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
     for step in range(0, k, BLOCK_K):
         start = split * k + step  # beyond the last term descriptors return zeros
@@ -175,7 +176,8 @@ def chosen(operands: Operands) -> tuple[Tile, int]:
     """
     table = sizes(TILES, operands.arch, operands.dtype)
     tile = table[size_class(table, operands)]
-    tiles, steps = operands.tiles(tile.m, tile.n), triton.cdiv(operands.k, tile.k)
+    tiles = operands.tiles(tile.m, tile.n)
+    steps = triton.cdiv(operands.k, tile.k)
     for splits in SPLITS:
         if splits * tiles <= operands.processors and steps >= splits * MIN_STEPS_PER_SPLIT:
             return _with_room(tile, operands.arch), splits
@@ -184,10 +186,8 @@ def chosen(operands: Operands) -> tuple[Tile, int]:
 
 @cache
 def _partial(dtype: str, layout: str, tile: Tile) -> Variant:
-    names, kinds = (
-        ("a_desc", "b_desc", "sums_desc"),
-        (triton_type(dtype), triton_type(dtype), _sums_type(dtype)),
-    )
+    names = ("a_desc", "b_desc", "sums_desc")
+    kinds = (triton_type(dtype), triton_type(dtype), _sums_type(dtype))
     types = v4_tma.descriptor_types(names, kinds, v4_tma.boxes_of(layout, tile, 1))
     return variant_of(split_matmul, dtype, layout, "split", tile, types, part="partial")
 
@@ -250,8 +250,7 @@ def tuner(dtype: str) -> triton.runtime.Autotuner:
             num_stages=tile.stages,
             pre_hook=_fit_boxes,
         )
-        for tile in TUNED[dtype]
-        for flatten in (True, False)
+        for tile, flatten in itertools.product(TUNED[dtype], (True, False))
     ]
     return triton.autotune(configs=configs, key=TUNING_KEY)(v4_tma.descriptor_matmul)
 
@@ -265,7 +264,8 @@ def _launch_split(
     splits: int,
 ) -> None:
     out = tensors[-1]
-    variant, finish = _partial(operands.dtype, operands.layout, tile), _finish(operands.dtype)
+    variant = _partial(operands.dtype, operands.layout, tile)
+    finish = _finish(operands.dtype)
     boxes = v4_tma.boxes_of(operands.layout, tile, 1)
     stride = triton.cdiv(operands.n, UNIT.value) * UNIT.value
     kind = torch.int32 if operands.dtype == "int8" else torch.float32

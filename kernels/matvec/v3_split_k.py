@@ -67,7 +67,8 @@ from kernels.matvec import read
 WARPS = 4
 PROGRAMS_PER_SM = 2  # with fewer programs, columns are split
 SPLIT_PROGRAMS_PER_SM = 4  # target of the split
-TILE_ROWS, TILE_SPLITS = 16, 64  # of the second launch
+TILE_ROWS = 16  # of the second launch
+TILE_SPLITS = 64  # of the second launch
 
 
 @dataclass(frozen=True)
@@ -166,10 +167,12 @@ def matvec_split(
 
     partial = tl.zeros((ROWS, LANES), dtype=tl.float32)
     for at in range(start, full_end, STEP):
-        a_at, x_at = a_ptr + (body + at * ACCESS)[:, None], x_ptr + head + at * ACCESS
+        a_at = a_ptr + (body + at * ACCESS)[:, None]
+        x_at = x_ptr + head + at * ACCESS
         partial += _access_sums(a_at, x_at, None, ROWS, LANES, ACCESS, LOADS)
     if full_end < end:
-        a_at, x_at = a_ptr + (body + full_end * ACCESS)[:, None], x_ptr + head + full_end * ACCESS
+        a_at = a_ptr + (body + full_end * ACCESS)[:, None]
+        x_at = x_ptr + head + full_end * ACCESS
         partial += _access_sums(a_at, x_at, (end - full_end) * ACCESS, ROWS, LANES, ACCESS, LOADS)
     total = tl.sum(partial, axis=1)
 
@@ -221,11 +224,9 @@ OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
 @cache
 def variant(op: str, dtype: torch.dtype, shape_class: str) -> Variant:
     """Return the kernel that reads A, for the dtype of x and a key of `CONFIGS`."""
-    config, is_int8, is_split = (
-        CONFIGS[shape_class],
-        op == "matvec-int8",
-        shape_class.startswith("split"),
-    )
+    config = CONFIGS[shape_class]
+    is_int8 = op == "matvec-int8"
+    is_split = shape_class.startswith("split")
     a_bytes = 1 if is_int8 else dtype.itemsize
     constants: dict[str, int | bool | None] = {
         "ROWS": config.rows,
@@ -301,16 +302,18 @@ def plan(m: int, n: int, element_bytes: int, row_stride: int, sm_count: int) -> 
     """
     access = ALIGNMENT_BYTES // element_bytes
     is_aligned = row_stride % access == 0
-    shape_class = (
-        ("narrow" if n <= access * CONFIGS["narrow"].lanes else "wide") if is_aligned else "shifted"
-    )
+    shape_class = "shifted"
+    if is_aligned:
+        shape_class = "narrow" if n <= access * CONFIGS["narrow"].lanes else "wide"
     programs = _row_groups(m, CONFIGS[shape_class], access, is_aligned)
-    splits, splittable = 1, "split" if is_aligned else "split shifted"
+    splits = 1
+    splittable = "split" if is_aligned else "split shifted"
     config = CONFIGS[splittable]
     step = config.lanes * config.loads * access
     if programs < PROGRAMS_PER_SM * sm_count and n >= 2 * step:
         # All programs have the same number of steps, except that the last one may have fewer.
-        groups, all_steps = _row_groups(m, config, access, is_aligned), triton.cdiv(n, step)
+        groups = _row_groups(m, config, access, is_aligned)
+        all_steps = triton.cdiv(n, step)
         splits = min(all_steps, triton.cdiv(SPLIT_PROGRAMS_PER_SM * sm_count, min(m, groups)))
         steps = triton.cdiv(all_steps, splits)
         splits = triton.cdiv(all_steps, steps)

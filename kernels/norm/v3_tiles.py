@@ -140,11 +140,9 @@ def rms_tiles(
 ):
     """Write the RMSNorm of a wide row of x, or of the sum of x and the residual."""
     row = tl.program_id(0).to(tl.int64)
-    x_row, r_row, out_row = (
-        x_ptr + row * x_stride,
-        r_ptr + row * r_stride,
-        out_ptr + row * out_stride,
-    )
+    x_row = x_ptr + row * x_stride
+    r_row = r_ptr + row * r_stride
+    out_row = out_ptr + row * out_stride
     squares = tl.zeros((WIDTH,), tl.float32)
     steps = tl.cdiv(n, WIDTH * ACCESSES)
     for step in range(steps):
@@ -187,7 +185,8 @@ def layer_tiles(
     ACCESSES: tl.constexpr,  # of each thread in one step of a loop
 ):
     row = tl.program_id(0).to(tl.int64)
-    x_row, out_row = x_ptr + row * x_stride, out_ptr + row * out_stride
+    x_row = x_ptr + row * x_stride
+    out_row = out_ptr + row * out_stride
     near_mean = tl.sum(tl.load(x_row + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
     total = tl.zeros((WIDTH,), tl.float32)
     squares = tl.zeros((WIDTH,), tl.float32)
@@ -273,7 +272,7 @@ def variants(arch: int) -> tuple[Variant, ...]:
     For wide rows `elements` and `bytes` are those of a step of both loops. residual-rmsnorm counts
     the elements of one matrix.
     """
-    return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
+    return tuple(variant for _, variant in itertools.chain.from_iterable(VARIANTS.values()))
 
 
 def launch(op: str, operands: Operands) -> None:

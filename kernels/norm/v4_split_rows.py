@@ -237,7 +237,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 def _launch(op: str, operands: Operands) -> None:
     out = operands.out
-    partial, finish = (SHARED[op, out.dtype, part] for part in ("partial", "finish"))
+    partial = SHARED[op, out.dtype, "partial"]
+    finish = SHARED[op, out.dtype, "finish"]
     step = partial.elements
     pieces = pieces_of(
         operands.m, operands.n, operands.n * out.element_size(), step, step, gpu_of(out.device)
@@ -247,7 +248,9 @@ def _launch(op: str, operands: Operands) -> None:
         return
     count = (3 if op == "layernorm" else 1) * pieces.rows * pieces.count
     sums = torch.empty(count, dtype=torch.float32, device=out.device)
-    x, x_stride, out_stride = operands.inputs[0], operands.strides[0], operands.strides[-1]
+    x = operands.inputs[0]
+    x_stride = operands.strides[0]
+    out_stride = operands.strides[-1]
     for first in range(0, operands.m, pieces.rows):
         programs = min(pieces.rows, operands.m - first) * pieces.count
         sizes = (first, pieces.count, pieces.elements // step)
@@ -269,8 +272,18 @@ def _launch(op: str, operands: Operands) -> None:
             programs, x, operands.inputs[1], out, sums, operands.n, *operands.strides, *sizes
         )
         summed, stride = (out[0], out_stride) if op == "residual-rmsnorm" else (x, x_stride)
-        normed = (operands.n, stride, out_stride, operands.plane)
-        finish.launch(programs, summed, operands.inputs[-1], sums, out, *normed, *sizes)
+        finish.launch(
+            programs,
+            summed,
+            operands.inputs[-1],
+            sums,
+            out,
+            operands.n,
+            stride,
+            out_stride,
+            operands.plane,
+            *sizes,
+        )
 
 
 KERNELS = launchers("v4", MAX_COLUMNS, _launch)

@@ -26,6 +26,8 @@ dtype. The second pass is one program that reads 4 bytes per thread and access, 
 with n. Each program has the loads of one step in flight and nothing to do in the meantime.
 """
 
+import itertools
+
 import torch
 import triton
 import triton.language as tl
@@ -103,13 +105,12 @@ def _finish_variant(op: str, dtype: torch.dtype) -> Variant:
 
 VARIANTS: dict[tuple[str, torch.dtype], tuple[Variant, Variant]] = {
     (op, dtype): (_variant(op, dtype), _finish_variant(op, dtype))
-    for op in ("sum", "dot")
-    for dtype in DTYPES
+    for op, dtype in itertools.product(("sum", "dot"), DTYPES)
 }
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(variant for both in VARIANTS.values() for variant in both)
+    return tuple(itertools.chain.from_iterable(VARIANTS.values()))
 
 
 def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:

@@ -38,6 +38,7 @@ ready, and filling one becomes part of the graph.
 Limits: an aborted launch does not reset its counter, but then CUDA ends the context.
 """
 
+import itertools
 from functools import cache
 
 import torch
@@ -174,7 +175,8 @@ def _max_programs(device: torch.device) -> int:
 
 
 def _variant(op: str, dtype: torch.dtype) -> Variant:
-    vectors, access = (1 if op == "sum" else 2), ALIGNMENT_BYTES // dtype.itemsize
+    vectors = 1 if op == "sum" else 2
+    access = ALIGNMENT_BYTES // dtype.itemsize
     constants = {"LANES": LANES, "ACCESS": access, "LOADS": LOADS[op], "SLOTS": MAX_PROGRAMS}
     return Variant(
         kernel=reduce_vector,
@@ -189,7 +191,7 @@ def _variant(op: str, dtype: torch.dtype) -> Variant:
 
 
 VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
-    (op, dtype): _variant(op, dtype) for op in LOADS for dtype in DTYPES
+    (op, dtype): _variant(op, dtype) for op, dtype in itertools.product(LOADS, DTYPES)
 }
 variants = on_any_arch(VARIANTS)
 
@@ -209,7 +211,8 @@ def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:
 
 
 def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
-    n, variant = x.numel(), VARIANTS[op, x.dtype]
+    n = x.numel()
+    variant = VARIANTS[op, x.dtype]
     programs, rounds, piece = plan(n, variant, _max_programs(x.device))
     partial = torch.empty(programs, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):  # stream capture is a property of the current device

@@ -21,6 +21,8 @@ Programs of one row that wait for each other, as in a thread block cluster, woul
 but Triton's interpreter, which runs programs one by one, could not test them.
 """
 
+import itertools
+
 import torch
 import triton
 import triton.language as tl
@@ -69,7 +71,8 @@ def softmax_finish(
     tl.store(out_ptr + shift + edges, tl.exp2((x_edge - top) * LOG2_E) * scale, mask=edge_inside)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     full = length // STEP * STEP
-    x_body, out_body = x_ptr + body, out_ptr + (body + shift)
+    x_body = x_ptr + body
+    out_body = out_ptr + (body + shift)
     for start in tl.range(0, full, STEP, num_stages=STAGES):
         x = tl.load(x_body + start + lanes, eviction_policy="evict_first").to(tl.float32)
         tl.store(
@@ -102,7 +105,8 @@ def _variant(dtype: torch.dtype, part: str) -> Variant:
 
 
 SHARED: dict[tuple[torch.dtype, str], Variant] = {
-    (dtype, part): _variant(dtype, part) for dtype in DTYPES for part in ("partial", "finish")
+    (dtype, part): _variant(dtype, part)
+    for dtype, part in itertools.product(DTYPES, ("partial", "finish"))
 }
 
 
@@ -111,7 +115,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def _launch(x: torch.Tensor, out: torch.Tensor, x_stride: int, out_stride: int) -> None:
-    partial, finish = SHARED[x.dtype, "partial"], SHARED[x.dtype, "finish"]
+    partial = SHARED[x.dtype, "partial"]
+    finish = SHARED[x.dtype, "finish"]
     m, n = x.shape
     pieces = pieces_of(m, n, n * x.element_size(), partial.elements, UNIT.value, gpu_of(x.device))
     if pieces is None:
