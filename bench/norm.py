@@ -135,7 +135,12 @@ def make_op(
     def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
         m = case.shape["m"]
         n = case.shape["n"]
-        return (*(tensor(m, n) for _ in range(matrices)), *(tensor(n) for _ in range(vectors)))
+        shapes = [(m, n)] * matrices + [(n,)] * vectors
+        return tuple(tensor(*shape) for shape in shapes)
+
+    def output_shape(case: Case) -> tuple[int, ...]:
+        shape = (case.shape["m"], case.shape["n"])
+        return (outputs, *shape) if outputs > 1 else shape
 
     return Op(
         name=name,
@@ -144,11 +149,7 @@ def make_op(
         extents=rows_by_width,
         default_shapes=ROW_SHAPES,
         make_inputs=make_inputs,
-        output_shape=lambda case: (
-            *((outputs,) if outputs > 1 else ()),
-            case.shape["m"],
-            case.shape["n"],
-        ),
+        output_shape=output_shape,
         outputs=outputs,
         reference=reference,
         eager=library,

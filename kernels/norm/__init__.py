@@ -33,7 +33,8 @@ class Operands:
         """Columns, strides and, if there may be a residual, `plane`, in the order of the kernel
         arguments.
         """
-        return (self.n, *self.strides, *((self.plane,) if len(self.strides) == 3 else ()))
+        sizes = (self.n, *self.strides)
+        return (*sizes, self.plane) if len(self.strides) == 3 else sizes
 
 
 def launchers(

@@ -281,7 +281,7 @@ def launch(op: str, operands: Operands) -> None:
         variant for limit, variant in VARIANTS[op, operands.out.dtype] if operands.n <= limit
     )
     rows = variant.constants.get("ROWS")
-    sizes = (*([operands.m] if rows else []), *operands.sizes)
+    sizes = (operands.m, *operands.sizes) if rows else operands.sizes
     variant.launch(triton.cdiv(operands.m, rows or 1), *operands.inputs, operands.out, *sizes)
 
 

@@ -218,8 +218,19 @@ def count(
         is_known = True
         read = work.bytes_read
         written = work.bytes_written
-    flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
-    operation = Operation(name, shapes, dtypes, "", "", flops, products, read, written, flags)
+    flags = tuple(call.flags())
+    if not is_known:
+        flags += (UNMODELLED,)
+    operation = Operation(
+        name,
+        shapes,
+        dtypes,
+        flops=flops,
+        matmul_flops=products,
+        bytes_read=read,
+        bytes_written=written,
+        flags=flags,
+    )
     operation.is_fusable = call.is_fusable
     return operation, traffic
 
@@ -338,7 +349,7 @@ class Call:
         if base in PUTS and not self.created:
             indexed = _part(table, self._elements_put(table))
             is_read = self.values.get("accumulate", "index_put" not in base)
-            return [*([indexed] if is_read else []), *others], [indexed]
+            return [indexed, *others] if is_read else others, [indexed]
         if base in (
             "nll_loss_backward",
             "nll_loss2d_backward",

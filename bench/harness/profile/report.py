@@ -145,18 +145,17 @@ def _rows(breakdown: Breakdown) -> list[list[Operation]]:
 def _record(row: Sequence[Operation]) -> Record:
     first = row[0]
     module = pattern(row[0].module)
-    names = ("flops", "bytes_read", "bytes_written", "matmul_flops")
-    flops, read, written, products = (
-        sum(getattr(operation, name) for operation in row) if first.is_modelled else None
-        for name in names
-    )
+
+    def total(name: str) -> int | None:
+        return sum(getattr(operation, name) for operation in row) if first.is_modelled else None
+
     extra = {
         "count": len(row),
         "shapes": first.shapes,
         "dtypes": list(first.dtypes),
         "module": module,
         "phase": first.phase,
-        "matmul_flops": products,
+        "matmul_flops": total("matmul_flops"),
     }
     if kernels := sorted(set().union(*(operation.kernels for operation in row))):
         extra["kernels"] = kernels
@@ -169,9 +168,9 @@ def _record(row: Sequence[Operation]) -> Record:
         options={"module": module, "phase": first.phase},
         status="ok",
         flags=first.flags,
-        flops=flops,
-        bytes_read=read,
-        bytes_written=written,
+        flops=total("flops"),
+        bytes_read=total("bytes_read"),
+        bytes_written=total("bytes_written"),
         extra=extra,
     )
 
@@ -231,15 +230,17 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
 
 def _facts(breakdown: Breakdown) -> dict[str, Any]:
     """Return the facts for the totals that are not in the rows; the longest row stores them."""
-    counts = [(entry.flops, entry.bytes_moved, entry.is_modelled) for entry in breakdown.operations]
     # Work without a rule counts by the generic rules.
-    flops, moved = (sum(count[index] for count in counts) for index in (0, 1))
-    known_flops, known_bytes = (
-        sum(count[index] for count in counts if count[2]) for index in (0, 1)
-    )
-    no_shape = Counter(entry.op for entry in breakdown.operations if entry.shapes == NO_SHAPE)
-    return {
-        **({"no_shape": dict(no_shape)} if breakdown.is_trace else {}),
+    operations = breakdown.operations
+    flops = sum(operation.flops for operation in operations)
+    moved = sum(operation.bytes_moved for operation in operations)
+    modelled = [operation for operation in operations if operation.is_modelled]
+    known_flops = sum(operation.flops for operation in modelled)
+    known_bytes = sum(operation.bytes_moved for operation in modelled)
+    facts: dict[str, Any] = {}
+    if breakdown.is_trace:
+        facts["no_shape"] = dict(Counter(each.op for each in operations if each.shapes == NO_SHAPE))
+    return facts | {
         "time_s": float(median(breakdown.samples_s)),
         "unique_bytes": breakdown.unique_bytes,
         "eager_bytes": breakdown.eager_bytes,
@@ -283,17 +284,19 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         )
 
     ceilings = Machine.from_dict(environment.hardware)
-    keys = ("flops", "bytes_read", "bytes_written")
-    flops, read, written = (sum(getattr(record, key) or 0 for record in records) for key in keys)
+    flops = sum(record.flops or 0 for record in records)
+    read = sum(record.bytes_read or 0 for record in records)
+    written = sum(record.bytes_written or 0 for record in records)
     counts = [(record.extra["matmul_flops"], record.dtype) for record in records]
     products = [(count, ceilings.peak(dtype)) for count, dtype in counts if count]
-    peak_s = (
-        sum(count / peak.value for count, peak in products if peak)
-        if all(peak for _, peak in products)
-        else None
-    )
+    peak_s = None
+    if all(peak for _, peak in products):
+        peak_s = sum(count / peak.value for count, peak in products if peak)
     bandwidth = ceilings.bandwidth_for(read, written)
     unique = step["unique_bytes"]
+    fusable_s = None
+    if bandwidth and unique is not None:
+        fusable_s = max(0, read + written - unique) / bandwidth.value
     fusing = [
         each | {"saved_s": each["saved_bytes"] / bandwidth.value if bandwidth else None}
         for each in step.get("fusing", ())  # older profiles have none
@@ -305,9 +308,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         "matmul_flops": sum(count for count, _ in products),
         "bytes_read": read,
         "bytes_written": written,
-        "fusable_s": max(0, read + written - unique) / bandwidth.value
-        if bandwidth and unique is not None
-        else None,
+        "fusable_s": fusable_s,
         "at_roof_s": sum(_at_roof_s(record, score) for record, score in scored),
         "memory_bound": share(lambda _, score: score["bound"] == "memory"),
         "compute_bound": share(lambda _, score: score["bound"] == "compute"),
@@ -369,7 +370,8 @@ def render(
         )
     timed = [record for record, _ in scored]
     totals = totals_of(environment, records)
-    console.print("", *(sentences(totals) if totals else ()), "", sep="\n", highlight=False)
+    texts = sentences(totals) if totals else []
+    console.print("", *texts, "", sep="\n", highlight=False)
     if by is not None:
         return _print_groups(timed, by, console, top)
     _print_rows(scored, console, len(scored) if is_whole else top)
@@ -398,7 +400,7 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     values["overlap_s"] = max(0.0, round(totals["profiled_s"] - totals["time_s"], 9)) or None
     texts = {name: _text(name, value) for name, value in values.items() if name != "fusing"}
     absent = [name for name in OPTIONAL if values.get(name) is None]
-    lines = (*(OF_A_TRACE if "no_shape" in totals else OF_A_STEP), *SENTENCES)
+    lines = (OF_A_TRACE if "no_shape" in totals else OF_A_STEP) + SENTENCES
     said = [
         line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)
     ]

@@ -98,7 +98,9 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
     prepare_profiler()
     is_gpu = step.target.device.startswith("cuda")
     tags = Tags(step)
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
+    activities = [ProfilerActivity.CPU]
+    if is_gpu:
+        activities.append(ProfilerActivity.CUDA)
     with (
         profile(activities=activities, record_shapes=keep is not None) as profiler,
         tags.watching(is_eager=False),
