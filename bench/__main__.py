@@ -158,8 +158,9 @@ def main(argv: Sequence[str] | None = None, others: Iterable[str] = ()) -> int:
         parser.error(f"unknown command '{chosen}'; {hint}")
 
     def run(args: argparse.Namespace) -> int:
-        for problem in [] if getattr(args, "quiet", False) else found.problems:
-            say(f"note: {problem}")
+        if not getattr(args, "quiet", False):
+            for problem in found.problems:
+                say(f"note: {problem}")
         return int(args.run(args, found.families, argv))
 
     return guarded(parser, run, argv)

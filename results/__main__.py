@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 
 from results import history
 from results.compare import command as compare_command
@@ -37,8 +36,6 @@ from results.store.runs import list_runs
 
 SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")
 FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
-
-PROFILE = "bench.harness.profile.report:render"
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
 COMMANDS = {
@@ -164,7 +161,9 @@ def _show(options: argparse.Namespace, directory: Path) -> int:
         return _finish(text, run, problems)
     is_profile = any("share" in record.extra for record in run.records)
     if is_profile:
-        draw = partial(resolve_name(PROFILE), is_whole=options.verbose)
+        from results.show.profile import render
+
+        draw = partial(render, is_whole=options.verbose)
     else:
         draw = partial(render_table, report=problems.append)
     print_out(drawn(lambda console: draw(run.environment, run.records, console)))

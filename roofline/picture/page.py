@@ -146,11 +146,8 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
             own = {"run": scene.run_name(number)} if len(runs) > 1 else {}
             known = {"point": points.get(id(record)), "median_s": record.median_s}
             rows.append(known | {"cells": own | texts, "details": "\n".join(describe(record))})
-    titles = [
-        title
-        for title in (rows[0]["cells"] if rows else ())
-        if any(row["cells"][title] for row in rows)
-    ]
+    first = rows[0]["cells"] if rows else {}
+    titles = [title for title in first if any(row["cells"][title] for row in rows)]
     # The reason is last: long reasons would push the times out of sight.
     titles.sort(key=lambda title: title == "reason")
     return {

@@ -12,12 +12,13 @@ from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.measure.rows import Settings
-from bench.harness.profile import report
 from bench.harness.profile.counts import shapes_text
+from bench.harness.profile.records import main_dtype, product_dtypes
 from bench.harness.profile.target import on_meta, target_of
 from bench.harness.profile.tracing import profiled
 from bench.harness.run import stamp
 from results.record import DTYPES, Record
+from results.show.profile import render, totals_of
 from results.show.rows import document
 from results.store.runfile import runs_directory
 
@@ -40,8 +41,8 @@ class Profile(Records):
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Totals of the step, see `report.totals_of`."""
-        return report.totals_of(self.environment, self)
+        """Totals of the step, see `results.show.profile.totals_of`."""
+        return totals_of(self.environment, self)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return the rows as a frame, with the keys of `--format json`."""
@@ -100,13 +101,13 @@ def profile(
     records = profiled(target, mode, device, is_compiled=compile)
     if records[0].status == "failed":
         raise UsageError(records[0].reason)
-    dtypes = report.product_dtypes(records)
+    dtypes = product_dtypes(records)
     measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
     ceilings = measured.complete(ceilings_of(device, None), dtypes)
     environment = stamp(
         "bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",)
     )
-    return Profile(environment, records, report.render)
+    return Profile(environment, records, render)
 
 
 def with_work(
@@ -134,7 +135,7 @@ def with_work(
     working = [
         call for call in operations if call.flops or call.bytes_moved or not call.is_modelled
     ]
-    if working and not blank.dtype and (dtype := report.main_dtype(working)) in DTYPES:
+    if working and not blank.dtype and (dtype := main_dtype(working)) in DTYPES:
         blank = replace(blank, dtype=dtype)
     if not missing:
         return blank

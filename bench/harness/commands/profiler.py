@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from roofline.machine import Machine
 
 BY = ("op", "module", "phase", "shape", "kernel")
-"""Keys of `bench.harness.profile.report.BY`, which is slower to import."""
+"""Keys of `results.show.profile.BY`, which is slower to import."""
 
 DEFAULT_SHAPE = "4x128"
 
@@ -126,8 +126,9 @@ def run(
 ) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
-    from bench.harness.profile import report
+    from bench.harness.profile.records import product_dtypes
     from bench.harness.run import Progress, Run
+    from results.show import profile as shown
 
     if args.source is not None:
         return run_trace(args, argv)
@@ -151,12 +152,12 @@ def run(
         records = answer_of(args, records_of, device)
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
-        run.start(report.product_dtypes(records))
+        run.start(product_dtypes(records))
         for record in records:
             run.keep(record)
         run.judge_again()
     return run.conclude(
-        partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of
+        partial(shown.render, top=args.top, by=args.by, is_whole=args.verbose), shown.document_of
     )
 
 
@@ -166,9 +167,10 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
-    from bench.harness.profile import report
+    from bench.harness.profile import records as rows
     from bench.harness.profile.trace_file import from_trace
     from bench.harness.run import Run
+    from results.show import profile as shown
 
     defaults = (None, False, *(OPTIONS[name]["default"] for name in ("--seed", "--timeout")))
     if given := [name for name in OF_A_MODEL if getattr(args, name) not in defaults]:
@@ -177,12 +179,12 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     check_places(args)
     breakdown, gpu, host = from_trace(args.source)
     args.device = "cpu"
-    records = report.records_of(breakdown)
+    records = rows.records_of(breakdown)
     with Run(
         args, "bench", "profile", gpu or device_of(args), Settings(cache="warm").to_dict(), argv
     ) as run:
         if gpu is None:
-            run.start(report.product_dtypes(records))
+            run.start(rows.product_dtypes(records))
             if host not in ("", platform.node()):
                 run.progress.note(
                     f"the trace was recorded on '{host}'; the roofs are those of this machine"
@@ -192,7 +194,7 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         for record in records:
             run.keep(record)
     return run.conclude(
-        partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of
+        partial(shown.render, top=args.top, by=args.by, is_whole=args.verbose), shown.document_of
     )
 
 

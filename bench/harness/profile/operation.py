@@ -130,12 +130,6 @@ class Fusion:
     saved_bytes: int
     """By all chains together; at the memory roof they take `saved_bytes` over the bandwidth."""
 
-    def __str__(self) -> str:
-        first, *others = self.operations
-        where = f" in {self.module}" if self.module else ""
-        times = f", {self.count} times" if self.count > 1 else ""
-        return f"{' and '.join(dict.fromkeys(others))} into the {first} before{where}{times}"
-
 
 def fusions_of(operations: Sequence[Operation]) -> list[Fusion]:
     """Return what could be fused in a step, what saves most first."""

@@ -18,11 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.operation import Breakdown, fusions_of
-from bench.harness.profile.report import count_text, moved_bytes, product_dtypes, work_records
+from bench.harness.profile.records import product_dtypes, work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Record
 from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
+from results.show.profile import count_text, fusion_text, moved_bytes
 from results.show.units import ABSENT, format_number, format_rate, format_time
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
@@ -179,7 +180,7 @@ class Projection:
                 f"{format_time(on.seconds(fusion.saved_bytes))} of {format_time(on.total_s)}"
                 for on in self.machines
             )
-            lines.append(f"- {fusion}: {' or '.join(saved)}")
+            lines.append(f"- {fusion_text(vars(fusion))}: {' or '.join(saved)}")
         return lines
 
     def _roofs(self, machine: Machine) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
 from bench.harness.profile.operation import MODULE, STEP, TAG, Breakdown, Operation
-from bench.harness.profile.report import records_of, work_records
+from bench.harness.profile.records import records_of, work_records
 from bench.harness.profile.target import Target, guarded_call
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from results.record import Record

@@ -10,8 +10,9 @@ from bench.__main__ import main
 from bench.harness.commands import profiler
 from bench.harness.commands.explain import KINDS, answer
 from bench.harness.model import step
-from bench.harness.profile import operation, report
+from bench.harness.profile import operation
 from kernels.audit.table import AUDIT_COLUMNS, TITLES
+from results.show.profile import REMAINDERS
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 from results.stats import comparison
 
@@ -69,7 +70,7 @@ def test_explain_knows_every_column():
 
 
 def test_explain_knows_every_remainder_of_a_profile():
-    assert set(report.REMAINDERS) == set(ROWS)
+    assert set(REMAINDERS) == set(ROWS)
 
 
 def test_explain_knows_every_verdict():

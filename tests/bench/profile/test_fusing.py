@@ -9,6 +9,7 @@ from torch import nn
 from bench.harness.profile.operation import chains_of, fusions_of
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import target_of
+from results.show.profile import fusion_text
 
 N = 64 * 64 * 4
 """Bytes of a square matrix in fp32."""
@@ -74,4 +75,4 @@ def test_the_same_chain_of_each_layer_is_one_fusion():
         3,
         3 * 2 * N,
     )
-    assert str(fusion) == "gelu into the addmm before in blocks.*.*, 3 times"
+    assert fusion_text(vars(fusion)) == "gelu into the addmm before in blocks.*.*, 3 times"

@@ -14,7 +14,7 @@ import bench
 from bench.__main__ import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
-from bench.harness.profile.report import records_of, work_records
+from bench.harness.profile.records import records_of, work_records
 from bench.harness.profile.step import ProfiledStep, account, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.tracing import timed

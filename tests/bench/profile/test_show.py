@@ -8,9 +8,10 @@ from rich.console import Console
 
 from bench.harness.api.profiling import Profile
 from bench.harness.profile.operation import Breakdown, Operation
-from bench.harness.profile.report import document_of, records_of, render
+from bench.harness.profile.records import records_of
 from results.__main__ import main as results_command
 from results.record import Environment
+from results.show.profile import document_of, render
 from results.store.runfile import load_run
 from roofline.machine import Ceiling, Machine
 

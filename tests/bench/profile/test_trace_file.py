@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.__main__ import main
-from bench.harness.profile.report import records_of
+from bench.harness.profile.records import records_of
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import target_of
 from bench.harness.profile.trace_file import from_trace

@@ -7,7 +7,7 @@ The GPU's is in the form that torch.profiler exports; no GPU has recorded one ye
 import pytest
 
 from bench.harness.profile.operation import MODULE, STEP, TAG, Breakdown, Operation
-from bench.harness.profile.report import records_of
+from bench.harness.profile.records import records_of
 from bench.harness.profile.tracing import divide
 
 
