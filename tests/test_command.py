@@ -166,3 +166,11 @@ def test_words_are_completed(tmp_path, line, found):
     words = ["sh", "-c", script, "sh", sys.executable, "-m", "roofmark"]
     subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=60)
     assert {word for word in output.read_text().split(" ") if word} == found
+
+
+def test_the_command_to_install_an_extra_fits_the_installation(monkeypatch, tmp_path):
+    clone = f"{sys.executable} -m pip install -e '{ROOT}[page]'"
+    assert terminal.install_command("page") == clone
+    home = tmp_path / "roofmark_home" / "results" / "show"
+    monkeypatch.setattr(terminal, "__file__", str(home / "terminal.py"))
+    assert terminal.install_command("page").endswith("-m pip install 'roofmark[page]'")

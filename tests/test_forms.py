@@ -132,11 +132,11 @@ EXAMPLES = {
 HONEST = (
     "(*names, 'c')",
     "f(**options)",
+    "f(**{k: 1})",
     '"=" * n',
     "1 if a else 2",
     "a, b = f()",
     "{**a}",
-    "f(**{k: 1})",
     "for x in (a if b else c): pass",
 )
 

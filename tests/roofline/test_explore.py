@@ -13,6 +13,7 @@ import tomllib
 import pytest
 from test_estimate import call, measured_run
 
+from results.show.terminal import install_command
 from roofline.__main__ import main
 from roofline.commands import explore
 from roofline.estimate.answer import text_of_value
@@ -143,7 +144,7 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
         assert "is not a port" in capsys.readouterr().err
     monkeypatch.setattr(explore, "find_spec", lambda name: None)
     assert main(["explore", "--no-browser"]) == 2
-    assert "pip install -e '.[explore]'" in capsys.readouterr().err
+    assert install_command("explore") in capsys.readouterr().err
 
 
 def test_every_calculator_is_in_one_group_of_the_sidebar():

@@ -19,6 +19,7 @@ from run_scenes import RUNS, decoding, one, profiled, versions
 
 from results.compare.selection import EVERYTHING
 from results.record import Record
+from results.show.terminal import install_command
 from results.store.runfile import load_run
 from roofline.__main__ import main
 from roofline.machine import Machine
@@ -393,7 +394,7 @@ def test_without_the_extra_the_command_says_how_to_get_it(
 ) -> None:
     monkeypatch.setattr(page, "find_spec", lambda name: None if name == "plotly" else name)
     said = refused(["page", "--gpu", "h100-sxm", "-o", tmp_path / "a.html"], capsys)
-    assert said == "a page requires plotly: python -m pip install -e '.[page]'"
+    assert said == f"a page requires plotly: {install_command('page')}"
 
 
 def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path) -> None:
