@@ -98,11 +98,13 @@ def profile(
             list(map(machine_named, [on] if isinstance(on, str) else on)),
         )
     device = detect(target.device)
+    measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
+    if device.is_gpu:  # the profiler stays attached to this process and slows down launches
+        measured.complete(ceilings_of(device, None), ())
     records = profiled(target, mode, device, is_compiled=compile)
     if records[0].status == "failed":
         raise UsageError(records[0].reason)
     dtypes = product_dtypes(records)
-    measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
     ceilings = measured.complete(ceilings_of(device, None), dtypes)
     environment = stamp(
         "bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",)

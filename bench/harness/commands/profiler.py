@@ -199,17 +199,23 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
 
 
 def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any) -> Any:
-    """Return `function(args, what)`; a user's code runs in a worker."""
+    """Return `function(args, what)`.
+
+    A worker runs a user's code, and the profiler of a GPU: it stays attached to its process and
+    would slow down the launches of the calibration.
+    """
     from bench.harness import worker
 
-    if args.target is None:
+    is_on_gpu = function is records_of and what.is_gpu
+    if args.target is None and not is_on_gpu:
         return function(args, what)
+    timeout_s = worker.OWN_TIMEOUT_S if args.target is None else args.timeout
     try:
         answer, output = worker.call(
-            function, args, what, timeout_s=args.timeout, step="a call, or the import,"
+            function, args, what, timeout_s=timeout_s, step="a call, or the import,"
         )
     except worker.WorkerError as error:
-        raise UsageError(f"{args.target}: {error}") from None
+        raise UsageError(f"{args.target or args.model.name}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
         say(line)
     return answer

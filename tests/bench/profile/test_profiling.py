@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,14 +13,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bench
 from bench.__main__ import main
+from bench.harness import worker
+from bench.harness.api import profiling
 from bench.harness.cli.arguments import UsageError
+from bench.harness.commands import profiler
 from bench.harness.device.device import detect
 from bench.harness.profile.records import records_of, work_records
 from bench.harness.profile.step import ProfiledStep, account, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.tracing import timed
 from results.store.runfile import load_run
-from tests.bench.commands import keep_ceilings
+from tests.bench.commands import CPU, GPU, keep_ceilings
 
 
 def account_of(function, *args, mode="forward"):
@@ -346,6 +350,33 @@ def test_a_profile_that_needs_a_missing_gpu_exits_with_3(tmp_path, capsys):
     file.write_text("import torch\ndef make(): return torch.exp, torch.ones(3).cuda()\n")
     assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "-q"]) == 3
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_gpu_is_profiled_in_another_process(monkeypatch):
+    args = SimpleNamespace(target=None, model=SimpleNamespace(name="gpt2"), timeout=1.0)
+    monkeypatch.setattr(worker, "call", lambda function, *_, **how: (["in a worker"], ""))
+    monkeypatch.setattr(profiler, "records_of", lambda *_: ["here"])
+    assert profiler.answer_of(args, profiler.records_of, GPU) == ["in a worker"]
+    assert profiler.answer_of(args, profiler.records_of, CPU) == ["here"]
+
+
+def test_a_gpu_is_calibrated_before_it_is_profiled(monkeypatch):
+    order = []
+
+    def profiled(*_, **how):
+        order.append("profiled")
+        raise UsageError("the end of the test")
+
+    monkeypatch.setattr(profiling, "detect", lambda name: GPU)
+    monkeypatch.setattr(profiling, "profiled", profiled)
+    monkeypatch.setattr(
+        profiling,
+        "MeasuredCeilings",
+        lambda *_: SimpleNamespace(complete=lambda *_: order.append("calibrated")),
+    )
+    with pytest.raises(UsageError, match="the end"):
+        profiling.profile(torch.nn.Identity(), torch.ones(1))
+    assert order == ["calibrated", "profiled"]
 
 
 def test_output_of_a_step_is_printed_once(capsys):
