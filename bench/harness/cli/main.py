@@ -121,10 +121,13 @@ def measured(
     )
     rows = []
     for name, op, case in cases:
-        usual = {} if names[name] else registry.default_providers(name, device, case.dtype)
-        rows += planning.plan(
-            [(op, case)], names[name] or list(usual), device, settings, usual, name
-        )
+        if names[name]:
+            providers = registry.named_providers(names[name], name, device)
+        else:
+            providers = registry.default_providers(name, device, case.dtype)
+        rows += planning.plan([(op, case)], list(providers), device, settings, providers, name)
+        if args.baseline is not None:
+            args.baseline = next(iter(providers))
     command = family if is_own(family) else f"bench.{family}"
     run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
     measure_run(run, rows)

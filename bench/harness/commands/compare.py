@@ -83,7 +83,9 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
         add(parser, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
-    names = "torch, torch-compile, triton-vN, path/to/file.py:function, package.module:function"
+    names = (
+        "torch, torch-compile, triton, triton-vN, path/to/file.py:function, package.module:function"
+    )
     add(parser, "--provider", help=f"implementations to compare, at least two: {names}")
     add(
         parser,
@@ -146,7 +148,7 @@ def run(
 ) -> int:
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
-    from bench.harness.providers.registry import is_user_kernel
+    from bench.harness.providers.registry import is_user_kernel, named_providers
     from bench.harness.run import Run, refused_all
     from bench.harness.worker import start_server
 
@@ -171,8 +173,18 @@ def run(
     device = main.device_of(args)
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
     planned = main.make_all_cases(args, ops, device.type)
+    named = {
+        family: [next(iter(named_providers([name], family, device))) for name in providers]
+        for family, _ in ops
+    }
+    baseline, *others = {names[0] for names in named.values()}
+    if others:
+        raise UsageError(
+            f"baseline {providers[0]} is another version in each family; compare one family at a "
+            f"time, or name another --baseline"
+        )
     cases = [
-        plan([(op, case)], providers, device, settings, family=family)
+        plan([(op, case)], named[family], device, settings, family=family)
         for family, op, case in planned
     ]
     if all(rows[0].refused for rows in cases):
@@ -180,13 +192,11 @@ def run(
     policy = ComparePolicy(
         args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1)
     )
-    saved = policy.to_dict() | settings.to_dict() | {"baseline": providers[0]}
+    saved = policy.to_dict() | settings.to_dict() | {"baseline": baseline}
     with Run(args, "bench", "compare", device, saved, argv) as run:
         run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
         if args.baseline is None:
-            run.progress.note(
-                f"baseline: {providers[0]}, the first provider; --baseline names another"
-            )
+            run.progress.note(f"baseline: {baseline}, the first provider; --baseline names another")
         measure_cases(run, cases, policy)
         run.judge_again()
     return show(run)

@@ -85,10 +85,11 @@ def run(
     rows = []
     for family, op, case in by_information(planned(chosen_dtypes, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
-        usual = {} if named else registry.default_providers(family, under_test, case.dtype)
-        rows += planning.plan(
-            [(op, case)], names if named else list(usual), under_test, settings, usual, family
-        )
+        if named:
+            usual = registry.named_providers(names, family, under_test)
+        else:
+            usual = registry.default_providers(family, under_test, case.dtype)
+        rows += planning.plan([(op, case)], list(usual), under_test, settings, usual, family)
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)
     return run.conclude(draws=True)

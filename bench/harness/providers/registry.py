@@ -16,7 +16,7 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from bench.harness.device.device import Device
 
 AUTOTUNE = "-autotune"
+NEWEST = "triton"
+"""Name that stands for the newest Triton version that can run."""
+
 USER_KERNEL = "path/to/file.py:function"
 """Form of a user's function in messages and helps."""
 
@@ -143,23 +146,42 @@ def architecture(device: Device) -> int:
 
 def provider_names(family: str) -> list[str]:
     einsums = [name + form for name in EINSUMS for form in ("", COMPILED)]
+    own = kernel_versions(family)
     return [
         "torch",
         "torch-compile",
         *([FAST_ACCUM, *einsums] if family == "matmul" else []),
-        *kernel_versions(family),
+        *([NEWEST] if own else []),
+        *own,
     ]
 
 
 def default_providers(family: str, device: Device, dtype: str = "") -> dict[str, tuple[str, ...]]:
     """Return the default providers, each with its stand-ins: torch, and the newest Triton version
     that can run.
+    """
+    also = [FAST_ACCUM] if device.is_gpu and family == "matmul" and dtype.startswith("fp8") else []
+    return dict.fromkeys(("torch", *also), ()) | newest_triton(family, device)
+
+
+def named_providers(
+    names: Iterable[str], family: str, device: Device
+) -> dict[str, tuple[str, ...]]:
+    """Return the named providers, each with its stand-ins, which only `triton` has."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        newest = newest_triton(family, device) if name == NEWEST else {}
+        found |= newest or {name: ()}
+    return found
+
+
+def newest_triton(family: str, device: Device) -> dict[str, tuple[str, ...]]:
+    """Return the newest Triton version that can run, with its stand-ins; empty if there is none.
 
     If a version rejects a case, the older versions are tried, newest first.
     """
     if not device.is_gpu:
-        return {"torch": ()}
-    also = [FAST_ACCUM] if family == "matmul" and dtype.startswith("fp8") else []
+        return {}
     arch = architecture(device)
     known = kernel_versions(family).items() if has_triton() else ()
     fitting = [
@@ -167,8 +189,7 @@ def default_providers(family: str, device: Device, dtype: str = "") -> dict[str,
         for name, module in known
         if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch
     ]
-    newest = {fitting[-1]: tuple(fitting[-2::-1])} if fitting else {}
-    return dict.fromkeys(("torch", *also), ()) | newest
+    return {fitting[-1]: tuple(fitting[-2::-1])} if fitting else {}
 
 
 def has_triton() -> bool:
@@ -197,6 +218,8 @@ def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
         return (
             f"{name} needs Triton on a GPU, which is not installed; its wheels are for Linux only"
         )
+    if name == NEWEST:
+        return f"no Triton version can run on {device.name}"
     return None
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bench.__main__ import families
+from bench.__main__ import main as bench_main
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.cli.main import check_providers
 from bench.harness.data.inputs import Filler, InputSet, make_sets
@@ -20,6 +21,7 @@ from bench.harness.providers.registry import (
     kernel_versions,
     load,
     minimum_arch,
+    named_providers,
     numerics,
     provider_names,
     unavailable,
@@ -96,7 +98,8 @@ def test_versions_are_found_by_file_name_in_numeric_order(versions):
         "triton-v3": "kernels.elementwise.v3_vectorized",
         "triton-v10": "kernels.elementwise.v10_tiled",
     }
-    assert provider_names("elementwise")[:3] == ["torch", "torch-compile", "triton-v1"]
+    names = ["torch", "torch-compile", "triton", "triton-v1"]
+    assert provider_names("elementwise")[:4] == names
 
 
 def test_an_unknown_provider_lists_the_known_ones(versions):
@@ -105,7 +108,7 @@ def test_an_unknown_provider_lists_the_known_ones(versions):
         check_providers(["torch", "triton-v4"], ["elementwise"])
     assert str(caught.value) == (
         "unknown provider 'triton-v4' for elementwise; "
-        "choose from torch, torch-compile, triton-v1, triton-v2, triton-v3, triton-v10, "
+        "choose from torch, torch-compile, triton, triton-v1, triton-v2, triton-v3, triton-v10, "
         "path/to/file.py:function"
     )
 
@@ -310,6 +313,31 @@ def test_a_version_for_newer_gpus_is_rejected_before_import(versions):
         load("triton-v11", OPS["add"], "elementwise", replace(GPU, type="rocm"))
     assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
     assert load("triton-v11", OPS["add"], "elementwise", H100).name == "triton-v11"
+
+
+def test_triton_is_the_newest_version_that_fits(versions):
+    (versions / "v11_tma.py").write_text(FOR_HOPPER + TUNED)
+    names = ["triton", "torch", "triton-v1"]
+    for device, newest in ((H100, "triton-v11"), (A100, "triton-v10")):
+        found = named_providers(names, "elementwise", device)
+        assert list(found) == [newest, "torch", "triton-v1"]
+        assert found[newest][-1] == "triton-v1"  # stands in if the newest rejects a case
+        assert found["triton-v1"] == ()
+    assert named_providers(["triton"], "elementwise", CPU) == {"triton": ()}
+    assert unavailable("triton", CPU) == "triton needs a GPU, got a CPU"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "elementwise --op gelu --provider torch,torch-compile,triton",
+        "compare --op gelu --provider torch,triton",
+        "suite --provider torch,triton",
+    ],
+)
+def test_triton_is_a_known_provider(words, capsys):
+    assert bench_main([*words.split(), "--device", "cuda:99"]) == 3
+    assert "unknown provider" not in capsys.readouterr().err
 
 
 VERSIONS = [(family, name) for family in FAMILIES for name in kernel_versions(family)]

@@ -120,16 +120,20 @@ class PlannedError(Exception):
     """Raised instead of planning, with the fallbacks."""
 
 
+OLDER = ("triton-v4", "triton-v3", "triton-v2", "triton-v1")
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ([], {"torch": (), "triton-v5": ("triton-v4", "triton-v3", "triton-v2", "triton-v1")}),
-        (["--provider", "triton-v4"], {}),
-        (["--provider", "torch,triton-v4"], {}),
+        ([], {"torch": (), "triton-v5": OLDER}),
+        (["--provider", "triton-v4"], {"triton-v4": ()}),
+        (["--provider", "torch,triton-v4"], {"torch": (), "triton-v4": ()}),
+        (["--provider", "triton"], {"triton-v5": OLDER}),
     ],
 )
 @pytest.mark.parametrize("command", ["matmul", "suite"])
-def test_only_default_providers_have_fallbacks(monkeypatch, command, words, wanted):
+def test_only_versions_that_are_not_named_have_fallbacks(monkeypatch, command, words, wanted):
     def planned(cases, names, under_test, settings, older, family=""):
         raise PlannedError(dict(older))
 
