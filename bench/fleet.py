@@ -26,7 +26,7 @@ exit codes: 0 ok, also if a row failed; 2 usage, or rows could not be saved; 130
 
 examples:
   # all GPUs of a node
-  torchrun --nproc-per-node 8 -m bench.fleet --quick -o fleet
+  torchrun --nproc-per-node 8 -m bench.fleet --quick
   # the first GPU
   python -m bench.fleet --quick -o fleet"""  # noqa: E501
 
@@ -47,7 +47,7 @@ def build_parser() -> Parser:
     prog = "python -m bench.fleet"
     parser = Parser(
         prog=prog,
-        usage=f"{prog} [--quick] [--dtype LIST] -o DIR",
+        usage=f"{prog} [--quick] [--dtype LIST] [-o DIR]",
         description=__doc__,
         epilog=EPILOG,
     )
@@ -64,8 +64,8 @@ def build_parser() -> Parser:
     measuring.add_argument(
         "--deadline", metavar="SECONDS", type=seconds, default=LIMIT_S, help=text
     )
-    text = "directory of the run files, one for each rank"
-    add(parser, "--output", action="store", required=True, metavar="DIR", help=text)
+    text = "directory of the run files, one for each rank (default: results/runs/fleet)"
+    add(parser, "--output", action="store", metavar="DIR", help=text)
     add(parser, "--quiet")
     return parser
 
@@ -73,7 +73,9 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     def run(args: argparse.Namespace) -> int:
         from bench.harness.fleet.member import Member
+        from results.store.runfile import runs_directory
 
+        args.output = args.output or str(runs_directory() / "fleet")
         return Member(args, argv).run()
 
     return guarded(build_parser(), run, argv)

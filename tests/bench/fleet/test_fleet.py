@@ -367,9 +367,20 @@ def test_rows_of_a_gpu_and_a_cpu():
 
 
 def test_options_are_checked(capsys):
-    for words in ([], ["-o", "x", "--deadline", "1"]):
-        with pytest.raises(SystemExit):
-            fleet.build_parser().parse_args(words)
-        assert capsys.readouterr().err.startswith("python -m bench.fleet: error: ")
+    with pytest.raises(SystemExit):
+        fleet.build_parser().parse_args(["-o", "x", "--deadline", "1"])
+    assert capsys.readouterr().err.startswith("python -m bench.fleet: error: ")
     assert fleet.main(["-o", "x", "--dtype", "int64"]) == 2
     assert capsys.readouterr().err.startswith("python -m bench.fleet: error: unknown dtype 'int64'")
+
+
+def test_the_files_of_a_fleet_are_with_all_runs_by_default(monkeypatch, runs):
+    places = []
+
+    def member(args, argv):
+        places.append(args.output)
+        return SimpleNamespace(run=lambda: 0)
+
+    monkeypatch.setattr("bench.harness.fleet.member.Member", member)
+    assert [fleet.main(words) for words in (["--quick"], ["-o", "here"])] == [0, 0]
+    assert [places[0], str(places[1])] == [str(runs / "fleet"), "here"]
