@@ -40,7 +40,7 @@ examples:
   python -m bench lecture --section 3           # arithmetic intensity and the roofline"""
 
 BUDGET_S = {False: 160.0, True: 32.0}
-"""Default budget by `--quick`, including calibration."""
+"""Default budget by `--quick`; on a CPU including calibration."""
 
 ASYNCHRONOUS = (
     "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
@@ -63,7 +63,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer samples")
     add(parser, "--device", "--threads", "--gpu", "--seed", "--format")
     defaults = f"{BUDGET_S[False]:g}, with --quick {BUDGET_S[True]:g}"
-    add(parser, "--budget", help=f"time limit, including the calibration (default: {defaults})")
+    add(
+        parser,
+        "--budget",
+        help=f"time limit, on a CPU including the calibration (default: {defaults})",
+    )
     parser.group("output").add_argument(
         "-o", "--output", dest="page", metavar="PATH", type=path, help="HTML page"
     )

@@ -19,10 +19,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import worker
 from bench.harness.cli.arguments import build_parser, chosen_ops
 from bench.harness.cli.main import make_all_cases
 from bench.harness.loop import Measure, label_of, measure_rows, measure_scenarios
 from bench.harness.measure import rows as planning
+from bench.harness.measure.measure_row import release
+from bench.harness.measure.rows import one_line
 from bench.harness.op_file import module_of, modules_sha256, options_of
 from bench.harness.run import Run
 from bench.harness.timing import samplers
@@ -119,7 +122,8 @@ class Measurements:
         began_s = time.perf_counter()
         with run:
             run.start(tuple(dtypes) or None)
-            run.deadline = began_s + run.args.budget  # calibration counts, too
+            if not run.device.is_gpu:  # calibrating a GPU takes longer than a short budget
+                run.deadline = began_s + run.args.budget
             measure_scenarios(run, list(self.scenarios.values()), self.settings, len(self.ops))
             if self.ops:
                 measure_rows(run, list(self.ops.values()))
@@ -135,15 +139,21 @@ class Measurements:
 
     def synchronize_trap(self, run: Run) -> Sequence[dict[str, Any]]:
         """Return the rows of `synchronize_trap` at the size of the row `matmul`; none if it was not
-        planned.
+        planned or raises.
         """
         row = self.ops.get("matmul")
         if row is None or row.refused:
             return []
         peak, _ = peak_of(row.blank(), run.ceilings)
-        return synchronize_trap(
-            run.device, row.case.shape["n"], row.case.dtype, peak.value if peak else None
-        )
+        what = run.device, row.case.shape["n"], row.case.dtype, peak.value if peak else None
+        try:
+            if release(run.device):
+                return synchronize_trap(*what)
+            # After an illegal access only a new process can use the GPU.
+            return worker.call(synchronize_trap, *what, timeout_s=worker.OWN_TIMEOUT_S)[0]
+        except RuntimeError as error:  # of the GPU, or of the worker
+            run.progress.note(f"the timings without synchronizing are missing: {one_line(error)}")
+            return []
 
 
 def value_of(figure: Figure, rows: Mapping[str, Any]) -> bool | float | str | None:

@@ -5,6 +5,8 @@ page.
 import json
 import re
 import shlex
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,7 +20,8 @@ from bench.harness.lecture.figures import FIGURES
 from bench.harness.lecture.page import ladder
 from results.store.runfile import load_run
 from roofline.commands.notes import SECTIONS, load_notes
-from tests.bench.commands import run_files
+from roofline.machine import Machine
+from tests.bench.commands import CPU, GPU, run_files
 
 CLAIMS = load_notes()["claims"]
 KEYS = (
@@ -155,6 +158,37 @@ def test_no_two_rows_are_the_same(kind, quick_sizes):
     sizes = measured.SIZES[kind] | quick_sizes.get(kind, {})
     commands = [command.format(**sizes) for command in measured.ROWS.values()]
     assert len(set(commands)) == len(commands)
+
+
+@pytest.mark.parametrize(("device", "left_s"), [(CPU, -8.0), (GPU, 32.0)])
+def test_calibrating_a_gpu_is_not_in_the_budget(device, left_s, monkeypatch):
+    clock, run = [0.0], MagicMock(device=device, records=[])
+    monkeypatch.setattr(measured.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(measured, "document", lambda *_: {"records": []})
+    args = SimpleNamespace(budget=32.0, seed=0, quick=True)
+
+    def start(dtypes):
+        clock[0] += 40.0
+        run.deadline = clock[0] + args.budget
+
+    run.args, run.start.side_effect, run.__exit__.return_value = args, start, None
+    measured.Measurements([], args, device).measure(run)
+    assert run.deadline - clock[0] == left_s
+
+
+def test_an_error_of_the_gpu_costs_only_the_trap(monkeypatch):
+    def trap(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    args = SimpleNamespace(budget=32.0, seed=0, quick=False)
+    plan = measured.Measurements([lambda matmul: None], args, cpu_device(1))
+    run = MagicMock(device=CPU, ceilings=Machine("cpu", "a CPU"))
+    monkeypatch.setattr(measured, "synchronize_trap", trap)
+    assert plan.synchronize_trap(run) == []
+    assert "an illegal memory access" in run.progress.note.call_args.args[0]
+    monkeypatch.setattr(measured, "release", lambda device: False)
+    monkeypatch.setattr(measured.worker, "call", lambda *_, **how: (["rows"], ""))
+    assert plan.synchronize_trap(run) == ["rows"]
 
 
 def test_an_mfu_above_one_is_impossible(quick):
