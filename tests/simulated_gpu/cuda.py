@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from tests.simulated_gpu.tensors import TIMELINE, Capture, capturing
+from tests.simulated_gpu.tensors import TIMELINE, Capture, capturing, reject_in_capture
 
 FREE_BYTES = 2 * 2**30
 SPIN_CYCLES_PER_S = 1.98e9
@@ -21,24 +21,9 @@ PROPERTIES = SimpleNamespace(
     major=9,
     minor=0,
     L2_cache_size=2**20,  # small, so that few copies of small inputs fill it
-    warp_size=32,
-    max_threads_per_multi_processor=2048,
-    regs_per_multiprocessor=65536,
-    shared_memory_per_multiprocessor=233_472,
-    shared_memory_per_block_optin=232_448,
     uuid="00000000-0000-0000-0000-000000000000",
-    gcnArchName="",
-    is_integrated=0,
 )
 """Fields of `torch.cuda.get_device_properties`, with values of an H100 SXM except for the cache."""
-
-
-def reject_in_capture(action):
-    """Raise CUDA's error for a host that waits for or queries a capturing stream."""
-    if capturing:
-        raise RuntimeError(
-            f"CUDA error: operation not permitted when stream is capturing ({action})"
-        )
 
 
 def index_of(device=None):
@@ -54,7 +39,7 @@ class Stream:
 
     made = 0
 
-    def __init__(self, device=None, priority=0, **_):
+    def __init__(self, device=None):
         self.cuda_stream = Stream.made << 12
         Stream.made += 1
         self.device = torch.device("cuda", index_of(device))
@@ -74,7 +59,7 @@ class Stream:
 class Event:
     """A mark in a stream; it has passed once the host has waited for it or for later work."""
 
-    def __init__(self, enable_timing=False, blocking=False, interprocess=False):
+    def __init__(self, enable_timing=False):
         self.enable_timing, self.passes_s = enable_timing, None
 
     def record(self, stream=None):
@@ -105,10 +90,10 @@ class CUDAGraph:
     anything else has run since the last one: the same operations on the same buffers would give the
     same values."""
 
-    def __init__(self, keep_graph=False):
+    def __init__(self):
         self._capture, self._ran_at, self._pool = None, -1, None
 
-    def capture_begin(self, pool=None, capture_error_mode="global"):
+    def capture_begin(self, pool=None):
         if capturing:
             raise RuntimeError("a capture is under way already")
         self._capture, self._pool = Capture(), pool
@@ -134,9 +119,7 @@ class CUDAGraph:
 
     def reset(self):
         if capturing and self._capture not in (None, capturing[-1]):
-            capturing[
-                -1
-            ].is_broken = True  # no graph may be destroyed while another one is captured
+            capturing[-1].is_broken = True  # no graph may be destroyed during a capture
         if (
             self._capture is not None and not self._capture.is_broken
         ):  # a failed capture keeps its pool
@@ -150,7 +133,7 @@ class CUDAGraph:
 class graph:  # noqa: N801  the name of torch
     """Captures what runs within the context, on a stream that is not the default one."""
 
-    def __init__(self, cuda_graph, pool=None, stream=None, capture_error_mode="global"):
+    def __init__(self, cuda_graph, pool=None, stream=None):
         self._graph, self._stream, self._pool = cuda_graph, stream or Stream(), pool or object()
 
     def __enter__(self):
@@ -158,7 +141,7 @@ class graph:  # noqa: N801  the name of torch
         self._stream.__enter__()
         self._graph.capture_begin(self._pool)
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, *_):
         self._graph.capture_end()
         self._stream.__exit__()
 

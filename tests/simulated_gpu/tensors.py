@@ -2,6 +2,8 @@
 on them.
 """
 
+from collections import deque
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
@@ -12,6 +14,8 @@ WAITING = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten
 VIEWS_ONLY = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::set_")
 LAUNCH_S = 2e-5
 BYTES_PER_S = 1e12
+QUEUE_ENTRIES = 1024
+"""Entries of the launch queue."""
 
 
 class Timeline:
@@ -23,10 +27,14 @@ class Timeline:
         """Up to when the host has waited."""
         self.operations = 0
         """Operations that have run outside of captures."""
+        self._ends_s = deque([0.0] * QUEUE_ENTRIES, QUEUE_ENTRIES)
+        """When the entries of the launch queue end, the oldest first."""
 
     def run(self, seconds):
-        """Queue work, and return when it ends."""
+        """Queue work and return when it ends; the host waits if the queue is full."""
+        self.waited_s = max(self.waited_s, self._ends_s[0])
         self.now_s += seconds
+        self._ends_s.append(self.now_s)
         return self.now_s
 
     def wait(self):
@@ -47,6 +55,15 @@ class Capture:
 
 capturing = []
 """The capture that is under way, if there is one."""
+
+
+def reject_in_capture(action):
+    """Raise CUDA's error for what no capture may have; the capture then fails at its end."""
+    if capturing:
+        capturing[-1].is_broken = True
+        raise RuntimeError(
+            f"CUDA error: operation not permitted when stream is capturing ({action})"
+        )
 
 
 def seconds_of(tensors):
@@ -161,10 +178,8 @@ def reject_mixed(name, tensors, simulated):
 
 def cross(is_queued, tensors):
     """Wait as the host does when it reads from the device or copies from pageable memory."""
-    if capturing and not (
-        is_queued and all(value.is_pinned() for value in tensors if not value.is_cuda)
-    ):
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+    if not is_queued or not all(value.is_pinned() for value in tensors if not value.is_cuda):
+        reject_in_capture("a copy that the host waits for")
     if not capturing:
         TIMELINE.run(seconds_of(tensors))
         if not is_queued:

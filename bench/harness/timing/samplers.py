@@ -77,6 +77,9 @@ SPIN_DECAY = 0.98
 MIN_GRAPH_GROWTH = 1.5
 """A graph that needs this many times more launches is captured again."""
 
+BROKEN_CAPTURE = "previous error during capture"
+"""Part of the message of CUDA's error `cudaErrorStreamCaptureInvalidated`."""
+
 BUSY_S = 0.05
 """Work queued before reading clock and power, so that the GPU stays busy: each reading takes up to
 20 ms.
@@ -365,10 +368,19 @@ def make_sampler(
                 return graph
     except RuntimeError as error:
         device.synchronize()
-        events.why_no_graph = next(
-            (line.strip() for line in str(error).splitlines() if line.strip()), ""
-        )[:150]
+        lines = str(_first_error(error)).strip().splitlines()
+        events.why_no_graph = lines[0].strip()[:150] if lines else ""
     return events
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """Return the error that broke a capture, instead of the error that a broken capture ends with.
+
+    Source: torch 2.11, `torch.cuda.graph.__exit__` calls `capture_end` also after an error.
+    """
+    while BROKEN_CAPTURE in str(error) and error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def _graph_sampler(

@@ -25,7 +25,7 @@ def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "default_providers", lambda family, device, dtype="": {"torch": ()})
     monkeypatch.setitem(protocol.LIMITS, "cuda", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
     saved = tmp_path / "doctor.json"
-    main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "-o", str(saved)])
+    main(f"doctor --device cuda -q --budget 0.1 -o {saved}".split())
     page = json.loads(saved.read_text())
     found = {finding["name"]: finding for finding in page["findings"]}
     checks = (
