@@ -5,6 +5,7 @@ token file.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import tempfile
 import time
@@ -130,7 +131,10 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     if blank.op == "overlap":
         record = measure_overlap(replace(blank, cache=cache), calls, device, run.args.seed, left_s)
     else:
-        samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
+        if device.is_gpu and not is_queued(blank):
+            samples = sample_copies(calls, cache, device, left_s)
+        else:
+            samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
         record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
         record = replace(record, link_bytes_per_s=link_of(device))
     for call in calls:
@@ -144,6 +148,29 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
         "checked_elements": size_bytes // 4,
     }
     return replace(record, copies=len(pairs), verified={"before": checked, "after": checked})
+
+
+def is_queued(blank: Record) -> bool:
+    """Return whether the host only queues the copy of a row; else it takes part in the copy."""
+    return blank.options == {"memory": "pinned", "transfer": "non-blocking"}
+
+
+def sample_copies(
+    calls: Sequence[Call], cache: str, device: Device, left_s: float | None
+) -> Samples:
+    """Time copies that the host takes part in by its timer, as many per sample as take 5 ms.
+
+    A graph cannot capture them, and they cannot wait behind a spinning kernel.
+    """
+    turns = itertools.cycle(calls)
+
+    def copy() -> None:
+        next(turns)()
+        device.synchronize()  # non-blocking copies of pageable memory may return too early
+
+    copy_s = min(finished_s(copy, device) for _ in range(5))
+    launches = math.ceil(LIMITS[device.type].min_sample_s / copy_s)
+    return sample_steps(copy, cache, device, left_s, launches)
 
 
 def make_pairs(

@@ -335,13 +335,17 @@ def take_samples(
 
 
 def sample_steps(
-    step: samplers.Call, cache: str, device: Device, left_s: float | None = None
+    step: samplers.Call,
+    cache: str,
+    device: Device,
+    left_s: float | None = None,
+    launches_per_sample: int = 1,
 ) -> Samples:
-    """Time a step by the host's clock, one step per sample, because it includes work of the host.
+    """Time a step by the host's clock, because it includes work of the host.
 
     `step` returns when all its launches have finished. `left_s` limits the time of sampling.
     """
-    sampler = samplers.HostSampler([step], 1)
+    sampler = samplers.HostSampler([step], launches_per_sample)
     limits = LIMITS[device.type]
     settling = settle(sampler.sample, limits)
     until = sampling_limits(limits, device, 0.0, left_s=left_s)

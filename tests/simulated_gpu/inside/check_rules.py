@@ -2,11 +2,14 @@
 
 import gc
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import bench.transfer
 from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness import transfer
 from bench.harness.device.device import detect
 from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Row
@@ -18,6 +21,9 @@ from tests.simulated_gpu.cuda import POOLS, on_legacy_stream
 
 GPU = "cuda:0"
 DEVICE = detect("cuda")
+RUN = SimpleNamespace(
+    device=DEVICE, args=SimpleNamespace(seed=0), ceilings=None, share_s=lambda rows: 0.1
+)
 
 
 def captured(work):
@@ -106,3 +112,20 @@ def test_a_failed_capture_releases_its_memory():
         patch.setattr(samplers, "graph_launches", lambda copies, wanted: next(counts))
         assert samplers.make_sampler([lambda: x.add_(1)], DEVICE, GPU_LIMITS).method == "graph"
     assert most == [0, 0]
+
+
+@pytest.fixture
+def spins(monkeypatch):
+    spins, spin = [], torch.cuda._sleep
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: spins.append(cycles) or spin(cycles))
+    return spins
+
+
+@pytest.mark.parametrize("memory", bench.transfer.MEMORY)
+@pytest.mark.parametrize("kind", bench.transfer.TRANSFER)
+def test_only_queued_copies_are_captured(memory, kind, spins):
+    blank = bench.transfer.copy_record("h2d", DEVICE, 2**16, memory, kind)
+    record = transfer.measure_copy(blank, RUN, 1)
+    is_queued = (memory, kind) == ("pinned", "non-blocking")
+    method = "graph" if is_queued else "host"
+    assert (record.status, record.method, bool(spins)) == ("ok", method, is_queued)
