@@ -153,7 +153,9 @@ class _QueuedSampler:
     """Times launches between two CUDA events, queued while a spinning kernel occupies the GPU.
 
     Without the spin the sample would include the time to queue the work. A sample that was queued
-    too late is repeated with a longer spin, up to the maximum.
+    too late is repeated with a longer spin, up to the maximum. If no spin is long enough, because
+    the work waits for the GPU or exceeds its launch queue, the sample includes host time, and
+    samples are no longer repeated until one is queued in time.
     """
 
     why_no_graph: str | None = None
@@ -171,43 +173,46 @@ class _QueuedSampler:
         self._spin_s = spin_s
         self._min_spin_s = spin_s
         self._max_spin_s = max_spin_s
+        self._is_in_vain = False
+        """Whether the last sample was late behind each spin."""
 
     def _launch(self) -> None:
         raise NotImplementedError
 
     def sample(self) -> float:
-        was_late = True
-        while was_late:
-            start, end, was_late = self._queued()
-            end.synchronize()
-            if was_late and self._spin_s >= self._max_spin_s:
-                break
-            longer_s = 2 * self._spin_s
-            shorter_s = SPIN_DECAY * self._spin_s
-            self._spin_s = (
-                min(longer_s, self._max_spin_s) if was_late else max(shorter_s, self._min_spin_s)
-            )
+        spin_s = self._spin_s
+        start, end, is_late = self._queued(spin_s)
+        while is_late and not self._is_in_vain and spin_s < self._max_spin_s:
+            spin_s = min(2 * spin_s, self._max_spin_s)
+            start, end, is_late = self._queued(spin_s)
+        self._is_in_vain = is_late
+        if spin_s == self._spin_s:
+            spin_s = max(SPIN_DECAY * spin_s, self._min_spin_s)
+        if not is_late:
+            self._spin_s = spin_s
         sample_s = float(start.elapsed_time(end)) / 1e3
         if self._reading is not None:
             self._reading(partial(self._keep_busy, sample_s))
         return sample_s
 
-    def _queued(self) -> tuple[Any, Any, bool]:
-        """Queue a sample behind a spin; return its events, and whether the GPU started before all
-        was queued.
+    def _queued(self, spin_s: float) -> tuple[Any, Any, bool]:
+        """Queue a sample behind a spin and wait for it; return its events, and whether the GPU
+        started before all was queued.
         """
         import torch
 
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
-            torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
+            torch.cuda._sleep(math.ceil(spin_s * SPIN_CYCLES_PER_S))
             if self._before is not None:
                 self._before()
             start.record()
             self._launch()
             end.record()
-        return start, end, start.query()
+        is_late = start.query()
+        end.synchronize()
+        return start, end, is_late
 
     def _keep_busy(self, sample_s: float) -> int:
         """Queue `BUSY_S` of work, or less if the queue cannot hold enough short launches."""

@@ -448,3 +448,23 @@ def test_a_late_queue_is_repeated_behind_a_longer_spin(gpu):
         100e-6
     )  # 5 ms with the time in which the GPU waited for the host
     assert gpu.log.count("spin") == 2
+
+
+def test_work_that_waits_for_the_gpu_is_not_repeated_for_ever(gpu, monkeypatch):
+    spins_s, launch, waits = spins_of(gpu, monkeypatch), gpu.launch("a", 5e-3), [True]
+
+    def call():
+        launch()
+        if waits[0]:
+            gpu.synchronize()
+
+    sampler = EventSampler([call], 1, enqueue_s=5e-3)
+    for _ in range(10):
+        sampler.sample()
+    assert spins_s[-9:] == pytest.approx([6.5e-3] * 9)
+    waits[0] = False
+    sampler.sample()
+    waits[0] = True
+    spins_s.clear()
+    sampler.sample()
+    assert spins_s == pytest.approx([6.5e-3, 13e-3, 26e-3, 52e-3])

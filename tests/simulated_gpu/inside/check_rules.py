@@ -13,10 +13,12 @@ from bench.harness import transfer
 from bench.harness.device.device import detect
 from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Row
+from bench.harness.model.step import timed_record
 from bench.harness.op import Case
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import GPU_LIMITS, Limits
 from bench.harness.timing.samplers import GraphSampler
+from tests.simulated_gpu import tensors
 from tests.simulated_gpu.cuda import POOLS, on_legacy_stream
 
 GPU = "cuda:0"
@@ -129,3 +131,17 @@ def test_only_queued_copies_are_captured(memory, kind, spins):
     is_queued = (memory, kind) == ("pinned", "non-blocking")
     method = "graph" if is_queued else "host"
     assert (record.status, record.method, bool(spins)) == ("ok", method, is_queued)
+
+
+def test_a_training_step_does_not_fill_the_launch_queue(monkeypatch, spins):
+    monkeypatch.setattr(tensors, "LAUNCH_S", 2e-6)
+    x = torch.ones(1, device=GPU)
+
+    def step():
+        for _ in range(150):
+            x.add_(1)
+
+    step.clock = SimpleNamespace(medians_s=lambda count: {})
+    record = timed_record(step, bench.transfer.BLANK, RUN, 1)
+    assert record.device_s == pytest.approx(150 * tensors.LAUNCH_S, rel=0.1)
+    assert len(set(spins)) == 1  # no sample was late
