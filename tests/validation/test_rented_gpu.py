@@ -1,0 +1,296 @@
+"""The minutes on a rented GPU: all steps start with the packages of the machine, and their files
+come back.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import time
+from importlib import metadata
+
+import psutil
+import pytest
+from packaging.requirements import Requirement
+
+from tests.simulated_gpu.start import environment, missing
+from tests.validation import gpu_probe, rented_gpu
+from tests.validation.rented_gpu import INSTALLED, ROOT, STEPS, Step, missing_requirements, name_of
+
+ALL = {step.name: step for steps in STEPS.values() for step in steps}
+
+SMALL = {
+    "calibrate": "--device cpu --dtype fp32",
+    "suite": "--device cpu --provider torch --budget 1",
+    "compare": "--shape 64 --provider torch,torch --budget 2 --device cpu",
+    "fp8": "--shape 64 --dtype fp32 --device cpu --budget 2",
+    "profile": "--device cpu --layers 1 --shape 1x16 --budget 1",
+    "transfer": "--size 4KiB --shape 2x16 --device cpu --budget 2",
+    "train": "--device cpu --shape 1x16 --layers 1 --budget 2",
+    "decode": "--device cpu --budget 2",
+    "compiled": "--device cpu --provider torch --size 64KiB --budget 2",
+    "fleet": "--dtype fp32 --deadline 20",
+}
+"""Options that make a step short on a CPU; the last of an option counts."""
+
+
+def on_the_machine():
+    """Return the packages of the machine, those carried along, and all that they require."""
+    found, waiting = set(), [*INSTALLED, *missing_requirements()]
+    while waiting:
+        name = name_of(waiting.pop())
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            requirements = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for requirement in map(Requirement, requirements):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    return found
+
+
+BARE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Bare(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        is_absent = name.partition(".")[0] in ABSENT
+        return None if is_absent else super().find_spec(name, path, target)
+
+    @staticmethod
+    def find_distributions(*arguments, **options):
+        found = PathFinder.find_distributions(*arguments, **options)
+        names = {each: each.metadata["Name"].lower().replace("_", "-") for each in found}
+        return (each for each, name in names.items() if name in PRESENT)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Bare
+"""
+"""A `sitecustomize.py` that hides all packages that the machine does not have."""
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """Hide from the commands of a test what the machine does not have; return their directory."""
+    present = on_the_machine()
+    absent = {
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if not present & {name_of(owner) for owner in owners}
+    }
+    assert {"pytest_benchmark", "xdist", "streamlit"} <= absent
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(f"ABSENT = {absent}\nPRESENT = {present}\n{BARE}")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def test_wheels_are_the_required_packages_that_are_missing(capsys):
+    assert rented_gpu.main(["wheels"]) == 0
+    (download,) = [line for line in capsys.readouterr().out.splitlines() if "download" in line]
+    assert "--only-binary :all: --python-version 3.12 --no-deps" in download
+    assert "'msgspec>=" in download
+    assert not [name for name in INSTALLED if re.search(rf"'{name}\b", download)]
+
+
+PARSE = """
+import json, sys
+from bench.__main__ import main
+from bench.fleet import build_parser
+for words in json.loads(sys.argv[1]):
+    if words[0] == "bench.fleet":
+        build_parser().parse_args(words[1:])
+        continue
+    words = words[1:] if words[0] == "bench" else [words[0].removeprefix("bench."), *words[1:]]
+    code = main([*words, "--device", "cuda:99"])
+    assert code == 3, (code, words)  # all arguments are right, and there is no such device
+"""
+
+
+def test_steps_have_arguments_that_their_commands_know(bare):
+    commands = [step.command()[2:] for step in ALL.values()]
+    measuring = [words for words in commands if words[0].startswith("bench")]
+    assert len(measuring) == len(SMALL)
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE, json.dumps(measuring)],
+        env=rented_gpu.variables(bare),
+        cwd=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ALL)
+def test_steps_run_with_the_packages_of_the_machine(bare, name):
+    step = ALL[name]
+    short = step._replace(arguments=f"{step.arguments} {SMALL.get(name, '')}")
+    exit_code = rented_gpu.run_step(short, bare, 240)
+    errors = (bare / f"{name}.err").read_text()
+    assert exit_code in ((3,) if name == "truth" else (0, 1, 2)), errors  # 1: a finding
+    assert not re.search("Traceback|No module named|unrecognized", errors), errors
+    assert (bare / f"{name}.out").read_text().strip(), errors
+
+
+WRITES = '-c \'import pathlib; pathlib.Path("{0}.png").write_text("{0}"); print("{0} done")\''
+FAILS = "-c 'raise SystemExit(\"it needs CUDA\")'"
+
+
+def archived(path):
+    with tarfile.open(path) as archive:
+        return {name.removeprefix("record/") for name in archive.getnames()}
+
+
+def call_in(folder, monkeypatch, steps, seconds, *names):
+    monkeypatch.setenv("OUT", str(folder / "out"))
+    monkeypatch.setattr(rented_gpu.tempfile, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr(rented_gpu, "STEPS", {"1": steps})
+    return rented_gpu.main(["1", str(seconds), *names])
+
+
+def test_all_files_come_back_in_one_archive(tmp_path, monkeypatch, capsys):
+    steps = [Step(name, 30, WRITES.format(name)) for name in "ab"] + [Step("c", 30, FAILS)]
+    assert call_in(tmp_path, monkeypatch, steps, 100) == 1
+    (archive,) = (tmp_path / "out").iterdir()
+    names = [f"{name}.{kind}" for name in "abc" for kind in ("out", "err")]
+    assert archived(archive) >= {*names, "a.png", "b.png"}
+    printed = capsys.readouterr().out
+    assert "a done" in printed
+    digest = printed[printed.index("== digest") :].splitlines()
+    assert [line.split()[0] for line in digest[1:4]] == ["a", "b", "c"]
+    assert [" s, ok" in line for line in digest[1:3]] == [True, True]
+    assert digest[3].endswith("exit 1: it needs CUDA")
+
+
+def test_the_archive_is_replaced_after_each_step(tmp_path, monkeypatch):
+    seen = []
+    steps = [Step(name, 30, WRITES.format(name)) for name in "ab"]
+    save = rented_gpu.save_archive
+
+    def saved(directory, path):
+        save(directory, path)
+        seen.append(archived(path) & {"a.png", "b.png"})
+
+    monkeypatch.setattr(rented_gpu, "save_archive", saved)
+    assert call_in(tmp_path, monkeypatch, steps, 100) == 0
+    assert seen == [{"a.png"}, {"a.png", "b.png"}]
+
+
+def test_a_step_without_enough_time_is_named(tmp_path, monkeypatch, capsys):
+    steps = [Step("a", 9, WRITES.format("a")), Step("long", 3000, FAILS)]
+    assert call_in(tmp_path, monkeypatch, steps, 100) == 1
+    assert re.search("^long +no time was left$", capsys.readouterr().out, re.MULTILINE)
+    assert call_in(tmp_path, monkeypatch, steps, 100, "a") == 0
+
+
+def test_a_step_is_stopped_at_its_limit_with_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(rented_gpu, "GRACE_S", 0.2)
+    code = (
+        "import subprocess, sys, time; "
+        'print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"]).pid); '
+        "time.sleep(99)"
+    )
+    assert rented_gpu.run_step(Step("long", 2, f"-c '{code}'"), tmp_path, 2.0) is None
+    started = int((tmp_path / "long.out").read_text())
+    for _ in range(200):
+        if not psutil.pid_exists(started) or psutil.Process(started).status() == "zombie":
+            return
+        time.sleep(0.05)
+    pytest.fail("what the command started is still running")
+
+
+def test_folders_of_packages_may_be_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "SITE")
+    paths = rented_gpu.variables(tmp_path)["PYTHONPATH"].split(os.pathsep)
+    assert paths == [str(ROOT), str(tmp_path / "SITE")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["1"], "expected SECONDS"),
+        (["3", "9"], "invalid choice: '3'"),
+        (["1", "x"], "invalid float value"),
+        (["1", "9", "nothing"], "unknown step 'nothing' (choose from facts, truth"),
+    ],
+)
+def test_invalid_arguments_are_usage_errors(words, said, capsys):
+    with pytest.raises(SystemExit) as error:
+        rented_gpu.main(words)
+    assert error.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_script_starts_from_the_root_of_the_repository():
+    command = [sys.executable, "tests/validation/rented_gpu.py", "wheels"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "pip download" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.skipif(gpu_probe.torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_the_probe_says_that_it_needs_a_gpu(capsys):
+    assert gpu_probe.main() == 3
+    assert "needs CUDA" in capsys.readouterr().out
+
+
+def facts(copy=3.0e12, bf16=700e12, nvml_hz=1.75e9):
+    loaded = [[1.75e9, nvml_hz, 650.0]] * 3
+    parts = {name: {} for name in gpu_probe.PARTS} | {"datasheet": (3.35e12, 989e12)}
+    rates = {"copy": {"bytes_per_s": copy}, "bf16": {"flops_per_s": bf16}}
+    return parts | rates | {"clocks": {"loaded_hz_and_w": loaded}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "stops"),
+    [
+        ({}, []),
+        ({"copy": 2.5e12}, ["copy"]),
+        ({"bf16": 600e12}, ["bf16"]),
+        ({"nvml_hz": 1.98e9, "copy": 1e12}, ["copy", "clock"]),
+    ],
+)
+def test_the_stop_rule(changed, stops):
+    lines = gpu_probe.decisions(facts(**changed))
+    assert [line.split()[0] for line in lines if line.endswith(": STOP")] == stops
+    expected = f"STOP ({', '.join(stops)})" if stops else "the GPU can be trusted"
+    assert lines[-1].startswith(expected)
+
+
+def test_a_missing_fact_leaves_it_undecided():
+    lines = gpu_probe.decisions(facts() | {"copy": {"error": "RuntimeError: CUDA error"}})
+    assert lines[0] == "copy failed: RuntimeError: CUDA error"
+    assert lines[-1].startswith("undecided")
+    assert gpu_probe.decisions(facts() | {"datasheet": None})[-1].startswith("undecided")
+
+
+SIMULATED = """
+from tests.validation import gpu_probe
+gpu_probe.GRAPH_LAUNCHES, gpu_probe.MAX_QUEUE_PROBE = (1, 10), 1100
+gpu_probe.main(64, 2**20)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(bool(missing()), reason=missing() or "")
+def test_the_probe_runs_on_a_simulated_gpu(tmp_path):
+    command = [sys.executable, "-c", SIMULATED]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    found = json.loads((tmp_path / "truth.json").read_text())
+    failed = {name for name in gpu_probe.PARTS if "error" in found[name]}
+    assert failed == {"clocks", "nvml_costs"}, done.stderr  # the simulation has no NVML
+    assert "not permitted" in found["failed_capture"]["reasons"]["not-captured"]
+    assert found["datasheet"] is not None
+    assert "STOP (copy, bf16)" in done.stdout  # its times are made up
