@@ -70,7 +70,7 @@ class Step(NamedTuple):
         return words if words[0] == "bash" else [sys.executable, *words]
 
 
-FACTS = "nvidia-smi; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,ECC; uname -a; nproc; gcc --version"
+FACTS = "uname -a; nproc; gcc --version; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,ECC; nvidia-smi"
 PYTEST_OPTIONS = "-m gpu -q --tb=line -p no:cacheprovider --junit-xml quick.xml"
 QUICK_TESTS = "{root}/tests/bench/ops/test_gpu_quick.py"
 MATMULS = "bench compare --op matmul --dtype bf16 --shape 8192"
@@ -79,7 +79,7 @@ VERSIONS = "torch,triton-v3,triton-v4,triton-v5"
 
 STEPS = {
     "1": (
-        Step("facts", 15, f"bash -c '{FACTS}; {shlex.quote(sys.executable)} -m pip list'"),
+        Step("facts", 15, f"bash -c '{shlex.quote(sys.executable)} -m pip list; {FACTS}'"),
         Step("truth", 60, "-m tests.validation.gpu_probe"),
         Step(
             "tests-quick",
@@ -197,23 +197,30 @@ def save_archive(directory, path):
 
 
 def ending(step, exit_code, directory):
-    """Return how a step ended, with the last line of its errors unless it ended with 0."""
+    """Return how a step ended, with the last line of its output, or of its errors if it failed."""
+    printed = text_of(directory, f"{step.name}.out").strip()
+    errors = text_of(directory, f"{step.name}.err").strip()
     if exit_code == 0:
-        return "ok"
-    lines = text_of(directory, f"{step.name}.err").strip().splitlines()
-    how = "stopped at its limit" if exit_code is None else f"exit {exit_code}"
-    return f"{how}: {lines[-1][:200]}" if lines else how
+        how, text = "ok", printed
+    else:
+        how = "stopped at its limit" if exit_code is None else f"exit {exit_code}"
+        text = errors or printed
+    return f"{how}: {text.splitlines()[-1][:200]}" if text else how
 
 
 def call(steps, directory, archive, limit_s):
     """Run steps within the limit, print a digest, and return whether all ended with 0."""
-    deadline, endings = time.monotonic() + limit_s - RESERVE_S, {}
+    deadline = time.monotonic() + limit_s - RESERVE_S
+    endings: dict[str, str] = {}
+    exit_codes: list[int | None] = []
     for step in steps:
         began = time.monotonic()
         if deadline - began < MIN_SHARE * step.limit_s:
             endings[step.name] = "no time was left"
+            exit_codes.append(None)
             continue
         exit_code = run_step(step, directory, min(step.limit_s, deadline - began))
+        exit_codes.append(exit_code)
         seconds = time.monotonic() - began
         endings[step.name] = f"{seconds:.0f} s, {ending(step, exit_code, directory)}"
         print(f"== {step.name}: {endings[step.name]}")
@@ -223,10 +230,10 @@ def call(steps, directory, archive, limit_s):
     print("== digest")
     for name, text in endings.items():
         print(f"{name:<12} {text}")
-    if "truth" in endings:
+    if " s, " in endings.get("truth", ""):
         print(text_of(directory, "truth.out").strip() or "truth printed nothing: see truth.err")
     print(f"all files: {archive}", flush=True)
-    return all(text.endswith(" s, ok") for text in endings.values())
+    return all(exit_code == 0 for exit_code in exit_codes)
 
 
 def main(argv=None):
