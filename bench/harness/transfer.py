@@ -132,7 +132,8 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
         record = measure_overlap(replace(blank, cache=cache), calls, device, run.args.seed, left_s)
     else:
         if device.is_gpu and not is_queued(blank):
-            samples = sample_copies(calls, cache, device, left_s)
+            is_blocking = blank.options["transfer"] == "blocking"
+            samples = sample_copies(calls, is_blocking, cache, device, left_s)
         else:
             samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
         record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
@@ -156,7 +157,7 @@ def is_queued(blank: Record) -> bool:
 
 
 def sample_copies(
-    calls: Sequence[Call], cache: str, device: Device, left_s: float | None
+    calls: Sequence[Call], is_blocking: bool, cache: str, device: Device, left_s: float | None
 ) -> Samples:
     """Time copies that the host takes part in by its timer, as many per sample as take 5 ms.
 
@@ -166,7 +167,8 @@ def sample_copies(
 
     def copy() -> None:
         next(turns)()
-        device.synchronize()  # non-blocking copies of pageable memory may return too early
+        if not is_blocking:  # from pageable memory it may return too early
+            device.synchronize()
 
     copy_s = min(finished_s(copy, device) for _ in range(5))
     launches = math.ceil(LIMITS[device.type].min_sample_s / copy_s)
