@@ -35,6 +35,7 @@ from bench.harness.data.verify import (
     UNIT_ROUNDOFF,
 )
 from bench.harness.op import Case, Op, TensorMaker, library, rows_of
+from bench.harness.torch_private import NN
 from roofline.work import FLOPS_PER_ELEMENT, LABEL_BYTES, elementwise_work
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def silu(x: Tensor) -> Tensor:
 
 
 EAGER_ADD = library("torch", "add")
-EAGER_GELU = library("torch._C._nn", "gelu")  # torch.ops.aten.gelu.out takes a microsecond longer
-EAGER_SILU = library("torch._C._nn", "silu")
+EAGER_GELU = library(NN, "gelu")
+EAGER_SILU = library(NN, "silu")
 
 
 def eager_swiglu(gate: Tensor, up: Tensor, out: Tensor) -> None:
@@ -250,7 +251,7 @@ DROPOUT_OP = Op(
 )
 
 TANH_FORM = "out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"
-EAGER_TANH = library("torch._C._nn", "gelu", approximate="tanh")
+EAGER_TANH = library(NN, "gelu", approximate="tanh")
 
 OPS = (
     make_op("copy", "out = x", lambda x: x.clone(), lambda x, out: out.copy_(x)),

@@ -27,6 +27,7 @@ from bench.harness.op import (
     parse_choice,
     parse_count,
 )
+from bench.harness.torch_private import int_mm, scaled_mm
 from roofline.work import Work, matmul_work
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def eager(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
 
     if scales:
         scale_a, scale_b = scales
-        torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out)
+        scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out)
     elif a.dtype == torch.int8:
-        torch._int_mm(a, b, out=out)
+        int_mm(a, b, out=out)
     else:
         torch.matmul(a, b, out=out)
 
@@ -107,8 +108,8 @@ def expression(a: Tensor, b: Tensor, *scales: Tensor) -> Tensor:
 
     if scales:
         scale_a, scale_b = scales
-        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
-    return torch._int_mm(a, b) if a.dtype == torch.int8 else a @ b
+        return scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16)
+    return int_mm(a, b) if a.dtype == torch.int8 else a @ b
 
 
 def output_dtype(dtype: str) -> str:

@@ -271,7 +271,8 @@ class FunctionContender(Contender):
 def difference(truth: Any, result: Any, tolerance: float | None = None) -> str | None:
     """Return how a result differs from the baseline's, or None; only tensors are compared."""
     import torch
-    from torch.utils._pytree import tree_leaves
+
+    from bench.harness.torch_private import tree_leaves
 
     ours = [x.detach() for x in tree_leaves(truth) if isinstance(x, torch.Tensor)]
     theirs = [x.detach() for x in tree_leaves(result) if isinstance(x, torch.Tensor)]

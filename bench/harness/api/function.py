@@ -423,7 +423,7 @@ def environment_of(device: Device, command: str) -> Environment:
 
 
 def arrays_in(value: Any) -> list[Any]:
-    from torch.utils._pytree import tree_leaves
+    from bench.harness.torch_private import tree_leaves
 
     return [leaf for leaf in tree_leaves(value) if isinstance(getattr(leaf, "nbytes", None), int)]
 
@@ -433,7 +433,8 @@ def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
     do.
     """
     import torch
-    from torch.utils._pytree import tree_map
+
+    from bench.harness.torch_private import tree_map
 
     memo: dict[int, Any] = {}
 

@@ -34,6 +34,7 @@ from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
 from bench.harness.timing.launched import prepare_profiler
 from bench.harness.timing.protocol import LIMITS
+from bench.harness.torch_private import forget_compiled
 from results.record import Record
 from roofline.accounting.step_memory import StepPlan, step_memory
 
@@ -314,9 +315,7 @@ def _plain_gradients(step: TrainingStep) -> dict[str, Tensor]:
     model = copy.deepcopy(step.model).to(dtype)
     model.group = 0
     for part in (*model.blocks, model.head):
-        part._compiled_call_impl = (
-            None  # `compile` replaced the call of the part; its parameters are untouched
-        )
+        forget_compiled(part)
     model.rotate_for(plan.sequence, dtype, step.device.torch_name)
     model.zero_grad()
     for ids, targets in zip(step.ids.split(1), step.targets.split(1), strict=True):

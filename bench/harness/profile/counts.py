@@ -390,7 +390,8 @@ def base_name(name: str) -> str:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     import torch
-    from torch.utils._pytree import tree_iter
+
+    from bench.harness.torch_private import tree_iter
 
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor))
 

@@ -11,19 +11,25 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._C._profiler import (
-    _RecordFunctionFast as Range,
-)  # unlike record_function, it is not an operation
 from torch.fx.node import map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_iter
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.counts import count, distinct, dtypes_of, name_of, tensors_in
 from bench.harness.profile.operation import MODULE, TAG, UNMODELLED, Breakdown, Operation
 from bench.harness.profile.target import ORIGINALS, Target, guarded_call
+from bench.harness.torch_private import (
+    RecordFunctionFast as Range,  # unlike record_function, it is not an operation
+)
+from bench.harness.torch_private import (
+    TorchDispatchMode,
+    current_autograd_node,
+    disable_current_modes,
+    fused_adamw,
+    sequence_number,
+    tree_iter,
+)
 
 MAX_NAMES = 4
 """Maximum number of operations that are named in the row of a compiled region."""
@@ -86,7 +92,7 @@ class MetaAdamW:
         ]
         gradients: Any = [x.grad for x in parameters]
         with torch.no_grad():
-            torch._fused_adamw_(
+            fused_adamw(
                 parameters,
                 gradients,
                 exp_avgs=lists[0],
@@ -247,11 +253,11 @@ class Account(Tags):
         """Return the module of an operation; in the backward pass, that of the forward
         operation.
         """
-        node: Any = torch._C._current_autograd_node()
+        node: Any = current_autograd_node()
         module = self.modules[-1] if self.modules else ""
         if node is None:
             # An autograd node belongs to the first operation after it was created.
-            self._module_of_node.setdefault(int(torch._C._autograd._get_sequence_nr()) - 1, module)
+            self._module_of_node.setdefault(int(sequence_number()) - 1, module)
             return module
         if self.modules:  # recomputed in the backward pass
             return module
@@ -285,8 +291,8 @@ def account(step: ProfiledStep) -> Breakdown:
 
 def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
     """Return a compiled step and its operations: fused regions, and operations outside of them."""
-    from torch._functorch import config
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # torch documents neither
+    from bench.harness.torch_private import compile_fx, compile_fx_inner
+    from bench.harness.torch_private import functorch_config as config
 
     numbers = itertools.count()
 
@@ -348,7 +354,7 @@ def shown(
         if tags is None:
             return function(args)
         given = list(tensors_in(args))  # the function takes them out of the list
-        with _disable_current_modes(), tags.tag(region.op):
+        with disable_current_modes(), tags.tag(region.op):
             result = function(args)
         if isinstance(tags, Account):
             # Outputs that are part of an input are not written.

@@ -68,7 +68,8 @@ def target_of(
     name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None
 ) -> Target:
     import torch
-    from torch.utils._pytree import tree_iter
+
+    from bench.harness.torch_private import tree_iter
 
     if not callable(function):
         raise UsageError(f"{name}: expected a function or a module, got {type(function).__name__}")
@@ -91,7 +92,8 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
     given.
     """
     import torch
-    from torch.utils._pytree import tree_map_only
+
+    from bench.harness.torch_private import tree_map_only
 
     try:
         source = find(word)
@@ -128,7 +130,8 @@ def on_meta(target: Target) -> Target:
     import copy
 
     import torch
-    from torch.utils._pytree import tree_map_only
+
+    from bench.harness.torch_private import tree_map_only
 
     memo: dict[int, Any] = {}
     for parameter in target.modules.parameters():

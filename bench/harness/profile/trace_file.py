@@ -313,11 +313,12 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     """
     import torch
 
+    from bench.harness.torch_private import has_kernel
+
     packet = getattr(getattr(torch.ops, namespace), op, None)
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
-    overloads = [
-        func for func in overloads if torch._C._dispatch_has_kernel(func.name())
-    ]  # others are TorchScript's
+    # Overloads without a kernel are TorchScript's.
+    overloads = [func for func in overloads if has_kernel(func.name())]
     alike = [func for func in overloads if len(func._schema.arguments) == len(given)]
     func = next(
         (func for func in alike if all(map(Argument.fits, given, func._schema.arguments))), None
@@ -353,11 +354,9 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
 
 
 def is_decomposed(func: Any) -> bool:
-    import torch
+    from bench.harness.torch_private import has_kernel_for
 
     name = func.name()
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    is_whole = (
-        has_kernel(name, "CPU") or name == "aten::_fused_rms_norm"
-    )  # which only a GPU has a kernel for
-    return has_kernel(name, "CompositeImplicitAutograd") and not is_whole
+    # Only a GPU has a kernel for the fused RMS norm.
+    is_whole = has_kernel_for(name, "CPU") or name == "aten::_fused_rms_norm"
+    return has_kernel_for(name, "CompositeImplicitAutograd") and not is_whole

@@ -90,10 +90,10 @@ def timed(
 
 
 def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
-    from torch._C._profiler import _RecordFunctionFast
     from torch.profiler import ProfilerActivity, profile
 
     from bench.harness.profile.step import Tags
+    from bench.harness.torch_private import RecordFunctionFast
 
     prepare_profiler()
     is_gpu = step.target.device.startswith("cuda")
@@ -108,7 +108,7 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
         step()  # the first step under a profiler is slower
         for _ in range(steps):
             tags.number = 0
-            with _RecordFunctionFast(STEP):
+            with RecordFunctionFast(STEP):
                 step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"

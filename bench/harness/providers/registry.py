@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.op import Op
 from bench.harness.providers.user_kernel import find
 from bench.harness.providers.user_kernel import load as load_user_kernel
+from bench.harness.torch_private import scaled_mm
 from kernels import versions
 
 if TYPE_CHECKING:
@@ -91,12 +92,10 @@ def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
     """Compute C = A B in fp8, with about 14-bit accumulation on Hopper. Source: torch 2.11,
     `_scaled_mm`.
     """
-    import torch
-
     if not scales:
         raise ValueError("fast accumulation is for fp8")
     scale_a, scale_b = scales
-    torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out, use_fast_accum=True)
+    scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out, use_fast_accum=True)
 
 
 def einsum_matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from bench.harness.timing.samplers import EventSampler
+from bench.harness.torch_private import spin
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of GPU work in a recording."""
@@ -146,7 +147,6 @@ def recorded(
     calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]
 ) -> list[Kernel]:
     """Return the kernels of a few launches; empty if the profiler does not work here."""
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
     prepare_profiler()
@@ -158,7 +158,7 @@ def recorded(
                 for _ in range(
                     SESSIONS
                 ):  # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021
-                    torch.cuda._sleep(0)
+                    spin(0)
                 for call in itertools.islice(itertools.cycle(calls), RECORDED_LAUNCHES):
                     synchronize()
                     call()

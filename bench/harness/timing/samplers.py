@@ -22,6 +22,7 @@ import psutil
 
 from bench.harness.device.device import MIB, Device, memory_bytes
 from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
+from bench.harness.torch_private import free_capture, spin
 
 Call = Callable[[], object]
 
@@ -204,7 +205,7 @@ class _QueuedSampler:
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
-            torch.cuda._sleep(math.ceil(spin_s * SPIN_CYCLES_PER_S))
+            spin(math.ceil(spin_s * SPIN_CYCLES_PER_S))
             if self._before is not None:
                 self._before()
             start.record()
@@ -291,9 +292,7 @@ def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
     import torch
 
     _failed_graphs.append(graph)
-    for release in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
-        with suppress(RuntimeError):
-            release(torch.cuda.current_device(), pool)
+    free_capture(pool)
     with (
         warnings.catch_warnings(),
         suppress(RuntimeError),

@@ -1,0 +1,71 @@
+"""Private names of torch exist in the installed torch, and stand in one file."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.harness import torch_private
+
+ROOT = Path(__file__).resolve().parents[2]
+PRIVATE = re.compile(
+    r"\btorch(?!\.ops)(\.\w+)*\._(?!_)\w+|\bfrom torch(\.\w+)*\._\w+ import|_compiled_call_impl"
+)
+
+
+@pytest.mark.parametrize("name", torch_private.NAMES)
+def test_the_name_exists(name):
+    assert getattr(torch_private, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (torch, "_scaled_mm"),
+        (torch, "_int_mm"),
+        (torch.cuda, "_sleep"),
+        (torch.nn.Module(), "_compiled_call_impl"),
+    ],
+)
+def test_the_name_of_a_function_exists(module, name):
+    assert hasattr(module, name)
+
+
+def test_int_mm_multiplies():
+    a = torch.randint(-8, 8, (32, 16), dtype=torch.int8)
+    b = torch.randint(-8, 8, (16, 24), dtype=torch.int8)
+    assert torch.equal(torch_private.int_mm(a, b), a.int() @ b.int())
+
+
+def test_a_compiled_module_is_forgotten():
+    model = torch.nn.Linear(2, 2)
+    model.compile(backend="eager")
+    torch_private.forget_compiled(model)
+    assert model._compiled_call_impl is None
+
+
+def test_a_missing_name_is_named(monkeypatch):
+    monkeypatch.setitem(torch_private.NAMES, "tree_iter", "torch.utils._pytree.gone")
+    with pytest.raises(torch_private.MissingNameError, match=r"has no torch\.utils\._pytree\.gone"):
+        _ = torch_private.tree_iter
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = torch_private.nothing
+
+
+def test_a_missing_function_costs_a_capture_only_memory(monkeypatch):
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        monkeypatch.delattr(torch._C, name, raising=False)
+    torch_private.free_capture(pool=None)
+
+
+def test_no_other_file_uses_a_private_name():
+    found = {}
+    for package in ("bench", "kernels", "roofline", "results"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            code = re.sub(r'""".*?"""|#.*', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+            names = {match[0] for match in PRIVATE.finditer(code)}
+            found[path.relative_to(ROOT).as_posix()] = names
+    own = found.pop("bench/harness/torch_private.py")
+    assert own
+    assert {path: names for path, names in found.items() if names} == {}
