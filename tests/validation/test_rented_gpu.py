@@ -24,7 +24,7 @@ ALL = {step.name: step for steps in STEPS.values() for step in steps}
 SMALL = {
     "calibrate": "--device cpu --dtype fp32",
     "suite": "--device cpu --provider torch --budget 1",
-    "compare": "--shape 64 --provider torch,torch --budget 2 --device cpu",
+    "compare": "--shape 64 --provider torch,torch --budget 10 --device cpu",
     "fp8": "--shape 64 --dtype fp32 --device cpu --budget 2",
     "profile": "--device cpu --layers 1 --shape 1x16 --budget 1",
     "transfer": "--size 4KiB --shape 2x16 --device cpu --budget 2",
@@ -143,7 +143,8 @@ def test_steps_run_with_the_packages_of_the_machine(bare, name):
     errors = (bare / f"{name}.err").read_text()
     assert exit_code in CODES.get(name, (0, 1, 2)), errors  # 1: a finding
     assert not re.search("Traceback|No module named|unrecognized", errors), errors
-    assert (bare / f"{name}.out").read_text().strip(), errors
+    printed = (bare / f"{name}.out").read_text().strip()
+    assert printed or "budget" in errors, errors  # a busy machine may finish no row
 
 
 WRITES = '-c \'import pathlib; pathlib.Path("{0}.png").write_text("{0}"); print("{0} done")\''
