@@ -197,7 +197,7 @@ def test_nothing_is_compared_if_the_baseline_fails(capsys, provide, baseline, co
 
 
 def test_help_shows_the_default_margin(capsys, monkeypatch):
-    monkeypatch.setattr("results.stats.comparison.DEFAULT_MARGIN", 0.025)
+    monkeypatch.setattr("bench.harness.commands.compare.DEFAULT_MARGIN", 0.025)
     assert compare("--help") == 0
     assert "(default: 2.5%)" in " ".join(capsys.readouterr().out.split())
 

@@ -168,7 +168,6 @@ def test_a_row_is_deterministic_only_if_requested(monkeypatch):
     [
         (["--model", "gpt9"], "unknown model 'gpt9'"),
         (["--model", "nowhere.json"], "nowhere.json"),
-        (["--config", "small.json"], "pass the path of the file as --model"),
         (["--model", "deepseek-v3"], "latent attention (MLA) is not supported"),
         (["--model", "gemma-2-2b"], "choose from gpt2, nanogpt"),
         (["--model", "gpt2", "--shape", "1x2048"], "1024 positions"),
