@@ -48,9 +48,8 @@ def leave_when_interrupted() -> None:
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    os.write(
-        2, b"interrupted before anything was measured\n"
-    )  # the signal may have interrupted a print
+    # The signal may have interrupted a print.
+    os.write(2, b"interrupted before anything was measured\n")
     os._exit(130)
 
 

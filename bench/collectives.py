@@ -105,9 +105,8 @@ def build_parser() -> Parser:
     )
     add(parser, *(option for option in OUTPUT if option not in ("--plot", "--verbose")))
     add(parser, "--plot", help="save a plot of the bus bandwidth by size: .png, .svg or .pdf")
-    parser.epilog = (parser.epilog or "").partition("\n\n")[
-        2
-    ]  # `explain` does not know these columns
+    # `explain` does not know these columns.
+    parser.epilog = (parser.epilog or "").partition("\n\n")[2]
     parser.set_defaults(device=None, threads=None, gpu=None, budget=None)
     return parser
 

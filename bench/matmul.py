@@ -51,9 +51,8 @@ OPTIONS = (
         "layout",
         "storage order of A and B: nn, nt, tn",
         lambda word: parse_choice(word, ("nn", "nt", "tn"), "layout"),
-        lambda dtype: (
-            "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn"
-        ),  # int8: faster in libraries
+        # int8: faster in libraries.
+        lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",
         label=lambda layout: "" if layout == "nn" else layout,
         label_order=1,
     ),

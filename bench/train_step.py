@@ -241,8 +241,7 @@ def _check(plan: StepPlan) -> None:
     if plan.batch % plan.micro_batches:
         raise UsageError(
             f"{plan.batch} sequences cannot be shared evenly by {plan.micro_batches} "
-            f"micro-batches; "
-            f"--micro-batches must divide the first number of --shape"
+            "micro-batches; --micro-batches must divide the first number of --shape"
         )
     if plan.checkpoint == "selective":
         raise UsageError(

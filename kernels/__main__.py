@@ -161,14 +161,8 @@ def _positive(text: str) -> int:
 
 def _warps(text: str) -> int:
     warps = _positive(text)
-    if warps not in (
-        1,
-        2,
-        4,
-        8,
-        16,
-        32,
-    ):  # CUDA C++ Programming Guide: at most 1024 threads; Triton: a power of two
+    # CUDA C++ Programming Guide: at most 1024 threads; Triton: a power of two.
+    if warps not in (1, 2, 4, 8, 16, 32):
         raise argparse.ArgumentTypeError(f"expected 1, 2, 4, 8, 16 or 32 warps, got '{text}'")
     return warps
 

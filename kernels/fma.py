@@ -26,9 +26,8 @@ import triton.language as tl
 from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
 
 UNROLL = 32  # steps of every chain per loop iteration
-NAMES = DTYPES | {
-    torch.float64: "fp64"
-}  # dtypes with an FMA instruction, and Triton's names of them
+# Dtypes with an FMA instruction, and Triton's names of them.
+NAMES = DTYPES | {torch.float64: "fp64"}
 COEFFICIENTS = {
     torch.float64: (-(1 - 2.0**-40), 1.0),
     torch.float32: (-(1 - 2.0**-22), 1.0),

@@ -26,9 +26,8 @@ TRITON_TYPES = {
 ALIGNMENT_BYTES = (
     16  # the widest access of a thread, and the alignment that Triton infers for pointers
 )
-INTERPRETED: bool = (
-    triton.knobs.runtime.interpret
-)  # read when a kernel is decorated, so it cannot change later
+# Read when a kernel is decorated, so it cannot change later.
+INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,8 @@ exit codes: 0 success, 2 invalid argument or unusable file, 130 interrupted
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="surrogateescape"
-        )  # print paths that are not UTF-8 byte for byte
+        # Print paths that are not UTF-8 byte for byte.
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         words = sys.argv[1:] if argv is None else argv
         args = _parser(words[0] if words else None).parse_args(words)

@@ -20,9 +20,8 @@ def runs_of_all_tests(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def runs(runs_of_all_tests, monkeypatch):
     """Save runs of tests, and of the commands they start, in a separate directory."""
-    folder = runs_of_all_tests / str(
-        next(NUMBERS)
-    )  # pytest's own numbered folders take longer with each one
+    # Pytest's own numbered folders take longer with each one.
+    folder = runs_of_all_tests / str(next(NUMBERS))
     folder.mkdir()
     monkeypatch.setenv("ROOFMARK_RUNS", str(folder))
     return folder

@@ -54,9 +54,8 @@ class Screens:
         assert self.columns
         left_out = " ".join(" ".join(re.findall(r"too narrow for:([^()]*)", text)).split())
         for column in self.columns:
-            titles = (
-                () if column.heads else (column.title,)
-            )  # above the rows that share them, cells need no title
+            # Above the rows that share them, cells need no title.
+            titles = () if column.heads else (column.title,)
             words = [
                 word for cell in (*titles, *column.cells) for word in cell.split() if cell != "-"
             ]

@@ -57,11 +57,8 @@ def test_importing_every_family_has_no_effect(tmp_path):
         "--bogus",
         cwd=tmp_path,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        0,
-        "",
-        "\n",
-    )  # nothing said, nothing heavy
+    # Nothing said, nothing heavy.
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")
     assert list(tmp_path.iterdir()) == []  # nothing written
 
 

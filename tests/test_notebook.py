@@ -19,8 +19,7 @@ CELLS = (
     "bench.profile(torch.nn.Linear(64, 64), x, on='h100-sxm')",
     (
         "functions = {'a': torch.relu, 'b': torch.relu, 'wrong': "
-        "torch.neg}\nbench.compare(functions, "
-        "x, budget_s=0.1)"
+        "torch.neg}\nbench.compare(functions, x, budget_s=0.1)"
     ),
     "record = bench.measure(torch.relu, x, budget_s=0.1)\nrecord",
     (

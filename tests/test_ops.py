@@ -121,27 +121,13 @@ BY_HAND = [
     ("triad", "bf16", (10,), {}, 20, 40, 20),  # a product and a sum
     ("dropout", "bf16", (10,), {}, 10, 28, 20),  # the seed takes 8 bytes in every dtype
     ("dropout", "fp64", (10,), {}, 10, 88, 80),
-    (
-        "matvec-int8",
-        "bf16",
-        (3, 5),
-        {},
-        33,
-        37,
-        6,
-    ),  # 15 weights, 5 of x in 10 bytes, 3 scales in 12
+    # 15 weights, 5 of x in 10 bytes, 3 scales in 12.
+    ("matvec-int8", "bf16", (3, 5), {}, 33, 37, 6),
     ("matvec-int8", "fp64", (3, 5), {}, 33, 67, 24),
     ("rmsnorm", "bf16", (2, 5), {}, 40, 30, 20),
     ("layernorm", "bf16", (2, 5), {}, 70, 40, 20),  # weight and bias
-    (
-        "residual-rmsnorm",
-        "bf16",
-        (2, 5),
-        {},
-        50,
-        50,
-        40,
-    ),  # two matrices and a weight in, two matrices out
+    # Two matrices and a weight in, two matrices out.
+    ("residual-rmsnorm", "bf16", (2, 5), {}, 50, 50, 40),
     ("softmax", "bf16", (2, 5), {}, 50, 20, 20),
     ("cross-entropy", "bf16", (2, 5), {}, 40, 36, 8),  # two labels of 8 bytes; two losses in fp32
     ("cross-entropy", "fp64", (2, 5), {}, 40, 96, 16),  # losses in fp64
@@ -285,9 +271,8 @@ def test_op_references_agree_with_values_by_hand():
         torch.stack([x, y]), y, torch.tensor([2.0, 0.5]).double()
     ).tolist() == [22, 41.5]
     assert found["triad"](x, y).tolist() == [8, 15, 23]
-    assert found["dropout"](x, None)[2].item() == pytest.approx(
-        2 / 0.9, rel=1e-12
-    )  # elements that are not dropped
+    # Elements that are not dropped.
+    assert found["dropout"](x, None)[2].item() == pytest.approx(2 / 0.9, rel=1e-12)
     # The normal distribution function at 2, Abramowitz and Stegun table 26.1.
     normal_below_2 = 0.977249868051820793
     assert found["gelu"](x)[2].item() == pytest.approx(2 * normal_below_2, rel=1e-12)
@@ -320,9 +305,8 @@ def test_rowwise_references_agree_with_values_by_hand():
     total, of_total = found["residual-rmsnorm"](x - 1, torch.ones_like(x), weight)
     assert torch.equal(total, x)
     assert torch.allclose(of_total, normed, rtol=1e-12)
-    logits = rows(
-        [0.0, math.log(3.0)], [1000.0, 1000.0]
-    )  # 1 : 3, and values that overflow without the maximum
+    # 1 : 3, and values that overflow without the maximum.
+    logits = rows([0.0, math.log(3.0)], [1000.0, 1000.0])
     assert torch.allclose(found["softmax"](logits), rows([0.25, 0.75], [0.5, 0.5]), rtol=1e-12)
     losses = found["cross-entropy"](logits, torch.tensor([1, 0]))
     assert losses.tolist() == pytest.approx([math.log(4 / 3), math.log(2)], rel=1e-12)

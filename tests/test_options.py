@@ -81,9 +81,8 @@ def test_help_shows_every_option_and_about_ten_first(name):
 
 
 def test_op_commands_and_compare_have_few_options():
-    assert (
-        max(len(options(name)) - len(options_of(name[6:])) for name in FAMILIES) <= 23
-    )  # two of them sizes in bytes
+    # Two of them sizes in bytes.
+    assert max(len(options(name)) - len(options_of(name[6:])) for name in FAMILIES) <= 23
     assert len(options("bench compare")) <= 24
 
 

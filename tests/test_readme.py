@@ -64,9 +64,8 @@ def run(command, folder):
     if done.returncode == 2 and short != command:  # too busy a machine for a single row
         done = finished(command, folder)
     writes_a_file = " --output " in command or " > " in command or " --quiet" in command
-    allowed = (
-        (0, 1) if " compare " in command else (0,)
-    )  # 1: this machine confirms that one is slower
+    # 1: this machine confirms that one is slower.
+    allowed = (0, 1) if " compare " in command else (0,)
     assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
     assert done.stdout.strip() or writes_a_file, command
 
@@ -100,9 +99,8 @@ def test_the_first_command_of_a_page_runs(page, tmp_path):
 def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path):
     assert commands(page)
     first, *others = commands("README.md")
-    done = (
-        others if page == "bench/README.md" else []
-    )  # the pages share commands that need no earlier one
+    # The pages share commands that need no earlier one.
+    done = others if page == "bench/README.md" else []
     for command in commands(page):
         if command != first:
             keep_ceilings(runs)

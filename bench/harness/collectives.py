@@ -333,9 +333,8 @@ class Group:
             self.run.progress.say(f"{row.op} {size(row.shape['bytes'])}")
             self.check()
             times = self.measure_row(row)
-            if (
-                row.op in WAITING and row.shape == rows[0].shape
-            ):  # large arrays hide who arrived late
+            # Large arrays hide who arrived late.
+            if row.op in WAITING and row.shape == rows[0].shape:
                 arrivals.append(times)
             self.run.progress.advance()
         if arrivals:

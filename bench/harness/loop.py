@@ -167,9 +167,8 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
         share = len(indices) - done + (VISITS - 1 - number) * len(indices)
         merged = with_visit(record, visit(run, row, budget, share), LIMITS[run.device.type])
         if merged is not record:
-            merged = judged(
-                merged, run.device, run.ceilings
-            )  # the median of one visit alone may be above a ceiling
+            # The median of one visit alone may be above a ceiling.
+            merged = judged(merged, run.device, run.ceilings)
             measured[index] = row, run.keep(merged, replaces=record)
             run.progress.advance()
 

@@ -366,8 +366,7 @@ def _extents(text: str, word: str) -> Sequence[int]:
     ):
         raise ShapeError(
             f"invalid shape '{word}': expected integers from 1 to 10^18 - 1, such as 4096, "
-            f"4096x4096x1024 or "
-            "1024:4096:1024"
+            "4096x4096x1024 or 1024:4096:1024"
         )
     if len(fields) == 1:
         return [int(fields[0])]

@@ -225,9 +225,8 @@ def _run(
     signal_on_parent_exit(signal.SIGKILL)
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    multiprocessing.set_start_method(
-        "fork", force=True
-    )  # its locks have no names, which a killed process leaves
+    # Its locks have no names, which a killed process leaves.
+    multiprocessing.set_start_method("fork", force=True)
     os.environ.clear()  # the fork server may have started with another environment
     os.environ.update(environment)
     for number, name in enumerate(("stdout", "stderr"), start=1):

@@ -93,9 +93,8 @@ def _read(
     bias = operands.pop("bias", None)
     for name, tensor in (operands | {"out": out}).items():
         require_shape(label, name, tensor, x.shape)
-    if (
-        op == "dropout"
-    ):  # the seed is on the device, so that a captured graph can be given another one
+    # The seed is on the device, so that a captured graph can be given another one.
+    if op == "dropout":
         require_companion(label, "seed", seed, torch.int64, ("x", x))
         require_shape(label, "seed", seed, (1,))
     if bias is None:

@@ -56,9 +56,8 @@ BLOCK_BYTES = ACCESSES * WARPS * 32 * ALIGNMENT_BYTES
 
 WHOLE = tl.constexpr(16)  # a mask against a multiple of this keeps accesses 16 bytes wide
 LOG2_E = tl.constexpr(1.4426950408889634)
-TANH_LINEAR = tl.constexpr(
-    2.302208198144325
-)  # 2 sqrt(2/pi) log2(e): of 2z, as the argument of exp2
+# 2 sqrt(2/pi) log2(e): of 2z, as the argument of exp2.
+TANH_LINEAR = tl.constexpr(2.302208198144325)
 TANH_CUBIC = tl.constexpr(2.302208198144325 * 0.044715)
 ROUNDS = tl.constexpr(7)
 DROP_BELOW = tl.constexpr(429496730)  # 0.1 * 2^32, rounded

@@ -26,12 +26,13 @@ from kernels.matmul import (
 
 GROUP_M = 8  # rows of tiles that are traversed together; source: Triton tutorials 03 and 09
 MIN_BUSY_FRACTION = 0.75  # of the multiprocessors
+# 160 KiB of shared memory and more; others get the smallest tiles.
 LARGE_SHARED_ARCHES = (
     80,
     90,
     100,
     103,
-)  # 160 KiB of shared memory and more; others get the smallest tiles
+)
 
 
 class Tile(NamedTuple):

@@ -203,8 +203,8 @@ def describe(
             if distance % unit:
                 raise ValueError(
                     f"{label}: stored {parts} of {name} are {distance * tensor.itemsize} bytes "
-                    f"apart; a tensor "
-                    f"descriptor needs a multiple of {ALIGNMENT_BYTES} (version 3 supports any)"
+                    f"apart; a tensor descriptor needs a multiple of {ALIGNMENT_BYTES} (version "
+                    "3 supports any)"
                 )
         strides = [batch_stride or rows * row_stride, row_stride, 1]
         descriptors.append(TensorDescriptor(tensor, [operands.batch, rows, columns], strides, box))

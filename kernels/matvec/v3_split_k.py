@@ -84,13 +84,11 @@ class Config:
 
 
 CONFIGS = {
-    "narrow": Config(
-        rows=16, lanes=32, loads=1
-    ),  # one warp per row, for rows of at most 32 accesses, 512 bytes
+    # One warp per row, for rows of at most 32 accesses, 512 bytes.
+    "narrow": Config(rows=16, lanes=32, loads=1),
     "wide": Config(rows=2, lanes=128, loads=2),
-    "shifted": Config(
-        rows=4, lanes=128, loads=1
-    ),  # row stride not a multiple of 16 bytes; x is read by elements
+    # Row stride not a multiple of 16 bytes; x is read by elements.
+    "shifted": Config(rows=4, lanes=128, loads=1),
     "split": Config(rows=1, lanes=128, loads=4),  # few rows
     "split shifted": Config(rows=1, lanes=128, loads=2),
 }

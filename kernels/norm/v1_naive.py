@@ -41,6 +41,7 @@ from kernels.norm import Operands, launchers
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
 WARPS = 8
+# Columns; a row takes the smallest that holds it.
 BLOCKS = (
     1024,
     2048,
@@ -49,7 +50,7 @@ BLOCKS = (
     16384,
     32768,
     65536,
-)  # columns; a row takes the smallest that holds it
+)
 
 
 @triton.jit

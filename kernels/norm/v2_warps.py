@@ -18,14 +18,8 @@ from kernels.launch import on_any_arch
 from kernels.norm import launchers
 from kernels.norm.v1_naive import launch, variants_of
 
-WARPS = {
-    1024: 4,
-    2048: 4,
-    4096: 4,
-    8192: 8,
-    16384: 16,
-    32768: 16,
-}  # by columns; a row takes the first that holds it
+# By columns; a row takes the first that holds it.
+WARPS = {1024: 4, 2048: 4, 4096: 4, 8192: 8, 16384: 16, 32768: 16}
 VARIANTS = variants_of(WARPS)
 variants = on_any_arch(VARIANTS)
 

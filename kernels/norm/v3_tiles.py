@@ -34,13 +34,14 @@ from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.norm import Operands, launchers
 from kernels.norm.v1_naive import LAYER_EPS, RMS_EPS
 
+# 32 elements per thread.
 ROWS_BLOCK_WARPS = (
     (16, 256, 4),
     (4, 1024, 4),
     (1, 4096, 4),
     (1, 8192, 8),
     (1, 16384, 16),
-)  # 32 elements per thread
+)
 ACCESSES = 4  # of 16 bytes, in flight for each thread of a wide row
 MAX_COLUMNS = 2**30  # a column number plus one tile still fits 32 bits
 KEEP = tl.constexpr("evict_last")  # for data that is read again
@@ -234,10 +235,8 @@ def _configs(op: str, dtype: torch.dtype) -> list[tuple[int, Any, int, dict[str,
         for m, n, warps in ROWS_BLOCK_WARPS
         if n <= longest
     ]
-    for limit, warps in (
-        (2**17, 16),
-        (MAX_COLUMNS, 32),
-    ):  # fewer, larger programs read fewer rows of 256k at a time
+    # Fewer, larger programs read fewer rows of 256k at a time.
+    for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)):
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
         configs.append((limit, tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
     return configs

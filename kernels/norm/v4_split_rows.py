@@ -178,9 +178,8 @@ def layer_finish(
     pieces = tl.arange(0, MAX_SPLITS)
     sums_of_row = sums_ptr + 3 * row * splits
     near_mean = tl.load(sums_of_row)
-    mean = (
-        tl.sum(tl.load(sums_of_row + 3 * pieces + 1, mask=pieces < splits, other=0.0)) / n
-    )  # of the differences
+    # Of the differences.
+    mean = tl.sum(tl.load(sums_of_row + 3 * pieces + 1, mask=pieces < splits, other=0.0)) / n
     squares = tl.sum(tl.load(sums_of_row + 3 * pieces + 2, mask=pieces < splits, other=0.0))
     scale = inverse_deviation(squares / n, mean, EPS)
     row += first_row

@@ -202,9 +202,8 @@ def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:
     """
     lanes, access, loads = (variant.constants[name] for name in ("LANES", "ACCESS", "LOADS"))
     accesses = n // access
-    programs = max(
-        min(max_programs, triton.cdiv(accesses, lanes)), 1
-    )  # one if n is 0: the sum is 0
+    # One if n is 0: the sum is 0.
+    programs = max(min(max_programs, triton.cdiv(accesses, lanes)), 1)
     rounds, left = divmod(accesses, programs * lanes * loads)
     # Multiples of `lanes`, so that neighboring threads read neighboring accesses.
     return programs, rounds, triton.cdiv(triton.cdiv(left, lanes), programs) * lanes

@@ -32,9 +32,8 @@ def launcher(
             )
         if (x_stride - out_stride) % unit:
             raise ValueError(
-                f"{label}: rows of x are {x_stride} elements apart, rows of out {out_stride}; the "
-                f"strides must differ "
-                f"by a multiple of {unit} (version 1 supports any)"
+                f"{label}: rows of x are {x_stride} elements apart, rows of out {out_stride}; "
+                f"the strides must differ by a multiple of {unit} (version 1 supports any)"
             )
         if out.numel():
             launch(x, out, x_stride, out_stride)

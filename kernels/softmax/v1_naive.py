@@ -29,15 +29,8 @@ import triton.language as tl
 from kernels.launch import DTYPES, Variant, on_any_arch
 from kernels.softmax import launcher
 
-WARPS = {
-    1024: 4,
-    2048: 4,
-    4096: 8,
-    8192: 8,
-    16384: 16,
-    32768: 16,
-    65536: 32,
-}  # by elements of the block
+# By elements of the block.
+WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}
 
 
 @triton.jit

@@ -36,15 +36,8 @@ from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, running
 from kernels.softmax import launcher
 
-WARPS = {
-    256: 1,
-    1024: 1,
-    2048: 2,
-    4096: 4,
-    8192: 8,
-    16384: 16,
-    32768: 16,
-}  # by elements of a row in registers
+# By elements of a row in registers.
+WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}
 WALK_WARPS = 16
 DEPTH = 4  # elements of each lane in one step
 STAGES = 3  # steps in flight

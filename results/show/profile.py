@@ -38,8 +38,7 @@ OF_A_STEP = (
     "A step takes {time_s}; under the profiler {profiled_s}, {in_operations} of it in operations.",
     (
         "Times and shares of operations are those of one profiled step, the one nearest to the "
-        "time "
-        "of a step."
+        "time of a step."
     ),
 )
 OF_A_TRACE = (
@@ -53,8 +52,7 @@ OF_A_TRACE = (
 SENTENCES = (
     (
         "It computes {flops}, {matmul_flops} of them in products; its operations move "
-        "{moved_bytes}: "
-        "MFU {mfu}, MBU {mbu}."
+        "{moved_bytes}: MFU {mfu}, MBU {mbu}."
     ),
     (
         "{memory_bound} of the time is in operations that memory bounds, {compute_bound} in those "
@@ -264,9 +262,8 @@ def _text(name: str, value: float | str | None) -> str:
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
     extras = [record.extra for record, _ in rows]
-    moving = [
-        score if moved_bytes(record) else {} for record, score in rows
-    ]  # views have no roof and no bound
+    # Views have no roof and no bound.
+    moving = [score if moved_bytes(record) else {} for record, score in rows]
     columns = [
         Column("op", [record.op for record, _ in rows]),
         Column("shapes", [record.case for record, _ in rows], goes_below=6),

@@ -108,10 +108,8 @@ class Machine:
                     recorded.get(str(number), {"error": "NotSupported"}), ()
                 )
             except real.NVMLError as raised:
-                entry.nvmlReturn, entry.value.ullVal = (
-                    raised.value,
-                    123_456_789,
-                )  # undefined if the entry failed
+                # Undefined if the entry failed.
+                entry.nvmlReturn, entry.value.ullVal = (raised.value, 123_456_789)
         return entries
 
 

@@ -293,9 +293,8 @@ def test_a_missing_rank_is_named_soon_after_the_deadline(fault, rank, tmp_path):
     survivors = [result for result in hurt if result[0] not in (17, -9)]
     assert [code for code, *_ in survivors] == [3, 3]
     assert sum(f"error: no answer from rank {rank}\n" in err for _, _, err, _ in survivors) == 1
-    assert all(
-        seconds < 25 for *_, seconds in survivors
-    )  # 8 s to start, until the fault, the deadline, 5 s
+    # 8 s to start, until the fault, the deadline, 5 s.
+    assert all(seconds < 25 for *_, seconds in survivors)
     assert {len(load_run(path).records) for path in tmp_path.iterdir()} <= {2, 3}
 
 

@@ -12,9 +12,8 @@ import torch
 from kernels.launch import INTERPRETED
 
 if INTERPRETED:
-    torch.set_num_threads(
-        1
-    )  # the interpreter uses one; more would wait for each other on a busy machine
+    # The interpreter uses one; more would wait for each other on a busy machine.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -52,12 +51,10 @@ def launches(monkeypatch):
 
     from kernels import launch, precompile
 
-    monkeypatch.setattr(
-        triton.knobs.language, "default_fp_fusion", False
-    )  # the default to come in Triton 3.10
-    monkeypatch.setattr(
-        precompile, "NO_DEVICE", 4_000_000
-    )  # so that kernels of other tests are compiled again
+    # The default to come in Triton 3.10.
+    monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", False)
+    # So that kernels of other tests are compiled again.
+    monkeypatch.setattr(precompile, "NO_DEVICE", 4_000_000)
     recorded = []
     with precompile.compile_only(launch.stand_in):
         compile_only = JITFunction.run

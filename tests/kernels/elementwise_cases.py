@@ -61,10 +61,8 @@ def words(seed, numbers, rounds):
 
 def keep_mask(version, seed, n, first=0):
     elements = np.arange(first, first + n, dtype=np.int64)
-    if version in (
-        "v1",
-        "v2",
-    ):  # Triton's uniform number of the first word, negative integers mirrored
+    # Triton's uniform number of the first word, negative integers mirrored.
+    if version in ("v1", "v2"):
         word = words(seed, elements, 10)[:, 0].astype(np.uint32).view(np.int32)
         uniform = np.where(word < 0, ~word, word).astype(np.float32) * np.float32(4.6566127342e-10)
         return torch.from_numpy(uniform >= np.float32(DROPPED))
@@ -130,9 +128,8 @@ def check(op, module, *inputs):
     expected = expect(op, version, *inputs)
     assert_close(out, expected, f"{op} {version}")
     zero = expected.exact == 0
-    if (
-        op != "relu" or DEVICE != "cpu"
-    ):  # on a GPU the larger of -0 and 0 is 0, in the interpreter it may be either
+    # On a GPU the larger of -0 and 0 is 0, in the interpreter it may be either.
+    if op != "relu" or DEVICE != "cpu":
         assert torch.equal(torch.signbit(out)[zero], torch.signbit(expected.exact)[zero]), (
             f"{op}: sign of zero"
         )

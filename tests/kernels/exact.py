@@ -19,9 +19,8 @@ EPS32 = 2.0**-23  # distance from 1 to the next fp32 number, that is two roundin
 TINY32 = 2.0**-126  # an fp32 exponential below this is flushed to zero
 GUARD = 64  # elements before and after a tensor; a multiple of 16 bytes in every dtype
 UNWRITTEN = -77.0
-FAR = (
-    2**30
-)  # a row stride: the third row begins at 2^31 elements, which a 32-bit offset does not reach
+# A row stride: the third row begins at 2^31 elements, which a 32-bit offset does not reach.
+FAR = 2**30
 MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
 DEVICE = "cpu" if INTERPRETED else "cuda"
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}  # the interpreter truncates bf16

@@ -123,9 +123,8 @@ def check_groups(module, k=8):
 
 def check_splits(module):
     half, fp8, tile = DTYPES["fp16"], FP8["fp8e4m3"], Tile(64, 128, 64, 4, 3)
-    check_case(
-        module, half, "nt", (60, 56, 700), kind="integers", padded=True
-    )  # split by the rule for few tiles
+    # Split by the rule for few tiles.
+    check_case(module, half, "nt", (60, 56, 700), kind="integers", padded=True)
     check_case(module, half, "nt", (330, 264, 72), kind="integers")
     with patch.object(module, "chosen", lambda operands: (tile, 2)):
         check_case(module, half, "nn", (33, 40, 600), (2,), "integers", padded=True)

@@ -14,11 +14,12 @@ from exact import EPS32, FAR, Expected, Plane, assert_close, far_rows, run_apart
 import kernels.launch
 
 OPS = ("rmsnorm", "layernorm", "residual-rmsnorm")
+# Of rows: plain, where eps decides, where squares pass the range of fp16.
 SCALES = (
     1.0,
     1e-4,
     300.0,
-)  # of rows: plain, where eps decides, where squares pass the range of fp16
+)
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 U = EPS32 / 2
 SMALLEST32 = 2.0**-149  # the last step of fp32 below its normal range
@@ -166,7 +167,6 @@ def battery_of_shared_rows(module):
             check_far_rows(op, module, torch.float16, 4104)
         check("layernorm", module, *draw("layernorm", torch.float32, 3, 5001, shift=1e4))
         check("rmsnorm", module, *draw("rmsnorm", torch.float32, 3, 10001))
-        with patch.object(
-            kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 30_000)
-        ):  # a row at a time
+        # A row at a time.
+        with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 30_000)):
             check("rmsnorm", module, *draw("rmsnorm", torch.float16, 3, 5001, SCALES))

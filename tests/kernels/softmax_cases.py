@@ -91,9 +91,8 @@ def check_far_rows(module, n=40):
 def battery(module):
     check_far_rows(module)
     check_far_rows(module, 16400)  # which programs share
-    with patch.object(
-        kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 70_000)
-    ):  # a row at a time
+    # A row at a time.
+    with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 70_000)):
         check("softmax", module, normal(3, 17000, torch.float16))
     for dtype in DTYPES.values():
         for m, n in ((3, 1), (3, 7), (2, 256), (2, 1030), (1, 33007)):

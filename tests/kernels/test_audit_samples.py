@@ -81,13 +81,8 @@ def test_unrolled_loop_counts_as_one_pass(arch):
     ("arch", "registers", "shared_bytes", "threads", "resident"),
     [
         (80, 32, 0, 256, 64),  # 64 warps of 32 registers are exactly the 65,536 there are
-        (
-            80,
-            33,
-            0,
-            256,
-            48,
-        ),  # 40 registers in the next unit: 51 warps, 48 in fours, 6 programs of 8
+        # 40 registers in the next unit: 51 warps, 48 in fours, 6 programs of 8.
+        (80, 33, 0, 256, 48),
         (90, 64, 0, 1024, 32),  # NVIDIA H100 Tuning Guide: 64 K registers, 255 a thread, 64 warps
         (90, 128, 227 * 1024, 256, 8),  # 227 KB is the most one program may have
         (90, 128, 228 * 1024, 256, 0),

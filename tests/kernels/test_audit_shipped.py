@@ -95,11 +95,8 @@ def test_newest_versions_do_not_spill_and_access_wide(name):
         assert type(row["fp_fusion"]) is bool
         if is_wide_path(row):
             assert {row["load_bits"], row["store_bits"]} <= {*WIDE, None}, key_of(row)
-        if name not in (
-            "fma",
-            "launch_floor",
-            "matmul",
-        ):  # of which memory moves nothing, or the shape says what
+        # Of which memory moves nothing, or the shape says what.
+        if name not in ("fma", "launch_floor", "matmul"):
             assert row["instructions_per_element"], key_of(row)
             assert row["issue_budget_instructions_per_element"], key_of(row)
             assert row["bound"], key_of(row)

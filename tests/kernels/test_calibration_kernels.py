@@ -56,9 +56,8 @@ def test_fma_flops_match_the_machine_code(chains, dtype, arch):
     assert fma_count(binary.instructions) == fma_count(loop.instructions)
     others = [item.opcode for item in loop.instructions if item.base not in FMA_LANES]
     assert len(others) <= 0.06 * loop.count, others
-    assert (
-        loop.count - len(others) >= 8 * fma.UNROLL
-    )  # eight chains are left where one instruction takes two
+    # Eight chains are left where one instruction takes two.
+    assert loop.count - len(others) >= 8 * fma.UNROLL
     wide = chains * dtype.itemsize // 16
     assert [sass.widths(binary.instructions, kind)[128] for kind in ("load", "store")] == [
         wide,
@@ -123,9 +122,8 @@ def test_empty_kernel_has_no_instructions(arch):
     binary = read_back(compile_ahead(launch_floor.VARIANT, arch))
     assert_lean(binary)
     opcodes = {item.base for item in binary.instructions}
-    assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, (
-        opcodes
-    )  # one of the last three sets the stack up
+    # One of the last three sets the stack up.
+    assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes
 
 
 def test_calibration_launches_match_their_kernels(launches):

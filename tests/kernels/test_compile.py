@@ -120,9 +120,8 @@ def test_reduction_orders_partial_sums_around_the_counter():
     after = code[counted:]
     assert "CCTL.IVALL" in after  # what the L1 holds is forgotten
     first_read = next(place for place, opcode in enumerate(after) if opcode.startswith("LDG"))
-    assert any(
-        opcode.startswith("BAR") for opcode in after[:first_read]
-    )  # the others wait for the one that counts
+    # The others wait for the one that counts.
+    assert any(opcode.startswith("BAR") for opcode in after[:first_read])
     assert ".STRONG.GPU" in after[first_read]
 
 
@@ -275,17 +274,15 @@ def test_norm_v2_needs_fewer_registers():
 
 
 MATMUL = versions_of("matmul")
-SHARED_LIMIT_BYTES = {
-    80: 163 * 1024,
-    90: 227 * 1024,
-    100: 227 * 1024,
-}  # CUDA C++ Programming Guide, table of limits
+# CUDA C++ Programming Guide, table of limits.
+SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 SMALL_SHARED_BYTES = 99 * 1024  # of sm_86, sm_89 and sm_120, from the same table
+# A dtype's main shape class; the audit compiles all.
 ONE_OF_EACH = (
     "nn, large",
     "nn, any",
     "nt, large",
-)  # a dtype's main shape class; the audit compiles all
+)
 
 
 def main_variants(module, arch):

@@ -15,26 +15,21 @@ pytestmark = [] if INTERPRETED else pytest.mark.gpu
 
 # Around the widths of accesses, of blocks, and from which a row is walked or shared by programs.
 WIDTHS = (1, 7, 16, 257, 1000, 1024, 1128, 4099)
-HEIGHTS = (
-    (3,) if INTERPRETED else (1, 3)
-)  # the interpreter is slow; it has single rows of the widths below
+# The interpreter is slow; it has single rows of the widths below.
+HEIGHTS = (3,) if INTERPRETED else (1, 3)
 ROWS = [(m, n) for n in WIDTHS for m in HEIGHTS]
 ROWS += [(17, 24), (17, 27), (1, 8193), (1, 16408), (2, 20001), (2, 32769), (1, 65536), (1, 131075)]
 SHAPES = {
     "cross_entropy": ROWS,
-    "elementwise": [
-        (m * n, n) for n in (1, 7, 256, 513) for m in (1, 5)
-    ],  # the second is the length of a bias
+    # The second is the length of a bias.
+    "elementwise": [(m * n, n) for n in (1, 7, 256, 513) for m in (1, 5)],
     "matvec": [(m, n) for n in (1, 7, 127, 256, 511, 513, 1000, 2049, 4099) for m in (1, 3, 18)],
     "norm": ROWS,
     "reduction": [(n,) for n in (1, 7, 1023, 1025, 2049, 16384, 49152, 98305, 250003)],
     "softmax": ROWS,
 }
-SHAPES["matvec"] += [
-    (2, 8192),
-    (2, 8209),
-    (2, 16400),
-]  # two steps and more of columns that programs share
+# Two steps and more of columns that programs share.
+SHAPES["matvec"] += [(2, 8192), (2, 8209), (2, 16400)]
 LARGE_ROWS = [(199, 1000), (199, 4099), (17, 50257), (17, 128256), (1, 262144)]
 LARGE = {
     "cross_entropy": LARGE_ROWS,

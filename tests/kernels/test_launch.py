@@ -138,12 +138,8 @@ def test_few_rows_are_shared_by_all_processors(
     monkeypatch.setattr(kernels.launch, "stand_in", H100)
     run(family, op, version, torch.float32 if family == "cross_entropy" else torch.bfloat16, *shape)
     assert {compiled.metadata.name: programs for (programs,), compiled in launches} == wanted
-    assert not divisible(launches[0][1]) & {
-        "steps",
-        "splits",
-        "first_row",
-        "chunk",
-    }  # one binary for all of them
+    # One binary for all of them.
+    assert not divisible(launches[0][1]) & {"steps", "splits", "first_row", "chunk"}
 
 
 V3 = versions_of("matvec")["v3"]
@@ -264,9 +260,8 @@ def test_matmul_pointer_launches_are_specialized(launches, version, layout):
     assert compiled.metadata.enable_fp_fusion is True
     if version == "v3":
         assert divisible(compiled) == POINTERS | {"n", "out_stride", "out_batch"}
-        assert (
-            constants_of(compiled)["UNIT"] == 8
-        )  # which says the same of A and B, and of multiples of 8 too
+        # Which says the same of A and B, and of multiples of 8 too.
+        assert constants_of(compiled)["UNIT"] == 8
     else:
         assert divisible(compiled) >= POINTERS | {
             "m",

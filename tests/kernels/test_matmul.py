@@ -54,11 +54,8 @@ def test_batches_with_padded_rows_and_integers(version, name, layout):
 
 @pytest.mark.parametrize("version", NARROW)
 def test_every_tile_size(version):
-    for shape in (
-        (200, 264, 24),
-        (200, 200, 24),
-        (40, 40, 24),
-    ):  # with the 4 processors of the interpreter
+    # With the 4 processors of the interpreter.
+    for shape in ((200, 264, 24), (200, 200, 24), (40, 40, 24)):
         check_case(VERSIONS[version], torch.float16, "nn", shape, kind="integers")
 
 

@@ -70,9 +70,8 @@ def test_precompiled_launch_is_in_the_cache(compilations, monkeypatch, tmp_path)
     assert len(compiled) == 6
     assert all(item.metadata.target.arch == 90 for item in compiled)
     del compilations[:]
-    monkeypatch.setattr(
-        precompile, "NO_DEVICE", 2_000_000
-    )  # what this process has compiled for the other is not asked
+    # What this process has compiled for the other is not asked.
+    monkeypatch.setattr(precompile, "NO_DEVICE", 2_000_000)
     with precompile.compile_only(H100):
         for call in calls("cpu").values():  # tensors with memory, as those of a launch
             call()

@@ -214,11 +214,8 @@ USERS = HASHED | {"provider": "mine.py:f", "source_sha256": "b" * 64}
     ("before", "after", "versions"),
     [
         ({"provider": "function"}, {"provider": "function"}, {}),  # measured from Python, no hash
-        (
-            HASHED | {"provider": "liger"},
-            HASHED | {"provider": "liger"},
-            {},
-        ),  # its version is not recorded
+        # Its version is not recorded.
+        (HASHED | {"provider": "liger"}, HASHED | {"provider": "liger"}, {}),
         (USERS | {"source_git": {"sha": "c" * 40}}, USERS | {"source_git": {"sha": "d" * 40}}, {}),
         (HASHED, HASHED, {"versions": {"python": "3.13.1", "torch": "2.13.0"}}),
     ],
@@ -341,9 +338,8 @@ def test_each_kind_of_rows_has_a_mean_of_its_own(save, measured, capsys):
     assert summary["geomean"] is None
     main(["compare", *NO_DRIFT, run, "--by", "provider", "--format", "md"])
     out = capsys.readouterr().out
-    below = out.partition("\n\nGeometric means:\n\n")[
-        2
-    ]  # a blank line alone would not end the list above
+    # A blank line alone would not end the list above.
+    below = out.partition("\n\nGeometric means:\n\n")[2]
     assert "- softmax, torch -> a: geometric mean 0.8" in below
     assert "geometric mean" not in out.splitlines()[0]
     assert summary["geomean_by_candidate"] == {}  # both have rows of two ops

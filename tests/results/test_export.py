@@ -115,9 +115,8 @@ def test_every_plain_value_that_all_records_hold_has_a_column():
         "compiled",
         "extra",
     }
-    elsewhere |= {
-        key for group in OPTIONAL_KEYS for key in group
-    }  # of some ops and commands, in JSON only
+    # Of some ops and commands, in JSON only.
+    elsewhere |= {key for group in OPTIONAL_KEYS for key in group}
     assert {field.name for field in fields(Record)} - elsewhere <= set(COLUMNS)
 
 

@@ -195,9 +195,8 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
     assert not_ok(tmp_path) == {18: "slow"}
     member = by_rank(tmp_path)[17]
     assert member.evidence == ["n0002 is slow as a whole"]
-    assert all(
-        abs(row.clock) < 0.03 for row in member.rows if row.metric.ceiling == "tensor"
-    )  # relative, too
+    # Relative, too.
+    assert all(abs(row.clock) < 0.03 for row in member.rows if row.metric.ceiling == "tensor")
 
 
 def test_a_slow_rack_is_reported_instead_of_its_nodes(tmp_path):

@@ -208,9 +208,8 @@ def test_steps_allow_for_the_spread_between_runs_of_the_same_code(keep, capsys):
     verdicts = [point["verdict"] for point in series["points"][1:]]
     assert verdicts[-1] == "SLOWER"
     assert set(verdicts[:-1]) <= {"UNSURE", "SAME"}
-    assert (
-        sum(abs(math.log(b / a)) > 0.012 for a, b in pairwise(scales)) >= 3
-    )  # beyond the margin all the same
+    # Beyond the margin all the same.
+    assert sum(abs(math.log(b / a)) > 0.012 for a, b in pairwise(scales)) >= 3
 
 
 def test_a_run_of_the_same_code_that_is_slower_is_a_changed_machine(keep, capsys):

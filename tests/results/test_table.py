@@ -187,12 +187,8 @@ def test_calibrated_gpu_shows_percent_of_measured_and_mbu(make_environment, make
     ]
     text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), records)
     assert row_with(text, "median")[-8:] == ["%", "roof", "%", "meas", "mix", "first", "call", "n"]
-    assert row_with(text, "relu")[-7:-3] == [
-        "80.2%",
-        "80.2%",
-        "98.0%",
-        "copy",
-    ]  # MBU, % roof, % meas, mix
+    # MBU, % roof, % meas, mix.
+    assert row_with(text, "relu")[-7:-3] == ["80.2%", "80.2%", "98.0%", "copy"]
     assert row_with(text, "dot")[-7:-3] == ["90.9%", "90.9%", "97.0%", "read"]
 
 

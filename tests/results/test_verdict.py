@@ -188,15 +188,8 @@ def test_too_few_pairs_are_never_sure(pairs):
 
 
 def test_the_ratio_is_that_of_the_pairs():
-    baseline = [
-        1.0,
-        2.0,
-        3.0,
-        4.0,
-        5.0,
-        6.0,
-        7.0,
-    ]  # a machine that slows down sevenfold, between the pairs
+    # A machine that slows down sevenfold, between the pairs.
+    baseline = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     ratios = [2.0, 2.0, 2.0, 1.1, 1.1, 1.1, 1.1]
     found = compare_pairs(
         baseline, [time_s * ratio for time_s, ratio in zip(baseline, ratios, strict=True)]
@@ -214,9 +207,8 @@ def test_exchanging_the_series_exchanges_everything():
 
 
 def test_strongly_correlated_rounds_are_too_few():
-    slow = [
-        math.exp(0.3 + 0.05 * math.sin(place / 8)) for place in range(20)
-    ]  # one swing in all of them
+    # One swing in all of them.
+    slow = [math.exp(0.3 + 0.05 * math.sin(place / 8)) for place in range(20)]
     found = compare_pairs([1.0] * 20, slow)
     assert (found.verdict, found.p_value) == (UNSURE, 1.0)
     assert found.reason.endswith("20 pairs that resemble their neighbors are too few")

@@ -147,9 +147,8 @@ def test_recomputation_is_the_hardwares_alone():
     full = train_flops(config, 2048, convention="gemm-full", checkpoint="full", is_flash=False)
     assert full.model_flops == plain.model_flops
     per_layer = 96 * 2048 * 12288**2 + 16 * 2048**2 * 12288
-    assert (
-        full.hardware_flops == 96 * per_layer + 6 * 2048 * 12288 * 50257
-    )  # Narayanan et al. 2021, equation 3
+    # Narayanan et al. 2021, equation 3.
+    assert full.hardware_flops == 96 * per_layer + 6 * 2048 * 12288 * 50257
     assert full.model_flops == korthikanti_flops(2048, 96, 12288, 50257)
     selective = train_flops(
         config, 2048, convention="gemm-full", checkpoint="selective", is_flash=False

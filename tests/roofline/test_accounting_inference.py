@@ -61,9 +61,8 @@ def test_weights_that_a_decode_step_reads():
     assert weight_bytes_read(llama, 1, 2) == 2 * (count.total - 128256 * 4096 + 4096)
     mixtral, all_of_it = load_preset("mixtral-8x7b"), count_parameters(load_preset("mixtral-8x7b"))
     one = weight_bytes_read(mixtral, 1, 2)
-    assert one == pytest.approx(
-        2 * all_of_it.active, rel=0.03
-    )  # of two experts; the embedding is but a row
+    # Of two experts; the embedding is but a row.
+    assert one == pytest.approx(2 * all_of_it.active, rel=0.03)
     assert weight_bytes_read(mixtral, 512, 2) == pytest.approx(2 * all_of_it.total, rel=0.01)
     touched = 8 * (1 - (3 / 4) ** 4)
     experts = all_of_it.components["experts"]
@@ -76,9 +75,8 @@ def test_critical_batch_balances_compute_and_memory_time():
     side that it says.
     """
     llama, mixtral = load_preset("llama-2-70b"), load_preset("mixtral-8x7b")
-    assert (
-        Serving(llama, 1, 1.97e14, 8.2e11).critical_batch(0) == 241
-    )  # 240.2 of Austin et al. 2025, rounded up
+    # 240.2 of Austin et al. 2025, rounded up.
+    assert Serving(llama, 1, 1.97e14, 8.2e11).critical_batch(0) == 241
     assert Serving(load_preset("llama-7b"), 1, *H100).critical_batch(4096) is None
     # 8 experts of which each token reads 2 and computes with 2: about 46.6 / 12.7 times the batch
     # of a dense model
@@ -134,10 +132,8 @@ def test_fitted_loss():
 def test_critical_batch():
     """Austin et al. 2025: 240 for TPU v5e in bf16, 120 with int8 weights; H100 SXM 295 and 148."""
     dense = dense_model(8e9)
-    for rates, batches in (
-        ((1.97e14, 8.2e11), (241, 121)),
-        ((989.5e12, 3.35e12), (296, 148)),
-    ):  # 240.2, rounded up
+    # 240.2, rounded up.
+    for rates, batches in (((1.97e14, 8.2e11), (241, 121)), ((989.5e12, 3.35e12), (296, 148))):
         found = [Serving(dense, 1, *rates, weight_bytes=size).critical_batch(0) for size in (2, 1)]
         assert found == list(batches)
 

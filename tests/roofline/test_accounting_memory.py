@@ -81,10 +81,8 @@ def test_tensor_parallelism_divides_matrices_and_keeps_norms():
     for name, weight in whole.items():
         assert half[name].elements * (1 if weight.component == "norms" else 2) == weight.elements
     assert shard(whole["output"], config, 4).shape == (1024, 4096)
-    assert shard(whole["key"], config, 16).shape == (
-        4096,
-        128,
-    )  # 8 heads: two devices have the same one
+    # 8 heads: two devices have the same one.
+    assert shard(whole["key"], config, 16).shape == (4096, 128)
     with pytest.raises(ConfigError, match="does not divide 32 heads"):
         shard(whole["query"], config, 5)
 

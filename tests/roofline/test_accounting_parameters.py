@@ -54,9 +54,8 @@ def test_published_totals(name, total):
 def test_active_and_matmul_parameters():
     mixtral = count_parameters(load_preset("mixtral-8x7b"))
     assert mixtral.active == 12_879_925_248  # Jiang et al. 2024: 13B active
-    assert (
-        count_parameters(load_preset("llama-2-7b")).matmul == 6_607_077_376
-    )  # google/maxtext issue 1988
+    # Google/maxtext issue 1988.
+    assert count_parameters(load_preset("llama-2-7b")).matmul == 6_607_077_376
     gpt2 = count_parameters(load_preset("gpt2"))  # tied: the head is multiplied by, but stored once
     assert "lm_head" not in gpt2.components
     assert gpt2.matmul == 12 * 12 * 768**2 + 50257 * 768

@@ -155,10 +155,8 @@ def saved_bytes(run, *inputs, parameters=()):
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (
-                storage.nbytes(),
-                tensor,
-            )  # held, so that no address comes twice
+            # Held, so that no address comes twice.
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -194,9 +194,8 @@ def test_matmul_side_by_side(capsys):
 def test_inference(capsys):
     data = data_of(capsys, "infer --model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16")
     assert data["kv_bytes_per_token"] == 131_072
-    assert (
-        data["critical_batch"] is None
-    )  # with 0.5 GB of cache a sequence, reading outgrows computing
+    # With 0.5 GB of cache a sequence, reading outgrows computing.
+    assert data["critical_batch"] is None
     assert data["critical_batch_without_cache"] == 296
     assert data["decode_seconds"] == (data["weight_bytes_read"] + 16 * 4096 * 131_072) / 3.352e12
     assert data["prefill_seconds"] == data["prefill_flops"] / 989.4e12

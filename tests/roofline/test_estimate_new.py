@@ -96,17 +96,11 @@ def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
     [
         ("--params 70e9 --bytes-per-param 16", 14, "memory"),  # study notes: 1,120 GB take 14 H100
         ("--params 70e9 --bytes-per-param 16 --memory 80e9", 14, "memory"),
-        (
-            "--params 7.5e9 --recipe bf16-master --memory 32e9",
-            4,
-            "memory",
-        ),  # ZeRO 2020: 120 GB of state
+        # ZeRO 2020: 120 GB of state.
+        ("--params 7.5e9 --recipe bf16-master --memory 32e9", 4, "memory"),
         ("--model llama-3-8b --recipe bf16-master-fp32-grad", 2, "memory"),  # 144.5 GB over 85.03
-        (
-            "--params 70e9 --tokens 15e12 --days 144 --mfu 0.5 --peak 989.5e12",
-            1024,
-            "time",
-        ),  # CS336 2025: 143.93
+        # CS336 2025: 143.93.
+        ("--params 70e9 --tokens 15e12 --days 144 --mfu 0.5 --peak 989.5e12", 1024, "time"),
         ("--params 70e9 --tokens 15e12 --days 143.9 --mfu 0.5 --peak 989.5e12", 1025, "time"),
     ],
 )

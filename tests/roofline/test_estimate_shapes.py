@@ -26,9 +26,8 @@ def test_the_ladder_reaches_the_ridge_with_a_matmul_of_886(capsys):
     assert by_op["matvec"] == pytest.approx(1, rel=1e-3)
     at_ridge = rows["matmul", "886x886x886"]
     assert int(data["ridge"]) == int(at_ridge["intensity"]) == 295
-    assert (
-        data["ridge"] < at_ridge["intensity"] < data["ridge"] + 1 / 3
-    )  # 885 has 295, below the ridge
+    # 885 has 295, below the ridge.
+    assert data["ridge"] < at_ridge["intensity"] < data["ridge"] + 1 / 3
     assert at_ridge["attainable_flops_per_s"] == 989.4e12
     assert rows["relu", "4096x4096"]["attainable_flops_per_s"] == pytest.approx(0.25 * 3.352e12)
     assert [row["bound"] for row in data["rows"]] == ["memory"] * 5 + ["mixed", "compute"]
@@ -70,10 +69,8 @@ EINSUMS = {
     # x[4, 8, 16, 32] @ w[32, 2] of the study notes: w is read once, not 32 times
     ("a b c d, d e -> a b c e", "a=4,b=8,c=16,d=32,e=2", "bf16"): (65_536, 34_944),
     ("abcd,de->abce", "a=4,b=8,c=16,d=32,e=2", "fp32"): (65_536, 69_888),
-    ("bsh,hk", "b=4,s=8,h=16,k=32", "bf16"): (
-        32_768,
-        4_096,
-    ),  # as in torch, the result may be left out
+    # As in torch, the result may be left out.
+    ("bsh,hk", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),
     ("...ij,jk->...ik", "...=32,i=16,j=32,k=2", "bf16"): (65_536, 34_944),
     ("b s h, h k -> b s k", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),
     (

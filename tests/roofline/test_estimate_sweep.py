@@ -49,9 +49,8 @@ def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
     text = text_of(capsys, "sweep memory --model gpt2 --over tensor-parallel=1,2,5")
     assert "3.838 GB" in text
     assert "--tensor-parallel 5 does not divide 12 heads" in text
-    assert "65,504" in text_of(
-        capsys, "sweep dtype --over dtype=bf16,fp16"
-    )  # all there is, where nothing comes first
+    # All there is, where nothing comes first.
+    assert "65,504" in text_of(capsys, "sweep dtype --over dtype=bf16,fp16")
 
 
 def test_points_that_do_not_fit_are_marked(capsys):

@@ -54,9 +54,8 @@ def served(tmp_path):
         )
     try:
         yield answering(f"http://127.0.0.1:{port}", server)
-        assert {path.parent.name for path in home.rglob("*") if path.is_file()} <= {
-            "matplotlib"
-        }  # its list of fonts
+        # Its list of fonts.
+        assert {path.parent.name for path in home.rglob("*") if path.is_file()} <= {"matplotlib"}
     finally:
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=30) == 0

@@ -331,12 +331,8 @@ VECTOR = Machine(
 
 
 def test_matmuls_use_the_tensor_core_peak_and_other_ops_the_vector_peak() -> None:
-    work = {
-        "flops": 2**31,
-        "bytes_read": 2**25,
-        "bytes_written": 2**21,
-        "median_s": 2**31 / 25e12,
-    }  # 60 FLOP/byte
+    # 60 FLOP/byte.
+    work = {"flops": 2**31, "bytes_read": 2**25, "bytes_written": 2**21, "median_s": 2**31 / 25e12}
     gelu, product = (judge(record(op=op, **work), VECTOR) for op in ("gelu", "matmul"))
     assert (gelu.peak_units, gelu.bound, gelu.roofline_pct) == (
         "vector",
@@ -386,12 +382,8 @@ def test_row_far_below_all_ceilings_is_held_back_by_another_cause(
             ("mine", "matrix", VECTOR, "matrix"),
         ),
         *(("gelu", None, VECTOR, "vector"), ("gelu", "matrix", VECTOR, "matrix")),
-        (
-            "gelu",
-            None,
-            ceilings(flops=PEAK, bandwidth=BANDWIDTH),
-            "matrix",
-        ),  # no rate of vector units is known
+        # No rate of vector units is known.
+        ("gelu", None, ceilings(flops=PEAK, bandwidth=BANDWIDTH), "matrix"),
     ],
 )
 def test_the_definition_of_an_op_decides_its_units_before_its_name(

@@ -127,9 +127,8 @@ def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(
 
 def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
     said = words(draw("mixes of a CPU"))
-    assert (
-        "relu 268435456 96 %" in said
-    )  # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope
+    # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope.
+    assert "relu 268435456 96 %" in said
     assert "share of the roofline at its own mix of reads and writes." in last_line(
         draw("mixes of a CPU")
     )
@@ -150,9 +149,8 @@ def test_points_are_judged_by_the_ceilings_of_their_own_run() -> None:
     together = build_scene([old, new])
     assert [point.roofline_pct for point in together.points] == [pytest.approx(100 * 860 / 930)] * 2
     assert not any(point.excess for point in together.points)
-    assert (
-        together.machines[0].peak("bf16").value == 465e9
-    )  # the roofs that are drawn are those of the newer run
+    # The roofs that are drawn are those of the newer run.
+    assert together.machines[0].peak("bf16").value == 465e9
 
 
 def test_error_bars_span_the_interval_of_the_median() -> None:

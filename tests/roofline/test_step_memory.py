@@ -136,9 +136,8 @@ def test_selective_checkpointing_holds_no_scores_in_the_loss_backward():
     step = plan(kernels=Kernels(4, is_flash=False), checkpoint="selective")
     found = step_memory(step)
     assert (found.moment.name, found.moment.layers["attention_scores"]) == ("loss", 0)
-    assert (
-        found.kept_by_layers - found.sizes()["activations"] == 4 * 4 * 12 * 1024 * 1024
-    )  # one layer's
+    # One layer's.
+    assert found.kept_by_layers - found.sizes()["activations"] == 4 * 4 * 12 * 1024 * 1024
 
 
 def test_pipeline_stage_holds_its_micro_batches_in_flight():

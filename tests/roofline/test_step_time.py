@@ -75,9 +75,8 @@ def test_experts_send_each_token_to_them_and_back():
     assert layout.sent()["expert"] == 8 * config.layers * 4 * 2 * hidden_bytes * 7 // 8
     dense = config.layers * config.experts.count * 3 * config.width * config.mlp_width
     gradients = 2 * (count_parameters(config).total - dense)
-    assert layout.sent()["data"] == pytest.approx(
-        2 * gradients * 7 / 8
-    )  # no two devices have the same experts
+    # No two devices have the same experts.
+    assert layout.sent()["data"] == pytest.approx(2 * gradients * 7 / 8)
 
 
 def test_recomputation_repeats_the_collectives_of_the_forward_pass():
@@ -189,9 +188,8 @@ def test_a_measured_fleet_counts_with_its_slowest_rank_and_its_links(fleet):
     rounds = 64 * 32 * 4
     latency_s = 20e-6 + 2048 * 4096 * 2 * 7 / 4 / 300e9
     assert answer.values["tensor_seconds"] == pytest.approx(rounds * latency_s, rel=1e-3)
-    assert (
-        answer.values["compute_seconds"] > given.values["compute_seconds"]
-    )  # activations move at 2.5 TB/s
+    # Activations move at 2.5 TB/s.
+    assert answer.values["compute_seconds"] > given.values["compute_seconds"]
     assert answer.values["memory_bytes"] == 85 * 10**9
     assert "matmuls at 0.7 of the peak: 0.7 of the fastest, 1 (measured)" in answer.assumptions
     assert "all-reduce measured on 8 ranks" in answer.source

@@ -62,9 +62,8 @@ def test_counting_one_addition_less_gives_the_figures_of_the_lecture() -> None:
 def test_fp32_halves_the_intensity_of_bf16() -> None:
     assert of(elementwise_work(N, 1, 1, "fp32")) == 0.125
     assert of(matmul_work(512, 512, 512, "fp32", "fp32")) == pytest.approx(512 / 6)
-    assert of(matmul_work(512, 512, 512, "tf32", "fp32")) == pytest.approx(
-        512 / 6
-    )  # tf32 data are stored as fp32
+    # Tf32 data are stored as fp32.
+    assert of(matmul_work(512, 512, 512, "tf32", "fp32")) == pytest.approx(512 / 6)
 
 
 @pytest.mark.parametrize(

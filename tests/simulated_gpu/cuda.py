@@ -120,9 +120,8 @@ class CUDAGraph:
     def reset(self):
         if capturing and self._capture not in (None, capturing[-1]):
             capturing[-1].is_broken = True  # no graph may be destroyed during a capture
-        if (
-            self._capture is not None and not self._capture.is_broken
-        ):  # a failed capture keeps its pool
+        # A failed capture keeps its pool.
+        if self._capture is not None and not self._capture.is_broken:
             POOLS.discard(self._pool)
         self._capture = None
 

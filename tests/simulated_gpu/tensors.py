@@ -214,7 +214,5 @@ def account(func, arguments, inputs, result, compute):
 
     key = func, tuple(id(value) for value in tree_iter(arguments))
     capturing[-1].seconds += seconds
-    capturing[-1].replays[key] = (
-        again,
-        arguments,
-    )  # the arguments too: an id is reused when its object is gone
+    # The arguments too: an id is reused when its object is gone.
+    capturing[-1].replays[key] = (again, arguments)

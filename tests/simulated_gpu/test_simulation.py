@@ -63,9 +63,8 @@ def test_simulated_gpu_follows_the_rules_of_a_gpu(run):
 def records(done):
     assert done.stdout, done.stderr[-4000:]
     printed = json.loads(done.stdout)
-    assert printed["environment"]["versions"]["torch"].endswith(
-        "+simulated.gpu"
-    )  # marks records as simulated
+    # Marks records as simulated.
+    assert printed["environment"]["versions"]["torch"].endswith("+simulated.gpu")
     return printed["records"]
 
 

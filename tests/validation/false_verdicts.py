@@ -174,9 +174,8 @@ def main(argv=None):
     )
     args = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    planted = (
-        0 if device == "cuda" else args.planted
-    )  # GPU times do not include the extra work on the host
+    # GPU times do not include the extra work on the host.
+    planted = 0 if device == "cuda" else args.planted
     wanted = [*rows_of(SAME_WORK, args.rows, SHAPES), *rows_of(MORE_WORK, planted, PLANTED_SHAPES)]
     setting = {"device": device, "seed": args.seed, "busy": args.busy, "budget_s": args.budget}
     lines = args.output.read_text().splitlines() if args.output and args.output.exists() else []

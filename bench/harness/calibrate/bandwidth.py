@@ -97,8 +97,8 @@ def operand_bytes(device: Device) -> int:
     if affordable < needed // MIB * MIB or not affordable:
         raise NotMeasuredError(
             f"memory bandwidth needs arrays of {needed / 1e6:.0f} MB, {MIN_CACHES} times the "
-            f"cache, "
-            f"and {ARRAYS_IN_MEMORY} times as much free memory; {free / 1e6:.0f} MB are free"
+            f"cache, and {ARRAYS_IN_MEMORY} times as much free memory; {free / 1e6:.0f} MB are "
+            "free"
         )
     return affordable
 
@@ -116,9 +116,8 @@ def filled(device: Device, size_bytes: int) -> Arrays:
 
     def array() -> Tensor:
         if not device.is_gpu:
-            return (
-                torch.empty(size_bytes // 4).fill_(0.0).uniform_(generator=generator)
-            )  # uniform_ runs on one thread
+            # uniform_ runs on one thread.
+            return torch.empty(size_bytes // 4).fill_(0.0).uniform_(generator=generator)
         words = torch.empty(size_bytes // 8, dtype=torch.int64, device=device.torch_name)
         return words.random_(-(2**63), None, generator=generator).view(torch.float32)
 

@@ -95,11 +95,10 @@ def peak_sentences(ceilings: Machine, dtypes: Iterable[str]) -> list[str]:
             title = dtype if quantity == "flops" else f"{dtype} FMA"
             unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
             lines.append(
-                f"{title}: datasheet {published.value / 1e12:.4g} {unit} -> "
-                f"x clock {limited / published.value:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) "
-                f"= {limited / 1e12:.4g} -> "
-                f"x software {entry.value / limited:.2f} -> measured {entry.value / 1e12:.4g} "
-                f"{unit}"
+                f"{title}: datasheet {published.value / 1e12:.4g} {unit} -> x clock "
+                f"{limited / published.value:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) = "
+                f"{limited / 1e12:.4g} -> x software {entry.value / limited:.2f} -> measured "
+                f"{entry.value / 1e12:.4g} {unit}"
             )
     return lines
 
@@ -288,9 +287,8 @@ class MeasuredCeilings:
             notes += peak_sentences(complete, wanted)
         if disturbed := [e.title for e in complete.entries if e.disturbed and e.judges(wanted)]:
             notes.append(
-                f"may be too low, because something disturbed the calibration: "
-                f"{', '.join(disturbed)}; "
-                "run `python -m bench calibrate` on a quiet machine"
+                "may be too low, because something disturbed the calibration: "
+                f"{', '.join(disturbed)}; run `python -m bench calibrate` on a quiet machine"
             )
         return replace(complete, note="; ".join(filter(None, notes)) or None)
 

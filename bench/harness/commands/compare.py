@@ -60,9 +60,9 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
 
 def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     functions = (
-        "your own functions, instead of --op. If a file defines make_inputs(), all functions are "
-        "called with the "
-        "arguments that it returns; otherwise each parameter gets a tensor of --shape and --dtype"
+        "your own functions, instead of --op. If a file defines make_inputs(), all functions "
+        "are called with the arguments that it returns; otherwise each parameter gets a tensor "
+        "of --shape and --dtype"
     )
     parser.group("what to measure").add_argument(
         "functions", nargs="*", metavar="FILE:FUNCTION", help=functions
@@ -76,8 +76,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     add(parser, "--size")
     shapes = (
         "shapes, written as in `python -m bench.FAMILY` (default: the op's own); for "
-        "FILE:FUNCTION one shape "
-        "for all parameters (8x256x64), or one for each (8x256x64,64x64)"
+        "FILE:FUNCTION one shape for all parameters (8x256x64), or one for each (8x256x64,64x64)"
     )
     add(parser, "--shape", help=shapes)
     for name, by_family in merged_options(families).items():

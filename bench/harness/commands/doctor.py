@@ -86,12 +86,13 @@ reaches its datasheet.
 """
 
 BAD_FRACTION = 0.5  # below this fraction of the expected value, something is wrong
+# Small cases always have others.
 REPORTED_FLAGS = (
     "not-captured",
     "above-roof",
     "throttled",
     "not-cold",
-)  # small cases always have others
+)
 
 
 @dataclass(frozen=True)

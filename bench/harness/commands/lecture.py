@@ -47,8 +47,7 @@ ASYNCHRONOUS = (
 )
 SYNCHRONOUS = (
     "Nothing is asynchronous on a CPU: a call returns when its result is finished. The caller's "
-    "overhead is what a "
-    "timer would read if it were, as on a GPU without synchronizing."
+    "overhead is what a timer would read if it were, as on a GPU without synchronizing."
 )
 
 

@@ -85,9 +85,8 @@ class Contender(ABC):
         protocol.announce(self.index)
         try:
             result = step()
-        except (
-            KeyboardInterrupt
-        ):  # ends the process while this contender is announced, so it is the culprit
+        except KeyboardInterrupt:
+            # Ends the process while this contender is announced, so it is the culprit.
             raise
         except BaseException as error:
             self.record = self.failed(error)

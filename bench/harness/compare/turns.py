@@ -286,9 +286,8 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
     settling = settle(work, LIMITS[device.type])
     for contender, taken_s in zip(contenders, times_s, strict=True):
         if contender.record is None:
-            contender.call_s = (
-                min(taken_s) / contender.sampler.launches_per_sample
-            )  # a single turn may be delayed
+            # A single turn may be delayed.
+            contender.call_s = min(taken_s) / contender.sampler.launches_per_sample
             sample_s = max(median(taken_s[-CALIBRATION_TURNS:]), 1e-9)
             contender.samples = max(1, math.floor(SLOT_S[device.type] / sample_s))
     share_launches(contenders)

@@ -191,9 +191,8 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     if op.take_rows is None:
         largest_bytes = max(largest_bytes, 16 * elements)
     else:
-        with suppress(
-            RuntimeError, OverflowError, TypeError
-        ):  # more elements than torch can count: refused anyway
+        # More elements than torch can count: refused anyway.
+        with suppress(RuntimeError, OverflowError, TypeError):
             inputs, _ = op.take_rows(
                 op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1)
             )

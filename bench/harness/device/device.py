@@ -85,9 +85,8 @@ class Device:
 
         try:
             return int(torch.cuda.mem_get_info(self.torch_name)[0])
-        except (
-            RuntimeError
-        ):  # after an illegal access; what is measured in a new process finds out by itself
+        except RuntimeError:
+            # After an illegal access; what is measured in a new process finds out by itself.
             return self.memory_bytes
 
     def use(self) -> None:

@@ -154,9 +154,8 @@ def health(uuid: str | None) -> dict[str, Any]:
     memory = value("nvmlDeviceGetMemoryInfo")
     busy = value("nvmlDeviceGetUtilizationRates")
     processes = value("nvmlDeviceGetComputeRunningProcesses")
-    ecc_errors = [
-        value("nvmlDeviceGetTotalEccErrors", kind, 0) for kind in (0, 1)
-    ]  # NVML_VOLATILE_ECC
+    # NVML_VOLATILE_ECC
+    ecc_errors = [value("nvmlDeviceGetTotalEccErrors", kind, 0) for kind in (0, 1)]
     [action] = _fields(uuid, 1, RECOMMENDED_ACTION_FIELD)
     return {
         "vbios": value("nvmlDeviceGetVbiosVersion"),

@@ -86,12 +86,10 @@ class Measurements:
             if hasattr(module, "LISTED"):
                 options = module.build_parser().parse_args(words)
                 for option, value in vars(options).items():
-                    vars(args).setdefault(
-                        option, value
-                    )  # the function that measures a row reads them
-                *_, (blank, measure) = module.rows_of(
-                    options, device
-                )  # a comparison ends with its candidate
+                    # The function that measures a row reads them.
+                    vars(args).setdefault(option, value)
+                # A comparison ends with its candidate.
+                *_, (blank, measure) = module.rows_of(options, device)
                 sha256 = modules_sha256((f"bench.{family}", *module.MODULES))
                 self.scenarios[name] = replace(blank, op_sha256=sha256), measure
                 continue
@@ -116,9 +114,8 @@ class Measurements:
         """
         labels = {label_of(blank): name for name, (blank, _) in self.scenarios.items()}
         labels |= {label_of(row.blank()): name for name, row in self.ops.items()}
-        dtypes = (
-            () if self.is_empty else dict.fromkeys((self.sizes["dtype"], "fp32"))
-        )  # bf16 takes long on a CPU
+        # bf16 takes long on a CPU.
+        dtypes = () if self.is_empty else dict.fromkeys((self.sizes["dtype"], "fp32"))
         began_s = time.perf_counter()
         with run:
             run.start(tuple(dtypes) or None)

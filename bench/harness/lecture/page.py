@@ -101,9 +101,8 @@ def ladder(environment: Environment, records: Sequence[Record], theme: str) -> F
         axes = figure.add_axes((0.13, 0.13, 0.8, 0.78))
     scene = build_scene([(environment, ops)], dtypes=[ops[0].dtype])
     roofs = tuple(roof for roof in scene.roofs if not roof.is_mix)  # too narrow for their label
-    points = tuple(
-        replace(point, label=point.record.op) for point in scene.points
-    )  # longer labels do not all fit
+    # Longer labels do not all fit.
+    points = tuple(replace(point, label=point.record.op) for point in scene.points)
     scene = replace(scene, roofs=roofs, points=points)
     draw_roofline(scene, "", axes, theme)
     if legend := axes.get_legend():

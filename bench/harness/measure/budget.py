@@ -181,9 +181,8 @@ class Budget:
             return None
         launch = f" ({duration(call_s)} per launch)" if call_s else ""
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
-        enough = math.ceil(
-            spent_s + case_s * 1.5
-        )  # rounded down it could be less than the current budget
+        # Rounded down it could be less than the current budget.
+        enough = math.ceil(spent_s + case_s * 1.5)
         return (
             f"estimated {duration(case_s)} for this case{launch} exceeds {limit}; use --budget "
             f"{enough}"

@@ -263,9 +263,8 @@ def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | No
     return Flag(
         "faster-than-physics",
         f"faster than physics: {record.median_s:.3g} s, but its "
-        f"{'FLOPs' if binding.quantity == 'flops' else 'bytes'} "
-        f"take {min_s:.3g} s or more by the {binding.kind} {binding.quantity} ceiling; likely "
-        f"{cause}",
+        f"{'FLOPs' if binding.quantity == 'flops' else 'bytes'} take {min_s:.3g} s or more by "
+        f"the {binding.kind} {binding.quantity} ceiling; likely {cause}",
         "check what the provider computes, and the work that the op counts",
     )
 

@@ -250,9 +250,8 @@ def interpreted() -> tuple[Flag, ...]:
     function.
     """
     module = sys.modules.get("triton.runtime.interpreter")
-    if (
-        module is None or vars(module.interpreter_builder).pop("grid_dim", None) is None
-    ):  # each launch sets it
+    # Each launch sets it.
+    if module is None or vars(module.interpreter_builder).pop("grid_dim", None) is None:
         return ()
     reason = (
         "Triton's interpreter ran the kernel on the CPU: its result is verified, its time is "

@@ -27,9 +27,8 @@ def deterministic(is_on: bool = True) -> Iterator[None]:
     """Use deterministic algorithms if `is_on`; torch then also fills uninitialized memory."""
     was_on = torch.are_deterministic_algorithms_enabled()
     if is_on:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # cuBLAS is deterministic only with it
+        # cuBLAS is deterministic only with it.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(is_on or was_on)
     try:
         yield

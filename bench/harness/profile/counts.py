@@ -32,37 +32,30 @@ def _names(text: str) -> frozenset[str]:
 
 FREE = _names(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view "
-    "is_same_size resize set "
-    "record_stream _version sym_size sym_stride sym_numel sym_storage_offset promote_types "
-    "result_type"
+    "is_same_size resize set record_stream _version sym_size sym_stride sym_numel "
+    "sym_storage_offset promote_types result_type"
 )
 """Operations that move no data, besides views."""
 
 MOVES = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full "
-    "zeros_like ones_like "
-    "full_like new_zeros new_ones new_full arange lift scalar_tensor slice_backward "
-    "select_backward slice_scatter "
-    "select_scatter as_strided_scatter diagonal_backward repeat flip roll tril triu where "
-    "masked_fill "
-    "_local_scalar_dense bernoulli uniform normal random rand randn randint rand_like randn_like "
-    "eye nonzero "
+    "zeros_like ones_like full_like new_zeros new_ones new_full arange lift scalar_tensor "
+    "slice_backward select_backward slice_scatter select_scatter as_strided_scatter "
+    "diagonal_backward repeat flip roll tril triu where masked_fill _local_scalar_dense "
+    "bernoulli uniform normal random rand randn randint rand_like randn_like eye nonzero "
     "linspace repeat_interleave unfold_backward masked_select split_with_sizes_copy copy_from "
-    "unfold im2col col2im "
-    "pixel_shuffle upsample_nearest2d randperm equal split_copy native_channel_shuffle "
-    "_copy_from_and_resize "
-    "bincount histc exponential max_pool2d_with_indices_backward one_hot _foreach_copy "
-    "_foreach_zero embedding "
+    "unfold im2col col2im pixel_shuffle upsample_nearest2d randperm equal split_copy "
+    "native_channel_shuffle _copy_from_and_resize bincount histc exponential "
+    "max_pool2d_with_indices_backward one_hot _foreach_copy _foreach_zero embedding "
     "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index "
-    "_unsafe_index_put scatter "
-    "index_copy masked_scatter index_fill nll_loss_backward iota convert_element_type"
+    "_unsafe_index_put scatter index_copy masked_scatter index_fill nll_loss_backward iota "
+    "convert_element_type"
 )
 """Operations that only move data."""
 
 OVERWRITES = _names(
     "copy fill zero normal uniform bernoulli random exponential _foreach_copy _foreach_zero "
-    "arange log_normal "
-    "cauchy geometric"
+    "arange log_normal cauchy geometric"
 )
 """In-place operations that do not read the old values."""
 
@@ -73,11 +66,9 @@ TAKES = _names(
 
 ROWWISE = _names(
     "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data "
-    "native_layer_norm "
-    "native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum mean amax amin "
-    "var_mean logsumexp "
-    "native_dropout native_dropout_backward clone copy _to_copy where masked_fill cat "
-    "convert_element_type"
+    "native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum "
+    "mean amax amin var_mean logsumexp native_dropout native_dropout_backward clone copy "
+    "_to_copy where masked_fill cat convert_element_type"
 )
 """Operations beside the elementwise ones that a compiler fuses with the operation before them."""
 
@@ -106,8 +97,7 @@ COUNTED = (
         3,
         (
             "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward "
-            "softplus "
-            "addcmul addcdiv"
+            "softplus addcmul addcdiv"
         ),
     ),
     (3, "lerp smooth_l1_loss cdist linalg_cross"),
@@ -350,10 +340,8 @@ class Call:
             indexed = _part(table, self._elements_put(table))
             is_read = self.values.get("accumulate", "index_put" not in base)
             return [indexed, *others] if is_read else others, [indexed]
-        if base in (
-            "nll_loss_backward",
-            "nll_loss2d_backward",
-        ):  # the scores themselves are not needed
+        # The scores themselves are not needed.
+        if base in ("nll_loss_backward", "nll_loss2d_backward"):
             return others, written
         if (
             base == "_grouped_mm"

@@ -172,9 +172,8 @@ def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation
     """Set the owner and module of an event from the events around it, the innermost last."""
     if around:
         parent = around[-1]
-        event.end = min(
-            event.end, parent.end
-        )  # times are rounded: an event must not outlast the one around it
+        # Times are rounded: an event must not outlast the one around it.
+        event.end = min(event.end, parent.end)
         event.owner = parent.owner
         event.module = parent.module
         parent.own -= event.end - event.begin

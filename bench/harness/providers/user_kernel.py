@@ -180,8 +180,7 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
     )
     raise UserKernelError(
         f"{name}{signature} does not accept the arguments of {op.name}, {inputs} and optionally "
-        f"out=: {problems[0]}; "
-        f"see --op {op.name} --signature"
+        f"out=: {problems[0]}; see --op {op.name} --signature"
     )
 
 

@@ -125,9 +125,8 @@ def launched(
         each = max(1, len(kernels) // RECORDED_LAUNCHES)
         launches = [kernels[start : start + each] for start in range(0, len(kernels), each)]
         names = {tuple(kernel.name for kernel in launch) for launch in launches}
-        if (
-            len(launches) == RECORDED_LAUNCHES and len(names) == 1
-        ):  # else the recording is incomplete
+        # Else the recording is incomplete.
+        if len(launches) == RECORDED_LAUNCHES and len(names) == 1:
             fields["launched_kernels"] = _listed(launches[-1])
             fields["kernel_s"] = median([_busy_s(launch) for launch in launches])
             break
@@ -155,9 +154,8 @@ def recorded(
         path = Path(directory) / "trace.json"
         try:
             with profile(activities=[ProfilerActivity.CUDA]) as recording:
-                for _ in range(
-                    SESSIONS
-                ):  # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021
+                # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021.
+                for _ in range(SESSIONS):
                     spin(0)
                 for call in itertools.islice(itertools.cycle(calls), RECORDED_LAUNCHES):
                     synchronize()

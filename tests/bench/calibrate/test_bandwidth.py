@@ -60,9 +60,8 @@ def test_every_array_has_its_own_normal_random_values():
         assert array.numel() * array.itemsize == SIZE
         assert len(array.unique()) > 0.9 * array.numel() / (1 + array.numel() / 2**24)
         normal = array[array != 0].abs()
-        assert (
-            normal.min() >= torch.finfo(torch.float32).smallest_normal
-        )  # denormal numbers are slow on a CPU
+        # Denormal numbers are slow on a CPU.
+        assert normal.min() >= torch.finfo(torch.float32).smallest_normal
     assert not torch.equal(x, y)
     assert not torch.equal(y, out)
 

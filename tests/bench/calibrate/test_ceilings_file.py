@@ -43,9 +43,8 @@ def test_an_unlisted_gpu_has_derived_bandwidth_and_no_peak():
     assert ceilings.peak("bf16") is None
     assert not [entry for entry in ceilings.entries if entry.quantity == "flops"]
     assert ceilings.bandwidth().kind == "derived"
-    assert ceilings.bandwidth().value == pytest.approx(
-        2 * 2619e6 * 5120 / 8
-    )  # two transfers a clock
+    # Two transfers a clock.
+    assert ceilings.bandwidth().value == pytest.approx(2 * 2619e6 * 5120 / 8)
     for text in ("'NVIDIA X999' is not in the GPU table", "derived", "MFU is blank", "--gpu"):
         assert text in ceilings.note
 
@@ -136,9 +135,8 @@ def test_an_invalid_ceilings_file_is_noted_and_measured_again(tmp_path, text):
     assert machine.notes[0].startswith(f"{machine.path}: ")
     assert "\n" not in machine.notes[0]
     assert len(machine.notes[0]) < len(str(machine.path)) + 250
-    assert (
-        Saved(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found
-    )  # and the file is whole now
+    # And the file is whole now.
+    assert Saved(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found
 
 
 def test_machine_torch_and_instruction_set_decide_the_file(tmp_path, monkeypatch):

@@ -83,11 +83,8 @@ def test_configurations_that_cannot_run_are_reported(simulated):
 def test_a_launch_that_takes_too_long_is_skipped(simulated):
     known = [candidate(str(work), work / 100, work=work) for work in (1, 14, 16)]
     setup_of(CPU).fastest_of(known, slowest_call_s=0.15)
-    assert [config for config, _ in simulated] == [
-        "1",
-        "14",
-        "1",
-    ]  # of 100 a second, 16 take longer than 0.15 s
+    # Of 100 a second, 16 take longer than 0.15 s.
+    assert [config for config, _ in simulated] == ["1", "14", "1"]
 
 
 def test_a_ceiling_has_interval_and_quantiles_from_low_to_high():

@@ -93,9 +93,8 @@ def test_lists_are_comma_separated_or_repeated():
     assert names("matmul", "--dtype", "bf16,fp32", "--shape", "64,128") == wanted
     repeated = ("--dtype", "bf16", "--dtype", "fp32", "--shape", "64", "--shape", "128")
     assert names("matmul", *repeated) == wanted
-    assert (
-        names("matmul", "--dtype", "bf16, fp32,,bf16", "--shape", "64,128,64") == wanted
-    )  # each once
+    # Each once.
+    assert names("matmul", "--dtype", "bf16, fp32,,bf16", "--shape", "64,128,64") == wanted
 
 
 def test_ops_default_to_all_and_keep_the_given_order():

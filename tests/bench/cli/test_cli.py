@@ -338,9 +338,8 @@ def test_table_has_machine_ceilings_rows_and_saved_path(runs):
         ["relu", "1024", "fp32", "torch"],
         ["add", "1024", "fp32", "torch"],
     )
-    assert all(
-        re.match(r"(memory|compute) side", line) for line in words
-    )  # advice for rows far below the roof
+    # Advice for rows far below the roof.
+    assert all(re.match(r"(memory|compute) side", line) for line in words)
     assert last == f"saved: {saved}"
     *steps, share = err.splitlines()
     rows = ("relu 1024 fp32 torch", "add 1024 fp32 torch") * 3  # each is visited three times

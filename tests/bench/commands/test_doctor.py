@@ -111,12 +111,8 @@ def test_unknown_facts_are_left_out(machine, gpu):
     ("function", "answer", "name", "status"),
     [
         ("ComputeRunningProcesses", processes(7, os.getpid()), "other processes", BAD),
-        (
-            "ComputeRunningProcesses",
-            processes(7),
-            "other processes",
-            NOTE,
-        ),  # it may be this one under another id
+        # It may be this one under another id.
+        ("ComputeRunningProcesses", processes(7), "other processes", NOTE),
         ("ComputeRunningProcesses", processes(7, 8), "other processes", BAD),
         ("RemappedRows", [0, 0, 0, 1], "memory", BAD),
         ("RemappedRows", [12, 1, 1, 0], "memory", BAD),
@@ -230,9 +226,8 @@ def test_a_published_figure_takes_precedence_over_the_datasheet():
     assert "(published)" in found.value
     assert found.source
     assert "(datasheet)" in judged("matmul", H100, "flops", "fp16", 700e12).value
-    assert (
-        judged("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD
-    )  # a time should be short
+    # A time should be short.
+    assert judged("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD
     assert judged("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
 
 

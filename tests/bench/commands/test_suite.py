@@ -50,10 +50,8 @@ def test_an_unknown_dtype_suggests_the_nearest(capsys):
 def test_a_short_run_saves_one_file_and_a_plot(capsys, runs):
     keep_ceilings(runs)
     words = ["--device", "cpu", "--budget", "1", "--format", "json", "-q", "--provider", "torch"]
-    assert command.main(["suite", *words]) in (
-        0,
-        2,
-    )  # 2: a busy machine finishes no row in a second
+    # 2: a busy machine finishes no row in a second.
+    assert command.main(["suite", *words]) in (0, 2)
     document = json.loads(capsys.readouterr().out)
     assert document["environment"]["argv"][:4] == ["python", "-m", "bench", "suite"]
     assert {record["op"] for record in document["records"]} >= {"matmul", "dot", "gelu", "matvec"}

@@ -73,9 +73,8 @@ def provide(monkeypatch):
             )
 
         monkeypatch.setattr(measure_row, "load", load)
-        monkeypatch.setattr(
-            rows, "unavailable", lambda *_: None
-        )  # a function of a test runs anywhere
+        # A function of a test runs anywhere.
+        monkeypatch.setattr(rows, "unavailable", lambda *_: None)
 
     return use
 
@@ -187,9 +186,8 @@ def test_nothing_is_compared_if_the_baseline_fails(capsys, provide, baseline, co
     calls = []
     provide(torch=baseline, torch_compile=lambda x, out: calls.append(None) or same(x, out))
     assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == code
-    assert bool(calls) == (
-        baseline.__name__ == "relu"
-    )  # nothing is spent on the others before the baseline is right
+    # Nothing is spent on the others before the baseline is right.
+    assert bool(calls) == (baseline.__name__ == "relu")
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1

@@ -142,9 +142,8 @@ def test_exchanged_copies_stay_as_far_apart_as_possible():
             plain.slot()
         starts.append((seen["first"], seen["second"]))
     assert all(abs(first - second) == 6 for first, second in starts)
-    assert [min(pair) for pair in starts] == [
-        turn % 6 for turn in range(20)
-    ]  # each copy is used as rarely as before
+    # Each copy is used as rarely as before.
+    assert [min(pair) for pair in starts] == [turn % 6 for turn in range(20)]
     assert 4 <= sum(first < second for first, second in starts) <= 16
     assert 4 <= sum(made[index] == "first" for index in range(0, 40, 2)) <= 16
 
@@ -170,16 +169,8 @@ def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
     exchange = Exchange(both, seed=1)
     exchange()
     assert sorted(moved) == [0, 1, 2, 3]
-    assert sorted(retained) == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-        3,
-        3,
-    ]  # untimed calls replace the retained results
+    # Untimed calls replace the retained results.
+    assert sorted(retained) == [0, 0, 1, 1, 2, 2, 3, 3]
     now[0] += 3.9
     exchange()
     assert len(moved) == 4

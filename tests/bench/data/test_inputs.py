@@ -35,35 +35,15 @@ def matmul_case(m, n, k, dtype="fp32", layout="nn", batch=1):
     [
         (MIB, 50 * MIB, 100 * GIB, "cuda", Rotation(301, "cold")),
         (MIB, 32 * MIB, 100 * GIB, "cpu", Rotation(129, "cold")),
-        (
-            10 * GIB,
-            50 * MIB,
-            100 * GIB,
-            "cuda",
-            Rotation(2, "cold"),
-        ),  # two copies even if one exceeds the cache
-        (
-            10 * GIB,
-            32 * MIB,
-            11 * GIB,
-            "cpu",
-            Rotation(1, "cold"),
-        ),  # one copy if memory is short: it flushes itself
-        (
-            KIB,
-            50 * MIB,
-            100 * GIB,
-            "cuda",
-            Rotation(2000, "partly-cold"),
-        ),  # too small even with the maximum of copies
+        # Two copies even if one exceeds the cache.
+        (10 * GIB, 50 * MIB, 100 * GIB, "cuda", Rotation(2, "cold")),
+        # One copy if memory is short: it flushes itself.
+        (10 * GIB, 32 * MIB, 11 * GIB, "cpu", Rotation(1, "cold")),
+        # Too small even with the maximum of copies.
+        (KIB, 50 * MIB, 100 * GIB, "cuda", Rotation(2000, "partly-cold")),
         (MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(25, "partly-cold")),  # too little memory
-        (
-            MIB,
-            400 * MIB,
-            100 * GIB,
-            "cpu",
-            Rotation(1024, "partly-cold"),
-        ),  # beyond the limit of a CPU
+        # Beyond the limit of a CPU.
+        (MIB, 400 * MIB, 100 * GIB, "cpu", Rotation(1024, "partly-cold")),
         (40 * MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(1, "warm")),  # room for one copy
     ],
 )

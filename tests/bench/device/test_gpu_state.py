@@ -51,10 +51,8 @@ def test_a_missing_field_is_replaced_or_none(machine):
     assert gpu_state.gpu_state(machine.uuid)["throttle_s"]["sw_power_cap"] is None
     assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(655))
     del fields[str(gpu_state.POWER_INSTANT_FIELD)]
-    assert gpu_state.clock_and_power(machine.uuid) == (
-        1980e6,
-        pytest.approx(640.25),
-    )  # the mean of a second
+    # The mean of a second.
+    assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(640.25))
 
 
 def test_field_numbers_match_the_installed_binding(machine):
@@ -91,17 +89,13 @@ NO_APPLICATIONS = {
     ("changes", "clock_mode"),
     [
         ({}, "default"),
-        (
-            {"nvmlDeviceGetCurrentClocksEventReasons": 4},
-            "default",
-        ),  # the power limit is not a clock setting
+        # The power limit is not a clock setting.
+        ({"nvmlDeviceGetCurrentClocksEventReasons": 4}, "default"),
         (LOCKED, "locked 1410 MHz"),
         ({"nvmlDeviceGetApplicationsClock": 1200}, "applications 1200 MHz"),
         (NO_APPLICATIONS | LOCKED, "locked 1410 MHz"),
-        (
-            NO_APPLICATIONS | {"nvmlDeviceGetCurrentClocksEventReasons": 1},
-            None,
-        ),  # idle: a lock would not show
+        # Idle: a lock would not show.
+        (NO_APPLICATIONS | {"nvmlDeviceGetCurrentClocksEventReasons": 1}, None),
         ({"nvmlDeviceGetCurrentClocksEventReasons": {"error": "NotSupported"}}, None),
     ],
 )

@@ -153,10 +153,8 @@ def test_time_lost_to_a_quota(write):
     before = snapshot(CPU)
     write({path: STAT.format(120, 17, 900_000)})
     after = snapshot(CPU)
-    assert quota_and_periods(before, after) == (
-        pytest.approx(0.6 / (2.0 * 2)),
-        10,
-    )  # 0.6 s of 2 cores x 2 s
+    # 0.6 s of 2 cores x 2 s.
+    assert quota_and_periods(before, after) == (pytest.approx(0.6 / (2.0 * 2)), 10)
     assert quota_and_periods(before, before) == (0, 0)  # measured, and zero
     assert quota_and_periods(after, before)[0] is None  # a counter that went backwards
     write({path: STAT.format(120, 17, 5_300_000)})

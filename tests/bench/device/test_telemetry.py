@@ -99,9 +99,8 @@ def test_implausible_energy_is_ignored(machine, after_mj):
 
 
 def test_implausible_throttled_time_is_ignored(machine):
-    assert measure(machine, window_s=0.85)["throttle"]["sw_power_cap"] == pytest.approx(
-        0.9 / 0.85
-    )  # one step ahead
+    # One step ahead.
+    assert measure(machine, window_s=0.85)["throttle"]["sw_power_cap"] == pytest.approx(0.9 / 0.85)
     assert measure(machine, window_s=0.79)["throttle"]["sw_power_cap"] is None
     machine.gpu["nvmlDeviceGetFieldValues"]["fields"]["74"] = {
         "steps": [5_000_000_000, 4_900_000_000]
@@ -146,10 +145,8 @@ def test_clock_and_power_come_from_polls_during_the_samples(machine):
         1.7e9,
     ]
     assert (row["power_min_w"], row["power_max_w"]) == (650.0, 700.0)
-    assert (row["power_w"], row["power_source"]) == (
-        pytest.approx(700),
-        "energy-counter",
-    )  # better than a few readings
+    # Better than a few readings.
+    assert (row["power_w"], row["power_source"]) == (pytest.approx(700), "energy-counter")
     row = measure(machine, polled=polled, window_s=0.5)
     assert (row["power_w"], row["power_source"]) == (690.0, "polled")
 

@@ -26,9 +26,8 @@ def arguments_of(text, command):
     command.
     """
     code = re.sub(r"(^|\s)#.*", "", text, flags=re.MULTILINE).replace("\\\n", " ")
-    code = re.sub(
-        r">-\n(( +).*\n(\2.*\n)*)", lambda match: " ".join(match[1].split()) + "\n", code
-    )  # folded YAML
+    # Folded YAML.
+    code = re.sub(r">-\n(( +).*\n(\2.*\n)*)", lambda match: " ".join(match[1].split()) + "\n", code)
     return [
         words.replace('"', "").split() for words in re.findall(rf"{command}((?: [^;|&\n]+)?)", code)
     ]

@@ -81,9 +81,8 @@ def test_measured_cases_replace_the_pilots(monkeypatch):
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(0.5 * work[1] / work[0])
     assert machine.ran == []
 
-    learn(
-        estimator, OPS["matmul"], case_of("matmul", 512, 512, 512), 99.0
-    )  # a smaller one teaches nothing new
+    # A smaller one teaches nothing new.
+    learn(estimator, OPS["matmul"], case_of("matmul", 512, 512, 512), 99.0)
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(0.5 * work[1] / work[0])
     learn(estimator, OPS["matmul"], large, 3.0)
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(3.0)
@@ -92,9 +91,8 @@ def test_measured_cases_replace_the_pilots(monkeypatch):
 def test_pilots_the_op_does_not_support_are_left_out(monkeypatch):
     machine = Machine(monkeypatch, 1e9)
     case = case_of("matmul", 40, 8192, 8192, dtype="int8")
-    assert (
-        Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None
-    )  # 16 rows are too few on a GPU
+    # 16 rows are too few on a GPU.
+    assert Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None
     assert machine.ran == []
     assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) > 0
 
@@ -153,10 +151,8 @@ def test_slow_rows_raise_the_expected_time_of_the_next(clock):
     clock.now += 7.0
     made.took(HALF_SECONDS, 100.0, 2.0)  # 6 s besides its samples
     assert (made.has_time(4.3), made.has_time(4.4), made.left_s()) == (True, False, 13.0)
-    assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (
-        False,
-        True,
-    )  # three shares of 13 s for four rows
+    # Three shares of 13 s for four rows.
+    assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (False, True)
 
 
 ADD = Row(OPS["add"], Case("add", "fp32", {"n": 2**22}), "torch")

@@ -396,11 +396,8 @@ def test_a_row_between_measured_and_published_peak_is_flagged():
     ("slug", "dtype", "highest"),
     [
         ("h100-sxm", "bf16", 132 * 4096 * 1.98e9),  # 1,070.5 TFLOP/s, above the datasheet's 989.4
-        (
-            "a100-sxm-80gb",
-            "bf16",
-            312e12,
-        ),  # sold with a rounded peak just above its own clock times its rate
+        # Sold with a rounded peak just above its own clock times its rate.
+        ("a100-sxm-80gb", "bf16", 312e12),
     ],
 )
 def test_the_physics_gate_uses_the_highest_clock(slug, dtype, highest):

@@ -160,9 +160,8 @@ def test_a_wrong_result_is_invalid_and_never_timed(providers, never_timed):
     "fault",
     [
         lambda x, y, out: None,  # writes nothing: the poison stays
-        lambda x, y, out: (
-            torch.add(x[:-1], y[:-1], out=out[:-1]).sum() and None
-        ),  # forgets the last element
+        # Forgets the last element.
+        lambda x, y, out: torch.add(x[:-1], y[:-1], out=out[:-1]).sum() and None,
         lambda x, y, out: out.zero_(),
         lambda x, y, out: out.fill_(float("nan")),
         lambda x, y, out: (x + y)[:-1],

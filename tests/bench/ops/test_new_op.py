@@ -108,9 +108,8 @@ def test_help_and_signature_of_a_new_op(repository):
     assert "examples:" not in out  # it has none
     assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
     out, _ = ready(repository, "bench.scaled_copy", "--signature")
-    assert (
-        "def scaled_copy(x, out):" in out
-    )  # its reference is also `eager`, and `out` is not an input
+    # Its reference is also `eager`, and `out` is not an input.
+    assert "def scaled_copy(x, out):" in out
 
 
 @pytest.mark.exhaustive

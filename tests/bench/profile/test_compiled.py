@@ -61,9 +61,8 @@ def test_a_region_has_the_bytes_of_its_inputs_and_outputs():
     breakdown, (forward, backward) = check(step)
     weight, bias, x, made = (4 * size for size in (16 * 32, 32, 8 * 16, 8 * 32))
     assert forward.bytes_read == weight + bias + x
-    assert (
-        forward.bytes_written == 2 * made
-    )  # the result, and the saved tensors of the backward pass
+    # The result, and the saved tensors of the backward pass.
+    assert forward.bytes_written == 2 * made
     assert backward.bytes_written == weight + bias
     assert breakdown.eager_bytes > sum(operation.bytes_moved for operation in breakdown.operations)
 

@@ -35,18 +35,12 @@ def fused(function, *args, mode="forward"):
         (lambda a, b: torch.relu(a @ b), [(["mm", "relu"], 2 * N)]),
         (lambda a, b: torch.relu(a @ b).exp().sum(-1), [(["mm", "relu", "exp", "sum"], 6 * N)]),
         (lambda a, b: torch.relu(a) @ b, []),  # a product joins nothing
-        (
-            lambda a, b: (lambda c: c.exp() @ c)(a @ b),
-            [(["mm", "exp"], N)],
-        ),  # another one reads it: it is written
-        (
-            lambda a, b: torch.add(a @ b, a),
-            [(["mm", "add"], 2 * N)],
-        ),  # the other operand was there before
-        (
-            lambda a, b: (lambda c: torch.relu(c.t()))(a @ b),
-            [(["mm", "relu"], 2 * N)],
-        ),  # a view moves nothing
+        # Another one reads it: it is written.
+        (lambda a, b: (lambda c: c.exp() @ c)(a @ b), [(["mm", "exp"], N)]),
+        # The other operand was there before.
+        (lambda a, b: torch.add(a @ b, a), [(["mm", "add"], 2 * N)]),
+        # A view moves nothing.
+        (lambda a, b: (lambda c: torch.relu(c.t()))(a @ b), [(["mm", "relu"], 2 * N)]),
     ],
     ids=["relu", "row", "product", "two readers", "residual", "view"],
 )

@@ -76,10 +76,8 @@ def test_an_uncounted_operation_is_unattributed(breakdown):
         {"traceEvents": [*events, tag(3, "cos", 120.0, 5.0), event("aten::cos", 121.0, 4.001)]},
     )
     assert times(breakdown) == [0, 0, 0]
-    assert breakdown.unattributed == {
-        "aten::sin": 3_000,
-        "aten::cos": 4_000,
-    }  # rounding made it longer than its tag
+    # Rounding made it longer than its tag.
+    assert breakdown.unattributed == {"aten::sin": 3_000, "aten::cos": 4_000}
 
 
 def test_autograd_time_belongs_to_the_module_of_its_node(breakdown):
@@ -107,9 +105,8 @@ def test_a_compiled_region_includes_all_operations_in_it():
     breakdown = Breakdown([Operation("compiled.region0"), operation("exp")], samples_s=[1e-4])
     divide(breakdown, {"traceEvents": events})
     assert times(breakdown) == [40_000, 0]
-    assert breakdown.unattributed == {
-        "## Call CompiledFxGraph f1 ##": 30_000
-    }  # compiled by the user, not by us
+    # Compiled by the user, not by us.
+    assert breakdown.unattributed == {"## Call CompiledFxGraph f1 ##": 30_000}
     assert breakdown.gaps == {"": 30_000}
 
 
@@ -120,9 +117,8 @@ def test_operations_and_remainders_sum_to_the_recorded_step(breakdown):
     spent = {(record.op, record.extra["module"]): record.extra["time_s"] for record in records}
     overhead, gap = 92.75e-6 - 70.5e-6, 53.5e-6
     assert spent["profiler-overhead", ""] == pytest.approx(overhead)
-    assert spent["host-gap", "layers.*"] == pytest.approx(
-        20e-6 * (1 - overhead / gap), abs=1e-9
-    )  # its part of it
+    # Its part of it.
+    assert spent["host-gap", "layers.*"] == pytest.approx(20e-6 * (1 - overhead / gap), abs=1e-9)
     product = next(record for record in records if record.op == "aten.mm")
     assert (product.extra["count"], product.extra["module"], product.flops) == (2, "layers.*", 16)
     assert product.median_s == pytest.approx(32.25e-6)
@@ -156,11 +152,8 @@ ON_GPU = [
 
 def test_gpu_time_is_kernel_time_and_overlaps_count_once(breakdown):
     divide(breakdown, {"traceEvents": ON_GPU})
-    assert times(breakdown) == [
-        20_000,
-        10_000,
-        10_000,
-    ]  # the last one was launched by autograd's thread
+    # The last one was launched by autograd's thread.
+    assert times(breakdown) == [20_000, 10_000, 10_000]
     assert [operation.kernels for operation in breakdown.operations] == [
         {"gemm"},
         {"add_kernel"},

@@ -107,9 +107,8 @@ def test_an_unknown_provider_lists_the_known_ones(versions):
     with pytest.raises(UsageError) as caught:
         check_providers(["torch", "triton-v4"], ["elementwise"])
     assert str(caught.value) == (
-        "unknown provider 'triton-v4' for elementwise; "
-        "choose from torch, torch-compile, triton, triton-v1, triton-v2, triton-v3, triton-v10, "
-        "path/to/file.py:function"
+        "unknown provider 'triton-v4' for elementwise; choose from torch, torch-compile, "
+        "triton, triton-v1, triton-v2, triton-v3, triton-v10, path/to/file.py:function"
     )
 
 

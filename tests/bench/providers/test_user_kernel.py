@@ -353,11 +353,9 @@ def test_only_interpreted_functions_are_flagged(tmp_path, runs):
     (tmp_path / "my_kernels.py").write_text(TRITON)
     text = (
         "import bench, torch, my_kernels; functions = {'kernel': my_kernels.relu, 'torch': "
-        "torch.relu}; "
-        "x = torch.randn(1024); short = {'cache': 'warm', 'flops': 1, 'budget_s': 0.1}; "
-        "compared = bench.compare(functions, x, rounds=2, **short); "
-        "rows = [*compared.records, *(bench.measure(fn, x, **short) for fn in "
-        "functions.values())]; "
+        "torch.relu}; x = torch.randn(1024); short = {'cache': 'warm', 'flops': 1, 'budget_s': "
+        "0.1}; compared = bench.compare(functions, x, rounds=2, **short); rows = "
+        "[*compared.records, *(bench.measure(fn, x, **short) for fn in functions.values())]; "
         "print(['interpreted' in row.flags for row in rows])"
     )
     environment = os.environ | {

@@ -87,10 +87,8 @@ def test_equal_kernels_of_a_launch_are_listed_with_a_count(sessions):
     )
     assert fields["kernel_s"] == pytest.approx(44e-6)  # the launches took 24, 64 and 44 us
     assert fields["eager_s"] == 5e-5
-    assert (called, slept) == (
-        ran.RECORDED_LAUNCHES,
-        [0] * ran.SESSIONS,
-    )  # empty kernels, which CUPTI may lose
+    # Empty kernels, which CUPTI may lose.
+    assert (called, slept) == (ran.RECORDED_LAUNCHES, [0] * ran.SESSIONS)
     assert launched(launch_s=1.0) == ({}, 0)  # it takes too long to be repeated
     assert ran.os.environ["KINETO_LOG_LEVEL"]  # otherwise each recording writes to stderr
 
@@ -148,8 +146,7 @@ def test_a_row_shows_kernels_and_launch_times(sessions):
     assert describe(row)[1:] == [
         (
             "  a launch takes 46.00 us, or 50.00 us if launched separately; its 3 kernels take "
-            "44.00 "
-            "us:"
+            "44.00 us:"
         ),
         "    2 x gemm, grid 132x1x1, block 384x1x1, 168 registers, 213000 bytes of shared memory",
         "    1 x tail, grid 1x1x1, block 384x1x1, 168 registers, 213000 bytes of shared memory",

@@ -76,9 +76,8 @@ def test_intervals_contain_the_true_median_in_95_percent(limits, correlation, ru
         low, high = samples.ci95_s
         assert (high - low) / 2 <= limits.target_half_width * samples.median_s
         held += low <= device.launch_s <= high
-        close += (
-            abs(samples.median_s / device.launch_s - 1) <= limits.target_half_width
-        )  # 0.5 % on a GPU
+        # 0.5 % on a GPU.
+        close += abs(samples.median_s / device.launch_s - 1) <= limits.target_half_width
     assert 0.93 <= held / runs <= 0.97
     assert close / runs >= 0.95
 
@@ -110,11 +109,8 @@ def test_medians_have_no_bias(noise):
         {"noise": 0.03, "limits": CPU_LIMITS},
         {"noise": 0.01, "tick_s": 1e-6},  # a coarse tick, but not for samples of a millisecond
         {"noise": 0.01, "slow_share": 0.05, "slow_by": 1.0},  # outliers are no second mode
-        {
-            "noise": 0.01,
-            "launch_s": 1e-3,
-            "warm_gain": 1.0,
-        },  # arithmetic hides its bytes: warm is as fast, and may be
+        # Arithmetic hides its bytes: warm is as fast, and may be.
+        {"noise": 0.01, "launch_s": 1e-3, "warm_gain": 1.0},
     ],
     ids=str,
 )
@@ -135,10 +131,8 @@ def test_a_quiet_device_gets_no_flag(parameters):
         ("throttled", {"noise": 0.01, "throttled_share": 0.1}),
         ("tick-limited", {"noise": 0.01, "tick_s": 3e-5}),
         ("l2-suspect", {"noise": 0.03, "is_falsely_cold": True}),  # faster than the memory
-        (
-            "l2-suspect",
-            {"noise": 0.03, "is_falsely_cold": True, "bytes_moved": 25_000_000},
-        ),  # only as fast as warm
+        # Only as fast as warm.
+        ("l2-suspect", {"noise": 0.03, "is_falsely_cold": True, "bytes_moved": 25_000_000}),
     ],
     ids=str,
 )

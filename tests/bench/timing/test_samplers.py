@@ -54,9 +54,8 @@ class FakeGpu:
         return call
 
     def _run(self, name, duration_s):
-        self.device_s = (
-            max(self.device_s, self.host_s) + duration_s
-        )  # the device cannot start before it is asked
+        # The device cannot start before it is asked.
+        self.device_s = max(self.device_s, self.host_s) + duration_s
         self.log.append(name)
 
     def sleep(self, cycles):
@@ -397,9 +396,8 @@ def test_graph_launches_are_whole_rounds_within_the_limit(copies, wanted):
     assert launches % copies == 0
     assert launches >= copies
     assert launches <= MAX_GRAPH_LAUNCHES
-    assert launches >= min(
-        wanted, MAX_GRAPH_LAUNCHES - copies + 1
-    )  # the wanted count, or the largest that fits
+    # The wanted count, or the largest that fits.
+    assert launches >= min(wanted, MAX_GRAPH_LAUNCHES - copies + 1)
     assert launches < wanted + copies or launches == copies  # and no more than that
 
 
@@ -444,9 +442,8 @@ def test_a_late_queue_is_repeated_behind_a_longer_spin(gpu):
         launch()
 
     sampler = EventSampler([call], 10, enqueue_s=1e-4)
-    assert sampler.sample() == pytest.approx(
-        100e-6
-    )  # 5 ms with the time in which the GPU waited for the host
+    # 5 ms with the time in which the GPU waited for the host.
+    assert sampler.sample() == pytest.approx(100e-6)
     assert gpu.log.count("spin") == 2
 
 

@@ -77,11 +77,8 @@ def fixed(warm_up_s):
     [
         ([1.0], GPU_LIMITS, (True, 3, 3.0)),  # longer than a block: compared one by one
         ([60.0], GPU_LIMITS, (False, 1, 60.0)),  # longer than the cap
-        (
-            [0.05] * 2 + [0.5] + [0.05] * 30,
-            GPU_LIMITS,
-            (True, 12, 1.05),
-        ),  # one preempted launch moves no block of four
+        # One preempted launch moves no block of four.
+        ([0.05] * 2 + [0.5] + [0.05] * 30, GPU_LIMITS, (True, 12, 1.05)),
         ([0.01 * 1.02**i for i in range(200)], CPU_LIMITS, (False, 56, 1.0156)),  # ever slower
         ([0.1001], fixed(0.5), (False, 5, 0.5005)),
         ([0.1001], fixed(0.1), (False, 1, 0.1001)),

@@ -126,9 +126,8 @@ def test_elementwise_offsets_beyond_32_bits(version, op, extra, far_program):
     for plane in planes:
         plane.at(LIMIT, count).copy_(torch.arange(1, count + 1) / 64)
     if op == "bias-gelu":
-        planes[1].at(0, cols).copy_(
-            40.0 + torch.arange(cols)
-        )  # beyond 8 GELU is the identity in fp16: sums come out
+        # Beyond 8 GELU is the identity in fp16: sums come out.
+        planes[1].at(0, cols).copy_(40.0 + torch.arange(cols))
     inputs = [plane.at(0, 16) for plane in planes] + [torch.tensor([7])] * (op == "dropout")
     far_program(block)
     x, *others = inputs

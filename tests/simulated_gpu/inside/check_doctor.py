@@ -35,9 +35,8 @@ def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
         "large matmul and copy",
         "families",
     )
-    assert not [
-        found[check] for check in checks if check in found
-    ]  # the finding of a failed check has this name
+    # The finding of a failed check has this name.
+    assert not [found[check] for check in checks if check in found]
     for name in ("launch floor", "launch in a graph of 10", "smallest detectable change"):
         assert name in found, name
     rows = [record for record in page["records"] if record["status"] in ("ok", "invalid")]
