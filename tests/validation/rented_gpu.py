@@ -34,8 +34,19 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 
 INSTALLED = (
-    *("torch", "triton", "numpy", "scipy", "pandas", "pyarrow", "matplotlib", "rich"),
-    *("opt-einsum", "psutil", "nvidia-ml-py", "pytest", "tqdm"),
+    "torch",
+    "triton",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "rich",
+    "opt-einsum",
+    "psutil",
+    "nvidia-ml-py",
+    "pytest",
+    "tqdm",
 )
 """Packages of the machine, besides those that they require."""
 
