@@ -53,6 +53,10 @@ def main() -> int:
     if not words or words[0].startswith("-"):
         command_parser().parse_args()
         return 0
+    if words[0] in bench.FAMILIES:  # without the import of all op files
+        from bench.__main__ import run_file
+
+        return run_file(words[0], (), None)
     package = PACKAGES.get(words[0], "bench")
     if words[0] == "compare" and names_run(words[1:2]):
         package = "results"
