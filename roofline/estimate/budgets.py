@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, Unpack
 
-import roofline.estimate.scaling as scaling
 from results.show.terminal import say
 from results.show.units import billions, devices, number, size
 from results.show.units import memory as in_gib
@@ -17,6 +16,7 @@ from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
+from roofline.estimate import scaling
 from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.layout import (
     LAYOUT,

@@ -41,7 +41,7 @@ def test_possible_cases_are_measured_and_others_skipped(capsys, runs):
         assert re.search(
             rf"^skipped +matmul +{row[0]} +{row[1]} +torch +layout n[nt] +{re.escape(row[4])} *$",
             out,
-            re.M,
+            re.MULTILINE,
         )
 
 
@@ -113,7 +113,9 @@ def test_torch_compile_reports_compile_time_and_ratio_separately(capsys, runs):
     assert compiled.first_call_s > 10 * compiled.median_s
     assert max(compiled.samples_s) < compiled.first_call_s
     out = capsys.readouterr().out
-    found = re.search(r"^gelu 4096 fp32 torch-compile: (\S+) x the time of torch$", out, re.M)
+    found = re.search(
+        r"^gelu 4096 fp32 torch-compile: (\S+) x the time of torch$", out, re.MULTILINE
+    )
     assert float(found[1]) == pytest.approx(compiled.median_s / baseline.median_s, rel=0.01)
     assert "first call" in out
 
