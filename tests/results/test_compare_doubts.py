@@ -5,7 +5,9 @@ say something else.
 import csv
 import io
 import json
+import math
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
@@ -14,7 +16,7 @@ from results.__main__ import main
 from results.compare.earlier import SavedRuns
 from results.compare.sides import Side
 from results.stats.comparison import geometric_mean
-from results.stats.spread import given_spread
+from results.stats.spread import RUNS, given_spread
 from results.stats.verdict import compare_sides, side_of
 from results.store.runfile import load_run
 
@@ -270,6 +272,24 @@ def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
     run = load_run(Path(save("a", measured(seed=1))))
     side = Side("", run.records, run.environment, dict)
     assert not SavedRuns([run, run]).between(side, side).has_runs
+
+
+@pytest.mark.parametrize("runs", [(1, 1), (1, 9), (9, 1), (4, 9)])
+def test_spread_of_means_counts_the_runs_of_both_sides(save, measured, runs):
+    """The standard error of a difference of two means, s sqrt(1 / n + 1 / m); s is that of three
+    runs, which leave two degrees of freedom.
+    """
+    paths = [
+        save(name, measured(scale, visits=()), git={"sha": "a" * 40})
+        for name, scale in (("a", 1.0), ("b", 1.02), ("c", 1.05))
+    ]
+    loaded = [load_run(Path(path)) for path in paths]
+    logs = [math.log(run.records[0].median_s) for run in loaded]
+    sides = [Side("", loaded[0].records, loaded[0].environment, dict, count) for count in runs]
+    spread = SavedRuns(loaded).between(*sides)
+    error = stdev(logs) * math.sqrt(1 / runs[0] + 1 / runs[1])
+    assert spread.half_width == pytest.approx(4.302653 * error)  # Student's t of 2 degrees
+    assert (spread.degrees, spread.source, spread.has_runs) == (2, RUNS, True)
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):

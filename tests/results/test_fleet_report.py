@@ -3,14 +3,17 @@ devices.
 """
 
 import json
+import math
 import os
 import random
 import subprocess
 import sys
+from statistics import median
 from xml.etree import ElementTree
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from scipy import stats
 
 from bench.__main__ import main
 from results.fleet import devices as reading
@@ -232,6 +235,45 @@ def test_a_fall_in_one_phase_without_a_cause_is_suspect(tmp_path):
     assert not_ok(tmp_path) == {5: "slow"}  # the cause confirms it
     edited(tmp_path, 5, times("solo", 0.6))
     assert not_ok(tmp_path) == {5: "suspect"}  # a device that is faster alone was disturbed
+
+
+@pytest.mark.parametrize(("p_value", "verdict"), [(0.6, "suspect"), (1.4, "ok")])
+def test_slow_in_one_of_two_phases_counts_both_tests(p_value, verdict):
+    """16 devices, of which one is slow in one phase. Its p value is that of two tests, by
+    Bonferroni: it is found by Benjamini and Hochberg's procedure only up to half of the limit of
+    one test. `p_value` is a factor on that half.
+    """
+    others = [0.004 * step for step in range(-7, 8)]
+    scale, degrees = scale_of([*others, -1.0])
+    limit = 0.01 / 16
+    slow = scale * stats.t.ppf(p_value * limit / 2, degrees)
+    center = median([*others, slow])
+    assert slow < math.log(0.98)
+    devices = []
+    for index, value in enumerate([*others, slow + center]):
+        rank = reading.Rank(rank=index, node=str(index), world_size=16)
+        device = reading.Device("run", 0.0, rank, f"GPU-{index}", ("gpu",) * 6)
+        for phase, rate in (("solo", value), ("together", min(0.02, abs(value)))):
+            device.readings[METRIC, phase] = reading.Reading(rate, 1e-4, 1e-4, None)
+        devices.append(device)
+    findings, _ = judge(devices, {})
+    found = {f.device.fleet.rank: f.verdict for f in findings}
+    assert found == dict.fromkeys(range(16), "ok") | {15: verdict}
+
+
+def scale_of(values):
+    """Return scale and degrees of freedom: 1.4826 times the median absolute deviation with the
+    factor n / (n - 0.8), moderated by 4 degrees of freedom of a spread of 1 %.
+    """
+    center = median(values)
+    count = len(values)
+    deviation = 1.4826 * median(abs(value - center) for value in values) * count / (count - 0.8)
+    degrees = 0.37 * (count - 1)
+    scale = math.sqrt((4 * 0.01**2 + degrees * deviation**2) / (4 + degrees))
+    return scale, 4 + degrees
+
+
+METRIC = reading.Metric("tensor", "matmul", "torch", "bf16", "4096x4096x4096", None)
 
 
 def test_a_wide_interval_is_unstable(tmp_path):

@@ -15,6 +15,7 @@ from roofline.model import (
     intensity,
     judge,
     judged,
+    limits_s,
     mbu,
     mfu,
     min_time_s,
@@ -128,6 +129,18 @@ def test_a_record_is_judged_by_hand() -> None:
         "datasheet",
         None,
     )
+
+
+@pytest.mark.parametrize(("count", "launch_s"), [(None, 4e-6), (1, 4e-6), (7, 28e-6)])
+def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_s: float) -> None:
+    row = record(extra={} if count is None else {"count": count})
+    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
+    compute_s = 2**31 / PEAK
+    memory_s = 3 * 2**21 / BANDWIDTH
+    assert limits_s(row, known) == pytest.approx((compute_s, memory_s, launch_s))
+    slow = record(extra=row.extra, median_s=2 * launch_s)
+    assert judge(slow, known).bound == "launch"
+    assert judge(slow, known).held_back_by is None  # it reaches half of that floor
 
 
 BLANK = {"flops_per_s": None, "mfu": None, "bound": None}

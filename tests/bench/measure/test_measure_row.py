@@ -352,3 +352,24 @@ def test_each_row_samples_for_its_share_of_the_time_left(providers, monkeypatch,
     monkeypatch.setattr(runner, "take_samples", take_notice)
     measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, time.perf_counter() + 1000.0, rows_left)
     assert left == [pytest.approx(1000 / rows_left, rel=0.05)]
+
+
+@pytest.mark.parametrize(
+    ("rows_left", "check_s", "sampling_s"),
+    [(1, 400.0, 600.0), (1, 2000.0, 0.0), (2, 100.0, 500.0), (2, 700.0, 300.0)],
+)
+def test_time_of_the_last_check_is_reserved(providers, monkeypatch, rows_left, check_s, sampling_s):
+    left = []
+    prepare = runner.prepare
+
+    def with_a_slow_check(*arguments):
+        return replace(prepare(*arguments), check_s=check_s)
+
+    def take_notice(calls, cache, device, limits, flops, left_s, *_):
+        left.append(left_s)
+        raise ValueError
+
+    monkeypatch.setattr(runner, "prepare", with_a_slow_check)
+    monkeypatch.setattr(runner, "take_samples", take_notice)
+    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, time.perf_counter() + 1000.0, rows_left)
+    assert left == [pytest.approx(sampling_s, abs=90.0)]

@@ -1,0 +1,187 @@
+"""Checks of a user's function: what its call may change, and what must be as before."""
+
+import itertools
+
+import pytest
+import torch
+
+from bench.elementwise import OPS
+from bench.harness.data.checks import STALE, UserChecks
+from bench.harness.data.inputs import Filler, InputSet, make_sets
+from bench.harness.op import Case
+from tests.bench.commands import CPU
+
+ADD = next(op for op in OPS if op.name == "add")
+CASE = Case("add", "fp32", {"n": 4096})
+
+
+@pytest.fixture
+def data():
+    (data,) = make_sets(ADD, CASE, Filler("uniform", "fp32", CPU), CPU, 1)
+    return data
+
+
+def checks(takes_out=False, fill="uniform"):
+    return UserChecks(ADD, CASE, CPU, fill, takes_out)
+
+
+def clones(data):
+    return [x.clone() for x in data.inputs]
+
+
+def are_equal(data, before):
+    return all(map(torch.equal, data.inputs, before))
+
+
+def test_inputs_are_as_before_after_the_last_check(data):
+    """Copies may share inputs, such as the weights of a layer, so the new values must go."""
+    other = InputSet(data.inputs, torch.zeros_like(data.out))
+    before = clones(data)
+    seen = []
+
+    def add():
+        seen.append(clones(data))
+        return data.inputs[0] + data.inputs[1]
+
+    user = checks()
+    assert user.check(add, data).is_right
+    assert user.last(add, data).is_right
+    assert len(seen) == 3
+    assert all(map(torch.equal, seen[1], before))
+    assert not any(map(torch.equal, seen[2], before))
+    assert are_equal(other, before)
+
+
+def test_inputs_are_as_before_after_a_wrong_result(data):
+    before = clones(data)
+    calls = itertools.count()
+    user = checks()
+
+    def wears_out():
+        sign = 1 if next(calls) < 2 else -1
+        return data.inputs[0] + sign * data.inputs[1]
+
+    assert user.check(wears_out, data).is_right
+    checked = user.last(wears_out, data)
+    assert not checked.is_right
+    assert checked.reason.startswith("on new values in the same tensors (seed ")
+    assert are_equal(data, before)
+
+
+def test_the_last_check_uses_other_values_than_zeros():
+    (data,) = make_sets(ADD, CASE, Filler("zeros", "fp32", CPU), CPU, 1)
+    zeros = torch.zeros(4096)
+    user = checks(fill="zeros")
+    assert user.check(lambda: zeros, data).is_right
+    assert user.last(lambda: zeros, data).reason == STALE
+    assert are_equal(data, [zeros, zeros])
+
+
+def test_a_result_kept_from_an_earlier_copy_is_stale(data):
+    user = checks()
+    first = data.inputs[0] + data.inputs[1]
+    assert user.check(lambda: first, data).is_right
+    (other,) = make_sets(ADD, CASE, Filler("uniform", "fp32", CPU, 1), CPU, 1)
+    checked = user.last(lambda: first, other)
+    assert (checked.is_right, checked.reason) == (False, STALE)
+
+
+def test_changed_inputs_are_restored_and_reported(data):
+    before = clones(data)
+
+    def change():
+        data.inputs[1].mul_(2)
+        return data.inputs[0] + before[1]
+
+    checked = checks().check(change, data)
+    assert (checked.is_right, checked.reason) == (False, "changes its inputs")
+    assert (checked.checked_elements, checked.elements) == (0, 4096)
+    assert are_equal(data, before)
+
+
+def test_settings_are_restored_and_reported(data):
+    user = checks()
+
+    def change():
+        torch.set_default_dtype(torch.float64)
+        return data.inputs[0] + data.inputs[1]
+
+    checked = user.check(change, data)
+    assert checked.reason == (
+        "changed settings of the process: default dtype: torch.float32 -> torch.float64"
+    )
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_replaced_memory_is_reported(data):
+    def replaced():
+        data.out.set_(torch.empty(4096))
+        return data.inputs[0] + data.inputs[1]
+
+    checked = checks().check(replaced, data)
+    assert checked.reason == "replaced the memory of an input or the output"
+
+
+def test_result_is_copied_when_the_call_returns(data):
+    """A kernel on another stream or thread would finish its result later."""
+    user = checks()
+    result = data.inputs[0] + data.inputs[1]
+    assert user.check(lambda: result, data).is_right
+    result.zero_()
+    assert torch.equal(user.result, data.inputs[0] + data.inputs[1])
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        (None, "or a parameter named out, got None"),
+        (7, "or a parameter named out, got a int"),
+        ((), "or a parameter named out, got a tuple"),
+    ],
+)
+def test_a_result_that_is_no_tensor_is_named(data, returned, reason):
+    checked = checks().check(lambda: returned, data)
+    assert not checked.is_right
+    assert checked.reason.endswith(reason)
+    assert "expected a torch.Tensor of 4096 torch.float32" in checked.reason
+
+
+def test_a_launcher_with_out_may_return_anything(data):
+    def launch():
+        torch.add(*data.inputs, out=data.out)
+        return "done"
+
+    assert checks(takes_out=True).check(launch, data).is_right
+    assert not checks(takes_out=True).check(lambda: "done", data).is_right
+
+
+def test_the_output_is_not_poisoned_for_new_values(data):
+    """On new values the output has the earlier result, which an empty one would give away."""
+    seen = []
+
+    def add():
+        seen.append(data.out.clone())
+        return torch.add(*data.inputs, out=data.out)
+
+    user = checks(takes_out=True)
+    before = clones(data)
+    assert user.check(add, data).is_right
+    assert user.last(add, data).is_right
+    assert seen[0].isnan().all()
+    assert seen[1].isnan().all()
+    assert torch.equal(seen[2], before[0] + before[1])
+
+
+def test_results_that_share_memory_or_views_are_reported(data):
+    one = torch.zeros(1).expand(4096)
+    assert checks().check(lambda: one, data).reason == (
+        "wrong result: its elements share memory (stride 0)"
+    )
+    view = data.inputs[0].view(4096)
+    assert checks().check(lambda: view, data).reason == (
+        "returns a view of an input: nothing was written"
+    )
+    sparse = torch.zeros(4096).to_sparse()
+    assert "expected a dense tensor on cpu, got torch.sparse_coo" in (
+        checks().check(lambda: sparse, data).reason
+    )

@@ -1,0 +1,342 @@
+"""Statistics against published worked examples, and against the formulas they cite, computed
+here a second time with numpy and scipy.
+"""
+
+import math
+from statistics import mean, stdev, variance
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from results.fleet import judge as fleet
+from results.fleet.devices import Metric
+from results.stats.comparison import SLOWER, holm
+from results.stats.samples import Z_975, interval_of_median
+from results.stats.spread import RUNS, Repeats, RowSpreads, Spread, given_spread, spread_of_visits
+from results.stats.verdict import SEQUENTIAL_WIDENING, SideMean, compare_sides, judge_rounds
+
+KNOWN = 1e9
+"""Degrees of freedom at which Student's t is the normal distribution."""
+
+
+def log_limits(compared):
+    return tuple(math.log(end) for end in compared.ci95)
+
+
+def wilson(successes, trials):
+    """Return a proportion with the distances to its limits.
+
+    Source: Wilson, Probable inference, the law of succession, and statistical inference, JASA 22
+    (1927) 209.
+    """
+    share = successes / trials
+    square = Z_975**2 / trials
+    center = (share + square / 2) / (1 + square)
+    half = math.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
+    return SideMean(share, share - center + half, center + half - share, KNOWN, trials)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "published"),
+    [
+        ((56, 70), (48, 80), (0.0524, 0.3339)),
+        ((9, 10), (3, 10), (0.1705, 0.8090)),
+        ((6, 7), (2, 7), (0.0582, 0.8062)),
+        ((5, 56), (0, 29), (-0.0381, 0.1926)),
+    ],
+)
+def test_asymmetric_limits_of_a_difference_as_published(first, second, published):
+    """Differences of two proportions, method 10 of Newcombe, Statistics in Medicine 17 (1998) 873,
+    table II; Zou and Donner (2008) show that it is the special case of theirs for Wilson's limits.
+    """
+    compared = compare_sides(wilson(*second), wilson(*first), spread=given_spread(0.0))
+    assert math.log(compared.ratio) == pytest.approx(first[0] / first[1] - second[0] / second[1])
+    if min(first[1], second[1]) >= 6:
+        assert log_limits(compared) == pytest.approx(published, abs=6e-5)
+
+
+def test_limits_of_a_difference_use_opposite_arms():
+    """L = d - sqrt((a - la)^2 + (ub - b)^2), U = d + sqrt((ua - a)^2 + (b - lb)^2): Zou and Donner,
+    Statistics in Medicine 27 (2008) 1693, equations for a difference, with 3-4-5 and 5-12-13.
+    """
+    baseline = SideMean(0.10, below=0.012, above=0.004, degrees=KNOWN, samples=50)
+    candidate = SideMean(0.30, below=0.003, above=0.005, degrees=KNOWN, samples=50)
+    compared = compare_sides(baseline, candidate, spread=given_spread(0.0))
+    assert log_limits(compared) == pytest.approx((0.2 - 0.005, 0.2 + 0.013))
+    exchanged = compare_sides(candidate, baseline, spread=given_spread(0.0))
+    assert log_limits(exchanged) == pytest.approx((-0.2 - 0.013, -0.2 + 0.005))
+
+
+def mean_of(values):
+    """Return the mean with Student's interval."""
+    count = len(values)
+    half = stats.t.ppf(0.975, count - 1) * stdev(values) / math.sqrt(count)
+    return SideMean(mean(values), half, half, count - 1, count)
+
+
+EXTRA_SLEEP = (
+    [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0],
+    [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4],
+)
+"""Source: Student, The probable error of a mean, Biometrika 6 (1908) 20."""
+
+
+def test_welch_interval_of_student_s_sleep_data():
+    """The output of R's `t.test(extra ~ group, data = sleep)`: t = -1.8608, df = 17.776, p-value =
+    0.07939, 95 percent confidence interval -3.3654832 to 0.2054832.
+    """
+    first, second = map(mean_of, EXTRA_SLEEP)
+    compared = compare_sides(second, first, margin=0.0, spread=given_spread(0.0))
+    assert compared.degrees == pytest.approx(17.776, abs=5e-4)
+    assert log_limits(compared) == pytest.approx((-3.3654832, 0.2054832), abs=1e-6)
+    assert compared.p_value == pytest.approx(0.07939, abs=5e-6)
+
+
+@pytest.mark.parametrize(("counts", "scales"), [((8, 30), (5.0, 1.0)), ((40, 7), (1.0, 3.0))])
+def test_welch_with_unequal_counts_and_variances(counts, scales):
+    """Against scipy.stats.ttest_ind; Welch, Biometrika 34 (1947) 28."""
+    random = np.random.default_rng(5)
+    sides = [
+        (scale * random.normal(size=count)).tolist()
+        for count, scale in zip(counts, scales, strict=True)
+    ]
+    expected = stats.ttest_ind(sides[1], sides[0], equal_var=False)
+    compared = compare_sides(*map(mean_of, sides), margin=0.0, spread=given_spread(0.0))
+    assert compared.degrees == pytest.approx(expected.df)
+    assert log_limits(compared) == pytest.approx(tuple(expected.confidence_interval()))
+    assert compared.p_value == pytest.approx(expected.pvalue)
+
+
+def test_spread_adds_to_the_interval_and_to_its_degrees():
+    """Half widths of 3 % and 4 % with 10 and 5 degrees of freedom: 5 %, and by Satterthwaite,
+    Biometrics Bulletin 2 (1946) 110, (9 + 16)^2 / (9^2 / 10 + 16^2 / 5) = 10.54 degrees.
+    """
+    exact = SideMean(0.0, below=0.0, above=0.0, degrees=10, samples=40)
+    noisy = SideMean(0.2, below=0.03, above=0.03, degrees=10, samples=40)
+    deviation = 0.04 / (stats.t.ppf(0.975, 5) * math.sqrt(2))
+    compared = compare_sides(exact, noisy, spread=Spread(deviation, 5, RUNS))
+    assert log_limits(compared) == pytest.approx((0.15, 0.25))
+    assert compared.drift == pytest.approx(0.04)
+    assert compared.degrees == pytest.approx(625 / (8.1 + 51.2))
+    assert compared.verdict == SLOWER
+    half_widths = (0.2 - math.log(1.01)) / 0.05
+    t_value = half_widths * stats.t.ppf(0.975, compared.degrees)
+    assert compared.p_value == pytest.approx(2 * stats.t.sf(t_value, compared.degrees))
+
+
+def test_spread_of_visits_is_the_pooled_variance():
+    """The 99 % interval of a difference of two means with one variance, of scipy.stats.ttest_ind:
+    `QUANTILES` gives visits a probability of 0.995 on either side.
+    """
+    before = [0.00, 0.02, -0.01, 0.04]
+    after = [0.11, 0.08, 0.10]
+    interval = stats.ttest_ind(after, before).confidence_interval(0.99)
+    spread = spread_of_visits(before, after)
+    assert spread.half_width == pytest.approx((interval.high - interval.low) / 2)
+    assert spread.degrees == 5
+    assert spread.share == pytest.approx(math.exp(spread.half_width) - 1)
+
+
+def test_given_spread_is_its_own_half_width():
+    spread = given_spread(0.03)
+    assert spread.half_width == pytest.approx(math.log(1.03))
+    assert spread.share == pytest.approx(0.03)
+
+
+def test_spread_of_a_row_is_moderated_by_other_rows():
+    """(d0 s0^2 + d s^2) / (d0 + d): Smyth (2004), with the median of all rows as s0^2."""
+    variances = [1e-4, 4e-4, 9e-4, 25e-4]
+    spreads = RowSpreads(Repeats(6 * own, 6) for own in variances)
+    own = spreads.of(Repeats(6 * 25e-4, 6))
+    assert own.degrees == 6 + 3  # of the other rows at most four, and three here
+    assert own.deviation**2 == pytest.approx((6 * 25e-4 + 3 * 6.5e-4) / 9)
+    few = spreads.of(Repeats(2 * 25e-4, 2))
+    assert few.degrees == 2 + 2  # no more than its own
+    assert few.deviation**2 == pytest.approx((2 * 25e-4 + 2 * 6.5e-4) / 4)
+    unknown = spreads.of(Repeats())
+    assert unknown.degrees == 4
+    assert unknown.deviation**2 == pytest.approx(np.quantile(variances, 0.9))
+    many = RowSpreads(Repeats(9 * own, 9) for own in [1e-4] * 8).of(Repeats(9e-4, 9))
+    assert many.degrees == 9 + 4
+    assert RowSpreads([Repeats()]).of(Repeats()) is None
+
+
+def test_repeats_sum_the_squares_within_groups():
+    repeats = Repeats.of([[1.0, 2.0, 6.0], [10.0, 12.0], [5.0]])
+    assert repeats == (14 + 2, 3)
+    assert repeats.squares / 2 == pytest.approx(variance([1.0, 2.0, 6.0]) + 1)
+
+
+THROMBOLYSIS = [
+    *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262),
+    *(0.5719, 0.6528, 0.7590, 1.0000),
+]
+"""Source: Benjamini and Hochberg, J. R. Stat. Soc. B 57 (1995) 289, section 4. With an error of
+0.05, Bonferroni and Holm reject three hypotheses, and their own procedure four."""
+
+
+def test_holm_rejects_three_hypotheses_as_published():
+    assert holm(THROMBOLYSIS) == [True] * 3 + [False] * 12
+    assert holm(THROMBOLYSIS[::-1]) == [False] * 12 + [True] * 3
+
+
+def test_holm_equals_adjusted_p_values():
+    """Rejected are those whose adjusted p value, the running maximum of (m - rank) p, is within
+    the error: Holm, Scandinavian J. Statistics 6 (1979) 65.
+    """
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        p_values = random.random(8) ** 4
+        order = np.argsort(p_values)
+        adjusted = np.maximum.accumulate(np.arange(8, 0, -1) * p_values[order])
+        expected = np.empty(8, bool)
+        expected[order] = adjusted <= 0.1
+        assert holm(p_values.tolist(), 0.1) == expected.tolist()
+
+
+def test_false_discoveries_as_published(monkeypatch):
+    monkeypatch.setitem(fleet.LIMITS, "false_discovery_rate", 0.05)
+    metrics = [Metric("tensor", "matmul", "torch", "bf16", str(n), None) for n in range(15)]
+    found = fleet._discoveries(
+        {
+            (0, metric, "deviation", 7): p_value
+            for metric, p_value in zip(metrics, THROMBOLYSIS, strict=True)
+        }
+    )
+    assert found == {7: set(metrics[:4])}
+
+
+def limit_of_looks(counts, trials=100_000):
+    """Return the number of standard errors that a sum of normal noise exceeds in 5 % of series, at
+    any of the looks.
+    """
+    random = np.random.default_rng(7)
+    total = np.zeros(trials)
+    largest = np.zeros(trials)
+    before = 0
+    for count in counts:
+        total += math.sqrt(count - before) * random.normal(size=trials)
+        largest = np.maximum(largest, np.abs(total) / math.sqrt(count))
+        before = count
+    return float(np.quantile(largest, 0.95))
+
+
+@pytest.mark.parametrize(("looks", "published"), [(1, 1.960), (2, 2.178), (5, 2.413), (10, 2.555)])
+def test_pocock_s_constants_by_simulation(looks, published):
+    """Pocock, Biometrika 64 (1977) 191, table 1: equally many observations between looks."""
+    assert limit_of_looks(range(1, looks + 1)) == pytest.approx(published, abs=0.015)
+
+
+def test_sequential_widening_covers_ten_looks_at_doublings():
+    factor = limit_of_looks([20 * 2**look for look in range(10)]) / 1.96
+    assert factor == pytest.approx(2.71 / 1.96, abs=0.01)
+    assert factor < SEQUENTIAL_WIDENING < 1.05 * factor
+
+
+def test_rounds_are_widened_only_if_their_number_was_open():
+    ratios = np.exp(np.linspace(-0.1, 0.1, 14)).tolist()  # too few to estimate a correlation
+    half = stats.t.ppf(0.975, 12) * math.sqrt(14) / 2  # in ranks
+    step = 0.2 / 13
+    for is_fixed, factor in ((True, 1.0), (False, 1.45)):
+        compared = judge_rounds([1.0] * 14, ratios, 0.01, is_fixed)
+        assert log_limits(compared) == pytest.approx((-factor * half * step, factor * half * step))
+
+
+def factor_of_neighbors(values):
+    """Return the variance of the number of values below the median over that of independent
+    values, by the correlation of neighbors.
+
+    Correlation of ranks, with Kendall's correction for its bias; of normal values, 2 sin(pi r / 6),
+    Pearson (1907); of the sides of the median, 2 / pi asin(rho), Sheppard (1899).
+    """
+    count = len(values)
+    ranks = stats.rankdata(values) - (count + 1) / 2
+    measured = np.sum(ranks[1:] * ranks[:-1]) / np.sum(ranks**2)
+    unbiased = (count * measured + 1) / (count - min(8, count / 2))
+    rho = 2 * math.sin(math.pi / 6 * min(unbiased, 0.98))
+    lags = range(1, min(count, 400))
+    sides = [(1 - lag / count) * 2 / math.pi * math.asin(rho**lag) for lag in lags]
+    return 1 + 2 * math.fsum(sides)
+
+
+def factor_of_blocks(values):
+    """Return the same ratio by circular blocks of three times the cube root of the count: Politis
+    and Romano (1992), with the sums of all blocks; n - 1 over n - b, because the sides balance.
+    """
+    count = len(values)
+    sides = np.sign(stats.rankdata(values) - (count + 1) / 2)
+    length = min(round(3 * count ** (1 / 3)), count // 10)
+    sums = [sum(sides[(first + at) % count] for at in range(length)) for first in range(count)]
+    return np.var(sums) / length * (count - 1) / (count - length)
+
+
+def autoregressive(random, trials, count, correlation):
+    values = random.normal(size=(trials, count))
+    for at in range(1, count):
+        step = math.sqrt(1 - correlation**2) * values[:, at]
+        values[:, at] = correlation * values[:, at - 1] + step
+    return values
+
+
+def series_of(kind, count):
+    random = np.random.default_rng(count)
+    if kind == "neighbors":
+        return autoregressive(random, 1, count, 0.6)[0]
+    slow = autoregressive(random, 1, count, 0.9)[0] if kind == "blocks" else 0.0
+    return slow + random.normal(size=count)
+
+
+@pytest.mark.parametrize("widening", [1.0, 1.3])
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("independent", 15),
+        ("neighbors", 29),
+        ("neighbors", 40),
+        ("neighbors", 700),
+        ("blocks", 90),
+        ("blocks", 300),
+        ("blocks", 1000),
+    ],
+)
+def test_interval_of_the_median_by_its_formulas(kind, count, widening):
+    values = series_of(kind, count)
+    by_blocks = factor_of_blocks(values) if count >= 30 else 0.0
+    by_neighbors = factor_of_neighbors(values)
+    assert kind != "blocks" or by_blocks > 1.1 * by_neighbors
+    factor = max(by_blocks, by_neighbors)
+    degrees = max(1.0, count / factor - 2)
+    half = widening * stats.t.ppf(0.975, degrees) * math.sqrt(factor * count) / 2
+    found = interval_of_median(values.tolist(), widening)
+    assert found.degrees == pytest.approx(degrees)
+    assert found.share_needed == pytest.approx(half / (count / 2))
+    assert found.center == pytest.approx(np.median(values))
+    # The sample of rank r is at r - 1/2, and samples between two of them are interpolated.
+    low = np.quantile(values, max(0.0, count / 2 - half - 0.5) / (count - 1))
+    high = np.quantile(values, min(count - 1.0, count / 2 + half - 0.5) / (count - 1))
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6, 0.8])
+@pytest.mark.parametrize("count", [20, 60, 200])
+def test_coverage_is_93_to_97_percent_as_documented(count, correlation):
+    """The docstring of `BIAS`: normal samples whose neighbors correlate by 0 to 0.8."""
+    random = np.random.default_rng(11)
+    found = [
+        interval_of_median(row) for row in autoregressive(random, 2000, count, correlation).tolist()
+    ]
+    covered = np.mean([interval.low <= 0 <= interval.high for interval in found])
+    assert 0.93 <= covered <= 0.97
+
+
+def test_coverage_of_noise_on_a_slow_machine():
+    """Neighbors correlate by 0.4, but more slowly less than by an exponential decay from there:
+    only long blocks see that.
+    """
+    random = np.random.default_rng(12)
+    values = autoregressive(random, 1000, 400, 0.8) + random.normal(size=(1000, 400))
+    found = [interval_of_median(row) for row in values.tolist()]
+    covered = np.mean([interval.low <= 0 <= interval.high for interval in found])
+    assert 0.9 <= covered <= 0.97
