@@ -12,10 +12,18 @@ from scipy import stats
 
 from results.fleet import judge as fleet
 from results.fleet.devices import Metric
-from results.stats.comparison import SLOWER, holm
+from results.stats.comparison import SLOWER, UNSURE, geometric_mean, holm, judged
 from results.stats.samples import Z_975, interval_of_median
 from results.stats.spread import RUNS, Repeats, RowSpreads, Spread, given_spread, spread_of_visits
-from results.stats.verdict import SEQUENTIAL_WIDENING, SideMean, compare_sides, judge_rounds
+from results.stats.verdict import (
+    SEQUENTIAL_WIDENING,
+    SideMean,
+    compare_sides,
+    judge_rounds,
+    side_of,
+    smallest_detectable_change,
+    times_longer,
+)
 
 KNOWN = 1e9
 """Degrees of freedom at which Student's t is the normal distribution."""
@@ -242,6 +250,83 @@ def test_rounds_are_widened_only_if_their_number_was_open():
     for is_fixed, factor in ((True, 1.0), (False, 1.45)):
         compared = judge_rounds([1.0] * 14, ratios, 0.01, is_fixed)
         assert log_limits(compared) == pytest.approx((-factor * half * step, factor * half * step))
+
+
+def test_smallest_detectable_change_by_its_formula():
+    """A true change that lies 1.96 + 1.64 standard errors beyond the margin is beyond it in 95 %
+    of intervals.
+    """
+    times = np.exp(np.linspace(-0.1, 0.1, 14)).tolist()
+    half = stats.t.ppf(0.975, 12) * math.sqrt(14) / 2 * 0.2 / 13
+    expected = math.log(1.02) + half + half * stats.norm.ppf(0.95) / stats.norm.ppf(0.975)
+    found = smallest_detectable_change([1.0] * 14, times, 0.02)
+    assert found == pytest.approx(100 * (math.exp(expected) - 1))
+
+
+@pytest.mark.parametrize(
+    ("center", "half", "longer"),
+    [(0.0, 0.04, 4.0), (0.0, 0.1, 25.0), (0.03, 0.02, 4.0), (-0.03, 0.02, 4.0), (0.0, 0.21, None)],
+)
+def test_rounds_that_decide_grow_with_the_square_of_the_width(center, half, longer):
+    """The half width is proportional to 1 / sqrt(rounds), and must become the distance between
+    center and margin.
+    """
+    margin = math.exp(0.02) - 1
+    compared = judged(center, center - half, center + half, 20, 40, margin)
+    assert compared.verdict == UNSURE
+    assert times_longer(compared) == pytest.approx(longer)
+
+
+def test_rounds_that_decide_are_unknown_for_a_verdict_or_few_pairs():
+    assert times_longer(judged(0.5, 0.4, 0.6, 20, 40, 0.01)) is None
+    assert times_longer(judged(0.0, -0.1, 0.1, 20, 5, 0.01)) is None
+    at_the_margin = judged(math.log(1.01), -0.1, 0.1, 20, 40, 0.01)
+    assert times_longer(at_the_margin) is None
+    assert times_longer(judged(0.02, 0.009, 0.0205, 20, 40, 0.01)) == 1.0
+
+
+def test_mean_of_windows_adds_their_squared_half_widths():
+    windows = [[math.exp(value) for value in (1.0, 2.0, 6.0)], [math.exp(3.0)] * 5]
+    side = side_of(windows)
+    assert side.center == pytest.approx((2 + 3) / 2)
+    assert side.below == pytest.approx(1 / 2)  # the interval of three samples is their range
+    assert side.above == pytest.approx(4 / 2)
+    assert side.degrees == pytest.approx(1 + 3)
+    assert side.samples == 8
+    twice = side_of([windows[0]] * 2)
+    assert twice.above == pytest.approx(4 / math.sqrt(2))
+
+
+def test_mean_of_rows_does_not_narrow_what_they_share():
+    """Three rows whose half widths below are 3, 4 and 5 %, of which 3 % is shared, are 0, sqrt(7)
+    and 4 % by themselves; their mean has a third of the root of the sum of squares.
+    """
+    rows = [
+        judged(center, center - half, center + 2 * half, 20, 50, 0.01, drift=0.03)
+        for center, half in ((0.1, 0.03), (0.2, 0.04), (0.6, 0.05))
+    ]
+    ratio, (low, high) = geometric_mean(rows)
+    assert math.log(ratio) == pytest.approx(0.3)
+    assert math.log(ratio / low) == pytest.approx(math.hypot(math.sqrt(0.0023) / 3, 0.03))
+    squares = 0.06**2 + 0.08**2 + 0.1**2 - 3 * 0.03**2
+    assert math.log(high / ratio) == pytest.approx(math.hypot(math.sqrt(squares) / 3, 0.03))
+
+
+@pytest.mark.parametrize(("center", "within"), [(0.05, 30), (-0.05, 30), (0.05, 0)])
+def test_p_value_counts_the_rounds_within_the_margin(center, within):
+    """60 rounds, a share of them at 1, the others beyond the margin: in units of the half width in
+    ranks, the center is (1 / 2 - share) / half from the margin, if that is less than its distance.
+    """
+    random = np.random.default_rng(3)
+    logs = random.permutation([0.0] * (within // 2) + [center] * (60 - within // 2))
+    compared = judge_rounds([1.0] * 60, np.exp(logs).tolist(), 0.01, is_fixed=True)
+    half = interval_of_median(logs.tolist())
+    if within:
+        halves = (0.5 - within / 2 / 60) / (half.share_needed / 2)
+        t_value = halves * stats.t.ppf(0.975, half.degrees)
+        assert compared.p_value == pytest.approx(2 * stats.t.sf(t_value, half.degrees))
+    else:
+        assert compared.p_value == 0.0
 
 
 def factor_of_neighbors(values):

@@ -130,6 +130,63 @@ def test_modes_are_large_and_far_apart(gap, upper, is_found):
     assert (two_modes(samples) is not None) is is_found
 
 
+def clusters(peak, places, each):
+    """Return `peak` samples at 1 and at 1.3, `each` at every place between."""
+    samples = [1.0] * peak + [1.3] * peak
+    for place in places:
+        samples += [1 + 0.3 * place] * each
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("peak", "between", "is_found"),
+    [
+        (40, 18, True),  # 22 > 2.75 sqrt(58) = 20.9
+        (40, 19, False),  # 21 < 2.75 sqrt(59) = 21.1
+        (200, 100, True),  # half of a mode
+        (200, 101, False),
+        (8, 0, True),  # 8 > 2.75 sqrt(8) = 7.8
+        (7, 0, False),  # 7 < 2.75 sqrt(7) = 7.3
+    ],
+)
+def test_a_valley_is_half_empty_and_not_by_chance(peak, between, is_found):
+    assert (two_modes(clusters(peak, [0.5], between)) is not None) is is_found
+
+
+@pytest.mark.parametrize(
+    "places", [(0.175, 0.53), (0.25, 0.6), (0.3, 0.7), (0.4, 0.75), (0.47, 0.825)]
+)
+def test_a_valley_is_a_third_of_the_gap_at_any_of_five_places(places):
+    """Samples on both sides of a third around 0.35, 0.425, 0.5, 0.575 or 0.65 of the gap."""
+    assert two_modes(clusters(40, places, 19)) is not None
+
+
+def test_two_clusters_minimize_the_distances_to_their_medians():
+    """Against all splits: k-medians in one dimension, with at least 15 % in each part."""
+    generator = np.random.default_rng(8)
+    for upper in (12, 20, 35, 45):
+        wide = generator.exponential(0.02, size=60 - upper) + 1
+        ordered = np.sort(np.concatenate([wide, generator.normal(1.25, 0.02, size=upper)]))
+        splits = range(10, 51)
+        cost = {
+            split: np.abs(ordered[:split] - np.median(ordered[:split])).sum()
+            + np.abs(ordered[split:] - np.median(ordered[split:])).sum()
+            for split in splits
+        }
+        best = min(cost, key=cost.get)
+        modes = two_modes(generator.permutation(ordered).tolist())
+        assert modes.low_s == pytest.approx(np.median(ordered[:best]))
+        assert modes.high_s == pytest.approx(np.median(ordered[best:]))
+        middle = (modes.low_s + modes.high_s) / 2
+        assert modes.high_share == pytest.approx(np.mean(ordered > middle))
+
+
+def test_samples_on_a_coarse_timer_keep_their_medians():
+    modes = two_modes([1.0] * 41 + [1.3] * 40, step_s=0.1)
+    assert (modes.low_s, modes.high_s) == pytest.approx((1.0, 1.3), abs=1e-9)
+    assert modes.high_share == pytest.approx(40 / 81)
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("count", [20, 60, 300])
@@ -175,6 +232,29 @@ def test_a_handful_of_samples_has_neither_modes_nor_drift(count):
 def test_a_steady_slope_is_told_from_third_to_third(change, found):
     samples = [1 + change * i / 899 for i in range(900)]
     assert drift(samples) == pytest.approx(found, rel=0.08)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(8, None), (9, 0.5), (10, 0.5), (11, 0.5)])
+def test_drift_compares_the_medians_of_thirds(count, expected):
+    middle = [1.2] * (count - 6)
+    assert drift([1.0] * 3 + middle + [1.5] * 3) == (expected and pytest.approx(expected))
+
+
+@pytest.mark.parametrize(("noise", "is_found"), [(0.9, True), (1.1, False)])
+def test_drift_exceeds_four_standard_errors_of_the_medians(noise, is_found):
+    """Thirds of 12 samples, too few to correlate. The change without its trend has the noise of
+    both medians: half of their 95 % interval over 1.96.
+    """
+    step = np.array([0, 5, 1, 4, 2, 3, 8, 6, 11, 7, 10, 9]) - 5.5
+    half = 2.228139 * math.sqrt(12) / 2  # in ranks, with Student's t of 10 degrees
+    error = math.sqrt(2) * half / 1.959964
+    values = [1 + step, np.full(12, 1.0), 1 + step]
+    change = 0.2
+    scale = noise * change / (4 * error)
+    trend = change * np.arange(36) / 24
+    samples = [1 + scale * (part - 1) for part in values]
+    found = drift((np.concatenate(samples) + trend).tolist())
+    assert (found is not None) is is_found
 
 
 def test_a_change_too_small_to_matter_is_none():

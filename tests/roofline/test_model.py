@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
     bound,
+    hidden_share,
     intensity,
     judge,
     judged,
@@ -141,6 +143,91 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_
     slow = record(extra=row.extra, median_s=2 * launch_s)
     assert judge(slow, known).bound == "launch"
     assert judge(slow, known).held_back_by is None  # it reaches half of that floor
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"bytes_written": None}, (2**31 / PEAK, 2**22 / BANDWIDTH, 4e-6)),
+        ({"flops": None}, None),
+        ({"bytes_read": None}, None),
+        ({"dtype": "fp16"}, None),
+    ],
+)
+def test_limits_of_a_record_need_its_counts_and_its_ceilings(
+    changes: dict[str, Any], expected: tuple[float, float, float] | None
+) -> None:
+    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
+    assert limits_s(record(**changes), known) == pytest.approx(expected)
+    assert limits_s(record(), ceilings(flops=PEAK)) is None
+    assert limits_s(record(), ceilings(flops=PEAK, bandwidth=BANDWIDTH))[2] == 0.0  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("both_s", "share"), [(3.0, 1.0), (5.0, 0.0), (4.0, 0.5), (6.0, -0.5), (4.5, 0.25)]
+)
+def test_hidden_share_is_of_the_shorter_job(both_s: float, share: float) -> None:
+    """At best max(copy, compute), else their sum: 2 s of copies and 3 s of compute."""
+    assert hidden_share(2.0, 3.0, both_s) == pytest.approx(share)
+    assert hidden_share(3.0, 2.0, both_s) == pytest.approx(share)
+
+
+COPY = {"op": "h2d", "flops": None, "bytes_read": 2**30, "bytes_written": 0, "median_s": 0.05}
+
+
+def test_link_share_of_a_copy_is_of_one_direction() -> None:
+    copy = record(**COPY, shape={"bytes": 10**9}, link_bytes_per_s=32e9)
+    assert judge(copy, ceilings()).link_share == pytest.approx(20e9 / 32e9)
+    assert judge(replace(copy, link_bytes_per_s=None), ceilings()).link_share is None
+    assert judge(replace(copy, shape={"m": 1}), ceilings()).link_share is None
+    assert judge(replace(copy, status="failed"), ceilings()).link_share is None
+
+
+def test_hidden_share_of_a_copy_needs_both_times_alone() -> None:
+    copy = record(**COPY, copy_s=(0.01, 0.02, 0.06), compute_s=(0.04, 0.04, 0.01))
+    assert judge(copy, ceilings()).hidden_share == pytest.approx(0.01 / 0.02)
+    assert judge(replace(copy, copy_s=()), ceilings()).hidden_share is None
+    assert judge(replace(copy, compute_s=()), ceilings()).hidden_share is None
+
+
+def test_wait_share_and_tokens_of_a_loop_with_its_batches() -> None:
+    loop = record(shape={"b": 4, "s": 512}, waits_s=(0.1, 0.3), samples_s=(1.0, 3.0), median_s=2.0)
+    judged = judge(loop, ceilings())
+    assert judged.wait_share == pytest.approx(0.1)
+    assert judged.tokens_per_s == pytest.approx(1024)
+    for shape in ({"b": 4}, {"s": 512}):
+        assert judge(replace(loop, shape=shape), ceilings()).tokens_per_s is None
+    without = judge(replace(loop, waits_s=()), ceilings())
+    assert (without.wait_share, without.tokens_per_s) == (None, None)
+    assert judge(replace(loop, samples_s=()), ceilings()).wait_share is None
+
+
+def test_step_has_tokens_and_hfu_with_recomputation() -> None:
+    step = record(median_s=2.0, tokens_per_step=4096, flops=1000 * 10**12, hardware_flops=1200e12)
+    judged = judge(step, ceilings(flops=PEAK))
+    assert judged.tokens_per_s == pytest.approx(2048)
+    assert (judged.mfu, judged.hfu) == pytest.approx((0.5, 0.6))
+    assert judge(replace(step, hardware_flops=None), ceilings(flops=PEAK)).hfu is None
+    assert judge(replace(step, flops=0), ceilings(flops=PEAK)).hfu is None
+
+
+@pytest.mark.parametrize("changes", [{"flags": ("interpreted",)}, {"median_s": None}])
+def test_row_without_a_time_of_its_own_has_only_its_intensity(changes: dict[str, Any]) -> None:
+    judged = judge(record(**changes), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
+    known = {key: value for key, value in vars(judged).items() if value is not None}
+    assert known == {"intensity": pytest.approx(1024 / 3)}
+
+
+def test_counts_that_are_missing_leave_their_own_keys_blank() -> None:
+    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
+    without_bytes = judge(record(bytes_read=None), known)
+    assert without_bytes.mfu == pytest.approx(0.5)
+    assert (without_bytes.bytes_per_s, without_bytes.mbu, without_bytes.bound) == (None,) * 3
+    without_flops = judge(record(flops=None), known)
+    assert without_flops.bytes_per_s == pytest.approx(3 * 2**21 / (2**31 / 500e12))
+    assert without_flops.mbu is not None
+    assert (without_flops.mfu, without_flops.roofline_pct) == (None, None)
+    assert judge(record(bytes_written=None), known).intensity == 2**31 / 2**22
 
 
 BLANK = {"flops_per_s": None, "mfu": None, "bound": None}

@@ -250,6 +250,8 @@ def mutants_of_a_run(names):
     """Return the mutants of these concepts in a whole run, those that are not equivalent."""
     groups = {False: [], True: []}
     for name, concept in CONCEPTS.items():
+        if not (concept.is_sampled or name in names):
+            continue
         for path, functions in concept.code.items():
             groups[concept.is_sampled] += mutants_of(name, path, functions)
     chosen = groups[False] + sampled(groups[True], SAMPLE)
