@@ -79,6 +79,11 @@ def test_the_interval_of_very_few_samples_is_their_range(count):
     assert median_ci95(samples) == (min(samples), max(samples))
 
 
+def test_half_width_is_a_fraction_of_the_center():
+    assert half_width((2.0, 6.0), 8.0) == 0.25
+    assert half_width((-1.0, 1.0), 0.0) == math.inf
+
+
 def test_interval_of_a_coarse_timer_contains_both_steps():
     # Half of the samples on either of two ticks: the median is at one or the other by chance.
     samples = [1.0, 2.0] * 50

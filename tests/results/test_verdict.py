@@ -8,8 +8,18 @@ from statistics import median
 
 import numpy as np
 import pytest
+from correlated import autoregressive
 
-from results.stats.comparison import FASTER, MIN_PAIRS, SAME, SLOWER, UNSURE
+from results.stats.comparison import (
+    FASTER,
+    MIN_PAIRS,
+    SAME,
+    SLOWER,
+    UNSURE,
+    judged,
+    verdict_of,
+    with_holm,
+)
 from results.stats.verdict import compare_pairs, judge_rounds, smallest_detectable_change
 
 TRIALS = 300
@@ -151,6 +161,57 @@ def test_the_margin_parts_the_verdicts(ratio, verdict, reason):
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "pairs", "verdict"),
+    [
+        (0.5, 1 / 1.01, 50, UNSURE),
+        (0.5, 0.99, 50, FASTER),
+        (1.01, 2.0, 50, UNSURE),
+        (1.0101, 2.0, 50, SLOWER),
+        (1 / 1.01, 1.01, 50, SAME),
+        (0.99, 1.01, 50, UNSURE),
+        (1 / 1.01, 1.0101, 50, UNSURE),
+        (1.5, 2.0, 15, SLOWER),
+        (1.5, 2.0, 14, UNSURE),
+        (2.03, 3.0, 6, SLOWER),
+        (2.02, 3.0, 6, UNSURE),
+        (2.03, 3.0, 5, UNSURE),
+        (0.3, 0.49, 6, FASTER),
+        (0.3, 1 / 2.02, 6, UNSURE),
+    ],
+)
+def test_verdicts_at_their_limits(low, high, pairs, verdict):
+    assert verdict_of(low, high, 0.01, pairs) == verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.8, 1.0, "wider than the margin"),
+        (1.0, 1.2, "wider than the margin"),
+        (0.8, 0.999, "different, but possibly within"),
+        (1.001, 1.2, "different, but possibly within"),
+        (0.5, 2.0, "wider than the margin"),
+        (0.5, 2.002, "too noisy; more samples may decide"),
+        (2.0, 99.9, "time +100.00 % to +9890.00 %: all of it beyond"),
+        (2.0, 100.1, "time +100.00 % to more than 100 times: all of it beyond"),
+    ],
+)
+def test_reasons_at_their_limits(low, high, words):
+    assert words in judged(0.0, math.log(low), math.log(high), 9, 50, 0.01).reason
+
+
+def test_comparisons_that_chance_explains_are_unsure_in_a_table():
+    sure = judged(0.5, 0.4, 0.6, 30, 50, 0.01)
+    faster = judged(-0.5, -0.6, -0.4, 30, 50, 0.01)
+    doubtful = judged(0.03, 0.011, 0.05, 30, 50, 0.01)
+    same = judged(0.0, -0.001, 0.001, 30, 50, 0.01)
+    table = with_holm([sure, doubtful, same, faster])
+    assert [row.verdict for row in table] == [SLOWER, UNSURE, SAME, FASTER]
+    assert table[1].p_value == 1.0
+    assert "possibly by chance among 4 rows" in table[1].reason
+
+
+@pytest.mark.parametrize(
     ("count", "ratio", "verdict"),
     [(14, 1.0, UNSURE), (14, 1.5, UNSURE), (14, 3.0, SLOWER), (15, 1.5, SLOWER)],
 )
@@ -214,6 +275,21 @@ def test_strongly_correlated_rounds_are_too_few():
     assert found.reason.endswith("20 pairs that resemble their neighbors are too few")
     mixed = np.random.default_rng(1).permutation(slow).tolist()
     assert compare_pairs([1.0] * 20, mixed).verdict == SLOWER
+
+
+@pytest.mark.parametrize(("seed", "is_too_few"), [(1, True), (3, True), (4, False)])
+def test_rounds_are_too_few_if_their_interval_needs_more(seed, is_too_few):
+    """The half width in ranks is somewhat more or somewhat less than half of all ranks."""
+    (noise,) = autoregressive(np.random.default_rng(seed), 1, 20, 0.7)
+    found = compare_pairs([1.0] * 20, np.exp(0.3 + 0.02 * noise).tolist())
+    assert (found.verdict, "are too few" in found.reason) == (
+        (UNSURE, True) if is_too_few else (SLOWER, False)
+    )
+
+
+def test_series_of_pairs_have_one_length():
+    with pytest.raises(ValueError, match="zip"):
+        compare_pairs([1.0] * 20, [1.0] * 21)
 
 
 def test_contradicting_rounds_raise_the_p_value_of_a_narrow_interval():

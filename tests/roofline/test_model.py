@@ -158,7 +158,7 @@ def test_limits_of_a_record_need_its_counts_and_its_ceilings(
     changes: dict[str, Any], expected: tuple[float, float, float] | None
 ) -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
-    assert limits_s(record(**changes), known) == pytest.approx(expected)
+    assert limits_s(record(**changes), known) == expected
     assert limits_s(record(), ceilings(flops=PEAK)) is None
     assert limits_s(record(), ceilings(flops=PEAK, bandwidth=BANDWIDTH))[2] == 0.0  # type: ignore[index]
 
@@ -284,6 +284,43 @@ def test_more_than_a_roof_is_kept_and_has_a_cause(
     assert judged.roofline_pct > 100
     assert judged.excess is not None
     assert words in judged.excess
+
+
+@pytest.mark.parametrize("over", [1.004, 0.996])
+@pytest.mark.parametrize(
+    ("changes", "limit_s", "words"),
+    [
+        ({"bytes_read": 1}, 2**31 / PEAK, "above the datasheet peak"),
+        ({"flops": 1}, 3 * 2**21 / BANDWIDTH, "above the datasheet bandwidth"),
+        ({"flops": 1, "cache": "warm"}, 3 * 2**21 / BANDWIDTH, "inputs that are not cold"),
+    ],
+)
+def test_a_row_is_above_a_ceiling_from_its_value_on(
+    changes: dict[str, Any], limit_s: float, words: str, over: float
+) -> None:
+    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
+    excess = judge(record(**changes, median_s=limit_s / over), known).excess
+    assert (words in str(excess)) is (over > 1)
+    assert (excess is None) is (over < 1)
+
+
+@pytest.mark.parametrize("over", [1.004, 0.996])
+@pytest.mark.parametrize("published", [True, False])
+def test_a_row_is_above_a_measured_ceiling_from_its_value_on(over: float, published: bool) -> None:
+    mix = judge(streamed(1, 1, over * H200["copy"]), calibrated("copy", published=published))
+    assert (mix.excess is None) is (over < 1)
+    cube = record(**CUBE | {"median_s": CUBE["flops"] / (over * 795e12)})
+    fast = judge(cube, calibrated(*H200, published=published))
+    assert (fast.excess is None) is (over < 1)
+    assert over < 1 or "above the measured compute ceiling" in str(fast.excess)
+
+
+def test_excess_over_a_vector_peak_is_of_the_roofline_alone() -> None:
+    """The fraction of the tensor cores' peak is small, and bytes are few."""
+    fast = judge(record(op="gelu", bytes_read=1, median_s=2**31 / 50.2e12), VECTOR)
+    assert fast.mfu == pytest.approx(0.0502)
+    assert "above the datasheet peak" in str(fast.excess)
+    assert judge(record(op="gelu", bytes_read=1, median_s=2**31 / 49.8e12), VECTOR).excess is None
 
 
 H200 = {"read": 4502e9, "write": 4284e9, "triad": 4045e9, "copy": 3928e9}

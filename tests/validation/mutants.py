@@ -98,7 +98,39 @@ MAX_OF_A_FILE = 600
 MIN_KILLED = {False: 0.85, True: 0.75}
 """Minimum fraction of killed mutants by `is_sampled`."""
 
-EQUIVALENT: dict[tuple[str, str, str], str] = {}
+NONE_IS_BELOW = "the value that replaces None is within the limit, as 0 is"
+EQUIVALENT = {
+    (
+        "results/stats/samples.py",
+        "if len(values) < 2 * least:",
+        "if len(values) < 3 * least:",
+    ): "16 samples or more are not fewer; fewer have no two modes of eight, see VALLEY_DEVIATES",
+    (
+        "roofline/model.py",
+        'over_bandwidth = (judged.get("mbu") or 0) > 1',
+        'over_bandwidth = (judged.get("mbu") or 1) > 1',
+    ): NONE_IS_BELOW,
+    (
+        "roofline/model.py",
+        'over_peak = (judged.get("mfu") or 0) > 1 or (',
+        'over_peak = (judged.get("mfu") or 1) > 1 or (',
+    ): NONE_IS_BELOW,
+    (
+        "roofline/model.py",
+        'not over_bandwidth and (judged.get("roofline_pct") or 0) > 100',
+        'not over_bandwidth and (judged.get("roofline_pct") or 1) > 100',
+    ): NONE_IS_BELOW,
+    (
+        "roofline/model.py",
+        'over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100',
+        'over_memory = over_bandwidth or (judged.get("mix_pct") or 1) > 100',
+    ): NONE_IS_BELOW,
+    (
+        "roofline/model.py",
+        'if over_peak or (judged.get("measured_pct") or 0) > 100:',
+        'if over_peak or (judged.get("measured_pct") or 1) > 100:',
+    ): NONE_IS_BELOW,
+}
 """Edits that cannot change a result: file, line before and line after; and the reason."""
 MAX_EQUIVALENT = 0.05
 
@@ -157,7 +189,7 @@ def edits(node, span, raw):
     skipped = [getattr(node, "annotation", None), getattr(node, "returns", None)]
     skipped += getattr(node, "decorator_list", [])
     match node:
-        case ast.JoinedStr():
+        case ast.JoinedStr() | ast.keyword(arg="strict"):  # of `zip`, which only finds mistakes
             return
         case ast.Compare():
             operands = [node.left, *node.comparators]
