@@ -174,6 +174,7 @@ def test_spread_of_a_row_is_moderated_by_other_rows():
 def test_repeats_sum_the_squares_within_groups():
     repeats = Repeats.of([[1.0, 2.0, 6.0], [10.0, 12.0], [5.0]])
     assert repeats == (14 + 2, 3)
+    assert Repeats() == (0, 0)
     assert repeats.squares / 2 == pytest.approx(variance([1.0, 2.0, 6.0]) + 1)
 
 
