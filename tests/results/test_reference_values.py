@@ -14,7 +14,15 @@ from results.fleet import judge as fleet
 from results.fleet.devices import Metric
 from results.stats.comparison import SLOWER, UNSURE, geometric_mean, holm, judged
 from results.stats.samples import Z_975, interval_of_median
-from results.stats.spread import RUNS, Repeats, RowSpreads, Spread, given_spread, spread_of_visits
+from results.stats.spread import (
+    RUNS,
+    Repeats,
+    RowSpreads,
+    Spread,
+    given_spread,
+    spread_of_visits,
+    widest,
+)
 from results.stats.verdict import (
     SEQUENTIAL_WIDENING,
     SideMean,
@@ -169,6 +177,13 @@ def test_spread_of_a_row_is_moderated_by_other_rows():
     many = RowSpreads(Repeats(9 * own, 9) for own in [1e-4] * 8).of(Repeats(9e-4, 9))
     assert many.degrees == 9 + 4
     assert RowSpreads([Repeats()]).of(Repeats()) is None
+    assert RowSpreads([Repeats(1e-4, 2), Repeats(1e-4, 3)]).of(Repeats()).degrees == 3
+
+
+def test_widest_spread_is_that_of_the_largest_half_width():
+    spreads = [Spread(0.01, 50, RUNS), Spread(0.009, 2, RUNS), None, Spread(0.012, 50, RUNS)]
+    assert widest(spreads) == spreads[1]  # Student's t of few degrees
+    assert widest([None]) is None
 
 
 def test_repeats_sum_the_squares_within_groups():
@@ -341,7 +356,7 @@ def factor_of_neighbors(values):
     ranks = stats.rankdata(values) - (count + 1) / 2
     measured = np.sum(ranks[1:] * ranks[:-1]) / np.sum(ranks**2)
     unbiased = (count * measured + 1) / (count - min(8, count / 2))
-    rho = 2 * math.sin(math.pi / 6 * min(unbiased, 0.98))
+    rho = 2 * math.sin(math.pi / 6 * min(max(unbiased, -0.98), 0.98))
     lags = range(1, min(count, 400))
     sides = [(1 - lag / count) * 2 / math.pi * math.asin(rho**lag) for lag in lags]
     return 1 + 2 * math.fsum(sides)
@@ -352,7 +367,10 @@ def factor_of_blocks(values):
     and Romano (1992), with the sums of all blocks; n - 1 over n - b, because the sides balance.
     """
     count = len(values)
-    sides = np.sign(stats.rankdata(values) - (count + 1) / 2)
+    middle = (count + 1) / 2
+    from_first = stats.rankdata(values, "ordinal") - middle  # of equal values the first is lower
+    from_last = stats.rankdata(values[::-1], "ordinal")[::-1] - middle
+    sides = (np.sign(from_first) + np.sign(from_last)) / 2
     length = min(round(3 * count ** (1 / 3)), count // 10)
     sums = [sum(sides[(first + at) % count] for at in range(length)) for first in range(count)]
     return np.var(sums) / length * (count - 1) / (count - length)
@@ -360,10 +378,21 @@ def factor_of_blocks(values):
 
 def series_of(kind, count):
     random = np.random.default_rng(count)
+    if kind == "trend":
+        return np.arange(count) / count
+    if kind == "alternating":
+        return np.tile([0.0, 1.0], count // 2) + random.random(count) / 1000
     if kind == "neighbors":
         return autoregressive(random, 1, count, 0.6)[0]
     slow = autoregressive(random, 1, count, 0.9)[0] if kind == "blocks" else 0.0
-    return slow + random.normal(size=count)
+    values = slow + random.normal(size=count)
+    return values.round(1) if kind == "equal" else values
+
+
+def test_interval_of_equal_samples_is_that_of_independent_ones():
+    found = interval_of_median([3.0] * 20)
+    assert (found.low, found.center, found.high, found.degrees) == (3.0, 3.0, 3.0, 18.0)
+    assert found.share_needed == pytest.approx(stats.t.ppf(0.975, 18) / math.sqrt(20))
 
 
 @pytest.mark.parametrize("widening", [1.0, 1.3])
@@ -377,6 +406,10 @@ def series_of(kind, count):
         ("blocks", 90),
         ("blocks", 300),
         ("blocks", 1000),
+        ("equal", 150),
+        ("trend", 60),
+        ("trend", 1000),
+        ("alternating", 60),
     ],
 )
 def test_interval_of_the_median_by_its_formulas(kind, count, widening):
@@ -384,7 +417,7 @@ def test_interval_of_the_median_by_its_formulas(kind, count, widening):
     by_blocks = factor_of_blocks(values) if count >= 30 else 0.0
     by_neighbors = factor_of_neighbors(values)
     assert kind != "blocks" or by_blocks > 1.1 * by_neighbors
-    factor = max(by_blocks, by_neighbors)
+    factor = max(0.5, by_blocks, by_neighbors)
     degrees = max(1.0, count / factor - 2)
     half = widening * stats.t.ppf(0.975, degrees) * math.sqrt(factor * count) / 2
     found = interval_of_median(values.tolist(), widening)

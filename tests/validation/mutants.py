@@ -98,6 +98,9 @@ MAX_OF_A_FILE = 600
 MIN_KILLED = {False: 0.85, True: 0.75}
 """Minimum fraction of killed mutants by `is_sampled`."""
 
+OF_BALANCED = (
+    "return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)"
+)
 NONE_IS_BELOW = "the value that replaces None is within the limit, as 0 is"
 EQUIVALENT = {
     (
@@ -105,6 +108,31 @@ EQUIVALENT = {
         "if len(values) < 2 * least:",
         "if len(values) < 3 * least:",
     ): "16 samples or more are not fewer; fewer have no two modes of eight, see VALLEY_DEVIATES",
+    (
+        "results/stats/samples.py",
+        "running = np.cumsum(np.concatenate(([0.0], side, side[:block])))",
+        "running = np.cumsum(np.concatenate(([1.0], side, side[:block])))",
+    ): "only differences of the running sum count",
+    (
+        "results/stats/samples.py",
+        "total = np.concatenate(([0.0], np.cumsum(ordered)))",
+        "total = np.concatenate(([1.0], np.cumsum(ordered)))",
+    ): "an offset of the first sum alone adds the same to each of the costs that are compared",
+    (
+        "results/stats/samples.py",
+        OF_BALANCED,
+        OF_BALANCED.replace("max(1, count - 1)", "max(2, count - 1)"),
+    ): "blocks are of 30 samples or more",
+    (
+        "results/stats/samples.py",
+        OF_BALANCED,
+        OF_BALANCED.replace("max(1, count - block)", "max(2, count - block)"),
+    ): "a block is at most a tenth of the samples",
+    (
+        "results/stats/spread.py",
+        "CERTAIN = 1e9",
+        "CERTAIN = 2000000000.0",
+    ): "Student's t of either is that of the normal distribution",
     (
         "roofline/model.py",
         'over_bandwidth = (judged.get("mbu") or 0) > 1',
@@ -159,7 +187,7 @@ OTHERS = {
 }
 """Operators, and those that replace them."""
 PRELOADED = ["numpy", "scipy.stats", "rich.console", "msgspec"]
-PAIRS = [("min", "max"), ("any", "all"), ("below", "above"), ("low", "high"), ("first", "second")]
+PAIRS = [("min", "max"), ("any", "all"), ("below", "above"), ("low", "high")]
 OPPOSITES = dict(PAIRS) | {other: name for name, other in PAIRS}
 
 
