@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 import pytest
 from correlated import autoregressive
+from scipy import stats
 
 from results.stats.comparison import (
     FASTER,
@@ -16,6 +17,7 @@ from results.stats.comparison import (
     SAME,
     SLOWER,
     UNSURE,
+    Comparison,
     judged,
     verdict_of,
     with_holm,
@@ -198,6 +200,24 @@ def test_verdicts_at_their_limits(low, high, pairs, verdict):
 )
 def test_reasons_at_their_limits(low, high, words):
     assert words in judged(0.0, math.log(low), math.log(high), 9, 50, 0.01).reason
+
+
+@pytest.mark.parametrize(("p_value", "verdict"), [(0.0099, SLOWER), (0.0101, UNSURE)])
+def test_a_verdict_has_at_most_one_percent_of_chance(p_value, verdict):
+    """20 degrees: the center is that many half widths beyond the margin, of 2.086 deviates each."""
+    half = 0.01
+    center = math.log(1.01) + half * stats.t.isf(p_value / 2, 20) / stats.t.isf(0.025, 20)
+    for sign, name in ((1, verdict), (-1, FASTER if verdict == SLOWER else UNSURE)):
+        row = judged(sign * center, sign * center - half, sign * center + half, 20, 50, 0.01)
+        assert row.p_value == pytest.approx(p_value)
+        assert [found.verdict for found in with_holm([row])] == [name]
+
+
+def test_a_comparison_of_unknown_origin_claims_nothing():
+    row = Comparison(1.5, (1.4, 1.6), SLOWER, "", 50, 0.01)
+    assert (row.p_value, row.drift, row.degrees) == (1.0, 0.0, 1.0)
+    assert judged(0.0, -0.1, 0.1, 20, 50, 0.01).drift == 0.0
+    assert judged(0.0, -900.0, 900.0, 20, 50, 0.01).ci95 == (0.0, math.exp(700))
 
 
 def test_comparisons_that_chance_explains_are_unsure_in_a_table():
