@@ -12,6 +12,7 @@ from results.record import Record
 from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
+    JUDGED_TEXTS,
     bound,
     hidden_share,
     intensity,
@@ -103,7 +104,7 @@ def test_utilizations_are_fractions_and_never_clamped() -> None:
         (0.5, 1.0, None, "memory"),
         (1.0, 0.91, None, "mixed"),
         (0.91, 1.0, None, "mixed"),
-        (1.0, 0.89, None, "compute"),
+        (1.0, 0.9, None, "compute"),
         (0.1, 0.2, 1.0, "launch"),
         (0.1, 0.95, 1.0, "mixed"),
         (0.1, 1.0, 0.5, "memory"),
@@ -315,6 +316,41 @@ def test_a_row_is_above_a_measured_ceiling_from_its_value_on(over: float, publis
     assert over < 1 or "above the measured compute ceiling" in str(fast.excess)
 
 
+@pytest.mark.parametrize(
+    ("flops_kind", "memory_kind", "measured_pct"),
+    [("measured", "measured", 100.0), ("datasheet", "measured", 100.0)],
+)
+def test_a_row_at_its_ceilings_is_not_above_them(
+    flops_kind: str, memory_kind: str, measured_pct: float
+) -> None:
+    """Compute and memory take the same time; then the bandwidth binds."""
+    known = Machine(
+        "a-gpu",
+        "A GPU",
+        (
+            Ceiling("flops", "bf16", 1e15, flops_kind, "a test"),
+            Ceiling("bandwidth", "copy", 2e12, memory_kind, "a test"),
+        ),
+    )
+    row = record(flops=10**12, bytes_read=10**9, bytes_written=10**9, median_s=1e-3)
+    judged = judge(row, known)
+    assert (judged.mfu, judged.mbu, judged.roofline_pct) == (1.0, 1.0, 100.0)
+    assert (judged.mix_pct, judged.measured_pct) == (100.0, measured_pct)
+    assert (judged.bound, judged.excess) == ("mixed", None)
+
+
+def test_row_of_a_profile_without_products_is_judged_by_the_vector_peak() -> None:
+    for flops, units in ((0, "vector"), (1, "matrix"), (None, "matrix")):
+        row = record(op="mine", extra={} if flops is None else {"matmul_flops": flops})
+        assert judge(row, VECTOR).peak_units == units
+
+
+def test_texts_of_a_judgment_are_its_words() -> None:
+    words = {"bound", "peak_units", "held_back_by", "peak_kind", "bandwidth_kind", "mix", "excess"}
+    assert set(JUDGED_TEXTS) == words
+    assert words < set(JUDGED_KEYS)
+
+
 def test_excess_over_a_vector_peak_is_of_the_roofline_alone() -> None:
     """The fraction of the tensor cores' peak is small, and bytes are few."""
     fast = judge(record(op="gelu", bytes_read=1, median_s=2**31 / 50.2e12), VECTOR)
@@ -450,6 +486,7 @@ def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(
     reported: list[str] = []
     scores = judged(environment(hardware=hardware), [record()] * 3, reported.append)
     assert scores == [dict.fromkeys(JUDGED_KEYS)] * 3
+    assert judged(environment(hardware=hardware), [record()]) == scores[:1]
     assert len(reported) == 1
     assert reported[0].startswith("invalid ceilings")
     assert "\n" not in reported[0]
