@@ -59,6 +59,7 @@ CONCEPTS = {
             "results/compare/turns.py": "",
         },
         [
+            "tests/results/test_flagged_sides.py",
             "tests/results/test_compare_turns.py",
             "tests/results/test_compare_doubts.py",
             "tests/results/test_compare.py",

@@ -1,0 +1,133 @@
+"""Verdicts on sides with flags, at the limits of the rules of `results.compare.flags`."""
+
+import pytest
+
+from results.compare.flags import with_flags
+from results.compare.sides import Side
+from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, Comparison
+
+BOTH = (("preempted",), ("preempted",))
+
+
+@pytest.fixture
+def flagged(make_record, make_environment):
+    """Returns a function from a comparison, the samples and the flags of both sides to the
+    comparison with flags.
+    """
+
+    def judge(compared, samples, flags=BOTH, is_paired=True):
+        sides = [
+            Side("", [make_record(samples_s=own, median_s=median, flags=names)], None, dict)
+            for (own, median), names in zip(samples, flags, strict=True)
+        ]
+        return with_flags(compared, *sides, is_paired)
+
+    return judge
+
+
+def compared(ratio, low, high, verdict, pairs=40):
+    return Comparison(ratio, (low, high), verdict, "so", pairs, 0.01, p_value=0.001)
+
+
+STEADY = (((1.0, 1.0), 1.0), ((1.0, 1.0), 1.0))
+
+
+@pytest.mark.parametrize(("pairs", "verdict"), [(79, UNSURE), (80, SLOWER)])
+def test_interference_with_both_needs_80_rounds(flagged, pairs, verdict):
+    found = flagged(compared(1.3, 1.2, 1.4, SLOWER, pairs), STEADY)
+    assert found.verdict == verdict
+    text = "both are flagged preempted"
+    if verdict == UNSURE:
+        assert found.reason == f"so, but {text}; 79 rounds are too few"
+        assert found.p_value == 1.0
+    else:
+        assert found.reason == f"so; {text}"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ends", "fastest", "verdict"),
+    [
+        (3.0, (2.03, 4.0), 2.03, SLOWER),
+        (3.0, (2.03, 4.0), 2.01, UNSURE),
+        (3.0, (2.01, 4.0), 2.5, UNSURE),
+        (3.0, (2.03, 4.0), 0.3, UNSURE),
+        (0.3, (0.2, 0.49), 0.49, FASTER),
+        (0.3, (0.2, 0.49), 0.5, UNSURE),
+        (0.3, (0.2, 0.49), 3.0, UNSURE),
+    ],
+)
+def test_few_rounds_suffice_beyond_any_interference(flagged, ratio, ends, fastest, verdict):
+    """The interval and the fastest samples must differ by more than 2 x 1.01."""
+    slow = SLOWER if ratio > 1 else FASTER
+    samples = (((2.0, 1.0), 1.0), ((fastest, 9.0), 1.0))
+    assert flagged(compared(ratio, *ends, slow), samples).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_open"),
+    [
+        (BOTH, True),
+        ((("drifting",), ("bimodal",)), True),
+        ((("preempted",), ()), False),
+        (((), ("throttled",)), False),
+        ((("launch-limited",), ("preempted",)), False),
+    ],
+)
+def test_paired_sides_are_in_doubt_if_both_were_disturbed(flagged, flags, is_open):
+    found = flagged(compared(1.3, 1.2, 1.4, SLOWER), STEADY, flags)
+    assert found.verdict == (UNSURE if is_open else SLOWER)
+    assert flagged(compared(1.0, 0.9, 1.1, UNSURE), STEADY, flags).p_value == 0.001
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_open"),
+    [
+        ((("preempted",), ()), True),
+        (((), ("tick-limited",)), True),
+        ((("not-cold",), ()), True),
+        ((("not-cold",), ("not-cold",)), False),
+        ((("above-roof",), ("above-roof",)), False),
+        ((("above-roof",), ()), False),
+        (((), ()), False),
+    ],
+)
+@pytest.mark.parametrize("verdict", [SLOWER, FASTER, SAME])
+def test_separate_sides_are_in_doubt_if_one_was_disturbed(flagged, flags, is_open, verdict):
+    before = compared(1.0, 0.9, 1.1, verdict)
+    found = flagged(before, STEADY, flags, is_paired=False)
+    assert found.verdict == (UNSURE if is_open else verdict)
+    if flags[0] == flags[1] != ("not-cold",):
+        assert found is before  # of no effect on a ratio
+
+
+@pytest.mark.parametrize(
+    ("ends", "waited", "verdict"),
+    [
+        ((0.998, 1.004), 2.0, SAME),
+        ((0.998, 1.004), 3.0, UNSURE),
+        ((0.996, 1.001), 2.0, SAME),
+        ((0.996, 1.001), 3.0, UNSURE),
+    ],
+)
+def test_waiting_of_both_hides_a_difference(flagged, ends, waited, verdict):
+    """A wait in both times brings the ratio closer to 1: the distance from 1 grows by the times of
+    the fastest sample that a median takes.
+    """
+    same = compared(1.0, *ends, SAME)
+    for first, second in ((1.0, waited), (waited, 1.0)):
+        samples = (((1.0, 9.0), first), ((2.0, 9.0), 2 * second))
+        found = flagged(same, samples)
+        assert found.verdict == verdict
+        assert (f"{waited:g} times the fastest samples" in found.reason) is (verdict == UNSURE)
+    alone = flagged(same, (((1.0,), 1.0), ((1.0,), waited)), (("preempted",), ()))
+    assert alone.verdict == SAME
+    slower = compared(1.3, 1.2, 1.4, SLOWER, pairs=90)
+    assert flagged(slower, (((1.0,), 1.0), ((1.0,), waited))).verdict == SLOWER
+
+
+@pytest.mark.parametrize("flags", [(("interpreted",), ()), ((), ("interpreted",))])
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_interpreted_time_has_no_verdict(flagged, flags, is_paired):
+    found = flagged(compared(1.3, 1.2, 1.4, SLOWER, 500), STEADY, flags, is_paired)
+    assert found.verdict == UNSURE
+    assert found.reason.endswith("the time of an interpreter is not that of the kernel")
