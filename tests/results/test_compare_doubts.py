@@ -13,7 +13,7 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
-from results.compare.earlier import SavedRuns
+from results.compare.earlier import SavedRuns, between_visits
 from results.compare.sides import Side
 from results.stats.comparison import geometric_mean
 from results.stats.spread import RUNS, given_spread
@@ -290,6 +290,18 @@ def test_spread_of_means_counts_the_runs_of_both_sides(save, measured, runs):
     error = stdev(logs) * math.sqrt(1 / runs[0] + 1 / runs[1])
     assert spread.half_width == pytest.approx(4.302653 * error)  # Student's t of 2 degrees
     assert (spread.degrees, spread.source, spread.has_runs) == (2, RUNS, True)
+
+
+def test_visits_give_a_spread_if_either_side_has_several(make_record, make_environment):
+    def side(*medians_s):
+        record = make_record(samples_s=medians_s, visits=(1,) * len(medians_s))
+        return Side("", [record], make_environment(), dict)
+
+    assert between_visits(side(1.0), side(2.0)) is None
+    for before, after in ((side(1.0, 1.1), side(2.0, 2.2)), (side(1.0, 1.1), side(2.0))):
+        assert between_visits(before, after).degrees == len(before.windows + after.windows) - 2
+    spread = between_visits(side(1.0, math.e), side(1.0, math.e))
+    assert spread.deviation == pytest.approx(math.sqrt(0.5 * 0.5))  # variance of 0.5, two visits
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):

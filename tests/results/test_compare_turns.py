@@ -103,6 +103,43 @@ def test_rounds_of_one_run_are_compared_as_the_live_command_did(
     assert all(row["drift"] == 0 for row in kept)
 
 
+@pytest.mark.parametrize("seconds", [1.25, 250.0, None])
+def test_the_time_that_may_decide_is_that_of_more_rounds(make_environment, interleaved, seconds):
+    """Rounds narrow the interval by 1 / sqrt(n): see `times_longer`."""
+    records = interleaved({"torch": 1.0, "a": 1.006}, seed=6)
+    for record in records:
+        record.interleaved["seconds"] = seconds
+    (row,) = live(make_environment(), records, "torch", 0.01).rows
+    assert row.compared.verdict == "UNSURE"
+    if seconds is None:
+        assert row.reason.endswith("; more samples may decide")
+        return
+    low, high = map(math.log, row.ci95)
+    gap = abs(abs(math.log(row.ratio)) - math.log(1.01))
+    needed = seconds * ((high - low) / 2 / gap) ** 2
+    shown = f"{needed:.2g}" if needed < 99.5 else f"{needed:,.0f}"
+    assert row.reason.endswith(f"; about {shown} s of rounds may decide")
+    assert (needed < 99.5) is (seconds < 100)
+
+
+@pytest.mark.parametrize(
+    ("ratio_hz", "cycles", "text"),
+    [
+        (1.0, "SLOWER", "; in clock cycles it is also SLOWER"),
+        (0.9, "SAME", "; in clock cycles it is SAME: the clock frequency changed by -10 %"),
+    ],
+)
+def test_cycles_of_each_round_are_times_by_clocks(
+    make_environment, interleaved, ratio_hz, cycles, text
+):
+    clocks = {"torch": [1e9] * ROUNDS, "a": [ratio_hz * 1e9] * ROUNDS}
+    records = interleaved({"torch": 1.0, "a": 1.11}, seed=6, clocks=clocks)
+    (row,) = live(make_environment(), records, "torch", 0.01).rows
+    assert row.cycles_ratio == pytest.approx(row.ratio * ratio_hz)
+    assert (row.compared.verdict, row.cycles_verdict) == ("SLOWER", cycles)
+    assert row.reason.endswith(text)
+
+
 def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsys):
     """The same samples without their rounds: the ratio of two medians, and no verdict."""
     records = interleaved({"torch": 1.0, "a": 1.03}, seed=2)

@@ -186,6 +186,12 @@ def test_two_clusters_minimize_the_distances_to_their_medians():
         assert modes.high_share == pytest.approx(np.mean(ordered > middle))
 
 
+def test_a_few_far_outliers_do_not_hide_two_modes():
+    """Alone, the outliers would be the upper part of the best split."""
+    modes = two_modes([1.0] * 65 + [1.1] * 30 + [10.0] * 5)
+    assert (modes.low_s, modes.high_s, modes.high_share) == (1.0, 1.1, 0.35)
+
+
 def test_samples_on_a_coarse_timer_keep_their_medians():
     modes = two_modes([1.0] * 41 + [1.3] * 40, step_s=0.1)
     assert (modes.low_s, modes.high_s) == pytest.approx((1.0, 1.3), abs=1e-9)
