@@ -418,13 +418,8 @@ def seconds_of(concepts, copy):
     return seconds
 
 
-def survivors_of(mutants, jobs, folder):
-    """Return the mutants that no test noticed; `jobs` are tried at the same time."""
-    copies = [folder / str(number) for number in range(jobs)]
-    shutil.copytree(ROOT, copies[0], ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
-    seconds = seconds_of(dict.fromkeys(mutant.concept for mutant in mutants), copies[0])
-    for copy in copies[1:]:
-        shutil.copytree(copies[0], copy)
+def survivors_of(mutants, copies, seconds):
+    """Return the mutants that no test noticed; as many are tried at the same time as copies are."""
     waiting = list(reversed(mutants))
     trials = {}
     survivors = []
@@ -481,13 +476,18 @@ def main(arguments=None):
     whole = mutants_of_a_run(options.concept or CONCEPTS)
     mutants = sampled(whole, options.limit) if options.limit else whole
     preload(needs_torch=any(mutant.path.startswith("bench") for mutant in mutants))
-    begin_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        survivors = survivors_of(mutants, options.jobs, Path(folder))
-    minutes = (time.monotonic() - begin_s) / 60
+        copies = [Path(folder) / str(number) for number in range(options.jobs)]
+        shutil.copytree(ROOT, copies[0], ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
+        seconds = seconds_of(dict.fromkeys(mutant.concept for mutant in mutants), copies[0])
+        for copy in copies[1:]:
+            shutil.copytree(copies[0], copy)
+        begin_s = time.monotonic()
+        survivors = survivors_of(mutants, copies, seconds)
+        minutes = (time.monotonic() - begin_s) / 60
     is_enough = report(mutants, survivors)
-    estimate = minutes * len(whole) / max(1, len(mutants))
-    print(f"{minutes:.1f} minutes; {estimate:.0f} for all {len(whole)} mutants")
+    estimate = minutes * len(whole) / len(mutants)
+    print(f"{minutes:.1f} minutes; {estimate:.0f} would be needed for {len(whole)} mutants")
     return 0 if is_enough else 1
 
 
