@@ -60,6 +60,7 @@ CONCEPTS = {
         },
         [
             "tests/results/test_flagged_sides.py",
+            "tests/results/test_sides.py",
             "tests/results/test_compare_turns.py",
             "tests/results/test_compare_doubts.py",
             "tests/results/test_compare.py",
@@ -102,6 +103,8 @@ MIN_KILLED = {False: 0.85, True: 0.75}
 OF_BALANCED = (
     "return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)"
 )
+FASTEST = "ends = (ratio, ratio) if (ratio > 1) == (compared.ratio > 1) else (1.0, 1.0)"
+FASTEST_NEAR_1 = "neither the interval nor the fastest samples are beyond a factor of 2"
 NONE_IS_BELOW = "the value that replaces None is within the limit, as 0 is"
 EQUIVALENT = {
     (
@@ -161,6 +164,17 @@ EQUIVALENT = {
     ): NONE_IS_BELOW,
 }
 """Edits that cannot change a result: file, line before and line after; and the reason."""
+EQUIVALENT |= {
+    ("results/compare/flags.py", FASTEST, FASTEST.replace(old, new)): FASTEST_NEAR_1
+    for old, new in (
+        ("(ratio > 1)", "(ratio >= 1)"),
+        ("(ratio > 1)", "(ratio > 2)"),
+        ("compared.ratio > 1", "compared.ratio >= 1"),
+        ("compared.ratio > 1", "compared.ratio > 2"),
+        ("(1.0, 1.0)", "(2.0, 1.0)"),
+        ("(1.0, 1.0)", "(1.0, 2.0)"),
+    )
+}
 MAX_EQUIVALENT = 0.05
 
 OTHERS = {

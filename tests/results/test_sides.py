@@ -1,0 +1,254 @@
+"""The sides of a comparison: times, windows, clocks and ceilings, and whether their code is equal."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from results.compare.comparison import ComparedRow
+from results.compare.earlier import SavedRuns, code_of, is_code_known, is_same_code
+from results.compare.output import exit_code
+from results.compare.sides import Side
+from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
+from results.record import DEFINITION_PREFIX
+from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, Comparison
+from results.store.runfile import Run
+
+DEFINITION = DEFINITION_PREFIX + "a" * 64
+CLEAN = {"sha": "b" * 40, "dirty": False}
+
+
+@pytest.fixture
+def side(make_record, make_environment):
+    """Returns a function that makes a side of records with these changes."""
+
+    def make(*changes, judge=dict, **of_environment):
+        records = [make_record(**change) for change in changes]
+        return Side("", records, make_environment(**of_environment), judge)
+
+    return make
+
+
+def test_time_of_a_side_is_the_geometric_mean(side):
+    assert side({"median_s": 0.3}).time_s == 0.3
+    assert side({"median_s": 1.0}, {"median_s": 8.0}, {"median_s": 1.0}).time_s == pytest.approx(2)
+    assert side({"median_s": 1.0}, {"median_s": None}, {"median_s": 4.0}).time_s == pytest.approx(2)
+    assert side({}).runs == 1
+
+
+def test_windows_are_the_visits_of_each_record(side):
+    taken = (1.0, 2.0, 3.0, 4.0, 5.0)
+    both = side(
+        {"samples_s": taken, "visits": (2, 3)},
+        {"samples_s": (6.0, 7.0), "visits": ()},
+        {"samples_s": (), "median_s": 8.0},
+    )
+    assert both.windows == [[1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0], [8.0]]
+    assert side({"samples_s": (), "median_s": None}).windows == [[0.0]]
+
+
+def test_clock_of_a_side_is_known_if_all_are(side):
+    clocks = [{"telemetry": {"sm_clock_hz": hz}} for hz in (1e9, 2e9)]
+    assert side(*clocks).clock_hz == 1.5e9
+    assert side(*clocks, {"telemetry": {}}).clock_hz is None
+
+
+def test_flags_of_a_side_are_those_of_all_records(side):
+    assert side({"flags": ("a", "b")}, {"flags": ("c", "a")}).flags == ("a", "b", "c")
+    assert side({"provider": "first"}, {"provider": "second"}).provider == "first"
+
+
+@pytest.mark.parametrize(
+    ("mbu", "roofline_pct", "expected"),
+    [
+        (0.4, 40.0, (0.2, "memory")),
+        (0.3, 40.0, (0.2, "compute")),
+        (None, 40.0, (0.2, "compute")),
+        (0.4, None, None),
+    ],
+)
+def test_rates_of_a_side_are_at_its_mean_time(side, mbu, roofline_pct, expected):
+    """The scores are those of the first record, in half of the mean time."""
+    scores = {"mbu": mbu, "roofline_pct": roofline_pct}
+    two = side({"median_s": 1.0}, {"median_s": 4.0}, judge=lambda record: scores)
+    assert two.rate("roofline_pct") == (roofline_pct and roofline_pct / 2)
+    assert two.of_ceiling == (expected and (pytest.approx(expected[0]), expected[1]))
+    unknown = side({"median_s": None}, {"median_s": 4.0}, judge=lambda record: scores)
+    assert unknown.rate("mbu") is None
+
+
+@pytest.mark.parametrize(
+    ("record", "git", "is_known"),
+    [
+        ({"source_sha256": "c" * 64, "provider": "mine.py:f"}, {}, True),
+        ({"op_sha256": DEFINITION, "provider": "torch-compile"}, {}, True),
+        ({"op_sha256": DEFINITION, "provider": "cublas"}, CLEAN, False),
+        ({"provider": "torch"}, CLEAN, True),
+        ({"provider": "torch"}, CLEAN | {"dirty": True}, False),
+        ({"provider": "torch"}, {"sha": "b" * 40}, False),
+        ({"provider": "torch"}, {"dirty": False}, False),
+        ({"provider": "torch", "op": "function"}, CLEAN, False),
+        ({"provider": "triton-v1"}, CLEAN, False),
+    ],
+)
+def test_code_is_known_by_a_hash_or_a_clean_revision(
+    make_record, make_environment, record, git, is_known
+):
+    assert is_code_known(make_record(**record), make_environment(git=git)) is is_known
+
+
+KNOWN = {"op_sha256": DEFINITION, "provider": "torch"}
+USERS = {"source_sha256": "c" * 64, "provider": "mine.py:f", "source_git": CLEAN}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "git", "is_same"),
+    [
+        (KNOWN, {}, {}, True),
+        (KNOWN, {}, {"sha": "d" * 40}, True),  # the hash of the definition is known
+        (KNOWN, {"op_sha256": DEFINITION_PREFIX + "e" * 64}, {}, False),
+        (KNOWN, {"provider": "torch-compile"}, {}, False),
+        ({"provider": "torch"}, {}, {}, True),
+        ({"provider": "torch"}, {}, {"sha": "d" * 40}, False),
+        ({"provider": "torch", "op_sha256": "old"}, {}, {"sha": "d" * 40}, False),
+        (USERS, {}, {"sha": "d" * 40}, True),
+        (USERS, {"source_git": CLEAN | {"sha": "d" * 40}}, {}, False),
+        (USERS, {"source_sha256": "f" * 64}, {}, False),
+        ({"provider": "cublas"}, {}, {}, False),
+    ],
+)
+def test_same_code_has_equal_hashes_and_is_known(side, before, after, git, is_same):
+    sides = side(before, git=CLEAN), side(before | after, git=CLEAN | git)
+    assert is_same_code(*sides) is is_same
+    assert is_same_code(*sides[::-1]) is is_same
+    other = side(before | after, git=CLEAN | git, versions={"torch": "other"})
+    assert is_same_code(sides[0], other) is False
+    codes = {code_of(one.records[0], one.environment) for one in sides}
+    assert len(codes) == (1 if is_same or before["provider"] == "cublas" else 2)
+
+
+@pytest.fixture
+def run_of(make_environment, tmp_path):
+    def make(name, *records, **changes):
+        return Run(tmp_path / name, make_environment(run_id=name, **changes), tuple(records))
+
+    return make
+
+
+def test_a_side_has_the_records_of_its_code_in_all_runs(make_record, run_of):
+    """Not those that failed, were disturbed, were interleaved or are of other code or machines."""
+    first = make_record(**KNOWN, median_s=1.0)
+    others = [
+        make_record(**KNOWN, median_s=2.0),
+        make_record(**KNOWN, median_s=3.0, flags=("preempted",)),
+        make_record(**KNOWN, median_s=4.0, interleaved={"with": []}),
+        make_record(**KNOWN, status="failed", median_s=5.0),
+        make_record(**KNOWN | {"op_sha256": DEFINITION_PREFIX + "e" * 64}, median_s=6.0),
+    ]
+    own = run_of("b", first)
+    away = run_of("c", make_record(**KNOWN, median_s=7.0), host={"name": "another"})
+    saved = SavedRuns([run_of("a", *others), own, away])
+    side = Side("", [first], own.environment, dict)
+    repeated = saved.repeated(side)
+    assert [record.median_s for record in repeated.records] == [1.0, 2.0]  # its own come first
+    assert repeated.runs == 2
+    alone = SavedRuns([own])
+    assert alone.repeated(side) is side
+    unknown = Side("", [make_record(provider="cublas")], own.environment, dict)
+    assert saved.repeated(unknown) is unknown
+    spread = saved.between(side, side)
+    assert spread.deviation == pytest.approx(math.log(2) / math.sqrt(2))
+    assert spread.degrees == 1
+    assert alone.between(side, side) is None
+
+
+INTERLEAVED = {
+    "with": ["torch", "a"],
+    "samples_per_round": 3,
+    "is_fixed": True,
+    "seed": 7,
+    "seconds": 1.5,
+    "sm_clock_hz": [1e9, 2e9],
+}
+TAKEN = (1.0, 9.0, 2.0, 4.0, 3.0, 8.0)
+
+
+def test_rounds_are_medians_of_their_samples(make_record):
+    rounds = rounds_of(make_record(samples_s=TAKEN, interleaved=INTERLEAVED))
+    assert (rounds.times_s, rounds.is_fixed, rounds.seconds) == ([2.0, 4.0], True, 1.5)
+    assert rounds.clocks_hz == (1e9, 2e9)
+    one = rounds_of(
+        make_record(samples_s=TAKEN, interleaved=INTERLEAVED | {"samples_per_round": 1})
+    )
+    assert one.times_s == list(TAKEN)
+    assert one.clocks_hz is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"with": "torch"},
+        {"with": None},
+        {"is_fixed": 1},
+        {"samples_per_round": 4},
+        {"samples_per_round": 0},
+        {"samples_per_round": -3},
+        {"samples_per_round": 3.0},
+        {"samples_per_round": None},
+    ],
+)
+def test_rounds_that_do_not_match_the_samples_are_none(make_record, changes):
+    assert rounds_of(make_record(samples_s=TAKEN, interleaved=INTERLEAVED | changes)) is None
+
+
+def test_records_share_rounds_if_exactly_one_pair_does(make_record):
+    first = make_record(samples_s=TAKEN, interleaved=INTERLEAVED)
+    second = make_record(samples_s=TAKEN, interleaved=INTERLEAVED | {"sm_clock_hz": None})
+    other = make_record(samples_s=TAKEN, interleaved=INTERLEAVED | {"seed": 8})
+    apart = make_record(samples_s=TAKEN)
+    assert rounds_of(make_record(samples_s=(), interleaved=INTERLEAVED)) is None
+    before, after = shared_rounds([first, apart], [apart, other, second])
+    assert (before.record, after.record) == (first, second)
+    assert shared_rounds([first], [second, second]) is None
+    assert shared_rounds([first], [other, apart]) is None
+    assert cycles_ratio(before, after) is None
+    assert cycles_ratio(after, before) is None
+    slow = before._replace(clocks_hz=(2e9, 4e9), times_s=[3.0, 6.0])
+    assert cycles_ratio(before, slow) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("cycles_ratio", "ends", "verdict"),
+    [
+        (2.2, (1.1, 1.2), SLOWER),
+        (1.02, (1.1, 1.2), UNSURE),
+        (0.9, (1.1, 1.2), FASTER),
+        (1.15, (1.1, 1.11), SLOWER),
+        (1.0, (1.145, 1.16), SAME),
+        (None, (1.1, 1.2), None),
+        (2.2, UNKNOWN, None),
+    ],
+)
+def test_verdict_in_cycles_has_the_same_relative_interval(side, cycles_ratio, ends, verdict):
+    compared = Comparison(1.15, ends, SLOWER, "", 40, 0.01)
+    row = ComparedRow(None, side({}), side({}), compared, True, cycles_ratio)
+    assert row.cycles_verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "broken", "fail_on", "code"),
+    [
+        ([SAME, FASTER], [], "slower", 0),
+        ([SAME, SLOWER], [], "slower", 1),
+        ([UNSURE], [], "slower", 0),
+        ([UNSURE], [], "unsure", 1),
+        ([UNSURE, SLOWER], [], "unsure", 1),
+        ([SAME], [False], "unsure", 0),
+        ([SAME], [False, True], "slower", 1),
+        ([SLOWER], [False], "slower", 1),
+    ],
+)
+def test_exit_code_is_of_slower_unsure_and_broken_rows(verdicts, broken, fail_on, code):
+    rows = [SimpleNamespace(compared=SimpleNamespace(verdict=verdict)) for verdict in verdicts]
+    unmatched = [SimpleNamespace(is_broken=is_broken) for is_broken in broken]
+    assert exit_code(SimpleNamespace(rows=rows, unmatched=unmatched), fail_on) == code
