@@ -1,4 +1,4 @@
-"""The sides of a comparison: times, windows, clocks and ceilings, and whether their code is equal."""
+"""The sides of a comparison: times, windows, clocks and ceilings, and whether the code is equal."""
 
 import math
 from types import SimpleNamespace

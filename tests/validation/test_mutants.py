@@ -83,5 +83,7 @@ def test_concepts_name_code_and_tests_that_exist():
 
 
 def test_equivalent_edits_are_of_lines_that_exist():
-    for path, before, _ in EQUIVALENT:
-        assert before in map(str.strip, (ROOT / path).read_text().splitlines())
+    for path, line, old, _, reason in EQUIVALENT:
+        assert line in map(str.strip, (ROOT / path).read_text().splitlines())
+        assert old in line
+        assert reason
