@@ -12,7 +12,15 @@ from scipy import stats
 
 from results.fleet import judge as fleet
 from results.fleet.devices import Metric
-from results.stats.comparison import SLOWER, UNSURE, geometric_mean, holm, judged
+from results.stats.comparison import (
+    MORE_SAMPLES,
+    SLOWER,
+    UNKNOWN,
+    UNSURE,
+    geometric_mean,
+    holm,
+    judged,
+)
 from results.stats.samples import Z_975, interval_of_median
 from results.stats.spread import (
     RUNS,
@@ -24,6 +32,7 @@ from results.stats.spread import (
     widest,
 )
 from results.stats.verdict import (
+    MORE_RUNS,
     SEQUENTIAL_WIDENING,
     SideMean,
     compare_sides,
@@ -140,6 +149,43 @@ def test_spread_adds_to_the_interval_and_to_its_degrees():
     half_widths = (0.2 - math.log(1.01)) / 0.05
     t_value = half_widths * stats.t.ppf(0.975, compared.degrees)
     assert compared.p_value == pytest.approx(2 * stats.t.sf(t_value, compared.degrees))
+
+
+@pytest.mark.parametrize(("between", "remedy"), [(0.031, MORE_RUNS), (0.029, MORE_SAMPLES)])
+def test_advice_is_for_the_larger_part_of_the_interval(between, remedy):
+    exact = SideMean(0.0, below=0.0, above=0.0, degrees=10, samples=40)
+    noisy = SideMean(0.0, below=0.03, above=0.03, degrees=10, samples=40)
+    deviation = between / (stats.t.ppf(0.975, 5) * math.sqrt(2))
+    compared = compare_sides(exact, noisy, spread=Spread(deviation, 5, RUNS))
+    assert f"; {remedy}; " in compared.reason
+
+
+def test_sides_without_scatter_have_the_degrees_of_both():
+    first = SideMean(0.0, below=0.0, above=0.0, degrees=10, samples=40)
+    second = SideMean(0.5, below=0.0, above=0.0, degrees=7, samples=40)
+    compared = compare_sides(first, second, spread=given_spread(0.0))
+    assert (compared.degrees, compared.verdict) == (17, SLOWER)
+    assert compared.ci95 == pytest.approx((math.exp(0.5),) * 2)
+
+
+@pytest.mark.parametrize(
+    ("samples", "has_spread", "words"),
+    [
+        (14, True, ", but 14 samples are too few to estimate their correlation"),
+        (40, False, f", but the spread between runs of the same code is unknown; {MORE_RUNS}"),
+        (5, True, "only 5 samples of at least 6"),
+    ],
+)
+def test_sides_without_runs_or_with_few_samples_are_unsure(samples, has_spread, words):
+    first = SideMean(0.0, below=0.01, above=0.01, degrees=10, samples=samples)
+    second = SideMean(0.5, below=0.01, above=0.01, degrees=7, samples=40)
+    for sides in ((first, second), (second, first)):
+        spread = Spread(0.001, 5, RUNS, has_spread)
+        compared = compare_sides(*sides, spread=spread)
+        assert (compared.verdict, compared.p_value) == (UNSURE, 1.0)
+        assert compared.reason.endswith(words)
+        assert (compared.ci95 == UNKNOWN, compared.drift == 0) == (samples < 6, samples < 6)
+    assert compare_sides(second, second).verdict == UNSURE
 
 
 def test_spread_of_visits_is_the_pooled_variance():
@@ -293,7 +339,7 @@ def test_rounds_that_decide_grow_with_the_square_of_the_width(center, half, long
     assert times_longer(compared) == pytest.approx(longer)
 
 
-def test_rounds_that_decide_are_unknown_for_a_verdict_or_few_pairs():
+def test_rounds_that_decide_are_unknown_with_a_verdict():
     assert times_longer(judged(0.5, 0.4, 0.6, 20, 40, 0.01)) is None
     assert times_longer(judged(0.0, -0.1, 0.1, 20, 5, 0.01)) is None
     at_the_margin = judged(math.log(1.01), -0.1, 0.1, 20, 40, 0.01)

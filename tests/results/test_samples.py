@@ -192,6 +192,17 @@ def test_a_few_far_outliers_do_not_hide_two_modes():
     assert (modes.low_s, modes.high_s, modes.high_share) == (1.0, 1.1, 0.35)
 
 
+@pytest.mark.parametrize("unit_s", [1e-6, 1e3])
+@pytest.mark.parametrize(("step", "has_two"), [(0.05, False), (0.0041, True), (0.0, True)])
+def test_modes_and_drift_do_not_depend_on_the_unit(unit_s, step, has_two):
+    generator = np.random.default_rng(3)
+    samples = np.round((1 + 0.03 * generator.normal(size=300)) / 0.05) * 0.05
+    modes = two_modes((unit_s * samples).tolist(), step_s=unit_s * step)
+    assert (modes is not None) is has_two
+    slope = unit_s * np.linspace(1.0, 1.5, 300)
+    assert drift(slope.tolist()) == pytest.approx(drift((slope / unit_s).tolist()))
+
+
 def test_samples_on_a_coarse_timer_keep_their_medians():
     modes = two_modes([1.0] * 41 + [1.3] * 40, step_s=0.1)
     assert (modes.low_s, modes.high_s) == pytest.approx((1.0, 1.3), abs=1e-9)

@@ -339,7 +339,7 @@ def test_a_row_at_its_ceilings_is_not_above_them(
     assert (judged.bound, judged.excess) == ("mixed", None)
 
 
-def test_row_of_a_profile_without_products_is_judged_by_the_vector_peak() -> None:
+def test_profile_row_without_products_has_the_vector_peak() -> None:
     for flops, units in ((0, "vector"), (1, "matrix"), (None, "matrix")):
         row = record(op="mine", extra={} if flops is None else {"matmul_flops": flops})
         assert judge(row, VECTOR).peak_units == units
