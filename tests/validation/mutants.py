@@ -183,6 +183,8 @@ OTHERS = {
     "BitAnd": ("&", "|"),
 }
 """Operators, and those that replace them."""
+ORIGINAL = "original"
+"""Folder of the copy that is not edited."""
 PRELOADED = ["numpy", "scipy.stats", "rich.console", "msgspec"]
 PAIRS = [("min", "max"), ("any", "all"), ("below", "above"), ("low", "high")]
 OPPOSITES = dict(PAIRS) | {other: name for name, other in PAIRS}
@@ -395,7 +397,8 @@ def write(copy, path, text):
 
 
 def restore(copy, path):
-    write(copy, path, (ROOT / path).read_text(encoding="utf-8"))
+    """Undo an edit; the working tree may have changed since the start."""
+    write(copy, path, (copy.with_name(ORIGINAL) / path).read_text(encoding="utf-8"))
 
 
 def seconds_of(concepts, copy):
@@ -420,25 +423,30 @@ def survivors_of(mutants, copies, seconds):
     waiting = list(reversed(mutants))
     trials = {}
     survivors = []
-    while waiting or trials:
-        for copy in copies:
-            if copy in trials:
-                mutant = trials[copy].mutant
-                code = ended(trials[copy], 20 + 4 * seconds[mutant.concept])
-                if code is None:
-                    continue
-                del trials[copy]
-                restore(copy, mutant.path)
-                if code == 0:
-                    survivors.append(mutant)
-                done = len(mutants) - len(waiting) - len(trials)
-                fate = "survived" if code == 0 else "killed"
-                print(f"{done}/{len(mutants)} {fate} {mutant}", file=sys.stderr, flush=True)
-            if waiting:
-                mutant = waiting.pop()
-                write(copy, mutant.path, mutant.text)
-                trials[copy] = start(copy, tests_of(mutant), mutant)
-        time.sleep(0.02)
+    try:
+        while waiting or trials:
+            for copy in copies:
+                if copy in trials:
+                    mutant = trials[copy].mutant
+                    code = ended(trials[copy], 20 + 4 * seconds[mutant.concept])
+                    if code is None:
+                        continue
+                    del trials[copy]
+                    restore(copy, mutant.path)
+                    if code == 0:
+                        survivors.append(mutant)
+                    done = len(mutants) - len(waiting) - len(trials)
+                    fate = "survived" if code == 0 else "killed"
+                    print(f"{done}/{len(mutants)} {fate} {mutant}", file=sys.stderr, flush=True)
+                if waiting:
+                    mutant = waiting.pop()
+                    write(copy, mutant.path, mutant.text)
+                    trials[copy] = start(copy, tests_of(mutant), mutant)
+            time.sleep(0.02)
+    finally:
+        for trial in trials.values():  # after Ctrl-C
+            with suppress(ProcessLookupError):
+                os.killpg(trial.process, signal.SIGKILL)
     return survivors
 
 
@@ -474,8 +482,11 @@ def main(arguments=None):
     mutants = sampled(whole, options.limit) if options.limit else whole
     preload(needs_torch=any(mutant.path.startswith("bench") for mutant in mutants))
     with tempfile.TemporaryDirectory() as folder:
-        copies = [Path(folder) / str(number) for number in range(options.jobs)]
-        shutil.copytree(ROOT, copies[0], ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
+        original, *copies = (
+            Path(folder) / name for name in [ORIGINAL, *map(str, range(options.jobs))]
+        )
+        shutil.copytree(ROOT, original, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
+        shutil.copytree(original, copies[0])
         seconds = seconds_of(dict.fromkeys(mutant.concept for mutant in mutants), copies[0])
         for copy in copies[1:]:
             shutil.copytree(copies[0], copy)
