@@ -65,6 +65,7 @@ def load(
     from results.show.rows import to_frame
     from results.store.runfile import StoreError
     from results.store.runs import list_runs
+    from roofline.model import judge_of
 
     try:
         since_s = None if since is None else moment(since)
@@ -82,9 +83,11 @@ def load(
             raise StoreError(f"no run in {run} has a record of what was asked for")
     loaded = [chosen.load(name, folder) for name in names]
     for each in loaded:
-        for problem in each.problems:
+        problems = list(each.problems)
+        judge_of(each.environment, problems.append)
+        for problem in problems:
             warnings.warn(problem, stacklevel=2)
-    return to_frame(loaded, lambda line: warnings.warn(line, stacklevel=2))
+    return to_frame(loaded)
 
 
 def __getattr__(name: str) -> Any:

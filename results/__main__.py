@@ -33,6 +33,7 @@ from results.show.terminal import (
 )
 from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
 from results.store.runs import list_runs
+from roofline.model import judge_of
 
 SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")
 FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
@@ -155,24 +156,21 @@ def _list(options: argparse.Namespace, directory: Path) -> int:
 
 def _show(options: argparse.Namespace, directory: Path) -> int:
     run = Selection.of(options).load(options.run, directory)
-    problems: list[str] = []
     if options.format != "table":
-        text = table_of_run(run.environment, run.records, problems.append).render(options.format)
-        return _finish(text, run, problems)
-    is_profile = any("share" in record.extra for record in run.records)
+        return _finish(table_of_run(run.environment, run.records).render(options.format), run)
+    is_profile = not _problems(run) and any("share" in record.extra for record in run.records)
+    draw = render_table
     if is_profile:
         from results.show.profile import render
 
         draw = partial(render, is_whole=options.verbose)
-    else:
-        draw = partial(render_table, report=problems.append)
     print_out(drawn(lambda console: draw(run.environment, run.records, console)))
     print_out(compare_command.saved_verdicts(run))
     if options.verbose and not is_profile:
         for record in run.records:
             for line in describe(record):
                 say(line)
-    return _finish("", run, problems)
+    return _finish("", run)
 
 
 def _export(options: argparse.Namespace, directory: Path) -> int:
@@ -190,27 +188,26 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         raise StoreError("--baseline requires --format junit")
     chosen = Selection.of(options)
     run = chosen.load(options.run, directory)
-    problems: list[str] = []
     if form == "parquet":
-        data = parquet_bytes(run, problems.append)
+        data = parquet_bytes(run)
     elif form in SINKS:
         baseline = (
             None if options.baseline is None else load_run(chosen.find(options.baseline, directory))
         )
-        text = _for_sink(form, run, baseline, chosen, problems.append)
+        if baseline:
+            run = replace(run, problems=(*run.problems, *baseline.problems))
+        text = _for_sink(form, run, baseline, chosen)
         data = text.encode("utf-8")
     else:
-        text = table_of_run(run.environment, run.records, problems.append).render(form)
+        text = table_of_run(run.environment, run.records).render(form)
         data = text.encode("utf-8")
     if is_file:
         write_output(Path(options.output), data)
         say(f"saved: {options.output}: {len(run.records)} records of run {run.environment.run_id}")
-    return _finish("" if is_file else text, run, problems)
+    return _finish("" if is_file else text, run)
 
 
-def _for_sink(
-    form: str, run: Run, baseline: Run | None, chosen: Selection, report: Callable[[str], None]
-) -> str:
+def _for_sink(form: str, run: Run, baseline: Run | None, chosen: Selection) -> str:
     from results.export import bmf, github_benchmark, junit, openmetrics, pytorch_v3
     from results.export.rows import rows_of
 
@@ -222,7 +219,7 @@ def _for_sink(
         "openmetrics": openmetrics.render,
     }
     render = sinks[form]
-    rows = rows_of(run, report)
+    rows = rows_of(run)
     if form == "junit":
         return render(run, rows, baseline, chosen)
     measured = [row for row in rows if row.record.status == "ok"]
@@ -231,10 +228,16 @@ def _for_sink(
     return render(run, measured)
 
 
-def _finish(text: str, run: Run, problems: Sequence[str]) -> int:
+def _problems(run: Run) -> list[str]:
+    """Return the reason if the ceilings are invalid."""
+    problems: list[str] = []
+    judge_of(run.environment, problems.append)
+    return [f"{run.path}:1: {problem}" for problem in problems]
+
+
+def _finish(text: str, run: Run) -> int:
     empty = [] if run.records or run.problems else [f"{run.path} has no record"]
-    named = [f"{run.path}: {problem}" for problem in problems]
-    run = replace(run, problems=(*run.problems, *named))
+    run = replace(run, problems=(*run.problems, *_problems(run)))
     return compare_command.finish(text, [run], [*empty, *run.notes])
 
 

@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.compare.command import finish
+from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
@@ -108,7 +108,13 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         raise StoreError(f"no run in {directory}{since}: python -m bench.matmul makes one")
     loaded, notes = _read(runs, options.machine)
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
-    series = history(loaded, chosen, Selection.of(options), options.metric, options.margin, notes)
+    read = [*loaded, chosen] if chosen else loaded
+    try:
+        series = history(
+            loaded, chosen, Selection.of(options), options.metric, options.margin, notes
+        )
+    except CompareError as error:
+        raise with_problem(error, read) from None
     if options.output is not None:
         with busy("drawing"):
             save_picture(draw(series, options.theme), options.output)
@@ -119,7 +125,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         head=lambda: f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
-    return finish(table.render(options.format), loaded, notes, picture=options.output)
+    return finish(table.render(options.format), read, notes, picture=options.output)
 
 
 def _points(series: Iterable[Series]) -> Iterator[tuple[Series, dict[str, Any]]]:

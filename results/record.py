@@ -6,13 +6,15 @@ computed from them, so that old runs get new formulas.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, Self
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, Struct, ValidationError, convert, defstruct
+from msgspec import field as member
 
 SCHEMA = 1
 
@@ -56,8 +58,11 @@ def one_of(names: Iterable[str]) -> Meta:
 
 
 Object = dict[str, Any]
+Facts = dict[str, str | bool | int | float | None]
 Texts = tuple[str, ...]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Clock = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Extents = Annotated[dict[str, Annotated[int, Meta(ge=1, le=MAX_COUNT)]], Meta(min_length=1)]
 Time = Annotated[float, Meta(ge=MIN_TIME_S, le=MAX_TIME_S)]
 Times = tuple[Time, ...]
@@ -80,6 +85,21 @@ OPTIONAL_KEYS = (
     ("waits_s", "major_faults", "file_bytes"),
 )
 """Keys that only some records have; a line has all keys of a group or none."""
+
+TELEMETRY_NUMBERS = (
+    "window_s",
+    "sm_clock_hz",
+    "sm_clock_start_hz",
+    "memory_clock_hz",
+    "temperature_c",
+    "power_w",
+    "energy_j",
+    "flops_per_j",
+    "throttle_resolution",
+    "involuntary_switches_per_s",
+    "voluntary_switches_per_s",
+    "load_average",
+)
 
 DEFINITION_PREFIX = "2:"
 """Prefix of the hashes of a definition. Hashes without it are of older versions and not
@@ -104,6 +124,98 @@ class RowKey(NamedTuple):
 def text_of(values: Mapping[str, Any]) -> str:
     # Older records have the measuring process among the options: it does not distinguish cases.
     return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != "process")
+
+
+class _Comparing(Struct):
+    baseline: str | None = None
+    margin: Annotated[float, Meta(ge=0, lt=1)] | None = None
+
+
+class _OfEnvironment(Struct):
+    """Types inside the objects of an environment, of keys that something reads; others may have
+    any.
+    """
+
+    device: Facts
+    host: Facts = {}
+    versions: Facts = {}
+    git: Facts = {}
+    settings: _Comparing | None = None
+
+
+class _Check(Struct):
+    reference: str | None = None
+    max_error_of_bound: Magnitude | None = None
+
+
+class _Verified(Struct):
+    after: _Check | None = None
+
+
+class _Sizes(Struct):
+    total: Magnitude | None = None
+
+
+class _Rounds(Struct):
+    names: Annotated[Texts, Meta(min_length=1)] | None = member(name="with", default=None)
+    samples_per_round: Count | None = None
+    is_fixed: bool | None = None
+    seconds: Magnitude | None = None
+    seed: int | None = None
+    sm_clock_hz: tuple[Clock, ...] | None = None
+
+
+_Telemetry = defstruct(
+    "_Telemetry",
+    [
+        *((name, Magnitude | None, None) for name in TELEMETRY_NUMBERS),
+        ("cgroup_throttled_periods", Count | None, None),
+        ("slowest_s", Times | None, None),
+    ],
+)
+
+
+class _OfRecord(Struct):
+    """Types inside the objects of a record, as `_OfEnvironment`."""
+
+    flag_reasons: dict[str, str] = {}
+    telemetry: _Telemetry | None = None  # type: ignore[valid-type]
+    verified: _Verified | None = None
+    source_git: Facts = {}
+    interleaved: _Rounds | None = None
+    memory_bytes: dict[str, _Sizes] = {}
+    phases_s: dict[str, Magnitude | None] = {}
+
+
+class _Fusion(Struct):
+    module: str
+    operations: Texts
+    count: Count
+    saved_bytes: Count
+
+
+class _Step(Struct):
+    time_s: Time
+    unique_bytes: Count | None
+    modelled_flops: Magnitude
+    modelled_bytes: Magnitude
+    eager_bytes: Count | None = None
+    no_shape: dict[str, Count] = {}
+    fusing: tuple[_Fusion, ...] = ()
+
+
+class _ProfileRow(Struct):
+    """Additional keys of a row of a profile, by `share`."""
+
+    share: Magnitude
+    time_s: Magnitude
+    count: Count
+    module: str
+    phase: str
+    matmul_flops: Count | None
+    kernels: Texts = ()
+    kernels_s: tuple[Magnitude, ...] = ()
+    step: _Step | None = None
 
 
 class RecordError(ValueError):
@@ -143,8 +255,12 @@ class Line:
         if not data.keys() <= known:
             values["extra"] = {key: value for key, value in data.items() if key not in known}
         try:
-            return convert(values, cls)
-        except ValidationError as error:
+            line = convert(values, cls)
+            convert(values, _TYPES_INSIDE[cls])
+            if "share" in line.extra:
+                convert(line.extra, _ProfileRow)
+            return line
+        except (ValidationError, UnicodeError) as error:  # the latter for half a surrogate pair
             raise RecordError(str(error)) from None
 
 
@@ -197,8 +313,8 @@ class Environment(Line):
             if not isinstance(environment.device.get(key), str):
                 raise RecordError(f"'device.{key}' is missing or not text")
         try:
-            datetime.fromisoformat(environment.started_at)
-        except ValueError:
+            datetime.fromisoformat(environment.started_at).astimezone(UTC)
+        except (ValueError, OverflowError):
             raise RecordError(
                 f"'started_at' is not an ISO 8601 time: {environment.started_at!r}"
             ) from None
@@ -329,13 +445,13 @@ class Record(Line):
     """
     host_launch_s: Time | None = None
     """Seconds that a copy blocks the host."""
-    link_bytes_per_s: float | None = None
+    link_bytes_per_s: Magnitude | None = None
     """One-way bandwidth of the link to the GPU; None if unknown or without a link."""
     copy_s: Times = ()
     """Seconds of the copy alone, in a row that overlaps copy and matmuls."""
     compute_s: Times = ()
     """Seconds of the matmuls alone, in a row that overlaps copy and matmuls."""
-    waits_s: tuple[float, ...] = ()
+    waits_s: tuple[Magnitude, ...] = ()
     """Seconds that each step of a loop waits for its batch."""
     major_faults: Count | None = None
     """Only in older records: pages read from disk."""
@@ -372,6 +488,10 @@ class Record(Line):
         return record
 
 
+_TYPES_INSIDE: Mapping[type[Line], type[Struct]] = {
+    Environment: _OfEnvironment,
+    Record: _OfRecord,
+}
 _KNOWN_KEYS: Mapping[type[Line], frozenset[str]] = {
     line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"})
     for line in (Environment, Record)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
 
-from results.record import Environment, one_of
+from results.record import Environment, Magnitude, one_of
 from roofline.work import ordered_dtypes
 
 QUANTITIES = {
@@ -44,8 +44,6 @@ Source: McCalpin, Memory bandwidth and machine balance in current high performan
 TCCA Newsletter, December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
 READ_SHARES = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
-
-Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class CeilingError(ValueError):
@@ -260,7 +258,7 @@ class Machine:
             values["entries"] = [entry for entry in entries if _is_known(entry)]
         try:
             return convert(values, cls)
-        except ValidationError as error:
+        except (ValidationError, UnicodeError) as error:
             raise CeilingError(f"in 'hardware': {error}") from None
 
 

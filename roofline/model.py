@@ -291,11 +291,9 @@ def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
     return None
 
 
-def judged(
-    environment: Environment, records: Iterable[Record], report: Callable[[str], None] | None = None
-) -> list[dict[str, Any]]:
+def judged(environment: Environment, records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return the judged keys of each record, in order; see `judge_of`."""
-    return list(map(judge_of(environment, report), records))
+    return list(map(judge_of(environment), records))
 
 
 def judge_of(

@@ -53,10 +53,19 @@ def finish(
         say(f"saved: {picture}")
     for note in notes:
         say(f"note: {note}")
-    problems = list(chain.from_iterable(run.problems for run in runs))
+    problems = _problems(runs)
     for problem in problems:
         say(problem)
     return USAGE if problems else exit_code
+
+
+def _problems(runs: Iterable[Run]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(run.problems for run in runs)))
+
+
+def with_problem(error: CompareError, runs: Iterable[Run]) -> CompareError:
+    """Return the error with the first invalid line of the runs, which may be the cause."""
+    return CompareError("; ".join([str(error), *_problems(runs)[:1]]))
 
 
 def add_options(parser: Parser, run_help: str) -> None:
@@ -108,7 +117,10 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     second = loaded[1] if len(loaded) == 2 else None
     request = _request(options, loaded[0] if second is None else None)
     earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
-    compared = compare(loaded[0], second, request, options.drift, earlier)
+    try:
+        compared = compare(loaded[0], second, request, options.drift, earlier)
+    except CompareError as error:
+        raise with_problem(error, loaded) from None
     if options.output is not None:
         with busy("drawing"):
             save_picture(draw(compared, options.theme), options.output)

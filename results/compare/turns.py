@@ -37,9 +37,7 @@ def rounds_of(record: Record) -> Rounds | None:
     names = fields.get("with")
     size = fields.get("samples_per_round")
     is_fixed = fields.get("is_fixed")
-    if not isinstance(names, list) or not isinstance(is_fixed, bool):
-        return None
-    if type(size) is not int or size < 1 or not samples_s or len(samples_s) % size:
+    if not names or is_fixed is None or not size or not samples_s or len(samples_s) % size:
         return None
     times_s = [median(samples_s[start : start + size]) for start in range(0, len(samples_s), size)]
     clocks_hz = fields.get("sm_clock_hz")

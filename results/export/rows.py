@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from results.record import Record, text_of
@@ -34,11 +34,8 @@ class Row:
     mfu: float | None
 
 
-def rows_of(run: Run, report: Callable[[str], None]) -> list[Row]:
-    """Return a row for each record; `report` is called with the reason if the limits are
-    invalid.
-    """
-    judge = judge_of(run.environment, report)
+def rows_of(run: Run) -> list[Row]:
+    judge = judge_of(run.environment)
     counts = Counter[str]()
     rows = []
     device = run.environment.device["slug"]

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
 from results.fleet.causes import DATA
+from results.record import Time
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError
 
@@ -68,8 +69,8 @@ class _Record(Struct):
     case: str = ""
     reason: str | None = None
     options: dict[str, Any] = {}
-    median_s: float | None = None
-    ci95_s: tuple[float, float] | None = None
+    median_s: Time | None = None
+    ci95_s: tuple[Time, Time] | None = None
     op_sha256: str | None = None
     telemetry: dict[str, Any] = {}
 

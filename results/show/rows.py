@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Record
+from results.record import TELEMETRY_NUMBERS, Environment, Record
 from results.store.runfile import Run, StoreError
 from roofline.model import JUDGED_KEYS, JUDGED_TEXTS, judged
 
@@ -43,22 +43,6 @@ them."""
 
 GROUPS = ("shape", "option", "telemetry", "verified")
 
-TELEMETRY_NUMBERS = (
-    "window_s",
-    "sm_clock_hz",
-    "sm_clock_start_hz",
-    "memory_clock_hz",
-    "temperature_c",
-    "power_w",
-    "energy_j",
-    "flops_per_j",
-    "throttle_resolution",
-    "involuntary_switches_per_s",
-    "voluntary_switches_per_s",
-    "load_average",
-)
-"""Telemetry columns that are floats even without a value."""
-
 DTYPES = {
     **COLUMNS,
     **{f"telemetry_{name}": NUMBER for name in TELEMETRY_NUMBERS},
@@ -68,18 +52,13 @@ DTYPES = {
 ONLY_IN_JSON = "telemetry_errors"
 """Not a column: texts about the machine that repeat in each row."""
 
-Report = Callable[[str], None]
-"""Called with each reason why keys could not be computed."""
 
-
-def document(
-    environment: Environment, records: Iterable[Record], report: Report | None = None
-) -> dict[str, Any]:
+def document(environment: Environment, records: Iterable[Record]) -> dict[str, Any]:
     """Return a run as a JSON object, `{"environment": ..., "records": [...]}`, each record with its
     computed keys.
     """
     records = list(records)
-    scores = judged(environment, records, report)
+    scores = judged(environment, records)
     return {
         "environment": environment.to_dict(),
         "records": [
@@ -89,20 +68,18 @@ def document(
     }
 
 
-def flat_rows(
-    environment: Environment, records: Iterable[Record], report: Report | None = None
-) -> list[dict[str, Any]]:
+def flat_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return a row of numbers in SI base units, texts, booleans or None for each record; see
     `COLUMNS`.
     """
     records = list(records)
-    scores = judged(environment, records, report)
+    scores = judged(environment, records)
     return _aligned(
         [_row(environment, record, score) for record, score in zip(records, scores, strict=True)]
     )
 
 
-def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.DataFrame:
+def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
     """Return runs as a pandas frame with the columns of `flat_rows` and `samples_s` as lists;
     counts are nullable.
     """
@@ -112,7 +89,7 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
     rows = []
     samples_s = []
     for run in runs:
-        rows += flat_rows(run.environment, run.records, report)
+        rows += flat_rows(run.environment, run.records)
         samples_s += [list(record.samples_s) for record in run.records]
     rows = _aligned(rows)
     names = rows[0] if rows else COLUMNS
@@ -120,14 +97,14 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
     return pd.DataFrame(series | {"samples_s": pd.Series(samples_s, dtype="object")})
 
 
-def parquet_bytes(run: Run, report: Report | None = None) -> bytes:
+def parquet_bytes(run: Run) -> bytes:
     try:
         import pyarrow  # noqa: F401  # the error of pandas has many lines
     except ImportError:
         from results.show.terminal import install_command
 
         raise StoreError(f"parquet requires pyarrow: {install_command('parquet')}") from None
-    written: bytes = to_frame(run, report).to_parquet(engine="pyarrow", index=False)
+    written: bytes = to_frame(run).to_parquet(engine="pyarrow", index=False)
     return written
 
 
@@ -174,5 +151,8 @@ def _series(name: str, values: list[Any]) -> pd.Series[Any]:
         inferred = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
         kind = {"object": TEXT, "Float64": NUMBER}.get(inferred, inferred)
     if kind == TEXT:
-        values = [None if value is None else str(value) for value in values]
+        values = [
+            None if value is None else str(value).encode("utf-8", "backslashreplace").decode()
+            for value in values
+        ]
     return pd.Series(values, dtype=kind)

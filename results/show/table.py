@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record, name_of
 from results.show.grid import Column, Table, escaped, print_grid, print_lines, rows_of
-from results.show.rows import COLUMNS, Report, document, flat_rows
+from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.show.units import (
     ABSENT,
@@ -24,6 +24,7 @@ from results.show.units import (
     format_uncertainty,
 )
 from results.stats.samples import half_width
+from roofline.machine import CeilingError, Machine
 from roofline.model import judged
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def format_half_width(interval: tuple[float, float] | None, center: float | None
 def table_of_run(
     environment: Environment,
     records: Iterable[Record],
-    report: Report | None = None,
     draw: Callable[[Console], object] | None = None,
     content: Callable[[], Any] | None = None,
 ) -> Table:
@@ -74,11 +74,11 @@ def table_of_run(
     """
     records = list(records)
     return Table(
-        rows=lambda: flat_rows(environment, records, report),
+        rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
-        shown=lambda: table_rows(environment, records, report),
+        shown=lambda: table_rows(environment, records),
         titles=[column.title for column in _all_columns([], [])],
-        document=content or (lambda: document(environment, records, report)),
+        document=content or (lambda: document(environment, records)),
         draw=draw,
         head=lambda: (
             "".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)) + "\n"
@@ -90,13 +90,12 @@ def render_table(
     environment: Environment,
     records: Iterable[Record],
     console: Console,
-    report: Report | None = None,
 ) -> None:
     """Print a run: the machine and its ceilings, a row for each measurement, then rows without one
     and the reason.
     """
     records = list(records)
-    scored = list(zip(records, judged(environment, records, report), strict=True))
+    scored = list(zip(records, judged(environment, records), strict=True))
     print_header(environment, records, console)
     measured = [(record, score) for record, score in scored if record.status == "ok"]
     if measured:
@@ -206,24 +205,18 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
 
 
 def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
-    entries = hardware.get("entries")
-    if not isinstance(entries, list):
+    try:
+        entries = Machine.from_dict(hardware).entries
+    except CeilingError:
         return None
     dtypes = {record.dtype for record in records}
     ceilings: dict[str, list[str]] = {}
     for entry in entries:
-        name = entry["name"]
-        if entry["quantity"] == "bandwidth":
-            title = f"{name} bandwidth"
-            unit = "B/s"
-        elif entry["quantity"] == "flops" and name in dtypes:
-            title = f"{name} peak"
-            unit = "FLOP/s"
-        else:
-            continue
-        ceilings.setdefault(title, []).append(
-            f"{format_rate(entry['value'], unit)} {entry['kind']}"
-        )
+        is_peak = entry.quantity == "flops" and entry.name in dtypes
+        if is_peak or entry.quantity == "bandwidth":
+            ceilings.setdefault(entry.title, []).append(
+                f"{format_rate(entry.value, entry.unit)} {entry.kind}"
+            )
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
@@ -316,11 +309,9 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
     ]
 
 
-def table_rows(
-    environment: Environment, records: Iterable[Record], report: Report | None = None
-) -> list[dict[str, str]]:
+def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, str]]:
     records = list(records)
-    rows = rows_of(_all_columns(records, judged(environment, records, report)))
+    rows = rows_of(_all_columns(records, judged(environment, records)))
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
 
 

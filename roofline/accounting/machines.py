@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
-from roofline.machine import MEASURED_FIRST, Machine
+from roofline.machine import MEASURED_FIRST, CeilingError, Machine
 from roofline.model import bound, intensity, mfu, ridge_intensity
 from roofline.work import dtype_named
 
@@ -144,18 +144,26 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
     )
 
 
+def reported_memory(device: Mapping[str, Any]) -> int | None:
+    """Return the memory of a saved device in bytes; None if unknown."""
+    memory = device.get("memory_bytes")
+    return memory if isinstance(memory, int) and memory > 0 else None
+
+
 def run_machine(run: Run, where: str) -> Machine:
     """Return the machine of a saved run with its MFU; CeilingError if its ceilings are invalid.
 
     The MFU is that of a training step, else of the fastest matmul, an upper bound for training.
     """
-    machine = Machine.from_dict(run.environment.hardware)
+    try:
+        machine = Machine.from_dict(run.environment.hardware)
+    except CeilingError as error:
+        raise CeilingError(f"{run.path}:1: {error}") from None
     peaks = {
         dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))
     }
     used = [*peaks.values(), machine.bandwidth(MEASURED_FIRST)]
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
-    memory = run.environment.device.get("memory_bytes")
     reached = {}
     for dtype, peak in peaks.items():
         if found := _reached(run.records, dtype, peak.value):
@@ -163,7 +171,7 @@ def run_machine(run: Run, where: str) -> Machine:
     return replace(
         machine,
         slug=run.environment.device["slug"],
-        memory_reported_bytes=memory if isinstance(memory, int) and memory > 0 else None,
+        memory_reported_bytes=reported_memory(run.environment.device),
         source=f"{' and '.join(kinds) or 'no ceilings'}, {where}",
         run=where,
         mfu=reached,

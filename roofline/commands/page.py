@@ -56,4 +56,4 @@ def run(args: argparse.Namespace) -> int:
         html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
     write_output(args.output, html.encode("utf-8", "backslashreplace"))
     print_out(f"{args.output}\n", kept=f"; the page is in {args.output}")
-    return sources.report_problems(args.prog)
+    return sources.exit_code

@@ -71,11 +71,9 @@ class Sources(NamedTuple):
     def measured(self) -> list[tuple[Environment, Sequence[Record]]]:
         return [(run.environment, run.records) for run in self.runs]
 
-    def report_problems(self, prog: str) -> int:
-        """Print the invalid lines of the runs; return the exit code, 2 if there are any."""
-        for run in self.runs:
-            for problem in run.problems:
-                say(f"{prog}: {problem}")
+    @property
+    def exit_code(self) -> int:
+        """2 if a run has invalid lines."""
         return USAGE if any(run.problems for run in self.runs) else OK
 
 
@@ -171,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
             save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
     kept = "".join(f"; the plot is in {path}" for path in pictures)
     print_out("".join(f"{line}\n" for line in [*pictures, *short]), kept=kept)
-    return sources.report_problems(args.prog) or (WRONG_RESULT if short else OK)
+    return sources.exit_code or (WRONG_RESULT if short else OK)
 
 
 def _names(text: str) -> list[str]:
@@ -195,7 +193,7 @@ def load_sources(
     names: Sequence[str], slugs: Sequence[str], folder: Path | None, chosen: Selection
 ) -> Sources:
     """Load the chosen records of runs, each file once, and the GPUs; print notes on interrupted
-    runs.
+    runs, and invalid lines.
     """
     if not names and not slugs:
         raise PlotError(
@@ -214,10 +212,12 @@ def load_sources(
     for loaded in runs:
         for text in loaded.notes:
             _note(text)
+        for problem in loaded.problems:
+            say(problem)
         try:
             machine_of(loaded.environment)
         except CeilingError as error:
-            raise PlotError(f"{loaded.path}: invalid ceilings: {error}") from None
+            raise PlotError(f"{loaded.path}:1: invalid ceilings: {error}") from None
     _note_ceilings(runs)
     return Sources(runs, gpus)
 

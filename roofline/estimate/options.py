@@ -11,11 +11,11 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
 from results.show.units import abbreviated
-from results.store.runfile import load_run
+from results.store.runfile import StoreError, load_whole_run
 from results.store.runs import list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.families import GPT2_NAMES, NAMES
-from roofline.accounting.machines import peak_of, run_machine, why_not
+from roofline.accounting.machines import peak_of, reported_memory, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
@@ -163,6 +163,8 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
             since_s=options.get("since"),
         )
         run = chosen.load(options["measured"])
+        if run.problems:
+            raise StoreError(run.problems[0])
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines and given:
         machines.append(Machine("given"))
@@ -181,13 +183,9 @@ def fleet_machine(directory: Path) -> Machine:
     A rank has its fastest matmul and copy, alone or with all others, whichever is slower; the rest
     is of the GPU table.
     """
-    runs = [
-        load_run(summary.path)
-        for summary in list_runs(directory, counts_records=False)
-        if not summary.error
-    ]
+    runs = [load_whole_run(summary.path) for summary in list_runs(directory, counts_records=False)]
     if not runs:
-        raise ConfigError(f"no readable run in {directory}")
+        raise ConfigError(f"no run in {directory}")
     fastest: dict[tuple[Any, ...], float] = {}
     for run in runs:
         for record in run.records:
@@ -211,7 +209,7 @@ def fleet_machine(directory: Path) -> Machine:
     known = load_gpus().get(device["slug"], Machine(device["slug"], device["name"]))
     source = "; ".join(filter(None, [where if ceilings else "", known.source]))
     machine = known.with_entries(ceilings)  # of equal figures, the last one counts
-    return replace(machine, memory_reported_bytes=device.get("memory_bytes"), source=source)
+    return replace(machine, memory_reported_bytes=reported_memory(device), source=source)
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:

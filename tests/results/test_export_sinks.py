@@ -382,7 +382,7 @@ def test_name_does_not_depend_on_other_rows(save, make_record):
         load_run(save(name, *records))
         for name, records in (("a", [row]), ("b", [make_record(), row]))
     )
-    assert rows_of(alone, print)[0].name == rows_of(among, print)[1].name == f"{NAME}[layout=nt]"
+    assert rows_of(alone)[0].name == rows_of(among)[1].name == f"{NAME}[layout=nt]"
 
 
 @pytest.mark.parametrize(

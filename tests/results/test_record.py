@@ -121,3 +121,50 @@ def test_nothing_is_written_that_could_not_be_read(make_record, changes):
 
 def test_a_numpy_float_is_written_as_the_number_it_is(make_record):
     assert changed(make_record(median_s=np.float64(1e-3)))["median_s"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("telemetry.sm_clock_hz", "fast"),
+        ("telemetry.sm_clock_hz", "\ud800"),
+        ("telemetry.slowest_s", [0]),
+        ("verified.after", 0.5),
+        ("verified.after.max_error_of_bound", []),
+        ("interleaved.with", []),
+        ("interleaved.sm_clock_hz", [0]),
+        ("memory_bytes.measured.total", "12"),
+        ("phases_s.forward", {}),
+        ("source_git.sha", []),
+    ],
+)
+def test_a_value_inside_an_object_that_something_computes_with_has_a_type(
+    make_record, place, value
+):
+    outer, *inner = place.split(".")
+    for key in reversed(inner):
+        value = {key: value}
+    with pytest.raises(RecordError, match=rf"`\$\.{outer}|surrogates"):
+        Record.from_dict(changed(make_record(), **{outer: value}))
+
+
+def test_a_row_of_a_profile_has_all_its_keys(make_record):
+    keys = {"share": 1.0, "time_s": 1e-5, "count": 1, "module": "", "phase": ""}
+    assert Record.from_dict(changed(make_record(), **keys, matmul_flops=None))
+    with pytest.raises(RecordError, match="missing required field `matmul_flops`"):
+        Record.from_dict(changed(make_record(), **keys))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("versions", {"torch": []}),
+        ("device", {"slug": "a", "name": "A", "type": "cpu", "uuid": {}}),
+        ("host", {"name": []}),
+        ("settings", {"margin": -1}),
+        ("started_at", "0001-01-01T00:00:00+14:00"),
+    ],
+)
+def test_a_fact_of_an_environment_is_a_text_a_number_or_a_truth(make_environment, key, value):
+    with pytest.raises(RecordError, match=key):
+        Environment.from_dict(changed(make_environment(), **{key: value}))

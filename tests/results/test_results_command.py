@@ -145,7 +145,7 @@ def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
     assert main(["show", "latest"]) == 2
     out, err = capsys.readouterr()
     assert "4.295 us" in out
-    assert err.startswith(f"{writer.path}: invalid ceilings")
+    assert err.startswith(f"{writer.path}:1: invalid ceilings")
     assert err.count("\n") == 1
 
 

@@ -17,11 +17,9 @@ from results.show.units import (
 )
 
 
-def rendered(environment, records, width=200, report=None, terminal=False):
+def rendered(environment, records, width=200, terminal=False):
     file = io.StringIO()
-    render_table(
-        environment, records, Console(file=file, width=width, force_terminal=terminal), report
-    )
+    render_table(environment, records, Console(file=file, width=width, force_terminal=terminal))
     return file.getvalue()
 
 

@@ -17,6 +17,7 @@ from roofline.model import (
     hidden_share,
     intensity,
     judge,
+    judge_of,
     judged,
     limits_s,
     mbu,
@@ -484,9 +485,8 @@ def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(
     hardware: dict[str, Any],
 ) -> None:
     reported: list[str] = []
-    scores = judged(environment(hardware=hardware), [record()] * 3, reported.append)
-    assert scores == [dict.fromkeys(JUDGED_KEYS)] * 3
-    assert judged(environment(hardware=hardware), [record()]) == scores[:1]
+    judge = judge_of(environment(hardware=hardware), reported.append)
+    assert [judge(record()) for _ in range(3)] == [dict.fromkeys(JUDGED_KEYS)] * 3
     assert len(reported) == 1
     assert reported[0].startswith("invalid ceilings")
     assert "\n" not in reported[0]

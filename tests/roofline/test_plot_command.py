@@ -269,7 +269,7 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
     target = tmp_path / "x.png"
     assert main(["plot", str(run), "-o", str(target)]) == 2  # as `python -m results show`
     said = capsys.readouterr()
-    assert said.err.startswith(f"python -m roofline plot: {run}:4:")
+    assert said.err.startswith(f"{run}:4:")
     assert "median_s" in said.err
     assert said.err.count("\n") == 1
     assert said.out == f"{target}\n"
