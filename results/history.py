@@ -76,7 +76,7 @@ MAX_LISTED = 6
 
 
 Series = dict[str, Any]
-"""JSON object of one case by one provider on one machine; `points` has its runs by date."""
+"""JSON object of one case by one provider on one host; `points` has its runs by date."""
 
 
 def add_options(parser: Parser, run_help: str) -> None:
@@ -156,19 +156,24 @@ def history(
     margin: float,
     notes: list[str],
 ) -> list[Series]:
-    """Return the history of one case, a series for each provider; each run is also compared with
-    `chosen` if given.
+    """Return the history of one case, a series for each provider and host; each run is also
+    compared with `chosen` if given.
+
+    A run without a host name counts as one of the host of the run before it.
 
     Raises:
         CompareError: no record matches, or the records are of several cases or machines.
     """
-    by_row: dict[tuple[RowKey, str], list[Side]] = {}
-    for run in map(selection.records_of, runs):
+    by_row: dict[tuple[RowKey, str, str], list[Side]] = {}
+    selected = [run for run in map(selection.records_of, runs) if run.records]
+    host = next(filter(None, map(_host, selected)), "")
+    for run in selected:
+        host = _host(run) or host
         for row, side in sides_of_run(run).items():
-            by_row.setdefault(row, []).append(side)
-    _check_one_case(list(dict.fromkeys(key for key, _ in by_row)), selection)
+            by_row.setdefault((*row, host), []).append(side)
+    _check_one_case(list(dict.fromkeys(key for key, _, _ in by_row)), selection)
     chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
-    if chosen and chosen_sides.keys().isdisjoint(by_row):
+    if chosen and chosen_sides.keys().isdisjoint(row[:2] for row in by_row):
         raise CompareError(f"--against: {chosen.path} has no successful record of this case")
     all_sides = [*chosen_sides.values(), *chain.from_iterable(by_row.values())]
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in all_sides))
@@ -176,6 +181,12 @@ def history(
         raise CompareError(
             f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
             f"--machine"
+        )
+    hosts = list(dict.fromkeys(host for _, _, host in by_row))
+    if len(hosts) > 1:
+        notes.append(
+            f"the runs are of {len(hosts)} hosts: each is compared with the run before it of its "
+            f"host"
         )
     by_row = {row: _known(row, sides, metric, notes) for row, sides in by_row.items()}
     saved = SavedRuns([*runs, chosen] if chosen else runs)
@@ -193,17 +204,17 @@ def history(
         key = row[0]
         for last, side in pairwise(sides):
             last_bases[side] = (key, last)
-        if chosen and row in chosen_sides:
+        if chosen and row[:2] in chosen_sides and len({_host(chosen), row[2]} - {""}) < 2:
             others = [s for s in sides if s.environment.run_id != chosen.environment.run_id]
-            chosen_bases |= dict.fromkeys(others, (key, chosen_sides[row]))
+            chosen_bases |= dict.fromkeys(others, (key, chosen_sides[row[:2]]))
     to_last = compared(last_bases)
     to_chosen = compared(chosen_bases)
     series: list[Series] = []
-    for (key, provider), sides in by_row.items():
+    for (key, provider, host), sides in by_row.items():
         case = {
             name: getattr(key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")
         }
-        case |= {"provider": provider, "device": devices[0], "metric": metric}
+        case |= {"provider": provider, "device": devices[0], "host": host, "metric": metric}
         points = [
             _point(side, metric, to_last.get(side), is_new) for side, is_new in _redefined(sides)
         ]
@@ -217,10 +228,14 @@ def history(
     return series
 
 
+def _host(run: Run) -> str:
+    return str(run.environment.host.get("name") or "")
+
+
 def _known(
-    row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: list[str]
+    row: tuple[RowKey, str, str], sides: Sequence[Side], metric: str, notes: list[str]
 ) -> list[Side]:
-    key, provider = row
+    key, provider, _ = row
     unknown = [side for side in sides if not _value(side, metric)]
     if len(unknown) == len(sides):
         case = f"{key.op} {key.case} {key.dtype} {provider}"
@@ -308,7 +323,7 @@ def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
-    row = {name: case[name] for name in ("op", "dtype", "case", "provider", "metric")}
+    row = {name: case[name] for name in ("op", "dtype", "case", "provider", "host", "metric")}
     for name, value in point.items():
         if name in ("ci95_s", "ci95", "ratio_ci95", "chosen_ci95"):
             row |= {
@@ -322,7 +337,9 @@ def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(series: Sequence[Series]) -> list[Column]:
     metric = series[0]["metric"]
-    points = [point | {"provider": case["provider"]} for case, point in _points(series)]
+    points = []
+    for name, case in zip(_names(series), series, strict=True):
+        points += [point | {"provider": name} for point in case["points"]]
     changes = ["<- the op was redefined" if point["is_redefined"] else "" for point in points]
 
     def texts(title: str, key: str, **layout: Any) -> Column:
@@ -363,6 +380,13 @@ def _columns(series: Sequence[Series]) -> list[Column]:
         replace(column, styles=["bold" if change else "" for change in changes])
         for column in columns
     ]
+
+
+def _names(series: Sequence[Series]) -> list[str]:
+    """Return the providers, with the hosts if there are several."""
+    if len({case["host"] for case in series}) == 1:
+        return [case["provider"] for case in series]
+    return [f"{case['provider']} on {case['host']}" for case in series]
 
 
 def _value_text(metric: str, value: float) -> str:
@@ -428,8 +452,8 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         top = picture.write_head(figure, title, count, foot + AXES_HEIGHT)
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
-        for number, case in enumerate(series):
-            _draw_line(axes, case, positions, number, scale)
+        for number, (name, case) in enumerate(zip(_names(series), series, strict=True)):
+            _draw_line(axes, case | {"provider": name}, positions, number, scale)
         step = -(-len(order) // MAX_TICKS)
         dates = [
             f"{_short_date(runs[run_id]['started_at'])} {runs[run_id]['revision'] or ''}"

@@ -126,6 +126,15 @@ def text_of(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != "process")
 
 
+class _Device(Struct):
+    slug: str
+    name: str
+    type: str
+    uuid: str | None = None
+    threads: int | None = None
+    memory_bytes: Count | None = None
+
+
 class _Comparing(Struct):
     baseline: str | None = None
     margin: Annotated[float, Meta(ge=0, lt=1)] | None = None
@@ -136,7 +145,7 @@ class _OfEnvironment(Struct):
     any.
     """
 
-    device: Facts
+    device: _Device
     host: Facts = {}
     versions: Facts = {}
     git: Facts = {}
@@ -189,7 +198,7 @@ class _OfRecord(Struct):
 
 class _Fusion(Struct):
     module: str
-    operations: Texts
+    operations: Annotated[Texts, Meta(min_length=1)]
     count: Count
     saved_bytes: Count
 
@@ -309,9 +318,6 @@ class Environment(Line):
         if schema is None:  # the default is for new environments, not for files
             raise RecordError("'schema' is missing")
         environment = super().from_dict(data)
-        for key in ("slug", "name", "type"):
-            if not isinstance(environment.device.get(key), str):
-                raise RecordError(f"'device.{key}' is missing or not text")
         try:
             datetime.fromisoformat(environment.started_at).astimezone(UTC)
         except (ValueError, OverflowError):

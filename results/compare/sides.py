@@ -252,6 +252,7 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
             second.device["name"],
         ),
         ("device type", first.device["type"], second.device["type"]),
+        ("host", first.host.get("name") or None, second.host.get("name") or None),
         ("threads", first.device.get("threads"), second.device.get("threads")),
         *((key, _fact(first, key), _fact(second, key)) for key in SAME_MACHINE),
     ]

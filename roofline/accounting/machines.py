@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
@@ -144,12 +144,6 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
     )
 
 
-def reported_memory(device: Mapping[str, Any]) -> int | None:
-    """Return the memory of a saved device in bytes; None if unknown."""
-    memory = device.get("memory_bytes")
-    return memory if isinstance(memory, int) and memory > 0 else None
-
-
 def run_machine(run: Run, where: str) -> Machine:
     """Return the machine of a saved run with its MFU; CeilingError if its ceilings are invalid.
 
@@ -171,7 +165,7 @@ def run_machine(run: Run, where: str) -> Machine:
     return replace(
         machine,
         slug=run.environment.device["slug"],
-        memory_reported_bytes=reported_memory(run.environment.device),
+        memory_reported_bytes=run.environment.device.get("memory_bytes"),
         source=f"{' and '.join(kinds) or 'no ceilings'}, {where}",
         run=where,
         mfu=reached,

@@ -15,7 +15,7 @@ from results.store.runfile import StoreError, load_whole_run
 from results.store.runs import list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.families import GPT2_NAMES, NAMES
-from roofline.accounting.machines import peak_of, reported_memory, run_machine, why_not
+from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
@@ -209,7 +209,7 @@ def fleet_machine(directory: Path) -> Machine:
     known = load_gpus().get(device["slug"], Machine(device["slug"], device["name"]))
     source = "; ".join(filter(None, [where if ceilings else "", known.source]))
     machine = known.with_entries(ceilings)  # of equal figures, the last one counts
-    return replace(machine, memory_reported_bytes=reported_memory(device), source=source)
+    return replace(machine, memory_reported_bytes=device.get("memory_bytes"), source=source)
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:

@@ -97,6 +97,7 @@ def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(
             {"device": {"slug": "a100", "name": "NVIDIA A100", "type": "cuda"}},
             "GPU NVIDIA H100 80GB HBM3 against NVIDIA A100",
         ),
+        ({"host": {"name": "node-8"}}, "host node-7 against node-8"),
         ({"settings": {"clock_mode": "locked"}}, "clock_mode default against locked"),
         ({"preflight": {"power_limit_w": 500.0}}, "power_limit_w 700.0 against 500.0"),
     ],
@@ -110,6 +111,14 @@ def test_another_machine_is_refused_and_forced(save, measured, capsys, changes, 
     assert f"not the same machine: {reason}; --force" in refused(capsys, before, after)
     document = compared(capsys, before, after, "--force")[1]
     assert f"compared by force: {reason}" in document["summary"]["notes"]
+
+
+@pytest.mark.parametrize("host", [{}, {"name": None}, {"cpu": "a CPU"}])
+def test_a_run_without_a_host_name_may_be_of_any_host(save, measured, capsys, host):
+    before = save("a", measured(seed=1))
+    after = save("b", measured(seed=1, scale=1.1), host=host)
+    code, document = compared(capsys, before, after)
+    assert (code, [row["verdict"] for row in document["rows"]]) == (1, ["SLOWER"])
 
 
 def test_what_one_run_does_not_tell_is_no_difference(save, measured, capsys):

@@ -168,6 +168,47 @@ def test_more_than_one_case_is_refused(keep, capsys, changes, message):
     assert len(shown(capsys, f"--{name}", value)[0]["points"]) == 1
 
 
+@pytest.fixture
+def two_hosts(keep):
+    """Days 1 to 6 of three revisions on two hosts, the second 20 % slower; day 5 has no host name,
+    and day 6 is really slower.
+    """
+    runs = {1: ("a", 1.0), 2: ("b", 1.2), 3: ("a", 1.0), 4: ("b", 1.2), 5: ("", 1.2), 6: ("a", 1.3)}
+    for day, (name, scale) in runs.items():
+        host = {"name": f"node-{name}"} if name else {}
+        keep(day, scale, source_sha256="c" * 64 if day == 6 else None, environment={"host": host})
+
+
+def test_each_host_has_a_history_of_its_own(two_hosts, capsys):
+    of_a, of_b = shown(capsys, "--op", "matmul")
+    assert (of_a["host"], of_b["host"]) == ("node-a", "node-b")
+    days = [[int(point["started_at"][8:10]) for point in each["points"]] for each in (of_a, of_b)]
+    assert days == [[1, 3, 6], [2, 4, 5]]
+    assert [point["verdict"] for point in of_a["points"]] == [None, "SAME", "SLOWER"]
+    assert [point["verdict"] for point in of_b["points"]] == [None, "SAME", "SAME"]
+
+
+def test_a_chosen_run_is_compared_with_runs_of_its_host(two_hosts, capsys):
+    of_a, of_b = shown(capsys, "--op", "matmul", "--against", "20261103T")
+    assert [point["chosen_verdict"] for point in of_a["points"]] == ["SAME", None, "SLOWER"]
+    assert [point["chosen_verdict"] for point in of_b["points"]] == [None, None, None]
+
+
+def test_several_hosts_are_named_in_the_table_and_the_plot(two_hosts, capsys, tmp_path):
+    assert main(["history", "--op", "matmul", "-o", str(tmp_path / "history.svg")]) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("node-a"), out.count("node-b")) == (3, 3)
+    assert (
+        "note: the runs are of 2 hosts: each is compared with the run before it of its host" in err
+    )
+    figure = history.draw(shown(capsys, "--op", "matmul"))
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()][:2] == [
+        "torch on node-a",
+        "torch on node-b",
+    ]
+
+
 def test_runs_of_several_machines_are_refused_unless_one_is_named(keep, capsys):
     keep(1)
     keep(2, environment={"device": {"slug": "a100-pcie", "name": "NVIDIA A100", "type": "cuda"}})

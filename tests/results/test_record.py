@@ -87,10 +87,13 @@ def test_dtypes_are_those_of_the_model():
             ({key: None}, f"`{key}`|'{key}' is missing")
             for key in ("run_id", "started_at", "argv", "device", "schema")
         ),
-        ({"device": {"slug": "x", "name": "X"}}, r"'device\.type' is missing or not text"),
+        (
+            {"device": {"slug": "x", "name": "X"}},
+            r"missing required field `type` - at `\$\.device`",
+        ),
         (
             {"device": {"slug": 1, "name": "X", "type": "cpu"}},
-            r"'device\.slug' is missing or not text",
+            r"at `\$\.device\.slug`",
         ),
         (
             {"schema": SCHEMA + 1, "device": "of another form"},
