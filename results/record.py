@@ -137,7 +137,7 @@ class _Device(Struct):
 
 class _Comparing(Struct):
     baseline: str | None = None
-    margin: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    margin: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
 
 class _OfEnvironment(Struct):

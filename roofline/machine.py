@@ -249,9 +249,9 @@ class Machine:
         return {"slug": self.slug, "name": self.name, "entries": entries, "note": self.note}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is
-        invalid.
+    def from_dict(cls, data: Mapping[str, Any], where: str = "in") -> Machine:
+        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is invalid,
+        which starts with `where`.
         """
         values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
         if isinstance(entries := values.get("entries"), list | tuple):
@@ -259,7 +259,7 @@ class Machine:
         try:
             return convert(values, cls)
         except (ValidationError, UnicodeError) as error:
-            raise CeilingError(f"in 'hardware': {error}") from None
+            raise CeilingError(f"{where} 'hardware': {error}") from None
 
 
 def _is_known(entry: Any) -> bool:

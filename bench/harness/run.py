@@ -325,7 +325,7 @@ class Run(AbstractContextManager["Run"]):
             StoreError: not all records could be saved; they have been printed.
         """
         assert self.environment is not None
-        path = self.writer.path if self.writer else None
+        path = self.saved_path()
         args = self.args
         baseline = getattr(args, "baseline", None)
         saved = f"; the run is saved in {path}" if path else ""
@@ -337,7 +337,7 @@ class Run(AbstractContextManager["Run"]):
         if path is not None:
             print_path("saved", path, args.format)
         plot = args.plot
-        if not plot and draws and path is not None and self.problem is None:
+        if not plot and draws and path is not None:
             plot = path.with_suffix(".png")
         self._draw(plot)
         self.raise_if_unsaved()
@@ -369,7 +369,20 @@ class Run(AbstractContextManager["Run"]):
             return
         print_path("plot", path, self.args.format)
 
+    def saved_path(self) -> Path | None:
+        """Return the run file, written again if it was removed; None if it lacks a record."""
+        if self.writer is None or self.environment is None:
+            return None
+        if self.problem is None and not self.writer.path.exists():
+            try:
+                self.writer.finish(self.environment, self.records)
+            except StoreError as error:
+                self.problem = error
+                self._unsaved = len(self.records)
+        return None if self.problem else self.writer.path
+
     def raise_if_unsaved(self) -> None:
+        self.saved_path()
         if self.problem is not None:
             raise StoreError(
                 f"{self._unsaved} of {len(self.records)} records were not saved: {self.problem}"

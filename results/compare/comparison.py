@@ -211,10 +211,11 @@ def compare_live(
     environment: Environment, records: Iterable[Record], baseline: str, margin: float
 ) -> Compared:
     """Return the comparison of the providers of a run; every wrong or failed result is broken."""
+    request = CompareOptions(by="provider", baseline=baseline, margin=margin)
     run = Run(Path(), environment, tuple(records))
-    compared = compared_of(
-        run, None, CompareOptions(by="provider", baseline=baseline, margin=margin), 0.0
-    )
+    if not run.records:  # interrupted before the first verdict
+        return Compared(baseline, "", (environment, environment), request, (), (), ())
+    compared = compared_of(run, None, request, 0.0)
     unmatched = tuple(
         replace(row, is_broken=row.record.status in WRONG)
         for row in compared.unmatched

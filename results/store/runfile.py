@@ -327,13 +327,14 @@ class RunWriter:
             raise _write_error(self.path, error) from None
 
     def finish(self, environment: Environment, records: Iterable[Record]) -> None:
-        """Close the file and replace it with these records; a device or a link is left unchanged.
+        """Close the file and replace it with these records, also if it was removed; a device or a
+        link is left unchanged.
 
         Raises:
             StoreError: the new file cannot be written; the old one is unchanged.
         """
         self.close()
-        if self.path.is_file() and not self.path.is_symlink():
+        if not self.path.exists() or (self.path.is_file() and not self.path.is_symlink()):
             write_output(
                 self.path, b"".join([encode_line(environment), *map(encode_line, records)])
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
-from roofline.machine import MEASURED_FIRST, CeilingError, Machine
+from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import bound, intensity, mfu, ridge_intensity
 from roofline.work import dtype_named
 
@@ -149,10 +149,7 @@ def run_machine(run: Run, where: str) -> Machine:
 
     The MFU is that of a training step, else of the fastest matmul, an upper bound for training.
     """
-    try:
-        machine = Machine.from_dict(run.environment.hardware)
-    except CeilingError as error:
-        raise CeilingError(f"{run.path}:1: {error}") from None
+    machine = Machine.from_dict(run.environment.hardware, f"{run.path}:1: in")
     peaks = {
         dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))
     }

@@ -26,7 +26,7 @@ from results.show.terminal import (
 )
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
-from roofline.machine import CeilingError, Machine, judging, machine_of
+from roofline.machine import Machine, judging, machine_of
 from roofline.model import judge
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
@@ -214,10 +214,7 @@ def load_sources(
             _note(text)
         for problem in loaded.problems:
             say(problem)
-        try:
-            machine_of(loaded.environment)
-        except CeilingError as error:
-            raise PlotError(f"{loaded.path}:1: invalid ceilings: {error}") from None
+        Machine.from_dict(loaded.environment.hardware, f"{loaded.path}:1: invalid ceilings in")
     _note_ceilings(runs)
     return Sources(runs, gpus)
 

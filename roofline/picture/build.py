@@ -78,7 +78,7 @@ def _point(
     if dtypes is not None and record.dtype not in dtypes:
         return "of other dtypes"
     share = record.extra.get("share")
-    if isinstance(share, int | float) and share < MIN_DRAWN_SHARE:
+    if share is not None and share < MIN_DRAWN_SHARE:
         return f"below {100 * MIN_DRAWN_SHARE:g} % of the time"
     judged = judge(record, ceilings)
     if not record.flops or judged.intensity is None or judged.flops_per_s is None:

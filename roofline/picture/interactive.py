@@ -117,7 +117,7 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
     times: dict[tuple[str, ...], float] = {}
     for record in records:
         time_s = record.extra.get("time_s")
-        if "module" not in record.extra or not isinstance(time_s, int | float) or not time_s > 0:
+        if "module" not in record.extra or not time_s:
             continue
         modules = re.split(r"\.(?!\*)", str(record.extra["module"] or OUTSIDE))  # layers.* is one
         path = ("step", *filter(None, modules), record.op)

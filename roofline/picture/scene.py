@@ -150,9 +150,7 @@ class Point:
     def share(self) -> float | None:
         """Fraction of the step's time of the rows of a profile; None for other records."""
         values = [record.extra.get("share") for record in (self.record, *self.others)]
-        shares = [
-            float(value) for value in values if isinstance(value, int | float) and 0 <= value <= 1
-        ]
+        shares = [value for value in values if value is not None]
         return sum(shares) if len(shares) == len(values) else None
 
     @property

@@ -162,8 +162,9 @@ def show(
         table_of(run, ceilings, notes).render(args.format), f"; the ceilings are saved in {path}"
     )
     print_path("ceilings", path, args.format)
-    if run.writer is not None:
-        print_path("saved", run.writer.path, args.format)
+    run_path = run.saved_path()
+    if run_path is not None:
+        print_path("saved", run_path, args.format)
     if args.plot is not None:
         plot_run(
             environment,

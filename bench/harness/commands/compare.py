@@ -265,7 +265,7 @@ def show(run: Run) -> int:
     from results.compare.plot import draw
     from results.show.picture import save_picture
 
-    args = run.args
+    args, saved = run.args, run.saved_path()
     assert run.environment is not None
     compared = compare_live(
         run.environment, run.records, run.settings["baseline"], run.settings["margin"]
@@ -280,8 +280,8 @@ def show(run: Run) -> int:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
     if compared.rows or args.format == "json":
         print_out(as_text(compared, args.format, args.fail_on, exit_code=code))
-    if run.writer is not None:
-        print_path("saved", run.writer.path, args.format)
+    if saved is not None:
+        print_path("saved", saved, args.format)
     if not compared.rows:
         say(
             "nothing was compared"

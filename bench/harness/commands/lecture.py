@@ -112,7 +112,7 @@ def run(
         },
         draw=lambda console: _print_sections(console, rows, trap, note),
     )
-    saved = lecture.writer.path if lecture.writer else None
+    saved = lecture.saved_path()
     print_out(table.render(args.format), f"; the run is saved in {saved}" if saved else "")
     if saved:
         print_path("saved", saved, args.format)

@@ -72,6 +72,8 @@ class Member:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, lambda *_: self.finish_soon())
         self.measure()
+        if not self.problem and not self.writer.path.exists():
+            self.stop(StoreError(f"{self.writer.path} was removed during the run"))
         answer = {
             "rank": self.rank.rank,
             "node": self.rank.node,

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from bench import __main__ as command
 from bench.harness import loop
 from bench.harness.calibrate import calibration
 from bench.harness.measure import measure_row as row_protocol
-from results.store.runfile import load_run
+from results.record import Record
+from results.store.runfile import RunWriter, load_run
 from tests.bench import commands
 from tests.bench.process_checks import usual_signals
 
@@ -275,6 +277,7 @@ def check_lost_records(capsys, runs, command, rows):
     assert problem in last_line
     assert err.count(problem) == 2
     assert "Traceback" not in err
+    assert not re.search("^saved: ", out + err, re.MULTILINE)
     return out
 
 
@@ -309,3 +312,55 @@ def test_a_full_disk_still_shows_the_comparison(capsys, runs, output_format):
         assert len(document["rows"]) == 1
     else:
         assert re.search(r"SAME|UNSURE|FASTER|SLOWER", out)
+
+
+@pytest.fixture
+def removal(monkeypatch, tmp_path):
+    """Returns a function that has the directory of the run file removed, or replaced by a file,
+    after the first record.
+    """
+    directory = tmp_path / "removed" / "runs"
+
+    def remove(by_a_file=False):
+        keep = RunWriter.append
+
+        def append(writer, line):
+            keep(writer, line)
+            if isinstance(line, Record) and directory.is_dir():
+                shutil.rmtree(directory)
+                if by_a_file:
+                    directory.write_text("in the way")
+
+        monkeypatch.setattr(RunWriter, "append", append)
+        return directory / "a.jsonl"
+
+    return remove
+
+
+COMPARE = ("compare", "--op", "relu", "--dtype", "fp32", "--shape", "1024", "--rounds", "6")
+REMOVED = {
+    "matvec": ("matvec", "--op", "matvec", "--shape", "16,32"),
+    "compare": (*COMPARE, "--provider", "torch,torch"),
+}
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_run_file_removed_during_the_run_is_written_again(capsys, removal, name):
+    path = removal()
+    run = command.main if name == "compare" else lambda words: commands.here(*words)
+    assert run([*REMOVED[name], "--output", str(path)]) == 0
+    assert f"saved: {path}\n" in capsys.readouterr().out
+    assert [record.status for record in load_run(path).records] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_run_file_that_cannot_be_written_again_is_an_error(capsys, removal, name):
+    path = removal(by_a_file=True)
+    run = command.main if name == "compare" else lambda words: commands.here(*words)
+    assert run([*REMOVED[name], "--output", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert "saved: " not in out
+    assert err.splitlines()[-1].endswith(
+        f"error: 2 of 2 records were not saved: cannot write {path}: a parent is a file; "
+        f"choose another path"
+    )

@@ -280,6 +280,19 @@ def test_ctrl_c_keeps_the_finished_cases(capsys, runs, provide, monkeypatch):
     assert len(load_run(commands.run_files(runs)[0]).records) == 2
 
 
+@pytest.mark.parametrize("output_format", ["table", "json"])
+def test_ctrl_c_before_the_first_verdict_exits_with_130(capsys, runs, monkeypatch, output_format):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interleave, "interleave", interrupted)
+    assert compare(*CASE, "--provider", "torch,torch", "--format", output_format) == 130
+    err = capsys.readouterr().err
+    assert "error" not in err
+    assert "nothing was compared" in err
+    assert load_run(commands.run_files(runs)[0]).records == ()
+
+
 REFUSED = [
     ("--op relu --provider torch,torch --margin nan", "argument --margin: expected a fraction"),
     (
