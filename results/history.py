@@ -169,8 +169,8 @@ def history(
     host = next(filter(None, map(_host, selected)), "")
     for run in selected:
         host = _host(run) or host
-        for row, side in sides_of_run(run).items():
-            by_row.setdefault((*row, host), []).append(side)
+        for case, side in sides_of_run(run).items():
+            by_row.setdefault((*case, host), []).append(side)
     _check_one_case(list(dict.fromkeys(key for key, _, _ in by_row)), selection)
     chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
     if chosen and chosen_sides.keys().isdisjoint(row[:2] for row in by_row):
@@ -181,12 +181,6 @@ def history(
         raise CompareError(
             f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
             f"--machine"
-        )
-    hosts = list(dict.fromkeys(host for _, _, host in by_row))
-    if len(hosts) > 1:
-        notes.append(
-            f"the runs are of {len(hosts)} hosts: each is compared with the run before it of its "
-            f"host"
         )
     by_row = {row: _known(row, sides, metric, notes) for row, sides in by_row.items()}
     saved = SavedRuns([*runs, chosen] if chosen else runs)

@@ -136,7 +136,6 @@ class _Device(Struct):
 
 
 class _Comparing(Struct):
-    baseline: str | None = None
     margin: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
 
@@ -146,6 +145,7 @@ class _OfEnvironment(Struct):
     """
 
     device: _Device
+    schema: int
     host: Facts = {}
     versions: Facts = {}
     git: Facts = {}
@@ -170,7 +170,6 @@ class _Rounds(Struct):
     samples_per_round: Count | None = None
     is_fixed: bool | None = None
     seconds: Magnitude | None = None
-    seed: int | None = None
     sm_clock_hz: tuple[Clock, ...] | None = None
 
 
@@ -187,7 +186,6 @@ _Telemetry = defstruct(
 class _OfRecord(Struct):
     """Types inside the objects of a record, as `_OfEnvironment`."""
 
-    flag_reasons: dict[str, str] = {}
     telemetry: _Telemetry | None = None  # type: ignore[valid-type]
     verified: _Verified | None = None
     source_git: Facts = {}
@@ -315,8 +313,6 @@ class Environment(Line):
             raise RecordError(
                 f"schema {schema} is newer than the supported {SCHEMA}; update Roofmark"
             )
-        if schema is None:  # the default is for new environments, not for files
-            raise RecordError("'schema' is missing")
         environment = super().from_dict(data)
         try:
             datetime.fromisoformat(environment.started_at).astimezone(UTC)

@@ -19,7 +19,7 @@ from statistics import median
 
 from results.record import Record
 from results.stats.samples import student_t
-from results.store.runfile import load_whole_run
+from results.store.runfile import load_run
 from results.store.runs import list_runs
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send-recv")
@@ -120,14 +120,11 @@ def slowest_s(record: Record) -> Sequence[float]:
 def read_fits(directory: Path | str) -> dict[str, Fit]:
     """Return the fit of each op from the readable files of rank 0 in a directory; the newest run of
     an op counts.
-
-    Raises:
-        StoreError: a record is invalid.
     """
     fits: dict[str, Fit] = {}
     for summary in list_runs(Path(directory), counts_records=False)[::-1]:
         if summary.error is None:
-            run = load_whole_run(summary.path)
+            run = load_run(summary.path)
             if run.environment.fleet.get("rank") == 0:
                 fits |= fits_of(run.records)
     return fits
@@ -140,9 +137,9 @@ def fits_of(records: Sequence[Record]) -> dict[str, Fit]:
     series: dict[tuple[str, int], dict[int, float]] = {}
     for record in records:
         ranks = record.options.get("ranks")
-        size_bytes = record.shape.get("bytes")
         is_timed = record.op in OPS and record.status == "ok" and slowest_s(record)
-        if is_timed and size_bytes and isinstance(ranks, int):
+        if is_timed and isinstance(ranks, int):
+            size_bytes = record.shape.get("bytes", 0)
             series.setdefault((record.op, ranks), {})[size_bytes] = median(slowest_s(record))
     fits = {}
     for (op, ranks), times in series.items():

@@ -78,14 +78,6 @@ def load_run(path: Path | str) -> Run:
     return Run(path, environment, latest_visits(records), tuple(notes), tuple(problems))
 
 
-def load_whole_run(path: Path | str) -> Run:
-    """Read a run file; unlike `load_run`, RunFileError if a line is invalid."""
-    run = load_run(path)
-    if run.problems:
-        raise RunFileError(run.problems[0])
-    return run
-
-
 def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
     """Return the last record of each row: each visit appends a record with the samples of all
     visits so far.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
 from results.show.units import abbreviated
-from results.store.runfile import StoreError, load_whole_run
+from results.store.runfile import Run, StoreError, load_run
 from results.store.runs import list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.families import GPT2_NAMES, NAMES
@@ -162,9 +162,7 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
             machine=options.get("machine"),
             since_s=options.get("since"),
         )
-        run = chosen.load(options["measured"])
-        if run.problems:
-            raise StoreError(run.problems[0])
+        run = _whole(chosen.load(options["measured"]))
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines and given:
         machines.append(Machine("given"))
@@ -176,6 +174,12 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
     return [_as_given(machine, given, options.get("dtype", ["bf16"])) for machine in machines]
 
 
+def _whole(run: Run) -> Run:
+    if run.problems:
+        raise StoreError(run.problems[0])
+    return run
+
+
 def fleet_machine(directory: Path) -> Machine:
     """Return the device of a fleet with the figures of the slowest rank, from the files of
     `bench.fleet`.
@@ -183,7 +187,9 @@ def fleet_machine(directory: Path) -> Machine:
     A rank has its fastest matmul and copy, alone or with all others, whichever is slower; the rest
     is of the GPU table.
     """
-    runs = [load_whole_run(summary.path) for summary in list_runs(directory, counts_records=False)]
+    runs = [
+        _whole(load_run(summary.path)) for summary in list_runs(directory, counts_records=False)
+    ]
     if not runs:
         raise ConfigError(f"no run in {directory}")
     fastest: dict[tuple[Any, ...], float] = {}
