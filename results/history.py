@@ -169,8 +169,8 @@ def history(
     host = next(filter(None, map(_host, selected)), "")
     for run in selected:
         host = _host(run) or host
-        for case, side in sides_of_run(run).items():
-            by_row.setdefault((*case, host), []).append(side)
+        for row_key, side in sides_of_run(run).items():
+            by_row.setdefault((*row_key, host), []).append(side)
     _check_one_case(list(dict.fromkeys(key for key, _, _ in by_row)), selection)
     chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
     if chosen and chosen_sides.keys().isdisjoint(row[:2] for row in by_row):
