@@ -129,6 +129,13 @@ EQUIVALENT = [
         "1.0",
         "it adds the same to each of the costs that are compared",
     ),
+    (
+        "results/stats/comparison.py",
+        "half = center - low if center > 0 else high - center",
+        "> 0",
+        ">= 0",
+        "a center of 0 is within every margin, which is decided next",
+    ),
     (SAMPLES, VARIANCE, "max(1, count - 1)", "max(2, count - 1)", "there are 30 samples or more"),
     (SAMPLES, VARIANCE, "max(1, count - block)", "max(2, count - block)", "as the one before"),
     ("results/stats/spread.py", "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),
@@ -351,6 +358,7 @@ def start(copy, tests, mutant=None):
         return Trial(mutant, process, time.monotonic())
     code = 3
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         os.chdir(copy)
         log = os.open(f"{copy}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -444,7 +452,7 @@ def survivors_of(mutants, copies, seconds):
                     trials[copy] = start(copy, tests_of(mutant), mutant)
             time.sleep(0.02)
     finally:
-        for trial in trials.values():  # after Ctrl-C
+        for trial in trials.values():  # after Ctrl-C or SIGTERM
             with suppress(ProcessLookupError):
                 os.killpg(trial.process, signal.SIGKILL)
     return survivors
@@ -478,6 +486,7 @@ def main(arguments=None):
     parser.add_argument("--limit", type=int, help="number of mutants to sample from the whole run")
     options = parser.parse_args(arguments)
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the trials, as Ctrl-C does
     whole = mutants_of_a_run(options.concept or CONCEPTS)
     mutants = sampled(whole, options.limit) if options.limit else whole
     preload(needs_torch=any(mutant.path.startswith("bench") for mutant in mutants))
