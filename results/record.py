@@ -62,6 +62,9 @@ Facts = dict[str, str | bool | int | float | None]
 Texts = tuple[str, ...]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A driver may report any number: a counter of energy that starts again gives a negative one."""
+
 Clock = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Extents = Annotated[dict[str, Annotated[int, Meta(ge=1, le=MAX_COUNT)]], Meta(min_length=1)]
 Time = Annotated[float, Meta(ge=MIN_TIME_S, le=MAX_TIME_S)]
@@ -176,7 +179,7 @@ class _Rounds(Struct):
 _Telemetry = defstruct(
     "_Telemetry",
     [
-        *((name, Magnitude | None, None) for name in TELEMETRY_NUMBERS),
+        *((name, Finite | None, None) for name in TELEMETRY_NUMBERS),
         ("cgroup_throttled_periods", Count | None, None),
         ("slowest_s", Times | None, None),
     ],
