@@ -73,7 +73,7 @@ _found = _foreign_kernels()
 if _found is not None:
     _message = (
         f"bench: 'kernels' would be imported from {_found}, which is not Roofmark's; "
-        "run from the root of the repository, or uninstall the other package"
+        "uninstall the other package, or remove its directory from the path"
     )
     if IS_COMMAND:  # print no traceback
         print(_message, file=sys.stderr)

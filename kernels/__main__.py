@@ -16,6 +16,7 @@ from results.show.terminal import (
     add_format,
     busy,
     fail,
+    install_command,
     print_out,
     say,
 )
@@ -72,7 +73,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _audit(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("triton") is None:
-        raise AuditError("Triton is not installed; it has wheels for Linux only")
+        raise AuditError(f"Triton is not installed: {install_command('bench')}; it has wheels for Linux only")
     with busy("loading Triton"):
         from kernels.audit import command
 

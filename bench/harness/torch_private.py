@@ -89,7 +89,7 @@ def free_capture(pool: Any) -> None:
     """Free the memory of a capture that failed; without these functions, it stays allocated."""
     import torch
 
-    for name in "_cuda_endAllocateToPool._cuda_releasePool":
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
         release = getattr(torch._C, name, None)
         if release is not None:
             with suppress(RuntimeError):

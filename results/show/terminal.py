@@ -182,7 +182,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return super()._format_args(action, default_metavar)
 
 
-_MODULE = re.compile(r"python -m (bench|roofline|results|kernels)\b(?:[. ](?!-)([\w<>-]+))?")
+_MODULE = re.compile(
+    r"python\s+-m\s+(bench|roofline|results|kernels)\b(?:(?:\.|\s+)(?!-)([\w<>-]+))?"
+)
 _is_short = False
 
 
@@ -339,7 +341,8 @@ def drawn(draw: Callable[[Console], object]) -> str:
             draw(console)
     except OSError as error:
         raise OutputError(f"cannot write the output: {reason_of(error)}") from None
-    return as_typed(captured.get())
+    lines = captured.get().split("\n")  # a line that starts with a command is that of a saved run
+    return "\n".join(line if line.startswith("python -m") else as_typed(line) for line in lines)
 
 
 def _discard(stream: TextIO) -> None:

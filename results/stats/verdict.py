@@ -48,7 +48,7 @@ DETECTION = 0.95
 MAX_TIMES_LONGER = 100.0
 """No advice is given if the comparison would need more time than this factor."""
 
-MORE_RUNS = "save more runs of both, or use bench compare"
+MORE_RUNS = "save more runs of both, or use python -m bench compare"
 """Advice if the interval is mostly the spread between runs."""
 
 MIN_SPREAD_SHARE = 0.5**0.5

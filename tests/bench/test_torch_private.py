@@ -53,10 +53,26 @@ def test_a_missing_name_is_named(monkeypatch):
         _ = torch_private.nothing
 
 
-def test_a_missing_function_costs_a_capture_only_memory(monkeypatch):
-    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
-        monkeypatch.delattr(torch._C, name, raising=False)
-    torch_private.free_capture(pool=None)
+def test_the_memory_of_a_failed_capture_is_freed(monkeypatch):
+    calls = []
+
+    def failing(device, pool):
+        calls.append(("end", device, pool))
+        raise RuntimeError("no capture is under way")
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", failing, raising=False)
+    monkeypatch.setattr(
+        torch._C,
+        "_cuda_releasePool",
+        lambda device, pool: calls.append(("release", device, pool)),
+        raising=False,
+    )
+    torch_private.free_capture(pool="a pool")
+    assert calls == [("end", 3, "a pool"), ("release", 3, "a pool")]
+    monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool")
+    torch_private.free_capture(pool="a pool")
+    assert calls[2:] == [("release", 3, "a pool")]
 
 
 def test_no_other_file_uses_a_private_name():

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from bench import UsageError as UsageError
@@ -50,26 +50,31 @@ def _add_packages() -> None:
     """Put the packages on the path, behind everything else.
 
     Raises:
-        ImportError: another project's package has the same name and comes first. A command prints
-            one line and exits with 2.
+        ImportError: another project's package has the same name and comes first, or the packages
+            are in a zip archive. A command prints one line and exits with 2.
     """
     site = Path(__file__).absolute().parent.parent
     homes = (site / "roofmark_home", site.parent.parent)  # of a wheel, and of a clone
     home = next(str(path) for path in homes if PathFinder.find_spec("bench", [str(path)]))
+    if not Path(home).is_dir():
+        _refuse(f"{home} is in an archive, but the data files must be in a directory; install it")
     if home not in sys.path:
         sys.path.append(home)
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         if origin is None or not origin.is_relative_to(Path(home).resolve()):
-            message = (
-                f"roofmark: '{name}' would be imported from {origin}, which is not Roofmark's; "
+            _refuse(
+                f"'{name}' would be imported from {origin}, which is not Roofmark's; "
                 "rename that package, or remove its directory from the path"
             )
-            if IS_COMMAND:  # print no traceback
-                print(message, file=sys.stderr)
-                raise SystemExit(2)
-            raise ImportError(message)
+
+
+def _refuse(reason: str) -> NoReturn:
+    if IS_COMMAND:  # print no traceback
+        print(f"roofmark: {reason}", file=sys.stderr)
+        raise SystemExit(2)
+    raise ImportError(f"roofmark: {reason}")
 
 
 _add_packages()

@@ -70,7 +70,7 @@ def names_run(words: list[str]) -> bool:
     """Return whether the first argument of `compare` is a saved run, not an option or function."""
     if not words or words[0].startswith("-"):
         return False
-    return ":" not in words[0] or words[0].startswith("latest")
+    return not words[0].partition(":")[0].endswith(".py")
 
 
 def command_parser() -> Parser:
