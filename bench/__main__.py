@@ -154,7 +154,9 @@ def main(argv: Sequence[str] | None = None, others: Iterable[str] = ()) -> int:
 
         term = known_as(chosen, TERMS)
         about = f"`python -m bench explain {term}` explains the term" if term in TERMS else ""
-        hint = about or did_you_mean(chosen, known) or f"choose from {', '.join([*COMMANDS, *others])}"
+        hint = (
+            about or did_you_mean(chosen, known) or f"choose from {', '.join([*COMMANDS, *others])}"
+        )
         parser.error(f"unknown command '{chosen}'; {hint}")
 
     def run(args: argparse.Namespace) -> int:

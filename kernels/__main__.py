@@ -73,7 +73,9 @@ def _list(args: argparse.Namespace) -> None:
 
 def _audit(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("triton") is None:
-        raise AuditError(f"Triton is not installed: {install_command('bench')}; it has wheels for Linux only")
+        raise AuditError(
+            f"Triton is not installed: {install_command('bench')}; it has wheels for Linux only"
+        )
     with busy("loading Triton"):
         from kernels.audit import command
 

@@ -219,6 +219,15 @@ def test_roofmark_names_a_foreign_package_of_the_same_name(site, elsewhere, pack
     assert f"ImportError: roofmark: '{package}'" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [["-m", "roofmark", "gpus"], ["-c", "import roofmark"]])
+def test_an_archive_on_the_path_is_refused_in_one_line(wheel, elsewhere, arguments):
+    done = in_site(wheel, *arguments, cwd=elsewhere)
+    assert done.returncode == (2 if arguments[0] == "-m" else 1)
+    last = done.stderr.splitlines()[-1]
+    assert "roofmark_home is in an archive, but the data files must be in a directory" in last
+    assert arguments[0] != "-m" or done.stderr.count("\n") == 1
+
+
 def test_a_wheel_saves_runs_in_the_data_directory_of_the_user(site, elsewhere):
     code = "import roofmark, results.store.runfile as runs; print(runs.runs_directory())"
     data = elsewhere / "data"

@@ -129,7 +129,7 @@ def add_selection(parser: Parser, which: str, only: Iterable[str] = NAMES) -> No
         parser.add_argument(
             *options, type=names, action="append", default=[], metavar="NAMES", help=text
         )
-    text = f"{which} of this machine; `results list` shows the names"
+    text = f"{which} of this machine; `python -m results list` shows the names"
     parser.group(ADVANCED).add_argument("--machine", metavar="SLUG", help=text)
     text = f"{which} since 30m, 12h, 2d or 1w ago, or since a date such as 2026-11-20"
     parser.add_argument("--since", type=since, metavar="WHEN", help=text)

@@ -35,7 +35,10 @@ def load_preset(name: str) -> ModelConfig:
         alike = sorted(
             (known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len
         )
-        hint = did_you_mean(name.rpartition("/")[2], alike, 4, 0.5) or "see estimate params --help,"
+        hint = (
+            did_you_mean(name.rpartition("/")[2], alike, 4, 0.5)
+            or "see python -m roofline estimate params --help,"
+        )
         raise ConfigError(
             f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json"
         )

@@ -13,10 +13,10 @@ APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
 PORTS = range(8501, 8601)
 
-DESCRIPTION = """Open the estimates of `roofline estimate` as calculators in a browser, with plots.
-Only this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and
-Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit and Plotly, the
-extra `explore` of this project."""
+DESCRIPTION = """Open the estimates of `python -m roofline estimate` in a browser, with plots. Only
+this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and
+Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit and Plotly, the extra `explore` of
+this project."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.group("output").add_argument(
         "-o", "--output", type=Path, required=True, metavar="PATH", help="HTML file"
     )
-    text = "add the JSON output of roofline estimate matmul or infer; may be repeated"
+    text = "add the JSON output of `python -m roofline estimate matmul` or `infer`; may be repeated"
     parser.add_argument(
         "--estimate", action="append", type=Path, default=[], metavar="FILE", help=text
     )

@@ -140,7 +140,7 @@ def add_sources(parser: Parser, dtypes: str) -> None:
         "--gpu",
         **several,
         metavar="SLUG[,SLUG]",
-        help="GPU slug, see roofline gpus; may be repeated",
+        help="GPU slug, see `python -m roofline gpus`; may be repeated",
     )
     text = f"{dtypes} (default: those of the runs, else common ones)"
     parser.add_argument("--dtype", **several, metavar="DTYPE[,DTYPE]", help=text)

@@ -125,7 +125,7 @@ def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, ca
     paths = save("a", measured(seed=1)), save("b", measured(3.0, seed=2))
     assert main(["compare", *paths, "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    advice = "save more runs of both, or use bench compare"
+    advice = "save more runs of both, or use python -m bench compare"
     assert row["verdict"] == "UNSURE"
     assert row["reason"].endswith(f"the spread between runs of the same code is unknown; {advice}")
     assert main(["compare", *paths, "--fail-on", "unsure"]) == 1

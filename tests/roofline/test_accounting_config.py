@@ -186,7 +186,7 @@ def test_hostile_files_get_one_line(tmp_path, content, words):
 def test_an_unknown_preset_names_the_closest():
     with pytest.raises(ConfigError, match=r"unknown model 'llama3-8b': did you mean llama-3-8b"):
         load_preset("llama3-8b")
-    with pytest.raises(ConfigError, match="see estimate params --help"):
+    with pytest.raises(ConfigError, match="see python -m roofline estimate params --help"):
         load_preset("../../etc/passwd")
 
 

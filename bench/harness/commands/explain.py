@@ -12,7 +12,7 @@ from typing import Any
 from bench.harness.cli.arguments import UsageError
 from bench.harness.op import Op
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import print_out
+from results.show.terminal import as_typed, print_out
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, Word, lines_about
 
 DESCRIPTION = """\
@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
 def run(
     args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
 ) -> int:
-    print_out("\n".join(answer(" ".join(args.words))) + "\n")
+    print_out(as_typed("\n".join(answer(" ".join(args.words))) + "\n"))
     return 0
 
 
