@@ -142,12 +142,22 @@ class Measurements:
         if row is None or row.refused:
             return []
         peak, _ = peak_of(row.blank(), run.ceilings)
-        what = run.device, row.case.shape["n"], row.case.dtype, peak.value if peak else None
+        size = row.case.shape["n"]
+        dtype = row.case.dtype
+        peak_flops_per_s = peak.value if peak else None
         try:
             if release(run.device):
-                return synchronize_trap(*what)
+                return synchronize_trap(run.device, size, dtype, peak_flops_per_s)
             # After an illegal access only a new process can use the GPU.
-            return worker.call(synchronize_trap, *what, timeout_s=worker.OWN_TIMEOUT_S)[0]
+            answer, _ = worker.call(
+                synchronize_trap,
+                run.device,
+                size,
+                dtype,
+                peak_flops_per_s,
+                timeout_s=worker.OWN_TIMEOUT_S,
+            )
+            return answer
         except RuntimeError as error:  # of the GPU, or of the worker
             run.progress.note(f"the timings without synchronizing are missing: {one_line(error)}")
             return []

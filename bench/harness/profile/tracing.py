@@ -81,11 +81,10 @@ def timed(
         if is_compiled:
             step, breakdown = compiled(step, breakdown)
         breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
-        most = (
-            MAX_OPERATIONS // len(breakdown.operations),
-            int(RECORDING_S / median(breakdown.samples_s)),
-        )
-        divide(breakdown, recorded(step, max(1, min(MAX_STEPS, *most)), trace))
+        steps_by_count = MAX_OPERATIONS // len(breakdown.operations)
+        steps_by_time = int(RECORDING_S / median(breakdown.samples_s))
+        steps = max(1, min(MAX_STEPS, steps_by_count, steps_by_time))
+        divide(breakdown, recorded(step, steps, trace))
     return breakdown
 
 
