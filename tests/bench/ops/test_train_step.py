@@ -5,19 +5,29 @@ import itertools
 import math
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.harness.device.device import cpu_device
-from bench.harness.model.step import TrainingStep, check_step, counted_flops, memory_report
+from bench.harness.model import step as step_module
+from bench.harness.model.step import (
+    TrainingStep,
+    check_step,
+    counted_flops,
+    memory_report,
+    timed_record,
+)
 from bench.harness.model.transformer import Transformer
+from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Samples
 from bench.train_step import OPTIMIZER_NAMES, countable_flops, flops_of
 from roofline import estimate
 from roofline.accounting.activations import torch_kernels
 from roofline.accounting.presets import load_preset, read_config
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import StepPlan
+from tests.bench.commands import CPU, GPU, HALF_SECONDS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -291,3 +301,25 @@ def test_a_step_updates_weights_and_leaves_no_gradients():
             parameter, before[name] - 1e-5 / norm * gradients[name], rtol=0, atol=1e-9
         )
         assert not parameter.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [(CPU, CPU_LIMITS), (GPU, replace(GPU_LIMITS, min_sample_s=0.0))]
+)
+def test_a_sample_on_a_gpu_is_a_single_step(device, expected, monkeypatch):
+    """Several steps have more kernels than the launch queue has entries."""
+    samples = Samples((1e-3,) * 40, 1, "host", "warm", 1e-3, (1e-3, 1e-3), converged=True)
+    limits = []
+
+    def take_samples(calls, cache, device, until, *_, is_capturable):
+        assert not is_capturable
+        limits.append(until)
+        return samples
+
+    monkeypatch.setattr(step_module, "take_samples", take_samples)
+    monkeypatch.setattr(step_module, "sample_steps", lambda *_: samples)
+    step = SimpleNamespace(clock=SimpleNamespace(medians_s=lambda steps: {}))
+    run = SimpleNamespace(device=device, ceilings=None, share_s=lambda rows: None)
+    record = timed_record(step, HALF_SECONDS, run, 1)
+    assert limits == [expected]
+    assert record.device_s == (1e-3 if device.is_gpu else None)

@@ -16,6 +16,7 @@ import torch
 from bench.harness import loop
 from bench.harness import transfer as harness
 from bench.harness.device.device import Device
+from bench.harness.measure import measure_row
 from bench.harness.timing.protocol import Samples
 from bench.transfer import MEMORY, TRANSFER, blank_records, build_parser, copy_record, main
 from results.record import Record
@@ -153,6 +154,50 @@ def test_a_copy_over_the_link_is_not_l2_suspect(monkeypatch):
     record = harness.finished_row(blank, samples, SimpleNamespace(device=GPU))
     assert record.flags == ()
     assert record.warm_median_s == 3e-5
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("kind", TRANSFER)
+def test_copies_that_need_the_host_are_neither_captured_nor_queued(memory, kind, monkeypatch):
+    """On a made-up GPU, whose memory is that of the host."""
+    samples = Samples((1e-3,) * 40, 5, "host", "cold", 1e-3, (1e-3, 1e-3), converged=True)
+    timed, waits, make_pairs = [], [], harness.make_pairs
+
+    def take_samples(calls, *_, left_s):
+        timed.append("queued")
+        return samples
+
+    def undisturbed(sampler, *_):
+        waits.clear()
+        next(sampler.calls)()
+        timed.append(f"{sampler.method}, {len(waits)} waits")
+        return samples
+
+    monkeypatch.setattr(harness, "take_samples", take_samples)
+    monkeypatch.setattr(measure_row, "settle", lambda *_: SimpleNamespace(settled=True))
+    monkeypatch.setattr(measure_row, "undisturbed", undisturbed)
+    monkeypatch.setattr(measure_row.samplers, "tick_s", lambda device: 1e-7)
+    monkeypatch.setattr(
+        harness,
+        "make_pairs",
+        lambda direction, memory, size, device, seed: make_pairs(
+            direction, "pageable", size, CPU, seed
+        ),
+    )
+    monkeypatch.setattr(Device, "synchronize", lambda device: waits.append(device))
+    monkeypatch.setattr(Device, "free_bytes", lambda device: 2**40)
+    run = SimpleNamespace(
+        device=GPU, args=SimpleNamespace(seed=0), ceilings=None, share_s=lambda rows: None
+    )
+    record = harness.measure_copy(copy_record("h2d", GPU, 2**12, memory, kind), run, 1)
+    assert (record.status, record.reason) == ("ok", None)
+    expected = {
+        ("pageable", "blocking"): "host, 0 waits",
+        ("pageable", "non-blocking"): "host, 1 waits",
+        ("pinned", "blocking"): "host, 0 waits",
+        ("pinned", "non-blocking"): "queued",
+    }
+    assert timed == [expected[memory, kind]]
 
 
 @pytest.mark.gpu

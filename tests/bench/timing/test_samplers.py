@@ -29,6 +29,9 @@ from bench.harness.timing.samplers import (
 from roofline.gpu_table import load_gpus
 from tests.bench.commands import CPU, GPU
 
+BROKEN = "operation failed due to a previous error during capture"
+"""The error with which CUDA ends a capture after any other error."""
+
 
 class FakeGpu:
     """Host and device clocks, a stream that runs queued work, and a log."""
@@ -71,10 +74,14 @@ class FakeGpu:
         assert stream is self.streams[-1]  # captured on the stream that it is replayed on
         before, self.current = self.current, stream
         self.capturing, self.draws_recorded_numbers = graph.captured, True
+        is_broken = True
         try:
             yield
+            is_broken = False
         finally:
             self.capturing = None
+            if is_broken:  # torch ends the capture also after an error, which is then the context
+                raise RuntimeError(f"CUDA error: {BROKEN}")
         if graph.captured and not self.can_capture:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.current, self.draws_recorded_numbers = before, False
@@ -378,6 +385,23 @@ def test_a_failed_capture_falls_back_to_events(gpu):
     wanted_s = max(GPU_LIMITS.min_sample_s, EVENT_TICK_S * EVENT_TICKS)
     assert sampler.launches_per_sample >= min(MAX_QUEUED, wanted_s / 10e-6)
     assert (gpu.current, gpu.draws_recorded_numbers, gpu.pools) == ("default stream", False, [])
+
+
+def test_the_first_error_of_a_broken_capture_is_named(gpu):
+    """Its own context is not named: it is a cause that the call has handled."""
+    launch = gpu.launch("a", 10e-6)
+
+    def call():
+        if gpu.capturing is None:
+            return launch()
+        try:
+            raise KeyError("not in a cache")
+        except KeyError:
+            raise RuntimeError("operation not permitted when stream is capturing\n...")  # noqa: B904
+
+    sampler = make_sampler([call], GPU, GPU_LIMITS)
+    assert sampler.method == "events"
+    assert sampler.why_no_graph == "operation not permitted when stream is capturing"
 
 
 def test_errors_of_the_calls_are_raised(gpu):
