@@ -2,18 +2,22 @@
 
     python -m tests.validation.gpu_probe
 
-It saves `truth.json` in the current directory after each part, and prints what decides whether the
+After each part it saves `truth.json` in the current directory, and prints what decides whether the
 GPU can be trusted: its bandwidth and its bf16 matmul as fractions of the datasheet's, and its clock
-by the cycles of a spinning kernel compared with NVML's. A part that fails costs only its facts.
+by the cycles of a spinning kernel compared with NVML's. A part that fails is named, and costs only
+its facts.
 
 exit codes: 0 measured; 3 no GPU
 """
 
+import gc
 import itertools
 import json
+import math
 import subprocess
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 
@@ -21,13 +25,20 @@ import torch
 
 MIN_COPY_SHARE = 0.78
 MIN_BF16_SHARE = 0.65
+MAX_SHARE = 1.05
 MAX_CLOCK_DIFFERENCE = 0.03
-"""The stop rule: fractions of the datasheet, and the relative difference of the clocks."""
+"""The stop rule: fractions of the datasheet, and the relative difference of the clocks. More than
+`MAX_SHARE` means that the events are wrong.
+"""
+
+DATASHEET_S = 30
+"""Time limit for reading the table of GPUs."""
 
 SPIN_CYCLES = 8_000_000
 """About 4 ms, of which the events are 0.1 %."""
 
 LOAD_ROUNDS = 12
+MATMULS_OF_HALF_A_LOAD = 20
 GRAPH_LAUNCHES = (1, 10, 100, 800, 2000)
 CLOCK_SM = 1
 """`NVML_CLOCK_SM`."""
@@ -50,9 +61,14 @@ def event_s(work):
     return start.elapsed_time(end) / 1e3
 
 
-def spin_hz():
-    """Return the clock of the SMs, in cycles of a spinning kernel per second."""
-    return SPIN_CYCLES / event_s(lambda: torch.cuda._sleep(SPIN_CYCLES))
+def warm_up(work):
+    """Call once, because the first launch loads the kernel's module."""
+    work()
+    torch.cuda.synchronize()
+
+
+def spin(cycles=SPIN_CYCLES):
+    torch.cuda._sleep(cycles)
 
 
 def nvml_handle():
@@ -68,9 +84,18 @@ class Probe:
 
     def __init__(self, width, copy_bytes):
         self.copy_bytes, self.width = copy_bytes, width
-        self.a = torch.randn(width, width, device="cuda", dtype=torch.bfloat16)
-        self.product = torch.empty_like(self.a)
-        self.element = torch.ones(1, device="cuda")
+
+    @cached_property  # made by the first part that needs it: the idle clock is read before
+    def a(self):
+        return torch.randn(self.width, self.width, device="cuda", dtype=torch.bfloat16)
+
+    @cached_property
+    def product(self):
+        return torch.empty_like(self.a)
+
+    @cached_property
+    def element(self):
+        return torch.ones(1, device="cuda")
 
     def matmul(self, times):
         for _ in range(times):
@@ -86,28 +111,55 @@ class Probe:
             "torch": torch.__version__,
         }
 
+    def datasheet(self):
+        """Bandwidth and dense bf16 peak from the table of GPUs."""
+        properties = torch.cuda.get_device_properties(0)
+        command = [sys.executable, "-m", "roofline", "gpus", "--format", "json"]
+        done = subprocess.run(
+            command, capture_output=True, check=False, text=True, timeout=DATASHEET_S
+        )
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise RuntimeError(f"`python -m roofline gpus` ended with {done.returncode}: {last}")
+        return published(json.loads(done.stdout), properties.name, properties.total_memory)
+
+    def idle_clock(self):
+        nvml, handle = nvml_handle()
+        nvml_hz = 1e6 * nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)
+        warm_up(spin)
+        return {"nvml_hz": nvml_hz, "spin_hz": SPIN_CYCLES / event_s(spin)}
+
     def copy(self):
         source = torch.empty(self.copy_bytes, dtype=torch.int8, device="cuda")
         target = torch.empty_like(source)
+        warm_up(lambda: target.copy_(source))
         copy_s = min(event_s(lambda: target.copy_(source)) for _ in range(10))
         return {"bytes_per_s": 2 * self.copy_bytes / copy_s}
 
     def bf16(self):
-        self.matmul(10)
+        warm_up(lambda: self.matmul(10))
         samples_s = [event_s(lambda: self.matmul(10)) / 10 for _ in range(10)]
         return {"flops_per_s": 2 * self.width**3 / median(samples_s), "samples_s": samples_s}
 
     def clocks(self):
-        """The clock by cycles right after 60 ms of matmuls, and NVML's during them."""
+        """The clock by cycles and by NVML, and the power, in the middle of 60 ms of matmuls."""
         nvml, handle = nvml_handle()
-        idle = [spin_hz(), 1e6 * nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)]
+        warm_up(spin)
+        warm_up(lambda: self.matmul(10))
         loaded = []
         for _ in range(LOAD_ROUNDS):
-            self.matmul(40)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self.matmul(MATMULS_OF_HALF_A_LOAD)
+            start.record()
+            spin()
+            end.record()
+            self.matmul(MATMULS_OF_HALF_A_LOAD)
+            start.synchronize()
             nvml_hz = 1e6 * nvml.nvmlDeviceGetClockInfo(handle, CLOCK_SM)
             power_w = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-            loaded.append([spin_hz(), nvml_hz, power_w])
-        return {"idle_hz": idle, "loaded_hz_and_w": loaded}
+            torch.cuda.synchronize()
+            loaded.append([SPIN_CYCLES / (start.elapsed_time(end) / 1e3), nvml_hz, power_w])
+        return {"loaded_hz_and_w": loaded}
 
     def nvml_costs(self):
         nvml, handle = nvml_handle()
@@ -127,6 +179,7 @@ class Probe:
 
     def events(self):
         """The durations of empty pairs of events: their median and their smallest step."""
+        warm_up(lambda: event_s(lambda: None))
         samples_s = sorted(event_s(lambda: None) for _ in range(300))
         steps = [after - before for before, after in itertools.pairwise(samples_s)]
         return {
@@ -136,8 +189,9 @@ class Probe:
 
     def queue(self):
         """The launches that are queued behind a spin before the host waits."""
-        torch.cuda.synchronize()
-        torch.cuda._sleep(QUEUE_SPIN_CYCLES)
+        warm_up(spin)
+        warm_up(lambda: self.element.add_(0))
+        spin(QUEUE_SPIN_CYCLES)
         slowest_s, entries = 0.0, None
         for index in range(MAX_QUEUE_PROBE):
             start = time.perf_counter()
@@ -149,10 +203,17 @@ class Probe:
         return {"entries_before_the_slowest_launch": entries, "slowest_launch_s": slowest_s}
 
     def graph_of(self, launches, call):
+        """Return a graph of calls, which has been replayed once."""
+        warm_up(call)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
-            for _ in range(launches):
-                call()
+        gc.disable()  # freeing a tensor or a graph can end a capture: pytorch#161037
+        try:
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+                for _ in range(launches):
+                    call()
+        finally:
+            gc.enable()
+        warm_up(graph.replay)
         return graph
 
     def graph_nodes(self):
@@ -166,7 +227,8 @@ class Probe:
         def launch():
             nothing[(1,)](self.element)
 
-        launch()
+        warm_up(spin)
+        warm_up(launch)
         node_s = {}
         for launches in GRAPH_LAUNCHES:
             start = time.perf_counter()
@@ -174,7 +236,7 @@ class Probe:
             capture_s = time.perf_counter() - start
 
             def behind_a_spin(graph=graph):
-                torch.cuda._sleep(SPIN_CYCLES // 20)
+                spin(SPIN_CYCLES // 20)
                 return event_s(graph.replay)
 
             node_s[launches] = {
@@ -201,84 +263,113 @@ class Probe:
 
 
 PARTS = (
-    *("device", "copy", "bf16", "clocks", "events", "queue", "graph_nodes", "nvml_costs"),
+    *("device", "datasheet", "idle_clock", "copy", "bf16", "clocks", "events", "queue"),
+    *("graph_nodes", "nvml_costs"),
     "failed_capture",  # the last, because an error of the GPU may be final
 )
 
 
-def datasheet(name, memory_bytes):
-    """Return bandwidth and dense bf16 peak of a GPU of the table, None if it is not one of them."""
-    command = [sys.executable, "-m", "roofline", "gpus", "--format", "json"]
-    table = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+def published(table, name, memory_bytes):
+    """Return the figures of a GPU of the table; raise LookupError if it is not one of them."""
     named = [gpu for gpu in table if name in gpu["driver_names"]]
     if not named:
-        return None
+        raise LookupError(f"{name} is not in the table of GPUs")
     gpu = min(named, key=lambda gpu: abs(gpu["memory_bytes"] - memory_bytes))
-    return gpu["memory_bandwidth_bytes_per_s"], gpu["stated_peaks_flops_per_s"]["bf16_tensor"]
+    return {
+        "bytes_per_s": gpu["memory_bandwidth_bytes_per_s"],
+        "flops_per_s": gpu["stated_peaks_flops_per_s"]["bf16_tensor"],
+    }
 
 
-def decisions(facts):
-    """Return the lines that decide about the next step, from the facts of all parts."""
-    failed = [name for name in PARTS if "error" in facts[name]]
-    lines = [f"{name} failed: {facts[name]['error']}" for name in failed]
-    verdicts = {}
+def numbers_in(fact):
+    if isinstance(fact, dict):
+        fact = list(fact.values())
+    if isinstance(fact, list):
+        return [number for each in fact for number in numbers_in(each)]
+    return [fact] if isinstance(fact, int | float) else []
 
-    def compare(name, text, is_right):
-        verdicts[name] = "ok" if is_right else "STOP"
-        lines.append(f"{text}: {verdicts[name]}")
 
-    published = facts["datasheet"]
-    for name, key, limit in (
-        ("copy", "bytes_per_s", MIN_COPY_SHARE),
-        ("bf16", "flops_per_s", MIN_BF16_SHARE),
-    ):
-        rate = facts[name].get(key)
-        if rate is None:
-            continue
-        text = f"{name} {rate / 1e12:.4g} T{'B' if name == 'copy' else 'FLOP'}/s"
-        if published is None:
-            lines.append(f"{text}; the GPU is not in the table, compare it with its datasheet")
-            continue
-        share = rate / published[0 if name == "copy" else 1]
-        compare(
-            name, f"{text}, {share:.0%} of the datasheet (at least {limit:.0%})", share >= limit
-        )
-    if loaded := facts["clocks"].get("loaded_hz_and_w"):
-        by_cycles, by_nvml, _ = (median(values) for values in zip(*loaded, strict=True))
-        difference = abs(by_cycles / by_nvml - 1)
-        text = (
-            f"clock {by_cycles / 1e6:.0f} MHz by cycles and {by_nvml / 1e6:.0f} MHz by NVML, "
-            f"{difference:.1%} apart (at most {MAX_CLOCK_DIFFERENCE:.0%})"
-        )
-        compare("clock", text, difference <= MAX_CLOCK_DIFFERENCE)
-    if stops := [name for name, verdict in verdicts.items() if verdict == "STOP"]:
-        lines.append(
+def check_rate(name, key, unit, min_share, facts):
+    rate = facts[name][key]
+    text = f"{name} {rate / 1e12:.4g} T{unit}/s"
+    stated = facts.get("datasheet", {}).get(key)
+    if stated is None:
+        return f"{text}: undecided, compare it with the datasheet", "undecided"
+    share = rate / stated
+    outcome = "ok" if min_share <= share <= MAX_SHARE else "STOP"
+    allowed = f"{min_share:.0%} to {MAX_SHARE:.0%}"
+    return f"{text}, {share:.0%} of the datasheet ({allowed}): {outcome}", outcome
+
+
+def check_clocks(facts):
+    samples = zip(*facts["clocks"]["loaded_hz_and_w"], strict=True)
+    by_cycles, by_nvml, _ = (median(values) for values in samples)
+    if by_nvml <= 0:
+        raise ValueError("NVML's clock is 0")
+    difference = abs(by_cycles / by_nvml - 1)
+    outcome = "ok" if difference <= MAX_CLOCK_DIFFERENCE else "STOP"
+    text = (
+        f"clocks {by_cycles / 1e6:.0f} MHz by cycles and {by_nvml / 1e6:.0f} MHz by NVML, "
+        f"{difference:.1%} apart (at most {MAX_CLOCK_DIFFERENCE:.0%}): {outcome}"
+    )
+    return text, outcome
+
+
+def check(name, facts):
+    """Return the line that a part decides, empty for most, and its outcome.
+
+    Raises ValueError if a number is not finite.
+    """
+    if not all(map(math.isfinite, numbers_in(facts[name]))):
+        raise ValueError("a number is not finite")
+    if name == "copy":
+        return check_rate(name, "bytes_per_s", "B", MIN_COPY_SHARE, facts)
+    if name == "bf16":
+        return check_rate(name, "flops_per_s", "FLOP", MIN_BF16_SHARE, facts)
+    if name == "clocks":
+        return check_clocks(facts)
+    return "", "ok"
+
+
+def run_part(probe, name, facts):
+    """Run a part, add its facts, and return its line and its outcome."""
+    try:
+        facts[name] = getattr(probe, name)()
+        return check(name, facts)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"[:300]
+        facts[name] = facts.get(name, {}) | {"error": text}
+        return f"{name} failed: {text}", "failed"
+
+
+def verdict(outcomes):
+    """Return the line that decides about call 2, from the outcomes of all parts."""
+    if stops := [name for name, outcome in outcomes.items() if outcome == "STOP"]:
+        return (
             f"STOP ({', '.join(stops)}): no other figure can be trusted before this is explained. "
             f"Spend the rest on `rented_gpu.py 1 120 truth` and on a copy under "
             f"`ncu --clock-control none`."
         )
-    elif len(verdicts) == 3:
-        lines.append("the GPU can be trusted: go on with call 2")
-    else:
-        lines.append("undecided: a fact is missing; see truth.json before call 2")
-    return lines
+    if missing := [name for name in PARTS if outcomes.get(name) != "ok"]:
+        return f"undecided ({', '.join(missing)}): see truth.json before call 2"
+    return "the GPU can be trusted: go on with call 2"
+
+
+def measure(probe, path):
+    facts, outcomes = {}, {}
+    for name in PARTS:
+        line, outcomes[name] = run_part(probe, name, facts)
+        path.write_text(json.dumps(facts, indent=1, default=str), encoding="utf-8")
+        if line:
+            print(line, flush=True)
+    print(verdict(outcomes), flush=True)
 
 
 def main(width=8192, copy_bytes=2**31, path=Path("truth.json")):
     if not torch.cuda.is_available():
         print("truth needs CUDA: torch finds no GPU here, so nothing is decided")
         return 3
-    probe, facts = Probe(width, copy_bytes), {}
-    for name in PARTS:
-        try:
-            facts[name] = getattr(probe, name)()
-        except Exception as error:
-            facts[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
-        path.write_text(json.dumps(facts, indent=1, default=str), encoding="utf-8")
-    device = facts["device"]
-    facts["datasheet"] = "name" in device and datasheet(device["name"], device["memory_bytes"])
-    path.write_text(json.dumps(facts, indent=1, default=str), encoding="utf-8")
-    print("\n".join(decisions(facts)))
+    measure(Probe(width, copy_bytes), path)
     return 0
 
 

@@ -10,17 +10,22 @@ calls there. A call runs its steps in order, each with a time limit, for SECONDS
 only these. Call 1 has the facts that decide about call 2, and the most informative rows.
 
 After each step, $OUT/record-CALL.tgz is replaced (default of OUT: out). It has the output of each
-step, run files, plots and traces. The digest on stdout says how each step ended and, if the step
-`truth` ran, whether the GPU can be trusted.
+step, run files, plots and traces, and the digest. The digest says how each step ended, which files
+were too large for the archive and, if the step `truth` ran, whether the GPU can be trusted.
 
-exit codes: 0 all steps ended with 0; 1 another exit code, or no time was left; 2 usage
+exit codes: 0 all steps ended with 0; 1 another exit code, or no time was left; 2 usage, or OUT
+cannot be written; 130 interrupted, the files of the steps are saved
 """
 
 import argparse
+import io
+import math
 import os
 import re
 import shlex
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -62,65 +67,77 @@ RESERVE_S = 12.0
 MIN_SHARE = 1 / 3
 """A step starts only if this fraction of its limit is left."""
 
-MAX_FILE_BYTES = 8 * 2**20
-"""Larger files are left out of the archive, which may have 16 MiB."""
+KILL_S = 5.0
+"""Time for a killed command to end; one that waits for the driver may take longer."""
 
+MAX_FILE_BYTES = 256 * 2**20
+MAX_ARCHIVE_BYTES = 15 * 2**20
+"""The largest files are left out of the archive until it is no larger; 16 MiB can be copied."""
+
+MARK = "ROOFMARK_STEP"
+"""Environment variable by which the processes of a step are found, whatever their session."""
+
+NO_TIME = "no time was left"
 STDERR_CHARACTERS = 600
 STDOUT_CHARACTERS = 900
 
 
 class Step(NamedTuple):
-    """A command with a time limit; `arguments` are those of Python, or of bash after `bash`."""
+    """A command with a time limit; `words` are the arguments of Python, or start with `bash`."""
 
     name: str
     limit_s: float
-    arguments: str
+    words: tuple[str, ...]
 
     def command(self):
-        words = shlex.split(self.arguments.format(root=ROOT))
-        return words if words[0] == "bash" else [sys.executable, *words]
+        return list(self.words) if self.words[0] == "bash" else [sys.executable, *self.words]
 
 
-FACTS = "uname -a; nproc; gcc --version; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,ECC; nvidia-smi"
+def module(text, *words):
+    """Return the words that run a module; further words may have spaces."""
+    return ("-m", *text.split(), *words)
+
+
+FACTS = f"""nvidia-smi
+uname -a
+nproc
+gcc --version
+nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,ECC
+{shlex.quote(sys.executable)} -m pip list
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,power.limit,temperature.gpu --format=csv"""
 PYTEST_OPTIONS = "-m gpu -q --tb=line -p no:cacheprovider --junit-xml quick.xml"
-QUICK_TESTS = "{root}/tests/bench/ops/test_gpu_quick.py"
+QUICK_TESTS = str(ROOT / "tests/bench/ops/test_gpu_quick.py")
 MATMULS = "bench compare --op matmul --dtype bf16 --shape 8192"
-COMPILED = "torch,torch-compile,triton"
+FP8 = "bench.matmul --dtype fp8e4m3 --shape 4096,8192 --kernels"
+PROFILE = "bench profile --model tiny-llama --dtype bf16 --train --trace trace.json"
+COMPILED = "bench.elementwise --op gelu,swiglu --provider torch,torch-compile,triton"
 VERSIONS = "torch,triton-v3,triton-v4,triton-v5"
 
+CALL_S = {"1": 545, "2": 225}
+"""Time limit of each call, as `wheels` prints it."""
+
+# Tables, not JSON: the digest shows their last lines, and all figures are in the run files.
 STEPS = {
     "1": (
-        Step("facts", 15, f"bash -c '{shlex.quote(sys.executable)} -m pip list; {FACTS}'"),
-        Step("truth", 60, "-m tests.validation.gpu_probe"),
-        Step(
-            "tests-quick",
-            120,
-            f"-m pytest {PYTEST_OPTIONS} {QUICK_TESTS}",
-        ),
+        Step("facts", 15, ("bash", "-c", FACTS)),
+        Step("truth", 60, module("tests.validation.gpu_probe")),
+        Step("tests-quick", 115, module(f"pytest {PYTEST_OPTIONS}", QUICK_TESTS)),
         Step(
             "calibrate",
             100,
-            "-m bench calibrate --quick -v --dtype bf16,fp8e4m3 --plot calibrate.png",
+            module("bench calibrate --quick -v --dtype bf16,fp8e4m3 --plot calibrate.png"),
         ),
-        Step("suite", 190, "-m bench suite --budget 155 --plot suite.png"),
-        Step("compare", 60, f"-m {MATMULS} --provider {VERSIONS} --budget 40"),
+        Step("suite", 185, module("bench suite --budget 150 --plot suite.png")),
+        Step("compare", 58, module(f"{MATMULS} --provider {VERSIONS} --budget 40")),
     ),
     "2": (
-        Step("fp8", 40, "-m bench.matmul --dtype fp8e4m3 --shape 4096,8192 --budget 25 --kernels"),
-        Step(
-            "profile",
-            60,
-            "-m bench profile --model tiny-llama --train --budget 15 --trace trace.json",
-        ),
-        Step("transfer", 45, "-m bench.transfer --budget 30"),
-        Step("train", 45, "-m bench.train_step --budget 30"),
-        Step("decode", 45, "-m bench.decode --budget 30"),
-        Step(
-            "compiled",
-            45,
-            f"-m bench.elementwise --op gelu,swiglu --provider {COMPILED} --budget 30",
-        ),
-        Step("fleet", 70, "-m bench.fleet --quick --deadline 60"),
+        Step("fp8", 29, module(f"{FP8} --budget 10")),
+        Step("profile", 32, module(f"{PROFILE} --budget 10")),
+        Step("transfer", 26, module("bench.transfer --budget 8")),
+        Step("train", 29, module("bench.train_step --budget 10")),
+        Step("decode", 29, module("bench.decode --budget 10")),
+        Step("compiled", 33, module(f"{COMPILED} --budget 12")),
+        Step("fleet", 35, module("bench.fleet --quick --deadline 28")),
     ),
 }
 """Steps of each call. The second is for the minutes that are left, while the machine is warm."""
@@ -145,7 +162,7 @@ def print_wheels():
     print(f"python3 -m pip download {options} --dest .whl {shlex.join(wheels)}")
     print("# on the machine:")
     print("python3 -m pip install -q --no-index --no-deps --target SITE .whl/*.whl")
-    for call, seconds in (("1", 545), ("2", 225)):
+    for call, seconds in CALL_S.items():
         print(f"PYTHONPATH=SITE python3 tests/validation/rented_gpu.py {call} {seconds}")
 
 
@@ -165,6 +182,7 @@ def run_step(step, directory, limit_s):
 
     At the limit the command gets Ctrl-C; `GRACE_S` later it and its child processes are killed.
     """
+    mark = f"{os.getpid()}-{step.name}"
     with (
         (directory / f"{step.name}.out").open("wb") as out,
         (directory / f"{step.name}.err").open("wb") as errors,
@@ -172,7 +190,7 @@ def run_step(step, directory, limit_s):
         process = subprocess.Popen(
             step.command(),
             cwd=directory,
-            env=variables(directory),
+            env=variables(directory) | {MARK: mark},
             stdout=out,
             stderr=errors,
             start_new_session=True,
@@ -188,8 +206,22 @@ def run_step(step, directory, limit_s):
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            kill_marked(mark)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(KILL_S)
     return exit_code
+
+
+def kill_marked(mark):
+    """Kill the processes of a step that started sessions of their own, if psutil is installed."""
+    try:
+        import psutil
+    except ImportError:
+        return
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                process.kill()
 
 
 def text_of(directory, name):
@@ -197,14 +229,65 @@ def text_of(directory, name):
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def save_archive(directory, path):
-    """Replace the archive, so that the last complete one remains if the machine is lost."""
+def tail(text, characters):
+    """Return the last whole lines of a text."""
+    if len(text) <= characters:
+        return text
+    kept = text[-characters:]
+    return kept.partition("\n")[2] or kept
+
+
+def file_sizes(directory):
+    """Return the bytes of each regular file, the smallest first."""
+    sizes = {}
+    for folder, _, names in os.walk(directory):
+        for path in (Path(folder, name) for name in names):
+            with suppress(OSError):  # it has vanished
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    sizes[path] = status.st_size
+    return dict(sorted(sizes.items(), key=lambda entry: entry[1]))
+
+
+def write_archive(directory, paths, digest, target):
+    with tarfile.open(target, "w:gz", compresslevel=1) as archive:
+
+        def add(name, content):
+            entry = tarfile.TarInfo(f"record/{name}")
+            entry.size, entry.mtime = len(content), int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+
+        add("digest.txt", digest.encode())
+        for path in paths:
+            # Read before its entry is written: a file that shrinks would break the archive.
+            try:
+                content = path.read_bytes()
+            except OSError:  # it has vanished
+                continue
+            add(path.relative_to(directory), content)
+
+
+def save_archive(directory, path, digest):
+    """Replace the archive, so that the last complete one remains if the machine is lost.
+
+    Returns the digest, with the files that were left out.
+    """
     partial = path.with_suffix(".partial")
-    with tarfile.open(partial, "w:gz") as archive:
-        archive.add(
-            directory, "record", filter=lambda entry: entry if entry.size < MAX_FILE_BYTES else None
-        )
+    sizes = file_sizes(directory)
+    kept = [file for file, size in sizes.items() if size < MAX_FILE_BYTES]
+    while True:
+        left_out = [
+            f"{file.relative_to(directory)} ({size / 1e6:.0f} MB)"
+            for file, size in sizes.items()
+            if file not in kept
+        ]
+        text = f"{digest}\nleft out of the archive: {', '.join(left_out)}" if left_out else digest
+        write_archive(directory, kept, text, partial)
+        if not kept or partial.stat().st_size <= MAX_ARCHIVE_BYTES:
+            break
+        kept.pop()
     partial.replace(path)
+    return text
 
 
 def ending(step, exit_code, directory):
@@ -219,32 +302,59 @@ def ending(step, exit_code, directory):
     return f"{how}: {text.splitlines()[-1][:200]}" if text else how
 
 
+def digest_of(endings, directory):
+    lines = [f"{name:<12} {text}" for name, text in endings.items()]
+    if endings.get("truth", NO_TIME) != NO_TIME:
+        truth = text_of(directory, "truth.out").strip()
+        lines.append(truth or "truth printed nothing: see truth.err")
+    return "\n".join(lines)
+
+
+def saved_digest(endings, directory, archive):
+    """Save the archive and return the digest; it says so if the archive cannot be written."""
+    digest = digest_of(endings, directory)
+    try:
+        return f"{save_archive(directory, archive, digest)}\nall files: {archive}"
+    except OSError as error:
+        return f"{digest}\nthe archive was not written: {error}"
+
+
 def call(steps, directory, archive, limit_s):
-    """Run steps within the limit, print a digest, and return whether all ended with 0."""
+    """Run steps within the limit, print a digest, and return the exit code of the call."""
     deadline = time.monotonic() + limit_s - RESERVE_S
     endings: dict[str, str] = {}
     exit_codes: list[int | None] = []
-    for step in steps:
-        began = time.monotonic()
-        if deadline - began < MIN_SHARE * step.limit_s:
-            endings[step.name] = "no time was left"
-            exit_codes.append(None)
-            continue
-        exit_code = run_step(step, directory, min(step.limit_s, deadline - began))
-        exit_codes.append(exit_code)
-        seconds = time.monotonic() - began
-        endings[step.name] = f"{seconds:.0f} s, {ending(step, exit_code, directory)}"
-        print(f"== {step.name}: {endings[step.name]}")
-        print(text_of(directory, f"{step.name}.err")[-STDERR_CHARACTERS:])
-        print(text_of(directory, f"{step.name}.out")[-STDOUT_CHARACTERS:], flush=True)
-        save_archive(directory, archive)
-    print("== digest")
-    for name, text in endings.items():
-        print(f"{name:<12} {text}")
-    if " s, " in endings.get("truth", ""):
-        print(text_of(directory, "truth.out").strip() or "truth printed nothing: see truth.err")
-    print(f"all files: {archive}", flush=True)
-    return all(exit_code == 0 for exit_code in exit_codes)
+    try:
+        for step in steps:
+            began = time.monotonic()
+            if deadline - began < MIN_SHARE * step.limit_s:
+                endings[step.name] = NO_TIME
+                exit_codes.append(None)
+                continue
+            endings[step.name] = "interrupted"  # unless it ends
+            exit_code = run_step(step, directory, min(step.limit_s, deadline - began))
+            exit_codes.append(exit_code)
+            seconds = time.monotonic() - began
+            endings[step.name] = f"{seconds:.0f} s, {ending(step, exit_code, directory)}"
+            print(f"== {step.name}: {endings[step.name]}")
+            print(tail(text_of(directory, f"{step.name}.err"), STDERR_CHARACTERS))
+            print(tail(text_of(directory, f"{step.name}.out"), STDOUT_CHARACTERS), flush=True)
+            saved_digest(endings, directory, archive)
+        code = 0 if all(exit_code == 0 for exit_code in exit_codes) else 1
+    except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # a second one must not end the saving
+        code = 130
+    digest = saved_digest(endings, directory, archive)
+    print(f"== digest\n{digest}", flush=True)
+    return code
+
+
+def finite_seconds(text):
+    seconds = float(text)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"expected a finite number above 0, not '{text}'")
+    return seconds
 
 
 def main(argv=None):
@@ -252,7 +362,7 @@ def main(argv=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("call", choices=("wheels", *STEPS))
-    parser.add_argument("seconds", type=float, nargs="?", help="time limit of the call")
+    parser.add_argument("seconds", type=finite_seconds, nargs="?", help="time limit of the call")
     parser.add_argument("steps", nargs="*", help="run only these steps")
     args = parser.parse_args(argv)
     if args.call == "wheels":
@@ -266,11 +376,19 @@ def main(argv=None):
         parser.error(f"unknown step '{min(unknown)}' (choose from {known})")
     out = Path(os.environ.get("OUT", "out")).resolve()
     directory = Path(tempfile.gettempdir(), "roofmark-record")  # both calls use the same ceilings
+    if args.call == "1" and not args.steps:
+        shutil.rmtree(directory, ignore_errors=True)  # files of an earlier machine or attempt
     for path in (out, directory):
-        path.mkdir(parents=True, exist_ok=True)
-    archive = out / f"record-{args.call}.tgz"
-    return 0 if call(steps, directory, archive, args.seconds) else 1
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
+        except OSError as error:
+            print(f"cannot write to {path}: {error.strerror}", file=sys.stderr)
+            return 2
+    return call(steps, directory, out / f"record-{args.call}.tgz", args.seconds)
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -4,7 +4,9 @@ come back.
 
 import json
 import os
+import random
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -138,7 +140,7 @@ def test_steps_have_arguments_that_their_commands_know(bare):
 @pytest.mark.parametrize("name", ALL)
 def test_steps_run_with_the_packages_of_the_machine(bare, name):
     step = ALL[name]
-    short = step._replace(arguments=f"{step.arguments} {SMALL.get(name, '')}")
+    short = step._replace(words=(*step.words, *SMALL.get(name, "").split()))
     exit_code = rented_gpu.run_step(short, bare, 240)
     errors = (bare / f"{name}.err").read_text()
     assert exit_code in CODES.get(name, (0, 1, 2)), errors  # 1: a finding
@@ -147,8 +149,15 @@ def test_steps_run_with_the_packages_of_the_machine(bare, name):
     assert printed or "budget" in errors, errors  # a busy machine may finish no row
 
 
-WRITES = '-c \'import pathlib; pathlib.Path("{0}.png").write_text("{0}"); print("{0} done")\''
-FAILS = "-c 'raise SystemExit(\"it needs CUDA\")'"
+def python(code):
+    return ("-c", code)
+
+
+def writes(name):
+    return python(f"open('{name}.png', 'w').write('{name}'); print('{name} done')")
+
+
+FAILS = python('raise SystemExit("it needs CUDA")')
 
 
 def archived(path):
@@ -164,7 +173,7 @@ def call_in(folder, monkeypatch, steps, seconds, *names):
 
 
 def test_all_files_come_back_in_one_archive(tmp_path, monkeypatch, capsys):
-    steps = [Step(name, 30, WRITES.format(name)) for name in "ab"] + [Step("c", 30, FAILS)]
+    steps = [Step(name, 30, writes(name)) for name in "ab"] + [Step("c", 30, FAILS)]
     assert call_in(tmp_path, monkeypatch, steps, 100) == 1
     (archive,) = (tmp_path / "out").iterdir()
     names = [f"{name}.{kind}" for name in "abc" for kind in ("out", "err")]
@@ -179,39 +188,148 @@ def test_all_files_come_back_in_one_archive(tmp_path, monkeypatch, capsys):
 
 def test_the_archive_is_replaced_after_each_step(tmp_path, monkeypatch):
     seen = []
-    steps = [Step(name, 30, WRITES.format(name)) for name in "ab"]
+    steps = [Step(name, 30, writes(name)) for name in "ab"]
     save = rented_gpu.save_archive
 
-    def saved(directory, path):
-        save(directory, path)
+    def saved(directory, path, digest):
+        text = save(directory, path, digest)
         seen.append(archived(path) & {"a.png", "b.png"})
+        return text
 
     monkeypatch.setattr(rented_gpu, "save_archive", saved)
     assert call_in(tmp_path, monkeypatch, steps, 100) == 0
-    assert seen == [{"a.png"}, {"a.png", "b.png"}]
+    assert seen == [{"a.png"}, {"a.png", "b.png"}, {"a.png", "b.png"}]
+
+
+def noise(path, size):
+    path.write_bytes(random.Random(0).randbytes(size))
+
+
+def test_the_largest_files_are_left_out_and_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(rented_gpu, "MAX_ARCHIVE_BYTES", 600_000)
+    folder, path = tmp_path / "record", tmp_path / "record-1.tgz"
+    folder.mkdir()
+    for name, size in (("small", 400_000), ("large", 900_000)):
+        noise(folder / name, size)
+    digest = rented_gpu.save_archive(folder, path, "a  ok")
+    assert digest == "a  ok\nleft out of the archive: large (1 MB)"
+    assert archived(path) == {"digest.txt", "small"}
+    (folder / "large").write_bytes(bytes(20 * 2**20))  # as a trace, it is compressed to less
+    assert rented_gpu.save_archive(folder, path, "a  ok") == "a  ok"
+    assert archived(path) == {"digest.txt", "small", "large"}
+
+
+def test_a_file_that_vanishes_is_skipped(tmp_path, monkeypatch):
+    (tmp_path / "here").write_text("x")
+    sizes = {tmp_path / "gone": 1, tmp_path / "here": 1}
+    monkeypatch.setattr(rented_gpu, "file_sizes", lambda _: sizes)
+    path = tmp_path / "record-1.tgz"
+    rented_gpu.save_archive(tmp_path, path, "")
+    assert archived(path) == {"digest.txt", "here"}
+
+
+INTERRUPTED = """
+import signal, sys
+from tests.validation import rented_gpu
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.default_int_handler)
+code = "import time; open('a.png', 'w').close(); print('began', flush=True); time.sleep(99)"
+rented_gpu.STEPS = {"1": [rented_gpu.Step("long", 90, ("-c", code))]}
+sys.exit(rented_gpu.main(["1", "100"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_step_and_saves_its_files(tmp_path, number):
+    variables = os.environ | {"OUT": str(tmp_path / "out"), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=ROOT,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    printed = tmp_path / "roofmark-record" / "long.out"
+    wait_until(lambda: printed.exists() and "began" in printed.read_text())
+    (child,) = psutil.Process(process.pid).children()
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "")
+    assert re.search("^long +interrupted$", out, re.MULTILINE)
+    assert not child.is_running()
+    archive = tmp_path / "out" / "record-1.tgz"
+    assert archived(archive) >= {"long.out", "a.png", "digest.txt"}
+
+
+def wait_until(is_true):
+    for _ in range(400):
+        if is_true():
+            return
+        time.sleep(0.05)
+    pytest.fail("it did not happen in 20 s")
 
 
 def test_a_step_without_enough_time_is_named(tmp_path, monkeypatch, capsys):
-    steps = [Step("a", 9, WRITES.format("a")), Step("long", 3000, FAILS)]
+    steps = [Step("a", 9, writes("a")), Step("long", 3000, FAILS)]
     assert call_in(tmp_path, monkeypatch, steps, 100) == 1
     assert re.search("^long +no time was left$", capsys.readouterr().out, re.MULTILINE)
     assert call_in(tmp_path, monkeypatch, steps, 100, "a") == 0
 
 
-def test_a_step_is_stopped_at_its_limit_with_its_children(tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_own_session", [False, True])
+def test_a_step_is_stopped_at_its_limit_with_its_children(tmp_path, monkeypatch, has_own_session):
     monkeypatch.setattr(rented_gpu, "GRACE_S", 0.2)
     code = (
         "import subprocess, sys, time; "
-        'print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"]).pid); '
+        'words = [sys.executable, "-c", "import time; time.sleep(99)"]; '
+        f"print(subprocess.Popen(words, start_new_session={has_own_session}).pid, flush=True); "
         "time.sleep(99)"
     )
-    assert rented_gpu.run_step(Step("long", 2, f"-c '{code}'"), tmp_path, 2.0) is None
+    assert rented_gpu.run_step(Step("long", 2, python(code)), tmp_path, 2.0) is None
     started = int((tmp_path / "long.out").read_text())
-    for _ in range(200):
-        if not psutil.pid_exists(started) or psutil.Process(started).status() == "zombie":
-            return
-        time.sleep(0.05)
-    pytest.fail("what the command started is still running")
+    wait_until(
+        lambda: not psutil.pid_exists(started) or psutil.Process(started).status() == "zombie"
+    )
+
+
+def test_the_limits_of_the_steps_fit_into_the_call():
+    for call, steps in STEPS.items():
+        limits_s = sum(step.limit_s for step in steps)
+        assert limits_s + rented_gpu.RESERVE_S <= rented_gpu.CALL_S[call]
+
+
+def test_words_of_a_step_may_have_spaces(tmp_path):
+    file = tmp_path / "a file.py"
+    file.write_text("print('it runs')")
+    assert rented_gpu.run_step(Step("a", 30, (str(file),)), tmp_path, 30) == 0
+    assert (tmp_path / "a.out").read_text() == "it runs\n"
+
+
+@pytest.mark.parametrize(("words", "is_kept"), [(["1"], False), (["1", "a"], True), (["2"], True)])
+def test_only_the_whole_call_1_starts_with_no_files(tmp_path, monkeypatch, words, is_kept):
+    old = tmp_path / "roofmark-record" / "old"
+    old.parent.mkdir()
+    old.touch()
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    monkeypatch.setattr(rented_gpu.tempfile, "gettempdir", lambda: str(tmp_path))
+    steps = [Step("a", 30, writes("a"))]
+    monkeypatch.setattr(rented_gpu, "STEPS", {"1": steps, "2": steps})
+    assert rented_gpu.main([words[0], "60", *words[1:]]) == 0
+    assert old.exists() == is_kept
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "out").touch()
+    assert call_in(tmp_path, monkeypatch, [Step("a", 30, FAILS)], 60) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("cannot write to ")
+
+
+def test_the_tail_of_an_output_has_whole_lines():
+    assert rented_gpu.tail("one\ntwo\nthree\n", 8) == "three\n"
+    assert rented_gpu.tail("one\n", 12) == "one\n"
+    assert rented_gpu.tail("a long line", 4) == "line"
 
 
 def test_folders_of_packages_may_be_relative(tmp_path, monkeypatch):
@@ -226,7 +344,9 @@ def test_folders_of_packages_may_be_relative(tmp_path, monkeypatch):
     [
         (["1"], "expected SECONDS"),
         (["3", "9"], "invalid choice: '3'"),
-        (["1", "x"], "invalid float value"),
+        (["1", "x"], "invalid finite_seconds value: 'x'"),
+        (["1", "inf"], "expected a finite number above 0, not 'inf'"),
+        (["1", "0"], "expected a finite number above 0, not '0'"),
         (["1", "9", "nothing"], "unknown step 'nothing' (choose from facts, truth"),
     ],
 )
@@ -249,34 +369,97 @@ def test_the_probe_says_that_it_needs_a_gpu(capsys):
     assert "needs CUDA" in capsys.readouterr().out
 
 
-def facts(copy=3.0e12, bf16=700e12, nvml_hz=1.75e9):
-    loaded = [[1.75e9, nvml_hz, 650.0]] * 3
-    parts = {name: {} for name in gpu_probe.PARTS} | {"datasheet": (3.35e12, 989e12)}
-    rates = {"copy": {"bytes_per_s": copy}, "bf16": {"flops_per_s": bf16}}
-    return parts | rates | {"clocks": {"loaded_hz_and_w": loaded}}
+class Measured:
+    """A probe of which each part returns the given facts, or raises the given error."""
+
+    def __init__(self, **changed):
+        loaded = [[1.75e9, 1.75e9, 650.0]] * 3
+        self.facts = {
+            "copy": {"bytes_per_s": 3.0e12},
+            "bf16": {"flops_per_s": 700e12},
+            "clocks": {"loaded_hz_and_w": loaded},
+            "datasheet": {"bytes_per_s": 3.35e12, "flops_per_s": 989e12},
+        } | changed
+
+    def __getattr__(self, name):
+        def part():
+            fact = self.facts.get(name, {})
+            if isinstance(fact, Exception):
+                raise fact
+            return fact
+
+        return part
+
+
+def lines_of(tmp_path, capsys, **changed):
+    gpu_probe.measure(Measured(**changed), tmp_path / "truth.json")
+    return capsys.readouterr().out.splitlines()
+
+
+def clocks(nvml_hz):
+    return {"loaded_hz_and_w": [[1.75e9, nvml_hz, 650.0]] * 3}
 
 
 @pytest.mark.parametrize(
     ("changed", "stops"),
     [
         ({}, []),
-        ({"copy": 2.5e12}, ["copy"]),
-        ({"bf16": 600e12}, ["bf16"]),
-        ({"nvml_hz": 1.98e9, "copy": 1e12}, ["copy", "clock"]),
+        ({"copy": {"bytes_per_s": 2.5e12}}, ["copy"]),
+        ({"copy": {"bytes_per_s": 3.6e12}}, ["copy"]),
+        ({"bf16": {"flops_per_s": 600e12}}, ["bf16"]),
+        ({"bf16": {"flops_per_s": 1.1e15}}, ["bf16"]),
+        ({"clocks": clocks(1.98e9), "copy": {"bytes_per_s": 1e12}}, ["copy", "clocks"]),
     ],
 )
-def test_the_stop_rule(changed, stops):
-    lines = gpu_probe.decisions(facts(**changed))
+def test_the_stop_rule(tmp_path, capsys, changed, stops):
+    lines = lines_of(tmp_path, capsys, **changed)
     assert [line.split()[0] for line in lines if line.endswith(": STOP")] == stops
     expected = f"STOP ({', '.join(stops)})" if stops else "the GPU can be trusted"
     assert lines[-1].startswith(expected)
 
 
-def test_a_missing_fact_leaves_it_undecided():
-    lines = gpu_probe.decisions(facts() | {"copy": {"error": "RuntimeError: CUDA error"}})
-    assert lines[0] == "copy failed: RuntimeError: CUDA error"
-    assert lines[-1].startswith("undecided")
-    assert gpu_probe.decisions(facts() | {"datasheet": None})[-1].startswith("undecided")
+@pytest.mark.parametrize(
+    ("changed", "said", "undecided"),
+    [
+        ({"copy": RuntimeError("CUDA")}, "copy failed: RuntimeError: CUDA", "copy"),
+        ({"queue": RuntimeError("CUDA")}, "queue failed: RuntimeError: CUDA", "queue"),
+        ({"clocks": clocks(0)}, "clocks failed: ValueError: NVML's clock is 0", "clocks"),
+        (
+            {"events": {"empty_pair_s": [float("nan")]}},
+            "events failed: ValueError: a number is not finite",
+            "events",
+        ),
+        (
+            {"device": OSError("no"), "datasheet": LookupError("no such GPU")},
+            "datasheet failed: LookupError: no such GPU",
+            "device, datasheet, copy, bf16",
+        ),
+    ],
+)
+def test_a_missing_fact_is_named_and_leaves_it_undecided(
+    tmp_path, capsys, changed, said, undecided
+):
+    lines = lines_of(tmp_path, capsys, **changed)
+    assert said in lines
+    assert lines[-1].startswith(f"undecided ({undecided}):")
+
+
+def test_decisions_are_printed_before_a_later_part_ends(tmp_path, capsys):
+    probe = Measured()
+    probe.queue = lambda: pytest.fail(capsys.readouterr().out)
+    with pytest.raises(pytest.fail.Exception, match=r"^copy .*\nbf16 .*\nclocks "):
+        gpu_probe.measure(probe, tmp_path / "truth.json")
+
+
+def test_the_datasheet_is_that_of_the_nearest_memory():
+    peaks = {"stated_peaks_flops_per_s": {"bf16_tensor": 9}}
+    table = [
+        {"driver_names": ["G"], "memory_bytes": size, "memory_bandwidth_bytes_per_s": size} | peaks
+        for size in (40, 80)
+    ]
+    assert gpu_probe.published(table, "G", 79) == {"bytes_per_s": 80, "flops_per_s": 9}
+    with pytest.raises(LookupError, match="H is not in the table"):
+        gpu_probe.published(table, "H", 79)
 
 
 SIMULATED = """
@@ -295,7 +478,9 @@ def test_the_probe_runs_on_a_simulated_gpu(tmp_path):
     )
     found = json.loads((tmp_path / "truth.json").read_text())
     failed = {name for name in gpu_probe.PARTS if "error" in found[name]}
-    assert failed == {"clocks", "nvml_costs"}, done.stderr  # the simulation has no NVML
+    assert failed == {"idle_clock", "clocks", "nvml_costs"}, (
+        done.stderr
+    )  # the simulation has no NVML
     assert "not permitted" in found["failed_capture"]["reasons"]["not-captured"]
-    assert found["datasheet"] is not None
+    assert found["datasheet"]["bytes_per_s"] > 0
     assert "STOP (copy, bf16)" in done.stdout  # its times are made up
