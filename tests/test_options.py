@@ -90,7 +90,7 @@ def test_each_option_name_has_one_meaning():
     assert {name.partition(" ")[0].partition(".")[0] for name in meanings("--device")} == {"bench"}
     machines = meanings("--machine")
     assert {name.partition(" ")[0] for name in machines} == {"results", "roofline", "estimate"}
-    assert all("`results list`" in action.help for action in machines.values())
+    assert all("`python -m results list`" in action.help for action in machines.values())
     assert not any(name.startswith("results") for name in meanings("--gpu"))
     outputs = meanings("--output")
     assert all(action.option_strings[:2] == ["-o", "--output"] for action in outputs.values())

@@ -1,5 +1,6 @@
 """The sides of a comparison: times, windows, clocks and ceilings, and whether the code is equal."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from results.compare.earlier import SavedRuns, code_of, is_code_known, is_same_c
 from results.compare.output import exit_code
 from results.compare.sides import Side
 from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
-from results.record import DEFINITION_PREFIX
+from results.record import DEFINITION_PREFIX, Record, RecordError
 from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, Comparison
 from results.store.runfile import Run
 
@@ -187,18 +188,24 @@ def test_rounds_are_medians_of_their_samples(make_record):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"with": "torch"},
         {"with": None},
-        {"is_fixed": 1},
         {"samples_per_round": 4},
         {"samples_per_round": 0},
-        {"samples_per_round": -3},
-        {"samples_per_round": 3.0},
         {"samples_per_round": None},
     ],
 )
 def test_rounds_that_do_not_match_the_samples_are_none(make_record, changes):
     assert rounds_of(make_record(samples_s=TAKEN, interleaved=INTERLEAVED | changes)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"with": "torch"}, {"is_fixed": 1}, {"samples_per_round": -3}, {"samples_per_round": 3.5}],
+)
+def test_rounds_of_wrong_types_are_refused_when_read(make_record, changes):
+    written = make_record(samples_s=TAKEN, interleaved=INTERLEAVED | changes).to_dict()
+    with pytest.raises(RecordError):
+        Record.from_dict(json.loads(json.dumps(written)))
 
 
 def test_records_share_rounds_if_exactly_one_pair_does(make_record):

@@ -101,7 +101,9 @@ def test_a_run_under_published_ceilings_does_not_call_them_measured(kind):
         device={"slug": "a"}, hardware=Machine("a", "A", entries).to_dict()
     )
     assert (
-        run_machine(SimpleNamespace(environment=environment, records=[]), "run 1").source
+        run_machine(
+            SimpleNamespace(environment=environment, records=[], path="a.jsonl"), "run 1"
+        ).source
         == f"{kind}, run 1"
     )
 

@@ -106,6 +106,7 @@ MACHINERY = {
     "bench.harness.cli.main",
     "bench.harness.op",
     "bench.harness.data.verify",
+    "bench.harness.torch_private",  # torch's own functions
 }
 """Imports of op files that do not affect what is computed."""
 
