@@ -69,8 +69,10 @@ hundreds of pairs.
 
 MAX_CHANGE_PCT = 5.0  # a larger smallest detectable change gets advice
 
-CPU_ROW_CAP_S = 0.3  # sampling time of a row
+CPU_ROW_CAP_S = 0.3
 GPU_ROW_CAP_S = 1.0
+"""Maximum sampling time of a row, in seconds."""
+
 LARGE = {
     "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
     "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),

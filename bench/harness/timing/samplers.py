@@ -45,6 +45,8 @@ EVENT_TICKS = 200
 interval."""
 
 EVENT_PAIRS = 500
+"""Pairs of events whose times show the resolution of the GPU's timer."""
+
 MIN_TICK_S = 1e-9
 """Event times are float32: smaller steps are rounding, not timer ticks."""
 
