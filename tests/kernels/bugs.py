@@ -142,7 +142,7 @@ def matmul():
     v1, v2, v3, v4, v5 = files_of("matmul")
     return [
         Bug(MASK, v1, "(rows < m) & (across < k)", "(rows < m) & (across <= k)"),
-        Bug(MASK, v1, "mask=(rows < m) & (cols < n))", "mask=(rows <= m) & (cols < n))"),
+        Bug(MASK, v1, "mask=(rows < m) & (cols < n)", "mask=(rows <= m) & (cols < n)"),
         Bug(STRIDE, v1, "rows * a_stride + across", "rows * k + across"),
         Bug(STRIDE, v1, "cols * b_stride + down", "cols * k + down"),
         Bug(TAIL, v1, "range(0, k, BLOCK_K)", "range(0, k // BLOCK_K * BLOCK_K, BLOCK_K)"),
