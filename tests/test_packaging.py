@@ -254,7 +254,7 @@ COMMANDS = {
 MEASURING = {
     "roofmark matmul --dtype fp32 --shape 64 --budget 2": "saved: ",
     "python -m bench.matmul --dtype fp32 --shape 64 --budget 2": "saved: ",
-    "roofmark show latest": "roofmark matmul --dtype fp32",
+    "roofmark show latest": "python -m bench.matmul --dtype fp32",
     "roofmark compare latest --by provider": "no other provider",
 }
 NEEDS_TORCH = "this command needs torch: "

@@ -93,7 +93,7 @@ def to_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
         samples_s += [list(record.samples_s) for record in run.records]
     rows = _aligned(rows)
     names = rows[0] if rows else COLUMNS
-    series = {name: _series(name, [row[name] for row in rows]) for name in names}
+    series = {_encodable(name): _series(name, [row[name] for row in rows]) for name in names}
     return pd.DataFrame(series | {"samples_s": pd.Series(samples_s, dtype="object")})
 
 
@@ -146,13 +146,18 @@ def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _series(name: str, values: list[Any]) -> pd.Series[Any]:
     import pandas as pd
 
+    values = [_encodable(value) for value in values]
     kind = DTYPES.get(name) or (WHOLE if name.startswith("shape_") else None)
     if kind is None:
         inferred = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
         kind = {"object": TEXT, "Float64": NUMBER}.get(inferred, inferred)
     if kind == TEXT:
-        values = [
-            None if value is None else str(value).encode("utf-8", "backslashreplace").decode()
-            for value in values
-        ]
+        values = [None if value is None else str(value) for value in values]
     return pd.Series(values, dtype=kind)
+
+
+def _encodable(value: object) -> object:
+    """Return a text with lone surrogates escaped, which pandas and parquet cannot encode."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value

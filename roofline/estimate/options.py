@@ -203,7 +203,7 @@ def fleet_machine(directory: Path) -> Machine:
                 work = (record.bytes_read or 0) + (record.bytes_written or 0)
                 figure = ("bandwidth", "copy")
             if record.median_s and work:
-                row = (*figure, run.path, record.options.get("phase"))
+                row = (*figure, run.path, str(record.options.get("phase")))
                 fastest[row] = max(fastest.get(row, 0), work / record.median_s)
     where = f"measured by the slowest of {len(runs)} files in {directory}"
     slowest_last = sorted(fastest.items(), key=lambda entry: -entry[1])

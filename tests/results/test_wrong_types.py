@@ -143,7 +143,8 @@ def problem_of(path):
         "elementwise-20c1728384",
     ],
 )
-@pytest.mark.parametrize("seed", range(0, 40, 39))
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sampled(7)
 def test_a_value_of_another_type_is_a_line_and_never_a_traceback(
     kind, seed, kinds, tmp_path, capsys
 ):
@@ -159,7 +160,7 @@ def test_a_value_of_another_type_is_a_line_and_never_a_traceback(
         problem = problem_of(bad)
         for main, arguments, reads_all in commands(str(bad), str(good), str(directory), lines[1]):
             is_picture = arguments[-1].endswith(PICTURES)
-            if is_picture and random.Random(f"{seed} {path} {arguments}").random() > 0.1:
+            if is_picture and random.Random(f"{seed} {path} {arguments[0]}").random() > 0.1:
                 continue
             shown = f"{arguments} with {value!r} at {path}"
             try:
@@ -168,8 +169,13 @@ def test_a_value_of_another_type_is_a_line_and_never_a_traceback(
                 code = leaving.code
             except Exception as error:
                 pytest.fail(f"{type(error).__name__} of {shown}: {error}")
-            err = capsys.readouterr().err
-            assert code in ((0, 2, 3) if main is bench else (0, 2)), shown
+            out, err = capsys.readouterr()
+            allowed = {0, 2}
+            if main is bench:
+                allowed.add(3)
+            if "its roof is unknown" in out:  # a figure that is absent does not pass --check
+                allowed.add(1)
+            assert code in allowed, shown
             assert "internal error" not in err, shown
             assert "Traceback" not in err, shown
             if code == 2:
@@ -177,3 +183,17 @@ def test_a_value_of_another_type_is_a_line_and_never_a_traceback(
             if reads_all and problem:
                 assert code == 2, shown
                 assert problem in err, shown
+
+
+@pytest.mark.parametrize("path", ["op", "provider", "reason", "options"])
+def test_a_lone_surrogate_is_escaped_in_a_parquet_file(path, kinds, tmp_path):
+    import pandas as pd
+
+    environment, row, *_ = kinds["full"]
+    value = {"\ud800": "\ud800"} if path == "options" else "\ud800"
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(as_text([environment, row | {path: value}]))
+    parquet = tmp_path / "run.parquet"
+    assert results(["export", str(bad), "-o", str(parquet)]) == 0
+    column = "option_\\ud800" if path == "options" else path
+    assert list(pd.read_parquet(parquet)[column]) == ["\\ud800"]

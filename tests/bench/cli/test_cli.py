@@ -312,8 +312,9 @@ def test_table_has_machine_ceilings_rows_and_saved_path(runs):
     environment = commands.lines_of(saved)[0]
     machine, ceilings, command, blank, titles, relu, add, *words, last = out.splitlines()
     assert machine.startswith(
-        f"{environment['device']['name']} ({environment['device']['slug']}), python 3."
+        f"{environment['device']['name']} ({environment['device']['slug']}), roofmark "
     )
+    assert ", python 3." in machine
     assert f"torch {environment['versions']['torch']}" in machine
     assert ceilings == "copy bandwidth 20.00 GB/s measured; fp32 peak 10.00 TFLOP/s measured"
     assert (

@@ -161,7 +161,9 @@ def test_a_killed_rank_does_not_stop_the_others(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_stopped_rank_is_named_at_the_deadline(tmp_path):
-    port, limit_s, began_s = free_port(), 20, time.monotonic()
+    port = free_port()
+    limit_s = 30
+    began_s = time.monotonic()
     shared = {
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
@@ -176,6 +178,7 @@ def test_a_stopped_rank_is_named_at_the_deadline(tmp_path):
     took_s = time.monotonic() - began_s
     second.kill()
     _, err, runs = finish(tmp_path / "f", first, second)
+    assert "no answer within" in err, err
     assert "rank 1 (node " in next(line for line in err.splitlines() if "no answer within" in line)
     assert limit_s <= took_s < limit_s + 5
     assert statuses(runs[0])["together copy"] == "ok"

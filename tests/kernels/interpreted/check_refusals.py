@@ -89,7 +89,7 @@ def test_matmul_rejects_invalid_operands(version):
     assert "2 scales with operands of torch.float32; expected 0" in line(a, b, a, a, out=out)
     long = torch.empty(2**30 + 1, dtype=torch.float16)[None]  # never touched, so never there
     assert f"1x1x{2**30 + 1} is too large; at most 1073741824" in line(
-        long, long.t(), out=torch.empty(1, 1).half()
+        long, long.t(), out=torch.zeros(1, 1).half()
     )
     a, out, one = (
         torch.ones(16, 16).to(torch.float8_e4m3fn),
