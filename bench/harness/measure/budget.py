@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -50,8 +50,9 @@ takes 8 ms.
 """
 
 MIN_PILOT_S = 0.05
-"""Time from which a pilot can be scaled up: much longer than launches, cache effects and the 4 to
-16 ms that a busy machine's scheduler adds to a call of several threads."""
+"""Growth of the time from one pilot to the next that can be scaled up: much longer than launches,
+cache effects and the 4 to 16 ms that a busy machine's scheduler adds to a call of several threads.
+"""
 
 MAX_PILOT_CALLS = 5
 MIN_PILOT_CALLS = 3
@@ -93,10 +94,8 @@ class Budget:
         self._min_overhead_s = math.inf
         self._overhead_s = 0.0
         self._expected_s = 0.0
-        self._pilots: dict[tuple[str, str], tuple[int, float]] = {}
-        """Largest case timed so far by op and dtype: its FLOPs plus bytes, and the seconds of a
-        call.
-        """
+        self._pilots: dict[tuple[str, str], dict[int, float]] = {}
+        """Seconds of a call by FLOPs plus bytes, of the cases timed so far, by op and dtype."""
 
     def left_s(self) -> float | None:
         return None if self.deadline is None else self.deadline - self._clock()
@@ -147,8 +146,9 @@ class Budget:
         if row is not None and record.provider == "torch" and record.median_s:
             key = (row.op.name, row.case.dtype)
             size = total(row.op, row.case)
-            if size > self._pilots.get(key, (0, 0.0))[0]:
-                self._pilots[key] = size, record.median_s
+            if size > max(self._pilots.get(key, {}), default=0):
+                # A median is scaled as it is: it is not one disturbed call.
+                self._pilots[key] = {0: 0.0, size: record.median_s}
 
     def enough_s(self, done: int) -> int:
         """Return a budget in seconds for about all rows, extrapolated from the `done` rows, or
@@ -209,25 +209,32 @@ class Budget:
         return PREPARE_S_PER_BYTE[device.type] * copies * size_bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
-        """Return the seconds of one call by eager torch, estimated by the largest smaller case;
-        None if short.
+        """Return the seconds of one call by eager torch, estimated from smaller cases; None if
+        short.
         """
         work = total(op, case)
         if work <= SMALL_WORK:
             return None
-        size, seconds = self._pilots.get((op.name, case.dtype), (0, 0.0))
+        times_s = self._pilots.setdefault((op.name, case.dtype), {})
         for smaller in smaller_cases(op, case):
-            if seconds >= MIN_PILOT_S:
+            if growth_s(times_s) >= MIN_PILOT_S:
                 break
             with suppress(UnsupportedCaseError):  # some dtypes have a minimum extent
                 op.check(smaller, self._device.type)
-                if total(op, smaller) > size:
-                    seconds = self._time(op, smaller)
-                    size = total(op, smaller)
-        self._pilots[op.name, case.dtype] = size, seconds
-        return seconds * work / size if size else None
+                self._pilot(op, smaller, times_s)
+        return scaled_s(times_s, work) if times_s else None
 
-    def _time(self, op: Op, case: Case) -> float:
+    def _pilot(self, op: Op, case: Case, times_s: dict[int, float]) -> None:
+        """Time a case unless a larger one was timed."""
+        size = total(op, case)
+        if size <= max(times_s, default=0):
+            return
+        times_s[size] = self._time(op, case)
+        if growth_s(times_s) >= MIN_PILOT_S:
+            # On a busy machine all calls of a pilot may have waited.
+            times_s[size] = min(times_s[size], self._time(op, case, min_calls=1))
+
+    def _time(self, op: Op, case: Case, min_calls: int = MIN_PILOT_CALLS) -> float:
         """Return the seconds of the fastest of a few calls after the first, which loads libraries.
 
         The fastest, because a short call that is interrupted takes a hundred times as long.
@@ -239,7 +246,7 @@ class Budget:
         seconds: list[float] = []
         with numerics(case.dtype):
             call()
-            while len(seconds) < MIN_PILOT_CALLS or (
+            while len(seconds) < min_calls or (
                 len(seconds) < MAX_PILOT_CALLS and sum(seconds) < MAX_PILOT_S
             ):
                 self._device.synchronize()
@@ -248,6 +255,28 @@ class Budget:
                 self._device.synchronize()
                 seconds.append(time.perf_counter() - start)
         return max(min(seconds), 1e-9)
+
+
+def growth_s(times_s: Mapping[int, float]) -> float:
+    """Return by how many seconds a call of the largest case is longer than of the second largest;
+    0 if only one was timed.
+    """
+    if len(times_s) < 2:
+        return 0.0
+    second, largest = sorted(times_s)[-2:]
+    return times_s[largest] - times_s[second]
+
+
+def scaled_s(times_s: Mapping[int, float], work: int) -> float:
+    """Return the seconds of a case of more `work` than those timed: what the two largest cost per
+    unit of work. A delay that every call has is not scaled.
+    """
+    largest = max(times_s)
+    if len(times_s) == 1:
+        return times_s[largest] * work / largest
+    second = max(size for size in times_s if size < largest)
+    unit_s = max(0.0, growth_s(times_s)) / (largest - second)
+    return times_s[largest] + unit_s * (work - largest)
 
 
 def smaller_cases(op: Op, case: Case) -> list[Case]:
