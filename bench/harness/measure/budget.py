@@ -54,6 +54,14 @@ MIN_PILOT_S = 0.05
 cache effects and the 4 to 16 ms that a busy machine's scheduler adds to a call of several threads.
 """
 
+MAX_DELAY_S = 0.2
+"""Other processes delay a call by less: at load 7 on two cores, the fastest of five calls of a
+40x40x40 matmul took up to 64 ms."""
+
+MAX_UNIT_GROWTH = 2.0
+"""A unit of work of a larger case costs at most this many times what it costs in a smaller one,
+when its data no longer fits in a cache."""
+
 MAX_PILOT_CALLS = 5
 MIN_PILOT_CALLS = 3
 MAX_PILOT_S = 0.05
@@ -217,24 +225,16 @@ class Budget:
             return None
         times_s = self._pilots.setdefault((op.name, case.dtype), {})
         for smaller in smaller_cases(op, case):
-            if growth_s(times_s) >= MIN_PILOT_S:
+            if is_scalable(times_s):
                 break
             with suppress(UnsupportedCaseError):  # some dtypes have a minimum extent
                 op.check(smaller, self._device.type)
-                self._pilot(op, smaller, times_s)
+                size = total(op, smaller)
+                if size > max(times_s, default=0):
+                    times_s[size] = self._time(op, smaller)
         return scaled_s(times_s, work) if times_s else None
 
-    def _pilot(self, op: Op, case: Case, times_s: dict[int, float]) -> None:
-        """Time a case unless a larger one was timed."""
-        size = total(op, case)
-        if size <= max(times_s, default=0):
-            return
-        times_s[size] = self._time(op, case)
-        if growth_s(times_s) >= MIN_PILOT_S:
-            # On a busy machine all calls of a pilot may have waited.
-            times_s[size] = min(times_s[size], self._time(op, case, min_calls=1))
-
-    def _time(self, op: Op, case: Case, min_calls: int = MIN_PILOT_CALLS) -> float:
+    def _time(self, op: Op, case: Case) -> float:
         """Return the seconds of the fastest of a few calls after the first, which loads libraries.
 
         The fastest, because a short call that is interrupted takes a hundred times as long.
@@ -246,7 +246,7 @@ class Budget:
         seconds: list[float] = []
         with numerics(case.dtype):
             call()
-            while len(seconds) < min_calls or (
+            while len(seconds) < MIN_PILOT_CALLS or (
                 len(seconds) < MAX_PILOT_CALLS and sum(seconds) < MAX_PILOT_S
             ):
                 self._device.synchronize()
@@ -257,26 +257,38 @@ class Budget:
         return max(min(seconds), 1e-9)
 
 
-def growth_s(times_s: Mapping[int, float]) -> float:
-    """Return by how many seconds a call of the largest case is longer than of the second largest;
-    0 if only one was timed.
+def is_scalable(times_s: Mapping[int, float]) -> bool:
+    """Return whether the two largest cases timed are enough to estimate larger ones.
+
+    Their times differ clearly, and a unit of work costs about the same in both: a call that waited
+    for other processes looks like much work, and the next larger case shows that it was not.
     """
     if len(times_s) < 2:
-        return 0.0
+        return False
     second, largest = sorted(times_s)[-2:]
-    return times_s[largest] - times_s[second]
+    growth_s = times_s[largest] - times_s[second]
+    if growth_s >= MAX_DELAY_S:
+        return True
+    return growth_s >= MIN_PILOT_S and growth_s <= (largest - second) * max_unit_s(times_s, second)
+
+
+def max_unit_s(times_s: Mapping[int, float], size: int) -> float:
+    """Return the maximum time of a unit of work in larger cases than this one."""
+    return MAX_UNIT_GROWTH * times_s[size] / size if size else math.inf
 
 
 def scaled_s(times_s: Mapping[int, float], work: int) -> float:
-    """Return the seconds of a case of more `work` than those timed: what the two largest cost per
-    unit of work. A delay that every call has is not scaled.
+    """Return the seconds of a case of more `work` than those timed.
+
+    A unit of work costs what it costs between the two largest, so that a delay that every call has
+    is not scaled.
     """
     largest = max(times_s)
     if len(times_s) == 1:
         return times_s[largest] * work / largest
-    second = max(size for size in times_s if size < largest)
-    unit_s = max(0.0, growth_s(times_s)) / (largest - second)
-    return times_s[largest] + unit_s * (work - largest)
+    second = sorted(times_s)[-2]
+    unit_s = (times_s[largest] - times_s[second]) / (largest - second)
+    return max(times_s[largest], min(unit_s, max_unit_s(times_s, second)) * work)
 
 
 def smaller_cases(op: Op, case: Case) -> list[Case]:

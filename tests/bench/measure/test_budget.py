@@ -41,7 +41,7 @@ class Machine:
         self.rate, self.ran = rate, []
         monkeypatch.setattr(Budget, "_time", self.time)
 
-    def time(self, op, case, min_calls=0):
+    def time(self, op, case):
         self.ran.append(case)
         return total(op, case) / self.rate
 
@@ -69,23 +69,25 @@ def test_a_slow_dtype_is_estimated_with_little_work(monkeypatch):
     )
     assert seconds > 1000
     spent = sum(total(OPS["matmul"], case) / machine.rate for case in machine.ran)
-    assert spent < 12 * MIN_PILOT_S
+    assert spent < 10 * MIN_PILOT_S
 
 
 def test_a_delay_of_every_call_is_not_scaled_up(monkeypatch):
     """On a machine at load 9 a 640x640x640 matmul was refused as "408.1 s per launch"."""
     case = case_of("matmul", 640, 640, 640, dtype="fp32")
     own_s = total(OPS["matmul"], case) / 1e10
-    monkeypatch.setattr(Budget, "_time", lambda _, op, case, **_more: 0.09 + total(op, case) / 1e10)
-    assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) == pytest.approx(0.09 + own_s)
+    monkeypatch.setattr(Budget, "_time", lambda _, op, case: 0.09 + total(op, case) / 1e10)
+    assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) == pytest.approx(
+        max(own_s, 0.09), rel=0.5
+    )
 
 
-@pytest.mark.parametrize("slow", range(5))
+@pytest.mark.parametrize("slow", range(6))
 def test_one_slow_pilot_refuses_no_case(monkeypatch, slow):
     machine = Machine(monkeypatch, 1e10)
 
-    def one_is_slow(self, op, case, **_more):
-        return machine.time(op, case) + (2.0 if len(machine.ran) == slow + 1 else 0.0)
+    def one_is_slow(self, op, case):
+        return machine.time(op, case) + (0.15 if len(machine.ran) == slow + 1 else 0.0)
 
     monkeypatch.setattr(Budget, "_time", one_is_slow)
     row = replace(ADD, op=OPS["matmul"], case=case_of("matmul", 640, 640, 640, dtype="fp32"))
