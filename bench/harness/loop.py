@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bench.harness import worker
+from bench.harness import clock, worker
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
@@ -145,7 +144,7 @@ def first_visits(
         if run.deadline is not None and not (row.refused or budget.has_time(expected_s)):
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
-        began = time.perf_counter()
+        began = clock.now()
         record = visit(run, row, budget, share)
         budget.took(record, began, expected_s, row)
         if record.status == "ok":
@@ -329,7 +328,7 @@ def measure_scenarios(
             run.keep(replace(blank, reason=out_of_time(settings.budget_s)))
             continue
         run.progress.say(label_of(blank))
-        began = time.perf_counter()
+        began = clock.now()
         record = _measured(blank, measure, run, budget.sharing(done))
         budget.took(record, began)
         run.keep(record)

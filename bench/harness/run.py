@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device import gpu_state
@@ -99,7 +99,7 @@ class Progress:
         self._total = rows
         self._done = 0
         self._left_s = left_s
-        self._began = time.perf_counter()
+        self._began = clock.now()
         if self._is_live and rows:
             self._redraw(total=rows, completed=0)
 
@@ -108,7 +108,7 @@ class Progress:
         left_s = self._left_s()
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
         if left_s is None and self._done:
-            others_s = (time.perf_counter() - self._began) / self._done * (self._total - self._done)
+            others_s = (clock.now() - self._began) / self._done * (self._total - self._done)
             left = f", about {others_s:.0f} s left" if others_s >= MIN_LEFT_S else ""
         if self._is_live:
             self._redraw(description=printable(f"{text}{left}"))
@@ -150,7 +150,7 @@ class Run(AbstractContextManager["Run"]):
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.
 
     After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of
-    `time.perf_counter` if there is a budget. `problem` is the error that stopped writing to the run
+    `clock.now` if there is a budget. `problem` is the error that stopped writing to the run
     file.
     """
 
@@ -238,14 +238,14 @@ class Run(AbstractContextManager["Run"]):
             self.writer = RunWriter.create(environment, self._name, self.args.output)
         self._dtypes = dtypes or ()
         self.environment = environment
-        self._started_s = time.perf_counter()
+        self._started_s = clock.now()
         self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
 
     def share_s(self, rows: int = 1) -> float | None:
         """Return the seconds left of the budget, divided by `rows`; None if there is no budget."""
         if self.deadline is None:
             return None
-        return max(0.0, self.deadline - time.perf_counter()) / rows
+        return max(0.0, self.deadline - clock.now()) / rows
 
     def keep(self, record: Record, replaces: Record | None = None) -> Record:
         """Save a record and return it as saved; if the disk is full it is still shown at the end.
@@ -279,7 +279,7 @@ class Run(AbstractContextManager["Run"]):
                 say(f"the run file still has a record for each visit of a row: {error}")
 
     def note_time(self) -> None:
-        took_s = time.perf_counter() - self._started_s
+        took_s = clock.now() - self._started_s
         timed_s = sum(
             sum(record.samples_s) * (record.launches_per_sample or 0) for record in self.records
         )

@@ -8,7 +8,6 @@ import itertools
 import math
 import os
 import tempfile
-import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.harness import clock
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
@@ -70,10 +70,10 @@ VOCABULARY = 50_257
 def finished_s(job: Call, device: Device) -> float:
     """Return the seconds until a job and its launches have finished, by the host's timer."""
     device.synchronize()
-    start = time.perf_counter()
+    start = clock.now()
     job()
     device.synchronize()
-    return time.perf_counter() - start
+    return clock.now() - start
 
 
 class Matmuls:
@@ -239,9 +239,9 @@ def measure_overlap(
     stream = torch.cuda.Stream(device.torch_name) if device.is_gpu else None
     times: dict[Call, list[float]] = {copy: [], matmuls: [], both: []}
     with ThreadPoolExecutor(1) as thread, no_garbage_collection():
-        end = time.perf_counter() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
+        end = clock.now() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
         while len(times[both]) < MIN_ROUNDS or (
-            len(times[both]) < MAX_ROUNDS and time.perf_counter() < end
+            len(times[both]) < MAX_ROUNDS and clock.now() < end
         ):
             for job, taken_s in times.items():
                 taken_s.append(finished_s(job, device))
@@ -327,9 +327,9 @@ def loop_step(batches: Batches, work: Call, device: Device, waits_s: list[float]
     """Return a step that gets a batch, reads its ids, computes, and synchronizes."""
 
     def step() -> None:
-        start = time.perf_counter()
+        start = clock.now()
         inputs, labels = next(batches)
-        waits_s.append(time.perf_counter() - start)
+        waits_s.append(clock.now() - start)
         inputs.sum().add_(labels.sum())
         work()
         device.synchronize()

@@ -15,7 +15,6 @@ import os
 import pickle
 import signal
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableSequence
 from contextlib import suppress
 from multiprocessing import connection
@@ -25,6 +24,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from bench.harness import clock
 from bench.harness.device.device import NoDeviceError
 from bench.harness.op import UsageError
 from bench.harness.timing import protocol
@@ -93,7 +93,7 @@ def call(
         function: top-level function whose result can be pickled.
         arguments: its arguments, which can be pickled.
         timeout_s: time limit between two calls of `protocol.announce`.
-        deadline: reading of `time.perf_counter`; the process is killed `BUDGET_GRACE_S` later.
+        deadline: reading of `clock.now`; the process is killed `BUDGET_GRACE_S` later.
         step: name of the timed step in the error of a timeout.
 
     Raises:
@@ -103,7 +103,7 @@ def call(
     worker = _Worker(function, arguments)
     left_s = float("inf")
     if deadline is not None:
-        left_s = max(0.0, deadline - time.perf_counter()) + BUDGET_GRACE_S
+        left_s = max(0.0, deadline - clock.now()) + BUDGET_GRACE_S
     try:
         answer: T = worker.answer(timeout_s, left_s, step)
     except WorkerError as error:
@@ -165,7 +165,7 @@ class _Worker:
             output.close()
 
     def answer(self, timeout_s: float, left_s: float, step: str) -> Any:
-        began = since = now = time.perf_counter()
+        began = since = now = clock.now()
         last = list(self.progress)
         while now - began <= left_s:
             outputs = [] if self._output.closed else [self._output]
@@ -174,7 +174,7 @@ class _Worker:
                 self._read_output()
             if self._answers in ready or self._process.sentinel in ready:
                 return self._received()
-            now = time.perf_counter()
+            now = clock.now()
             if (progress := list(self.progress)) != last:
                 last = progress
                 since = now

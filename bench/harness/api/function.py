@@ -6,13 +6,13 @@ import copy
 import functools
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
 from bench.harness.api.records import JudgedRecord, Records
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
@@ -288,14 +288,14 @@ class Function:
 
         __tracebackhide__ = True
         device = device_of(self.device, [args, self.kwargs])
-        start = time.perf_counter()
+        start = clock.now()
         result = self.fn(*args, **self.kwargs)
         device = device or device_of(self.device, result)
         if device is None and torch.cuda.is_available():
             raise UsageError("no argument or result is a tensor; set device='cpu' or device='cuda'")
         device = device or cpu_device(torch.get_num_threads())
         device.synchronize()
-        return result, device, time.perf_counter() - start
+        return result, device, clock.now() - start
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""

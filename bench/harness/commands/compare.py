@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
 from bench.harness.cli import main
 from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
 from bench.harness.op import Op, Option
@@ -238,7 +238,7 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
         names = ", ".join(row.blank().provider for row in rows)
         at_most = f", at most {policy.budget_s:g} s of rounds" if is_open else ""
         progress.say(f"{case.op} {case.name} {case.dtype}: {names}{at_most}")
-        case_policy = policy.of_case(index, len(cases), deadline, time.perf_counter())
+        case_policy = policy.of_case(index, len(cases), deadline, clock.now())
         is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
         records = interleave_safely(
             rows,

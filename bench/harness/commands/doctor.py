@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
 from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
 from bench.harness.commands.calibrate import value_text
 from bench.harness.device import gpu_state
@@ -127,7 +127,7 @@ class Checkup:
     ceilings: Machine
     families: Mapping[str, tuple[Op, ...]]
     progress: Progress
-    began: float = field(default_factory=time.perf_counter)
+    began: float = field(default_factory=clock.now)
     findings: list[Finding] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     noise: dict[str, Any] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class Checkup:
             "device": asdict(self.device),
             "gpu": self.ceilings.slug,
             "versions": environment_facts()["versions"],
-            "seconds": time.perf_counter() - self.began,
+            "seconds": clock.now() - self.began,
             "findings": [asdict(finding) for finding in self.findings],
             "self_comparison": None,
             "smallest_detectable_change_pct": None,
@@ -221,7 +221,7 @@ def run(
     checkup.save()
     counts = Counter(finding.status for finding in checkup.findings)
     counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
-    text = f" ({counted}; {time.perf_counter() - checkup.began:.0f} s)"
+    text = f" ({counted}; {clock.now() - checkup.began:.0f} s)"
     if checkup.is_fit:
         checkup.print(text, "fit: ready to measure", "green")
     else:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from bench.harness import clock
 from bench.harness.data.checks import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller
@@ -167,7 +167,7 @@ class Exchange:
 
     def __call__(self) -> None:
         hosts = on_host(self._contenders)
-        start = time.perf_counter()
+        start = clock.now()
         can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
         moves = can_move and start - self._moved_at >= self._move_s
         self._make_calls(hosts, moves)
@@ -182,7 +182,7 @@ class Exchange:
             for copy in range(len(hosts[0][0].calls)):
                 for contender, sampler in self._order.sample(hosts, len(hosts)):
                     contender.attempt(partial(sampler.keep_result_of, contender.calls[copy]))
-            self._moved_at = time.perf_counter()
+            self._moved_at = clock.now()
             self._move_s = self._moved_at - start
 
     def _make_calls(

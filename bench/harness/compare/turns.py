@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from bench.harness import clock
 from bench.harness.compare.contender import Contender, Exchange, running, share_launches
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
@@ -76,7 +76,7 @@ class ComparePolicy:
     rows: int = 1
     """Comparisons in the whole table, for the correction of verdicts."""
     deadline: float | None = None
-    """Reading of `time.perf_counter` at which to stop, including preparation."""
+    """Reading of `clock.now` at which to stop, including preparation."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("margin", "budget_s", "rounds", "seed")}
@@ -179,7 +179,7 @@ def completed(blanks: Sequence[Record], records: Sequence[Record | None]) -> lis
 def run_rounds(
     turns: Sequence[Turn],
     policy: ComparePolicy,
-    now: Callable[[], float] = time.perf_counter,
+    now: Callable[[], float] = clock.now,
     clock_hz: Callable[[], float | None] = lambda: None,
     exchange: Callable[[], object] = lambda: None,
     is_disturbed: Callable[[], bool] = lambda: False,

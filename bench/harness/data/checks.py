@@ -15,11 +15,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.verify import CheckResult, Checks
@@ -115,7 +115,7 @@ class UserChecks(Checks):
         addresses = _addresses(data)
         self.device.synchronize()
         protocol.announce()
-        start = time.perf_counter()
+        start = clock.now()
         returned = call()
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
@@ -123,7 +123,7 @@ class UserChecks(Checks):
         if has_tensors := bool(parts) and all(type(part) is torch.Tensor for part in parts):
             self.result = torch.stack(parts) if isinstance(returned, tuple) else returned.clone()
         self.device.synchronize()
-        self.call_s = time.perf_counter() - start
+        self.call_s = clock.now() - start
         protocol.announce(runs=False)
         problem = self._side_effect(data, before, addresses)
         if problem is None and has_tensors:

@@ -28,11 +28,11 @@ dropout, has no reference: its op checks conditions that hold for every result.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
 from bench.harness.data.inputs import InputSet
 from bench.harness.op import Case, Op
 
@@ -174,14 +174,14 @@ class Checks:
         """
         import torch
 
-        start = time.perf_counter()
+        start = clock.now()
         poison(data.out)
         returned = call()
         self.device.synchronize()
         if isinstance(returned, tuple):
             returned = torch.stack(returned)
         self.result = returned if isinstance(returned, torch.Tensor) else data.out
-        self.call_s = time.perf_counter() - start
+        self.call_s = clock.now() - start
         return check(self.op, self.case, data, self.result, earlier)
 
     last = check

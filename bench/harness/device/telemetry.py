@@ -33,7 +33,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
@@ -41,6 +40,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from bench.harness import clock
 from bench.harness.device import device as machine
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, control_groups, host_state, text_of, usable_cores
@@ -107,7 +107,7 @@ class Snapshot(NamedTuple):
     gpu: dict[str, Any] | None
     """As returned by `gpu_state`; None on a CPU."""
     taken_s: float
-    """`time.perf_counter()` when the counters were read."""
+    """`clock.now()` when the counters were read."""
     cores: int
     """Cores that this process may use."""
     totals: dict[str, float]
@@ -133,7 +133,7 @@ def snapshot(device: Device) -> Snapshot:
     """
     gpu = gpu_state.gpu_state(device.uuid) if device.is_gpu else None
     cores = usable_cores().allowed
-    taken_s = time.perf_counter()
+    taken_s = clock.now()
     totals: dict[str, float] = {}
     if resource is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -168,7 +168,7 @@ def snapshot(device: Device) -> Snapshot:
 class Poller:
     """Reads clock and power of a busy GPU every `POLL_EVERY_S`; called after each sample."""
 
-    def __init__(self, device: Device, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, device: Device, now: Callable[[], float] = clock.now) -> None:
         self.device = device
         self.now = now
         self.begin()

@@ -8,11 +8,11 @@ are of fp32; the FMAs are of fp32, and the matmul is of normally distributed num
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from bench.harness import clock
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.calibrate.calibration import ceilings_of
 from bench.harness.calibrate.setup import Candidate, Effort, Measured, NotMeasuredError, Rate, Setup
@@ -193,7 +193,7 @@ def measure_link(item: Item, device: Device) -> Record:
     run = Run(
         argparse.Namespace(quiet=True, gpu=None, seed=0), "bench.fleet", "fleet", device, {}, ()
     )
-    run.deadline = time.perf_counter() + item.seconds
+    run.deadline = clock.now() + item.seconds
     before = gpu_state.link_state(device.uuid)
     record = measure_copy(blank, run, 1)
     link = gpu_state.link_state(device.uuid)  # right after a copy, because an idle link slows down

@@ -8,7 +8,6 @@ import argparse
 import inspect
 import re
 import shlex
-import time
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness import worker
+from bench.harness import clock, worker
 from bench.harness.cli.arguments import build_parser, chosen_ops
 from bench.harness.cli.main import make_all_cases
 from bench.harness.loop import Measure, label_of, measure_rows, measure_scenarios
@@ -116,7 +115,7 @@ class Measurements:
         labels |= {label_of(row.blank()): name for name, row in self.ops.items()}
         # bf16 takes long on a CPU.
         dtypes = () if self.is_empty else dict.fromkeys((self.sizes["dtype"], "fp32"))
-        began_s = time.perf_counter()
+        began_s = clock.now()
         with run:
             run.start(tuple(dtypes) or None)
             if not run.device.is_gpu:  # calibrating a GPU takes longer than a short budget

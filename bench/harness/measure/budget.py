@@ -8,11 +8,11 @@ arithmetic.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from bench.harness import clock
 from bench.harness.data.inputs import Filler, make_sets, plan_rotation
 from bench.harness.device.device import Device
 from bench.harness.measure.rows import Row, Settings, out_of_time
@@ -91,7 +91,7 @@ class Budget:
         settings: Settings,
         deadline: float | None = None,
         rows: int = 1,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._device = device
         self._settings = settings
@@ -250,10 +250,10 @@ class Budget:
                 len(seconds) < MAX_PILOT_CALLS and sum(seconds) < MAX_PILOT_S
             ):
                 self._device.synchronize()
-                start = time.perf_counter()
+                start = clock.now()
                 call()
                 self._device.synchronize()
-                seconds.append(time.perf_counter() - start)
+                seconds.append(clock.now() - start)
         return max(min(seconds), 1e-9)
 
 

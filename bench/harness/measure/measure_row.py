@@ -7,10 +7,10 @@ and the run goes on.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from bench.harness import clock
 from bench.harness.data.checks import ReplayCheck, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
 from bench.harness.data.verify import CheckResult, Checks
@@ -61,7 +61,7 @@ def measure_row(
     """Return the record of a row; its `passed_over` has the providers that rejected the case before
     a stand-in.
 
-    `limits` are by default those of the device. `deadline` is the reading of `time.perf_counter`
+    `limits` are by default those of the device. `deadline` is the reading of `clock.now`
     when the budget is spent; `rows_left` rows share the time until then.
     """
     if row.refused is not None:
@@ -78,7 +78,7 @@ def measure_row(
                 record = ready
             else:
                 if deadline is not None:
-                    left_s = deadline - time.perf_counter()
+                    left_s = deadline - clock.now()
                     left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
                 until = limits or LIMITS[device.type]
                 flops = row.op.work(row.case).flops
@@ -149,14 +149,14 @@ def prepare(
     op = row.op
     case = row.case
     with numerics(case.dtype):
-        begin = time.perf_counter()
+        begin = clock.now()
         sets, cache = copies or make_copies(row, device)
         calls = [provider.call(data) for data in sets]
         if is_user_kernel(provider.name):
             checks: Checks = UserChecks(op, case, device, row.settings.fill, provider.takes_out)
         else:
             checks = Checks(op, case, device)
-        checking = time.perf_counter()
+        checking = clock.now()
         try:
             before = checks.check(calls[0], sets[0])
         except provider.refuses_with as error:
@@ -168,7 +168,7 @@ def prepare(
             reason=before.reason,
             verified={"before": before.to_dict()},
         )
-    ready = time.perf_counter()
+    ready = clock.now()
     check_s = ready - checking - checks.call_s
     if deadline is not None and ready + check_s > deadline:
         return replace(
@@ -303,7 +303,7 @@ def take_samples(
             may fail halfway.
     """
     protocol.announce()
-    begin = time.perf_counter()
+    begin = clock.now()
     poller = Poller(device) if device.is_gpu else None
     refusal = replay.refusal if replay else None
     sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
@@ -312,7 +312,7 @@ def take_samples(
         host_launch_s = samplers.host_launch_s(calls, device.synchronize)
         host_latency_s = samplers.host_latency_s(calls, device.synchronize)
     launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
-    overhead_s = prepared_s + time.perf_counter() - begin
+    overhead_s = prepared_s + clock.now() - begin
     if cache == "cold":
         overhead_s += WARM_LIMITS.cap_s
     if device.is_gpu:
@@ -393,7 +393,7 @@ def undisturbed(
     On a CPU also if the samples have two speeds, as when another process starts or ends. The last
     measurement counts; `repeats` in the telemetry is the number of repetitions.
     """
-    end = time.perf_counter() + limits.cap_s
+    end = clock.now() + limits.cap_s
     for repeats in range(MAX_REPEATS + 1):
         before = snapshot(device)
         if poller:
@@ -410,7 +410,7 @@ def undisturbed(
         telemetry["repeats"] = repeats
         has_two_speeds = not device.is_gpu and two_modes(samples.samples_s) is not None
         is_disturbed = has_two_speeds or disturbance(telemetry, device.is_gpu) is not None
-        if not is_disturbed or time.perf_counter() >= end:
+        if not is_disturbed or clock.now() >= end:
             break
     return replace(samples, telemetry=telemetry)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bench.harness import clock
 from roofline.accounting.state import checkpoint_file_bytes, state_bytes
 
 REPEATS = 3
@@ -81,12 +81,12 @@ def contents(step: Any) -> dict[str, Any]:
 def _write_s(step: Any, path: Path) -> float:
     """Return the seconds until the file is on the disk."""
     step.device.synchronize()
-    start = time.perf_counter()
+    start = clock.now()
     with path.open("wb") as file:
         torch.save(contents(step), file)
         file.flush()
         os.fsync(file.fileno())
-    return time.perf_counter() - start
+    return clock.now() - start
 
 
 def _read_s(step: Any, path: Path) -> float:
@@ -96,13 +96,13 @@ def _read_s(step: Any, path: Path) -> float:
     if hasattr(os, "posix_fadvise"):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    start = time.perf_counter()
+    start = clock.now()
     loaded = torch.load(path, map_location=step.device.torch_name, weights_only=True)
     step.model.load_state_dict(loaded["model"])
     step.optimizer.load_state_dict(loaded["optimizer"])
     torch.set_rng_state(loaded["rng_state"].cpu())
     step.device.synchronize()
-    return time.perf_counter() - start
+    return clock.now() - start
 
 
 def _digests(step: Any) -> dict[str, str]:

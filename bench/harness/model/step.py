@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -24,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.harness import clock
 from bench.harness.data.inputs import torch_dtype
 from bench.harness.data.verify import UNIT_ROUNDOFF
 from bench.harness.device.device import Device
@@ -86,7 +86,7 @@ class PhaseClock:
 
     def enter(self, phase: str) -> None:
         """End the current phase and start another; an empty name ends the step."""
-        now: Any = time.perf_counter()
+        now: Any = clock.now()
         if self._is_gpu:
             now = torch.cuda.Event(enable_timing=True)
             now.record()
@@ -273,13 +273,13 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
     passes.
     """
     step.model.start()  # a model that knows its tokens has gradients that nearly cancel
-    start = time.perf_counter()
+    start = clock.now()
     loss = 0.0
     for ids, targets in step.micro_batches():
         part = step.loss(ids, targets)
         part.backward()
         loss += float(part.detach())
-    own_s = time.perf_counter() - start
+    own_s = clock.now() - start
     worst, error, elements = _largest_error(step)
     step.optimizer.zero_grad(set_to_none=False)
     guess = math.log(step.plan.config.vocabulary)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import gc
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+from bench.harness import clock
+from bench.harness.op import UsageError
 from results.stats.samples import interval_of_median
+
+Now = Callable[[], float]
+"""A clock, seconds."""
 
 
 class Sampler(Protocol):
@@ -147,11 +151,12 @@ class Samples:
     """As of `Sampler`."""
 
 
-def settle(
-    work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter
-) -> Settling:
+def settle(work: Callable[[], float], limits: Limits, now: Now = clock.now) -> Settling:
     """Run `work`, which returns the seconds of its launches, until its time no longer changes, at
     least once.
+
+    Raises:
+        UsageError: the clock does not advance.
     """
     start = now()
     times_s: list[float] = []
@@ -159,12 +164,21 @@ def settle(
         announce()
         times_s.append(work())
         elapsed_s = now() - start
+        require_advance(elapsed_s)
         block_s = limits.warm_up_s / BLOCKS
         has_converged = elapsed_s >= limits.warm_up_s and (
             not block_s or _blocks_agree(times_s, block_s)
         )
         if has_converged or elapsed_s >= limits.warm_up_cap_s:
             return Settling(has_converged, elapsed_s, len(times_s))
+
+
+def require_advance(elapsed_s: float) -> None:
+    """Raise `UsageError` unless time has passed; otherwise a measurement would never end."""
+    if elapsed_s <= 0:
+        raise UsageError(
+            "the clock does not advance, as under libfaketime; measure with the real clock"
+        )
 
 
 def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
@@ -190,9 +204,7 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
     return max(medians) - min(medians) <= allowed
 
 
-def collect(
-    sampler: Sampler, limits: Limits, cache: str, now: Callable[[], float] = time.perf_counter
-) -> Samples:
+def collect(sampler: Sampler, limits: Limits, cache: str, now: Now = clock.now) -> Samples:
     """Sample until the interval of the median is narrow enough, or to the time limit; `cache` is
     passed on.
     """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,8 +19,15 @@ from typing import Any
 
 import psutil
 
+from bench.harness import clock
 from bench.harness.device.device import MIB, Device, memory_bytes
-from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
+from bench.harness.timing.protocol import (
+    Limits,
+    Now,
+    Sampler,
+    no_garbage_collection,
+    require_advance,
+)
 from bench.harness.torch_private import free_capture, spin
 
 Call = Callable[[], object]
@@ -128,15 +134,15 @@ class HostSampler:
             MAX_KEPT_BYTES, memory_bytes()[1] // 4
         )
 
-    def sample(self) -> float:
+    def sample(self, now: Now = clock.now) -> float:
         launches = itertools.islice(self.calls, self.launches_per_sample)
         keep = self._kept.append
         if self._before is not None:
             self._before()
-        start = time.perf_counter()
+        start = now()
         for call in launches:
             keep(call())
-        sample_s = time.perf_counter() - start
+        sample_s = now() - start
         if (
             len(self._kept) < (self._kept.maxlen or 0)
             and psutil.Process().memory_info().rss > self._max_rss
@@ -442,36 +448,44 @@ def empty_launch_s(device: Device) -> float:
 
 
 def timed_calls(
-    calls: Sequence[Call], count: int, synchronize: Call, is_awaited: bool = False
+    calls: Sequence[Call],
+    count: int,
+    synchronize: Call,
+    is_awaited: bool = False,
+    now: Now = clock.now,
 ) -> list[float]:
     """Return the durations of `count` calls, seconds, or fewer after `PROBE_CAP_S`."""
     durations: list[float] = []
-    began = time.perf_counter()
+    began = now()
     for call in itertools.islice(itertools.cycle(calls), count):
         synchronize()
-        start = time.perf_counter()
+        start = now()
         call()
         if is_awaited:
             synchronize()
-        durations.append(time.perf_counter() - start)
-        if time.perf_counter() - began > PROBE_CAP_S:
+        durations.append(now() - start)
+        if now() - began > PROBE_CAP_S:
             break
     return durations
 
 
-def tick_s(device: Device) -> float:
+def tick_s(device: Device, now: Now = clock.now) -> float:
     """Return the resolution of the host's clock, or of CUDA events, seconds; it may be the cost of
     reading the clock.
 
     Event durations are multiples of a tick, so the smallest one counts as a step too, in case the
     others are equal.
+
+    Raises:
+        UsageError: the host's clock does not advance.
     """
     if device.is_gpu:
         readings = sorted({0.0, *_empty_event_pairs_s()})
         min_s = MIN_TICK_S
         default_s = EVENT_TICK_S
     else:
-        readings = [time.perf_counter() for _ in range(HOST_TICKS)]
+        readings = [now() for _ in range(HOST_TICKS)]
+        require_advance(readings[-1] - readings[0])
         min_s = 0.0
         default_s = 0.0
     steps = (after - before for before, after in itertools.pairwise(readings))

@@ -1,7 +1,6 @@
 """`bench.do_bench`: Triton's signature and values, our samplers, and what is refused."""
 
 import inspect
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import bench
 from bench.harness.api import do_bench as ours
 from bench.harness.api.do_bench import summary
 from bench.harness.device.device import cpu_device
-from bench.harness.timing import samplers
+from tests.bench.fake_clock import set_clock
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +66,7 @@ def test_the_cache_flush_is_not_timed(monkeypatch):
     order = []
     monkeypatch.setattr(torch.Tensor, "zero_", lambda self: order.append("flush"))
     sampler = ours.flushing_sampler(lambda: order.append("call"), cpu_device())
-    monkeypatch.setattr(
-        samplers, "time", SimpleNamespace(perf_counter=lambda: order.append("clock") or 0.0)
-    )
+    set_clock(monkeypatch, lambda: order.append("clock") or 0.0)
     sampler.sample()
     assert order == ["call", "flush", "clock", "call", "clock"]
 

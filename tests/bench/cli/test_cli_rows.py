@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from bench.harness import clock
 from bench.harness.measure import measure_row
 from bench.harness.providers import registry
 from results.store.runfile import load_run
 from tests.bench import commands
+from tests.bench.fake_clock import set_clock
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -143,8 +145,8 @@ def test_a_slow_case_is_estimated_from_small_ones_and_skipped(capsys, runs):
 
 
 def test_rows_after_the_budget_are_skipped(capsys, runs, monkeypatch):
-    measured, clock, ahead_s = measure_row.take_samples, time.perf_counter, [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock() + ahead_s[0])
+    measured, usual, ahead_s = measure_row.take_samples, clock.now, [0.0]
+    set_clock(monkeypatch, lambda: usual() + ahead_s[0])
 
     def slowly(*arguments, **options):
         ahead_s[0] += 100

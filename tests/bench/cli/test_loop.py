@@ -17,6 +17,7 @@ from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from roofline.machine import Ceiling, Machine
 from tests.bench.commands import HALF_SECONDS, Clock, StubRun
+from tests.bench.fake_clock import set_clock
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ class SlowMachine:
     def __init__(self, monkeypatch, clock, slowdown):
         self.clock, self.slowdown = clock, slowdown
         monkeypatch.setattr(loop, "Budget", partial(Budget, clock=clock))
-        monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=clock))
+        set_clock(monkeypatch, clock)
         monkeypatch.setattr(loop, "measure_row", self.measure)
         monkeypatch.setattr(Budget, "expected_s", lambda budget, row: self.expected_s(row))
         monkeypatch.setattr(Budget, "refusal", lambda budget, row: None)

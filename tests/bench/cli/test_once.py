@@ -19,6 +19,7 @@ from results.record import Record
 from results.show.terminal import Parser
 from results.store.runfile import load_run
 from tests.bench import commands
+from tests.bench.fake_clock import set_clock
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def test_a_spent_budget_starts_no_further_row(runs):
 
 def test_time_left_is_estimated_without_a_budget(capsys, monkeypatch):
     clock = iter((0.0, 10.0))
-    monkeypatch.setattr("bench.harness.run.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    set_clock(monkeypatch, lambda: next(clock))
     progress = Progress(quiet=False)
     progress.expect(3)
     progress.say("one")

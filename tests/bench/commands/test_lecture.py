@@ -22,6 +22,7 @@ from results.store.runfile import load_run
 from roofline.commands.notes import SECTIONS, load_notes
 from roofline.machine import Machine
 from tests.bench.commands import CPU, GPU, run_files
+from tests.bench.fake_clock import set_clock
 
 CLAIMS = load_notes()["claims"]
 KEYS = (
@@ -163,7 +164,7 @@ def test_no_two_rows_are_the_same(kind, quick_sizes):
 @pytest.mark.parametrize(("device", "left_s"), [(CPU, -8.0), (GPU, 32.0)])
 def test_calibrating_a_gpu_is_not_in_the_budget(device, left_s, monkeypatch):
     clock, run = [0.0], MagicMock(device=device, records=[])
-    monkeypatch.setattr(measured.time, "perf_counter", lambda: clock[0])
+    set_clock(monkeypatch, lambda: clock[0])
     monkeypatch.setattr(measured, "document", lambda *_: {"records": []})
     args = SimpleNamespace(budget=32.0, seed=0, quick=True)
 

@@ -6,13 +6,10 @@ Providers are simulated ones whose truth is known, on a clock that only moves wh
 import json
 from dataclasses import replace
 from statistics import median
-from types import SimpleNamespace
 
 import pytest
 
 from bench import __main__ as command
-from bench.harness import run
-from bench.harness.commands import compare
 from bench.harness.compare import interleave, turns
 from bench.harness.compare.turns import run_rounds
 from bench.harness.device.device import cpu_device
@@ -20,6 +17,7 @@ from bench.harness.measure import measure_row
 from bench.harness.measure.budget import Budget
 from results.stats.samples import median_ci95
 from tests.bench import commands
+from tests.bench.fake_clock import set_clock
 from tests.simulated_device import SimulatedDevice
 
 SHAPES = [str(1024 * factor) for factor in range(1, 13)]
@@ -68,8 +66,7 @@ class World:
 def world(runs, monkeypatch):
     commands.keep_ceilings(runs)
     made = World(noise=0.02)
-    for module in (compare, run):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=made.now))
+    set_clock(monkeypatch, made.now)
     monkeypatch.setattr(interleave, "interleave", made.interleave)
     return made
 

@@ -18,6 +18,7 @@ from bench.harness.op import Case
 from bench.harness.timing import protocol, samplers
 from results.record import Record
 from tests.bench.commands import QUICK
+from tests.bench.fake_clock import set_clock
 
 RELU = next(op for op in OPS if op.name == "relu")
 ROW = Row(RELU, Case("relu", "fp32", {"n": 64}), "torch", family="elementwise")
@@ -158,7 +159,7 @@ def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
         now[0] += 1.0
         moved.append(copy)
 
-    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    set_clock(monkeypatch, lambda: now[0])
     both = [
         Plain([lambda: None] * 4, new_call=lambda copy: lambda: retained.append(copy))
         for _ in range(2)

@@ -2,13 +2,13 @@
 
 import itertools
 import re
-import time
 from dataclasses import replace
 
 import pytest
 import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness import clock
 from bench.harness.device.device import Device
 from bench.harness.measure import measure_row as runner
 from bench.harness.measure.measure_row import measure_row
@@ -299,7 +299,7 @@ def test_ctrl_c_and_exit_are_not_failed_rows(providers, error):
 
 
 def test_a_spent_budget_times_nothing_and_suggests_another(providers, never_timed):
-    record = measure("right", Settings(budget_s=2.5), deadline=time.perf_counter())
+    record = measure("right", Settings(budget_s=2.5), deadline=clock.now())
     assert record.status == "skipped"
     said = re.fullmatch(r"the budget of 2\.5 s is spent; use --budget (\d+)", record.reason)
     assert int(said[1]) >= 4  # 1.5 times the spent and missing time
@@ -350,7 +350,7 @@ def test_each_row_samples_for_its_share_of_the_time_left(providers, monkeypatch,
         raise ValueError
 
     monkeypatch.setattr(runner, "take_samples", take_notice)
-    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, time.perf_counter() + 1000.0, rows_left)
+    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, clock.now() + 1000.0, rows_left)
     assert left == [pytest.approx(1000 / rows_left, rel=0.05)]
 
 
@@ -371,5 +371,5 @@ def test_time_of_the_last_check_is_reserved(providers, monkeypatch, rows_left, c
 
     monkeypatch.setattr(runner, "prepare", with_a_slow_check)
     monkeypatch.setattr(runner, "take_samples", take_notice)
-    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, time.perf_counter() + 1000.0, rows_left)
+    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, clock.now() + 1000.0, rows_left)
     assert left == [pytest.approx(sampling_s, abs=90.0)]

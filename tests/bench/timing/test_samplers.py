@@ -28,6 +28,7 @@ from bench.harness.timing.samplers import (
 )
 from roofline.gpu_table import load_gpus
 from tests.bench.commands import CPU, GPU
+from tests.bench.fake_clock import set_clock
 
 BROKEN = "operation failed due to a previous error during capture"
 """The error with which CUDA ends a capture after any other error."""
@@ -158,7 +159,7 @@ def gpu(monkeypatch):
         "_cuda_releasePool",
         lambda device, pool: ended.remove(pool) or fake.pools.remove(pool),
     )
-    monkeypatch.setattr(samplers.time, "perf_counter", lambda: fake.host_s)
+    set_clock(monkeypatch, lambda: fake.host_s)
     return fake
 
 
@@ -166,7 +167,7 @@ class HostClock:
     def __init__(self, monkeypatch):
         self.seconds = 0.0
         self.log = []
-        monkeypatch.setattr(samplers.time, "perf_counter", lambda: self.seconds)
+        set_clock(monkeypatch, lambda: self.seconds)
 
     def call(self, name, duration_s):
         def call():
