@@ -196,8 +196,16 @@ def import_file(file: Path) -> ModuleType:
 
 def error_text(error: BaseException, file: Path | None) -> str:
     """Return class and first line of an error, with the line number in the user's file."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}{line_in(error, file)}"
+    return f"{type(error).__name__}: {lines_of(error)[0]}{line_in(error, file)}"
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """Return the lines of an error's text, at least one; an empty one if its own code raises."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return [line.strip() for line in text.splitlines() if line.strip()] or [""]
 
 
 def line_in(error: BaseException, file: Path | None) -> str:

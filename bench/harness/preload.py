@@ -1,4 +1,4 @@
-"""The first module that the fork server loads: kills the workers and their children when the
+"""The first module that the fork server loads: kills the workers and their descendants when the
 command ends.
 
 The server must not use a GPU, because a process that has used one cannot fork. It leaves the
@@ -7,19 +7,28 @@ SIGTERM to all groups if one rank fails.
 """
 
 import os
+import shutil
 import signal
 
 import psutil
 
-from bench.harness.worker import kill_tree, signal_on_parent_exit
+from bench.harness.worker import COMMAND, kill_tree, orphans, signal_on_parent_exit
+
+MARK = os.environ[COMMAND]
+PARENT, _, TEMPORARY = MARK.partition(":")
 
 
 def end(*_: object) -> None:
-    for child in psutil.Process().children():
-        kill_tree(child.pid)
+    children = [child.pid for child in psutil.Process().children()]
+    for pid in children + orphans(MARK):
+        kill_tree(pid)
+    if os.getppid() != int(PARENT):
+        shutil.rmtree(TEMPORARY, ignore_errors=True)  # a killed command leaves it
     os._exit(0)
 
 
 os.setpgid(0, 0)
 signal.signal(signal.SIGTERM, end)
 signal_on_parent_exit(signal.SIGTERM)
+if os.getppid() != int(PARENT):  # it ended before
+    end()

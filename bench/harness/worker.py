@@ -2,37 +2,52 @@
 process.
 
 Python's fork server (`multiprocessing`) loads torch, but uses no GPU, and forks each process into a
-new session. The process and its children are killed after its answer, at a timeout, and when the
-command ends, with SIGKILL too.
+new session. The process and its descendants are killed after its answer, at a timeout, and when the
+command ends, with SIGKILL too. Descendants whose parents have ended are found by an environment
+variable.
+
+A process answers with lines of JSON, which are checked against the return type of its function, so
+that an answer forged by a user's code costs only its own row.
 """
 
 from __future__ import annotations
 
 import ctypes
 import faulthandler
+import json
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableSequence
 from contextlib import suppress
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker, util
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+import msgspec
 import psutil
 
 from bench.harness import clock
 from bench.harness.device.device import NoDeviceError
 from bench.harness.op import UsageError
 from bench.harness.timing import protocol
+from results.record import Line, RecordError
 from results.show.terminal import say
+from results.show.units import duration
 
 T = TypeVar("T")
 
-PRELOADED = ["bench.harness.preload", "torch", "bench.harness.measure.isolated"]
+PRELOADED = [
+    "bench.harness.preload",
+    "torch",
+    "scipy.special",
+    "bench.harness.measure.isolated",
+]
 """Modules that the fork server loads, so that a process starts within milliseconds."""
 
 OWN_TIMEOUT_S = 600.0
@@ -54,6 +69,16 @@ MAX_OUTPUT = 4096
 PR_SET_PDEATHSIG = 1
 """`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
 
+COMMAND = "ROOFMARK_COMMAND"
+"""Environment variable of the fork server and of all its descendants: see `mark`."""
+
+CLOCK_MARGIN = 0.2
+CLOCK_MARGIN_S = 0.1
+"""The sum of a row's samples may differ from the time that passed on the command's clock by this
+fraction of it plus this time: the process also reads counters between samples, and a busy machine
+delays both processes.
+"""
+
 LOST_PARENT = 255
 """Exit code that `multiprocessing` returns if the fork server ended before its child."""
 
@@ -71,12 +96,43 @@ class WorkerError(RuntimeError):
         self.index = index
 
 
+class ClockError(WorkerError):
+    """The samples of a process do not add up to the time that passed."""
+
+
+class _Reply(msgspec.Struct):
+    """A line from a process: an answer, an error, or the sum of the samples since the last one."""
+
+    answer: Any = None
+    error: Literal["WorkerError", "UsageError", "NoDeviceError"] | None = None
+    reason: str = ""
+    sampled_s: float | None = None
+    """0 before the first sample."""
+
+
 def start_server() -> None:
-    """Start the fork server unless it runs; it loads torch in the background."""
+    """Start the fork server unless it runs; it loads torch in the background.
+
+    Raises:
+        UsageError: this process may not start others.
+    """
     from multiprocessing import forkserver  # not on Windows
 
+    if multiprocessing.current_process().daemon:
+        raise UsageError(
+            "a daemonic process, as of multiprocessing.Pool, cannot start the process that this "
+            "needs; use concurrent.futures.ProcessPoolExecutor"
+        )
     multiprocessing.set_forkserver_preload(PRELOADED)
+    resource_tracker.ensure_running()  # before it would inherit the mark
+    os.environ[COMMAND] = mark()
     forkserver.ensure_running()
+    del os.environ[COMMAND]
+
+
+def mark() -> str:
+    """Return the process number of this command and its directory of temporary files."""
+    return f"{os.getpid()}:{util.get_temp_dir()}"
 
 
 def call(
@@ -90,17 +146,18 @@ def call(
     output.
 
     Args:
-        function: top-level function whose result can be pickled.
+        function: top-level function whose return type msgspec can check.
         arguments: its arguments, which can be pickled.
         timeout_s: time limit between two calls of `protocol.announce`.
         deadline: reading of `clock.now`; the process is killed `BUDGET_GRACE_S` later.
         step: name of the timed step in the error of a timeout.
 
     Raises:
-        WorkerError: no answer.
+        WorkerError: no answer, or one of another type.
+        ClockError: its samples do not add up to the time that passed.
         UsageError, NoDeviceError: raised by the function.
     """
-    worker = _Worker(function, arguments)
+    worker = _Worker(function, arguments, get_type_hints(function).get("return", Any))
     left_s = float("inf")
     if deadline is not None:
         left_s = max(0.0, deadline - clock.now()) + BUDGET_GRACE_S
@@ -130,7 +187,8 @@ def stream(
     Raises:
         WorkerError: no next item, and the generator has not ended.
     """
-    worker = _Worker(function, arguments)
+    kind = get_args(get_type_hints(function)["return"])[0]
+    worker = _Worker(function, arguments, kind | None)
     try:
         while (item := worker.answer(float("inf"), limit_s(), "the process")) is not None:
             yield item
@@ -139,16 +197,22 @@ def stream(
 
 
 class _Worker:
-    """A process, its progress, and the pipes for its answer and its output."""
+    """A process, its progress, and the pipes for its answers, of type `kind`, and its output."""
 
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], kind: Any) -> None:
         context = multiprocessing.get_context("forkserver")
         self.progress = context.RawArray("q", 3)
         self._answers, answers = context.Pipe(duplex=False)
         self._output, output = context.Pipe(duplex=False)
-        self._printed = bytearray()
+        self._kind = kind
+        self._line = b""
+        """Start of a line whose end has not arrived."""
+        self._replies = deque[_Reply]()
+        self._sampling_since = 0.0
+        self._printed = b""
         work = pickle.dumps((function, arguments))  # unpickled after the output is redirected
-        given = (work, self.progress, answers, output, dict(os.environ))
+        environment = os.environ | {COMMAND: mark()}
+        given = (work, self.progress, answers, output, environment)
         self._process = context.Process(target=_run, args=given)
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
@@ -168,12 +232,17 @@ class _Worker:
         began = since = now = clock.now()
         last = list(self.progress)
         while now - began <= left_s:
-            outputs = [] if self._output.closed else [self._output]
-            ready = connection.wait([self._answers, self._process.sentinel, *outputs], POLL_S)
+            if self._replies:
+                return self._checked(self._replies.popleft())
+            pipes = [pipe for pipe in (self._answers, self._output) if not pipe.closed]
+            ready = connection.wait([self._process.sentinel, *pipes], POLL_S)
             if self._output in ready:
                 self._read_output()
-            if self._answers in ready or self._process.sentinel in ready:
-                return self._received()
+            if self._answers in ready:
+                self._read_replies()
+            elif self._process.sentinel in ready:
+                self._process.join(KILL_TIMEOUT_S)
+                raise WorkerError(how_it_ended(self._process.exitcode))
             now = clock.now()
             if (progress := list(self.progress)) != last:
                 last = progress
@@ -184,20 +253,39 @@ class _Worker:
                 )
         raise WorkerError(f"no result after {left_s:.2g} s; increase --budget")
 
-    def _received(self) -> Any:
-        with suppress(EOFError, OSError):  # it was killed while it sent
-            if self._answers.poll():
-                answer = self._answers.recv()
-                if isinstance(answer, Exception):
-                    raise answer
-                return answer
-        self._process.join(KILL_TIMEOUT_S)
-        raise WorkerError(how_it_ended(self._process.exitcode))
+    def _read_replies(self) -> None:
+        *lines, self._line = (self._line + part_of(self._answers)).split(b"\n")
+        for line in lines:
+            try:
+                reply = msgspec.convert(json.loads(line), _Reply)
+            except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+                raise WorkerError(f"sent an answer that cannot be read: {error}"[:200]) from None
+            if reply.sampled_s is None:
+                self._replies.append(reply)
+            else:
+                now = clock.now()
+                if reply.sampled_s:
+                    check_clock(reply.sampled_s, now - self._sampling_since)
+                self._sampling_since = now
+
+    def _checked(self, reply: _Reply) -> Any:
+        if reply.error is not None:
+            raise ERRORS[reply.error](reply.reason)
+        try:
+            answer = msgspec.convert(reply.answer, self._kind)
+            for line in answer if isinstance(answer, list) else [answer]:
+                if isinstance(line, Line):
+                    line.from_dict(line.to_dict())
+        except (msgspec.MsgspecError, RecordError) as error:
+            raise WorkerError(f"sent an answer of another type: {error}"[:200]) from None
+        return answer
 
     def end(self) -> str:
-        """Kill the process and its children; return the end of its output."""
+        """Kill the process and its descendants; return the end of its output."""
         assert self._process.pid is not None
         kill_tree(self._process.pid)
+        for pid in orphans(mark()):
+            kill_tree(pid)
         self._process.join(KILL_TIMEOUT_S)
         while not self._output.closed and self._output.poll():
             self._read_output()
@@ -206,11 +294,24 @@ class _Worker:
         return self._printed.decode("utf-8", "replace")[-MAX_OUTPUT:].strip()
 
     def _read_output(self) -> None:
-        part = os.read(self._output.fileno(), 65536)
-        if not part:
-            self._output.close()
-        self._printed += part
-        del self._printed[: -4 * MAX_OUTPUT]
+        self._printed = (self._printed + part_of(self._output))[-4 * MAX_OUTPUT :]
+
+
+def part_of(pipe: Connection) -> bytes:
+    """Return what a pipe holds, up to 64 KiB; close it if there is no more to come."""
+    part = os.read(pipe.fileno(), 65536)
+    if not part:
+        pipe.close()
+    return part
+
+
+def check_clock(sampled_s: float, passed_s: float) -> None:
+    """Raise `ClockError` unless samples of `sampled_s` together fill the time that passed."""
+    if abs(passed_s - sampled_s) > CLOCK_MARGIN * passed_s + CLOCK_MARGIN_S:
+        raise ClockError(
+            f"its samples add up to {duration(sampled_s)}, but took {duration(passed_s)}: it or a "
+            "library changed how they are timed"
+        )
 
 
 def _run(
@@ -237,17 +338,28 @@ def _run(
             open(number, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False),  # noqa: SIM115
         )
     output.close()
+    for path in Path("/proc/self/fd").iterdir():  # programs would keep pipes of the command open
+        with suppress(OSError):
+            os.set_inheritable(int(path.name), int(path.name) <= 2)
     faulthandler.enable()
+    lines = open(answers.fileno(), "w", closefd=False)  # noqa: SIM115
+
+    def send(**reply: Any) -> None:
+        plain = msgspec.to_builtins(reply, str_keys=True, enc_hook=float)  # of numpy
+        print(json.dumps(plain), file=lines, flush=True)
+
+    protocol.report = lambda sampled_s: send(sampled_s=sampled_s)
     function, arguments = pickle.loads(work)
     try:
         answer = function(*arguments)
         if isinstance(answer, Generator):
             for item in answer:
-                answers.send(item)
+                send(answer=item)
             answer = None
-        answers.send(answer)
-    except (WorkerError, UsageError, NoDeviceError) as error:
-        answers.send(error)
+        send(answer=answer)
+    except tuple(ERRORS.values()) as error:
+        name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
+        send(error=name, reason=str(error))
     with suppress(Exception):
         sys.stdout.flush()
     signal.pause()  # its children can be found only while it runs
@@ -255,20 +367,36 @@ def _run(
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process, its group, and its descendants, which may be in other groups."""
+    """Kill a process and its descendants, except those whose parents have ended."""
     processes = []
     with suppress(psutil.NoSuchProcess):
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
     for process in processes:
         with suppress(psutil.Error):
             process.kill()
 
 
+def orphans(command: str) -> list[int]:
+    """Return the descendants of the fork server of a command whose parents have ended: they forked
+    twice, or survived their worker.
+    """
+    entry = f"{COMMAND}={command}\0".encode()
+    parents = {}
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if entry in Path(f"/proc/{pid}/environ").read_bytes():
+                parents[pid] = psutil.Process(pid).ppid()
+    own = os.getpid()  # of the command or of the fork server
+    return [pid for pid, by in parents.items() if by not in parents and own not in (pid, by)]
+
+
 def signal_on_parent_exit(number: int) -> None:
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+ERRORS = {kind.__name__: kind for kind in (WorkerError, UsageError, NoDeviceError)}
+"""Errors that a process reports by name."""
 
 
 def how_it_ended(code: int | None) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
@@ -91,7 +92,7 @@ def test_a_budget_ends_a_row_before_the_timeout(crashes, monkeypatch):
     assert (record.status, record.reason) == ("failed", "no result after 2 s; increase --budget")
 
 
-def numbers(end):
+def numbers(end) -> Iterator[int]:
     yield from (1, 2)
     if end == "exit":
         os._exit(17)

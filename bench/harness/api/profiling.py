@@ -88,15 +88,12 @@ def profile(
     elif backward:
         mode = "backward"
     if on is not None:
-        from bench.harness.profile.projection import machine_named, project
+        from bench.harness.profile.projection import Projection, counted, machine_named
 
         if compile:
             raise UsageError("on= runs no compiler; remove compile=")
-        return project(
-            lambda: on_meta(target),
-            mode,
-            list(map(machine_named, [on] if isinstance(on, str) else on)),
-        )
+        machines = list(map(machine_named, [on] if isinstance(on, str) else on))
+        return Projection(counted(lambda: on_meta(target), mode), machines)
     device = detect(target.device)
     measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
     if device.is_gpu:  # the profiler stays attached to this process and slows down launches

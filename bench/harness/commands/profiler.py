@@ -8,21 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.harness.cli.arguments import MACHINE, OPTIONS, OUTPUT, UsageError, add, number, path
+from bench.harness.device.device import Device
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, parse_batch_shape
+from bench.harness.profile.operation import CountedStep
 from bench.harness.profile.target import MODEL_DTYPES, SIGNATURE, Target, from_file, from_preset
 from bench.harness.timing import protocol
+from results.record import Record
 from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError
-
-if TYPE_CHECKING:
-    from bench.harness.device.device import Device
-    from bench.harness.profile.projection import Projection
-    from results.record import Record
-    from roofline.machine import Machine
 
 BY = ("op", "module", "phase", "shape", "kernel")
 """Keys of `results.show.profile.BY`, which is slower to import."""
@@ -138,12 +135,12 @@ def run(
     check(args)
     check_places(args)
     if args.on:
-        from bench.harness.profile.projection import machine_named
+        from bench.harness.profile.projection import Projection, machine_named
 
         with closing(Progress(args.quiet)) as progress:
             progress.say(f"counting {args.target or args.model.name}")
             machines = [machine_named(name) for name in args.on]
-            projection: Projection = answer_of(args, projection_of, machines)
+            projection = Projection(answer_of(args, counted_step, None), machines)
         print_out(projection.table(args.top).render(args.format))
         return 0
     device = device_of(args)
@@ -231,10 +228,10 @@ def records_of(args: argparse.Namespace, device: Device) -> list[Record]:
     return profiled(target, mode_of(args), device, args.budget, args.trace, args.compile)
 
 
-def projection_of(args: argparse.Namespace, machines: Sequence[Machine]) -> Projection:
-    from bench.harness.profile.projection import project
+def counted_step(args: argparse.Namespace, _: None) -> CountedStep:
+    from bench.harness.profile.projection import counted
 
-    return project(lambda: target_from(args, "meta"), mode_of(args), machines)
+    return counted(lambda: target_from(args, "meta"), mode_of(args))
 
 
 def mode_of(args: argparse.Namespace) -> str:

@@ -18,7 +18,7 @@ from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
 from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import Samples
-from results.record import Record
+from results.record import Record, name_of
 from results.show.units import duration
 from roofline.machine import Machine
 
@@ -86,6 +86,9 @@ def interleave_safely(
                     timeout_s=timeout_s,
                     deadline=policy.deadline,
                 )
+                expected = [name_of(row.blank()) for row in waiting]
+                if [name_of(record) for record in measured] != expected:
+                    raise worker.WorkerError("sent the records of other rows")
             else:
                 measured = interleave(waiting, device, ceilings, policy, budget)
         except worker.WorkerError as error:

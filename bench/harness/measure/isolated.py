@@ -12,9 +12,10 @@ from typing import Any
 
 from bench.harness import worker
 from bench.harness.data.inputs import Filler
-from bench.harness.device.device import Device
+from bench.harness.device.device import Device, NoDeviceError
 from bench.harness.measure.measure_row import Ready, measure_row, prepare
 from bench.harness.measure.rows import Row
+from bench.harness.op import UsageError
 from bench.harness.providers.registry import (
     AUTOTUNE,
     has_triton,
@@ -27,12 +28,17 @@ from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 from bench.harness.timing.launched import launched
 from bench.harness.timing.protocol import Limits
-from results.record import Record
+from results.record import Record, name_of
 from roofline.machine import Machine
 
 MIN_KERNELS = 8
 """Minimum number of kernels to compile in other processes: each process takes some seconds to load
 torch and Triton.
+"""
+
+CLOCK_CHECKS = 2
+"""A row is invalid if its samples do not fit the command's clock this many times: one that was only
+delayed is measured again.
 """
 
 
@@ -47,30 +53,40 @@ def measure_isolated(
     timeout_s: float,
 ) -> Record:
     """Return the record of a row measured in a new process; it is `failed` if the process sends
-    none.
+    none, and `invalid` if its samples do not add up to the time that passed.
 
     `timeout_s` is the time limit of importing or calling a user's function. Processes share the
     timer of `deadline`.
     """
     blank = row.blank()
-    try:
-        record, output = worker.call(
-            measure_row,
-            row,
-            device,
-            ceilings,
-            limits,
-            deadline,
-            rows_left,
-            timeout_s=timeout_s,
-            deadline=deadline,
-        )
-        if record.op_sha256 != blank.op_sha256:
-            reason = f"the definition of {blank.op} changed during the run; start it again"
-            record = replace(blank, status="failed", reason=reason)
-    except worker.WorkerError as error:
-        record = replace(blank, status="failed", reason=str(error))
-        output = error.output
+    record = blank
+    output = ""
+    for _ in range(CLOCK_CHECKS):
+        try:
+            record, output = worker.call(
+                measure_row,
+                row,
+                device,
+                ceilings,
+                limits,
+                deadline,
+                rows_left,
+                timeout_s=timeout_s,
+                deadline=deadline,
+            )
+            break
+        except (worker.WorkerError, UsageError, NoDeviceError) as error:
+            record = replace(blank, status="failed", reason=str(error))
+            output = getattr(error, "output", "")
+            if not isinstance(error, worker.ClockError):
+                break
+            record = replace(record, status="invalid")
+    providers = [replace(row, provider=name).blank().provider for name in row.stand_ins]
+    if record.provider not in (blank.provider, *providers) or record.case != blank.case:
+        record = replace(blank, status="failed", reason=f"sent the record of {name_of(record)}")
+    if record.op_sha256 != blank.op_sha256:
+        reason = f"the definition of {blank.op} changed during the run; start it again"
+        record = replace(blank, status="failed", reason=reason)
     if record.source_sha256 is None and is_user_kernel(row.provider):
         record = replace(record, source_sha256=find(row.provider).sha256())
     return replace(record, output=output or None)

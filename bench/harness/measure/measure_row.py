@@ -398,7 +398,10 @@ def undisturbed(
         before = snapshot(device)
         if poller:
             poller.begin()
+        protocol.report(0.0)
         samples = collect(sampler, limits, cache)
+        if not device.is_gpu:
+            protocol.report(sum(samples.samples_s) * samples.launches_per_sample)
         launches = len(samples.samples_s) * samples.launches_per_sample
         polled = []
         if poller:

@@ -15,7 +15,7 @@ from typing import Any
 from bench.harness.data import inputs
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
-from bench.harness.op_file import line_in, module_of, op_sha256
+from bench.harness.op_file import line_in, lines_of, module_of, op_sha256
 from bench.harness.providers.registry import ProviderUnavailableError, is_user_kernel, unavailable
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from results.record import MAX_COUNT, Record
@@ -201,18 +201,19 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     texts = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+    lines = " ".join(lines_of(error))
+    return isinstance(error, RuntimeError) and any(text in lines for text in texts)
 
 
 def one_line(error: BaseException) -> str:
     """Return class and first line of an error, with the next line if it ends with a colon, at most
     200 characters.
     """
-    if "0 active drivers" in str(error):
+    lines = lines_of(error)
+    if any("0 active drivers" in line for line in lines):
         return (
             "a Triton kernel needs a GPU; without one, use TRITON_INTERPRET=1 to check its result"
         )
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     message = lines[0]
     if message.endswith(":") and len(lines) > 1:
         message += f" {lines[1]}"

@@ -14,8 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from results.record import DTYPES
+from results.record import DTYPES, Record
 from roofline.work import dtype_named
 
 HOST_SYNC = "host-sync"
@@ -129,6 +130,15 @@ class Fusion:
     count: int
     saved_bytes: int
     """By all chains together; at the memory roof they take `saved_bytes` over the bandwidth."""
+
+
+class CountedStep(NamedTuple):
+    """The work of a step: a record without a time for each row, and what could be fused."""
+
+    name: str
+    mode: str
+    records: list[Record]
+    fusions: list[Fusion]
 
 
 def fusions_of(operations: Sequence[Operation]) -> list[Fusion]:

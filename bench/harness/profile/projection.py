@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.profile.operation import Breakdown, fusions_of
+from bench.harness.profile.operation import CountedStep, fusions_of
 from bench.harness.profile.records import product_dtypes, work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
@@ -68,13 +68,11 @@ class Projected:
 class Projection:
     """A step on machines that are not here; it prints as the table of `bench profile --on`."""
 
-    def __init__(
-        self, name: str, mode: str, breakdown: Breakdown, machines: Sequence[Machine]
-    ) -> None:
-        self.name = name
-        self.mode = mode
-        self.records = work_records(breakdown)
-        self.fusions = fusions_of(breakdown.operations)
+    def __init__(self, step: CountedStep, machines: Sequence[Machine]) -> None:
+        self.name = step.name
+        self.mode = step.mode
+        self.records = step.records
+        self.fusions = step.fusions
         self.machines = [Projected(self.records, machine) for machine in machines]
 
     def fused_s(self, on: Projected) -> float:
@@ -273,13 +271,12 @@ def attention(
     return out.reshape(*query.shape[:-1], value.shape[-1])
 
 
-def project(make: Callable[[], Target], mode: str, machines: Sequence[Machine]) -> Projection:
-    """Return a step on machines that are not here.
+def counted(make: Callable[[], Target], mode: str) -> CountedStep:
+    """Return the work of a step without running it on values.
 
     Args:
         make: returns the target, with its tensors on the meta device.
         mode: `forward`, `backward` or `train`.
-        machines: with a memory bandwidth.
 
     Raises:
         UsageError: the step cannot run without values.
@@ -294,7 +291,8 @@ def project(make: Callable[[], Target], mode: str, machines: Sequence[Machine]) 
             ) from None
     for operation in breakdown.operations:
         operation.op = operation.op.replace(CPU_ATTENTION, "scaled_dot_product_attention")
-    return Projection(target.name, mode, breakdown, machines)
+    fusions = fusions_of(breakdown.operations)
+    return CountedStep(target.name, mode, work_records(breakdown), fusions)
 
 
 def machine_named(name: str) -> Machine:

@@ -114,6 +114,14 @@ def announce(index: int | None = None, runs: bool = True) -> None:
     progress[2] += 1
 
 
+def _report_nothing(sampled_s: float) -> None:
+    """Stand in for `report` outside of a worker."""
+
+
+report: Callable[[float], object] = _report_nothing
+"""Tells the parent of a worker the sum of all samples since the last call; 0 before the first."""
+
+
 class Settling(NamedTuple):
     """The end of a warm-up: `settled` unless the time limit was reached; `launches` is the number
     of runs.
