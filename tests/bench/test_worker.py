@@ -3,6 +3,7 @@ behind.
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,10 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from bench.harness import clock, worker
+from bench.harness.op import UsageError
+from results.record import Record
 from tests.bench import commands, user_kernels
 from tests.bench.process_checks import is_running, soon
 from tests.bench.user_kernels import measure
@@ -33,7 +37,7 @@ def line_of(text):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -43,6 +47,7 @@ def line_of(text):
         ("kills_its_parent", "killed its parent process"),
         ("raises", f"ValueError: three is (line {line_of('raise ValueError')})"),
         ("raises_what_is_no_exception", f"Fatal: the end (line {line_of('raise Fatal')})"),
+        ("raises_without_a_text", f"Unprintable:  (line {line_of('raise Unprintable')})"),
         ("raises_later", f"RuntimeError: out of luck (line {line_of('raise RuntimeError')})"),
     ],
 )
@@ -136,6 +141,67 @@ def test_threads_and_children_of_a_function_end_with_its_row(crashes):
     assert record.status == "ok"
     child = int(record.output.split()[1])
     assert soon(lambda: not is_running(child))
+
+
+@pytest.mark.parametrize("function", ["forks_twice", "leaves_a_session"])
+def test_descendants_that_left_a_worker_end_with_it(crashes, function):
+    output = measure(f"{crashes}:{function}").output.split()
+    children = {int(word) for word in output if word.isdecimal()}
+    assert children
+    assert soon(lambda: not any(map(is_running, children)))
+
+
+def inheritable() -> list[str]:
+    descriptors = (path.name for path in Path("/proc/self/fd").iterdir() if path.exists())
+    return sorted(name for name in descriptors if os.get_inheritable(int(name)))
+
+
+def test_programs_started_by_a_worker_do_not_keep_its_pipes():
+    assert worker.call(inheritable, timeout_s=60)[0] == ["0", "1", "2"]
+
+
+def test_a_daemonic_process_is_a_one_line_error(monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    with pytest.raises(UsageError, match="a daemonic process, as of"):
+        worker.call(print, timeout_s=60)
+
+
+OTHER = Record(
+    op="other", provider="torch", dtype="fp32", shape={"n": 8192}, case="8192", status="failed"
+)
+
+
+@pytest.mark.parametrize(
+    ("forged", "reason"),
+    [
+        ("\x80pickle", "sent an answer that cannot be read: "),
+        ('{"answer": 7}', "sent an answer of another type: "),
+        (json.dumps({"answer": OTHER.to_dict()}), "sent the record of other 8192 fp32 torch"),
+        (json.dumps({"error": "UsageError", "reason": "none"}), "none"),
+        (json.dumps({"error": "KeyError", "reason": "none"}), "sent an answer that cannot be read"),
+    ],
+    ids=["no JSON", "no record", "other record", "error", "unknown error"],
+)
+def test_a_forged_answer_costs_only_its_row(crashes, monkeypatch, forged, reason):
+    monkeypatch.setenv("FORGED", forged)
+    record = measure(f"{crashes}:forges_its_answer")
+    assert record.status == "failed"
+    assert record.reason.startswith(reason)
+
+
+def test_samples_that_do_not_fill_the_time_are_invalid(crashes):
+    record = measure(f"{crashes}:scales_its_samples")
+    assert record.status == "invalid"
+    assert record.reason.startswith("its samples add up to ")
+
+
+@pytest.mark.parametrize(
+    ("sampled_s", "passed_s", "fits"),
+    [(1.0, 1.0, True), (0.9, 1.15, True), (0.01, 0.1, True), (0.5, 1.0, False), (2.0, 1.0, False)],
+)
+def test_samples_are_compared_with_the_time_that_passed(sampled_s, passed_s, fits):
+    with nullcontext() if fits else pytest.raises(worker.ClockError, match="its samples add up"):
+        worker.check_clock(sampled_s, passed_s)
 
 
 def test_a_worker_that_cannot_start_is_a_one_line_error(monkeypatch):

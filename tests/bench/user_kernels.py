@@ -151,13 +151,18 @@ def precision(x):
 
 CRASHES = """
 import ctypes
+import gc
 import os
+import subprocess
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 
 import torch
 from torch.nn.functional import gelu
+
+from bench.harness.timing import samplers
 
 def segmentation_fault(x):
     ctypes.string_at(0)
@@ -213,6 +218,40 @@ def leaves_a_thread_and_a_process(x, started=[]):
             time.sleep(1000)
         print("child", started[0])
         threading.Thread(target=time.sleep, args=(1000,)).start()
+    return gelu(x)
+
+def forks_twice(x, started=[]):
+    if not started:
+        started.append(os.fork())
+        if started == [0]:
+            os.setsid()
+            print("child", os.fork() or os.getpid())
+            time.sleep(1000)
+        print("child", started[0])
+    return gelu(x)
+
+def leaves_a_session(x):
+    print("child", subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, flush=True)
+    os._exit(3)
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+def raises_without_a_text(x):
+    raise Unprintable
+
+def forges_its_answer(x):
+    for each in gc.get_objects():
+        if isinstance(each, Connection) and not each.closed and each.writable:
+            os.write(each.fileno(), os.environ["FORGED"].encode() + b"\\n")
+    time.sleep(1000)
+
+def scales_its_samples(x):
+    usual = samplers.HostSampler.sample
+    if usual.__name__ != "<lambda>":
+        samplers.HostSampler.sample = lambda self: usual(self) / 10
+    time.sleep(0.05)
     return gelu(x)
 
 def says_where(x):
