@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import OUTPUT, UsageError, add, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
-from bench.harness.fleet.launcher import open_store, rank_here
+from bench.harness.fleet.launcher import end_with_launcher, open_store, rank_here
 from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
 from results.record import Record
@@ -141,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Measure together with the other ranks; rank 0 prints the results."""
     here = rank_here()
+    end_with_launcher(here)
     ops = chosen("op", args.op, KINDS, KINDS)
     sizes = sizes_of(args.size or ())
     if (here.world_size or 1) < 2:

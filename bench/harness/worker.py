@@ -187,7 +187,7 @@ def stream(
     Raises:
         WorkerError: no next item, and the generator has not ended.
     """
-    kind = get_args(get_type_hints(function)["return"])[0]
+    kind = get_args(get_type_hints(function).get("return", Iterator[Any]))[0]
     worker = _Worker(function, arguments, kind | None)
     try:
         while (item := worker.answer(float("inf"), limit_s(), "the process")) is not None:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import platform
 import re
-import tempfile
+import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
-from results.store.runfile import lock_file
+from bench.harness.worker import signal_on_parent_exit
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -40,6 +40,9 @@ POLL_S = 0.05
 """Time between two looks at the lock of a node or at the store, and so the difference between the
 starts of ranks.
 """
+
+MAX_ADDRESS = 108
+"""Maximum bytes of the address of a socket. Source: unix(7)."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,12 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
     return Rank(rank, local_rank or 0, world_size, local_world_size or 1, node, launcher, rack)
 
 
+def end_with_launcher(rank: Rank) -> None:
+    """Let this process get SIGTERM when torchrun is killed, which then cannot end its ranks."""
+    if rank.launcher == "torchrun":
+        signal_on_parent_exit(signal.SIGTERM)
+
+
 def open_store(rank: Rank, timeout_s: float) -> Store | None:
     """Return torchrun's store, or that of rank 0 at `MASTER_ADDR` and `MASTER_PORT`; None if there
     is none.
@@ -132,16 +141,17 @@ def turn(rank: Rank, has_time: Callable[[], bool]) -> Iterator[bool]:
     """Let one rank of a node at a time run the block; yield False if there was no turn while
     `has_time()`.
 
-    The kernel frees the lock, which is on a file of this node, when a rank dies.
+    A rank that has the turn owns the name of a socket, which leaves no file and which the kernel
+    frees when the rank dies. Source: abstract addresses, unix(7).
     """
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"roofmark-fleet-{os.getuid()}-{rank.node}.lock")
-    with Path(tempfile.gettempdir(), name).open("a") as file:
+    address = f"\0roofmark-fleet-{os.getuid()}-{rank.node}".encode()[:MAX_ADDRESS]
+    with socket.socket(socket.AF_UNIX) as holder:
         is_mine = False
         while not is_mine and has_time():
             try:
-                lock_file(file.fileno())
+                holder.bind(address)
                 is_mine = True
-            except BlockingIOError:
+            except OSError:
                 time.sleep(POLL_S)
         yield is_mine
 

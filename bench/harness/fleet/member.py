@@ -18,7 +18,14 @@ from bench.harness import worker
 from bench.harness.cli.arguments import chosen
 from bench.harness.device.device import Device
 from bench.harness.fleet import measure
-from bench.harness.fleet.launcher import POLL_S, Peers, open_store, rank_here, turn
+from bench.harness.fleet.launcher import (
+    POLL_S,
+    Peers,
+    end_with_launcher,
+    open_store,
+    rank_here,
+    turn,
+)
 from bench.harness.fleet.measure import PHASES, Item, items_of
 from bench.harness.op_file import module_of
 from bench.harness.run import stamp
@@ -56,6 +63,7 @@ class Member:
         self.args = args
         self.argv = sys.argv[1:] if argv is None else argv
         self.rank = rank_here()
+        end_with_launcher(self.rank)
         self.began_s = time.monotonic()
         self.deadline: float = self.began_s + args.deadline
         self.start_by = self.began_s + SOLO_SHARE * args.deadline

@@ -9,11 +9,14 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from bench import fleet
 from bench.harness.calibrate import bandwidth
+from bench.harness.device.device import Device
 from bench.harness.fleet import measure, member
+from results.record import Record
 from tests.bench.fleet import faults
 
 FAULT, SHORT_S = os.environ.get("FAULT"), 0.05
@@ -24,7 +27,7 @@ def is_faulty():
     return os.environ.get("FAULTY_RANK", "1") == os.environ.get("RANK", "0")
 
 
-def measured(items, device):
+def measured(items, device) -> Iterator[Record]:
     """Measure briefly; a matmul of the faulty rank never returns, or ends its process."""
     bandwidth.operand_bytes, measure.LINK_BYTES = lambda _: 2**20, 2**20
     measure.CPU_EXTENT = measure.GPU_EXTENT = 64
@@ -39,7 +42,7 @@ def measured(items, device):
         yield from real_measured([item._replace(seconds=SHORT_S)], device)
 
 
-def detected(rank):
+def detected(rank) -> Device:
     device = real_detected(rank)
     return (
         replace(device, name="Other GPU", slug="other-gpu")

@@ -18,6 +18,7 @@ from bench.harness.fleet import launcher, measure
 from bench.harness.fleet.member import Member, text_of
 from results.record import Record
 from results.store.runfile import load_run, read_head
+from tests.bench.process_checks import soon
 
 ROOT = Path(__file__).resolve().parents[3]
 ALL = [f"{phase} {op}" for phase in measure.PHASES for op in measure.CPU_OPS]
@@ -223,6 +224,17 @@ def free_port():
     return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
 
 
+@pytest.mark.exhaustive
+def test_ranks_end_with_torchrun(tmp_path):
+    process = start(
+        tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="hang"
+    )
+    assert soon(lambda: len(list(tmp_path.glob("f/*"))) == 2)
+    process.kill()
+    finish(tmp_path / "f", process)
+    assert list(tmp_path.glob("pymp-*")) == []
+
+
 @pytest.mark.gpu
 def test_all_gpus_are_measured(tmp_path):
     count = torch.cuda.device_count()
@@ -248,6 +260,7 @@ def test_all_gpus_are_measured(tmp_path):
 def member(tmp_path, monkeypatch):
     """Return rank 0 of 3 with a store in this process; no other process starts."""
     monkeypatch.setattr(worker, "start_server", lambda: None)
+    monkeypatch.setattr("bench.harness.fleet.member.end_with_launcher", lambda rank: None)
     monkeypatch.setattr(
         "bench.harness.fleet.member.rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun")
     )

@@ -134,3 +134,4 @@ def test_a_killed_rank_gives_up_its_turn(tmp_path, monkeypatch):
     with turn(here, looks(500)) as is_mine:
         assert is_mine
     process.join()
+    assert list(tmp_path.iterdir()) == []
