@@ -1,8 +1,8 @@
 """The device under test, its memory and its caches; and the host: processor, memory, versions,
 revision of the code.
 
-Sources: psutil; on Linux also sysfs and control groups (version 2). A fact that the system does not
-report is None, never 0. Reading facts of the host raises no errors.
+Sources: psutil; on Linux also sysfs and control groups of versions 1 and 2. A fact that the system
+does not report is None, never 0. Reading facts of the host raises no errors.
 """
 
 from __future__ import annotations
@@ -209,10 +209,11 @@ class Cores(NamedTuple):
 def usable_cores() -> Cores:
     affinity: Callable[[], list[int]] | None = getattr(psutil.Process(), "cpu_affinity", None)
     allowed = frozenset(affinity() if affinity else range(os.cpu_count() or 1))
-    limits = [
-        re.fullmatch(r"([1-9][0-9]*) ([1-9][0-9]*)", text_of(group / "cpu.max"))
-        for group in control_groups()
-    ]
+    limits = []
+    for group in control_groups("cpu"):
+        both = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
+        text = text_of(group / "cpu.max") or both
+        limits.append(re.fullmatch(r"([1-9][0-9]*) ([1-9][0-9]*)", text))
     return Cores(
         allowed, min((int(limit[1]) / int(limit[2]) for limit in limits if limit), default=None)
     )
@@ -237,15 +238,27 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
 
-def control_groups() -> list[Path]:
-    """Return the directories of this process's control group and its parents, version 2 only.
+def control_groups(controller: str) -> list[Path]:
+    """Return the directories of this process's control groups and their parents, of version 2 and
+    of version 1.
 
-    The top is always included, because in a container it may be the process's own group.
+    `controller` is `cpu` or `memory`: version 1 has a tree for each. A machine may use both
+    versions. The tops are always included, because in a container they may be the process's own
+    groups.
+
+    Source: cgroups(7), `/proc/PID/cgroup`.
     """
     top = ROOT / "sys/fs/cgroup"
-    match = re.search(r"^0::/(.*)$", text_of("proc/self/cgroup"), re.MULTILINE)
-    own = top / match[1] if match and ".." not in match[1] else top
-    return [path for path in (own, *own.parents) if path.is_relative_to(top)]
+    trees = {
+        top: r"^0::/(.*)$",
+        top / controller: rf"^[1-9]\d*:(?:[^:]*,)?{controller}(?:,[^:]*)?:/(.*)$",
+    }
+    groups: list[Path] = []
+    for root, line in trees.items():
+        match = re.search(line, text_of("proc/self/cgroup"), re.MULTILINE)
+        own = root / match[1] if match and ".." not in match[1] else root
+        groups += [path for path in (own, *own.parents) if path.is_relative_to(root)]
+    return groups
 
 
 def memory_bytes() -> tuple[int, int]:
@@ -257,14 +270,15 @@ def memory_bytes() -> tuple[int, int]:
     memory = psutil.virtual_memory()
     total = memory.total
     available = memory.available
-    for group in control_groups():
-        limit = text_of(group / "memory.max")
-        used = text_of(group / "memory.current")
+    for group in control_groups("memory"):
+        limit = text_of(group / "memory.max") or text_of(group / "memory.limit_in_bytes")
+        used = text_of(group / "memory.current") or text_of(group / "memory.usage_in_bytes")
         if limit.isdecimal() and used.isdecimal():
-            match = re.search(
-                r"^inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE
+            # Version 1 lists the group's own pages first, then those of its children too.
+            pages = re.findall(
+                r"^(?:total_)?inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE
             )
-            held = max(0, int(used) - int(match[1] if match else 0))
+            held = max(0, int(used) - int(pages[-1] if pages else 0))
             total = min(total, int(limit))
             available = min(available, int(limit) - held)
     return total, max(0, available)

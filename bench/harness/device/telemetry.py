@@ -6,11 +6,10 @@
 
 Keys of the JSON object, the same for every device, SI base units, None if unknown:
 
-- `window_s`: seconds between the snapshots. - `sm_clock_hz`, `sm_clock_min_hz`, `sm_clock_max_hz`:
-  median and range of
-readings while samples ran, or a reading at the
-  end (`polls` is None). `sm_clock_start_hz`: at the start. `memory_clock_hz`, `temperature_c`: at
-  the end.
+- `window_s`: seconds between the snapshots.
+- `sm_clock_hz`, `sm_clock_min_hz`, `sm_clock_max_hz`: median and range of readings while samples
+  ran, or a reading at the end (`polls` is None). `sm_clock_start_hz`: at the start.
+  `memory_clock_hz`, `temperature_c`: at the end.
 - `power_w` and `power_source`: `energy-counter` (the mean over the window), `polled` (the median of
   readings) or `power-usage` (one reading at the end). `power_min_w`, `power_max_w`: range of
   readings.
@@ -22,6 +21,9 @@ readings while samples ran, or a reading at the
 - `host_throttle`: the same for the host of a GPU; None on a CPU, which has it under `throttle`.
 - `clock_events`: reasons for lower clocks at the start or the end, names of
   `gpu_state.CLOCK_EVENTS`.
+- `core_wait`: fraction of the window that a thread of this process waited in the run queue for a
+  core, the maximum over threads. It decides whether a measurement on a CPU was disturbed; if it is
+  None, because the kernel does not count it, `thread_switches_per_s` decides.
 - `thread_switches_per_s`, `involuntary_switches_per_s`, `voluntary_switches_per_s`,
   `cgroup_throttled_periods`, `load_average`, `governor`, `turbo`: of the host, see `row_telemetry`
   and `host_state`.
@@ -63,6 +65,11 @@ CGROUP_PERIOD_S = 0.1
 """Default period of a CPU quota, the resolution of throttled time.
 
 Source: Linux documentation, scheduler/sched-bwc: the default period is 100 ms."""
+
+THROTTLED_UNITS_S = {"usec": 1e-6, "time": 1e-9}
+"""Units of `throttled_usec` and `throttled_time`, of control groups of version 2 and 1.
+
+Source: Linux documentation, cgroup-v2 and scheduler/sched-bwc."""
 
 CPU_TICK_S = 0.01
 """Resolution of CPU time in the kernel. Source: proc_stat(5), `USER_HZ` is 100."""
@@ -114,10 +121,12 @@ class Snapshot(NamedTuple):
     """If known: `involuntary` and `voluntary` context switches of all threads of this process;
     `stolen_s`, CPU time of other guests, and `total_s`, both summed over the cores of this
     process."""
-    by_thread: dict[str, int]
+    switches: dict[str, float]
     """Involuntary context switches of each thread of this process by its id; empty without
     procfs.
     """
+    waits_s: dict[str, float]
+    """Seconds that each thread waited in the run queue; empty if the kernel does not count them."""
     throttled: dict[str, tuple[int, float]]
     """Throttled periods and throttled seconds, summed over cores, of each control group that has a
     quota.
@@ -128,8 +137,10 @@ def snapshot(device: Device) -> Snapshot:
     """Return the counters now.
 
     Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux;
-    proc_pid_status(5); proc_stat(5): guest time is part of user time, so it is left out of the
-    total; cgroup-v2, `cpu.stat`.
+    proc_pid_status(5); Linux documentation, scheduler/sched-stats: the second number of `schedstat`
+    is the time in the run queue in nanoseconds, and all are 0 if it is not counted; proc_stat(5):
+    guest time is part of user time, so it is left out of the total; Linux documentation, cgroup-v2 and
+    scheduler/sched-bwc, `cpu.stat`.
     """
     gpu = gpu_state.gpu_state(device.uuid) if device.is_gpu else None
     cores = usable_cores().allowed
@@ -144,25 +155,23 @@ def snapshot(device: Device) -> Snapshot:
             "stolen_s": sum(cpu.steal for cpu in times),
             "total_s": sum(sum(cpu[:8]) for cpu in times),
         }
-    by_thread = {}
-    for path in (machine.ROOT / "proc/self/task").glob("*/status"):
+    switches = {}
+    waits_s = {}
+    for task in (machine.ROOT / "proc/self/task").glob("*"):
         if match := re.search(
-            r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(path), re.MULTILINE
+            r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(task / "status"), re.MULTILINE
         ):
-            by_thread[path.parent.name] = int(match[1])
+            switches[task.name] = float(match[1])
+        if match := re.fullmatch(r"\d+ (\d+) [1-9]\d*", text_of(task / "schedstat")):
+            waits_s[task.name] = int(match[1]) * 1e-9
     throttled = {}
-    for group in control_groups():
-        counts = dict(
-            re.findall(
-                r"^(nr_throttled|throttled_usec) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE
-            )
-        )
-        if len(counts) == 2:
-            throttled[str(group)] = (
-                int(counts["nr_throttled"]),
-                int(counts["throttled_usec"]) * 1e-6,
-            )
-    return Snapshot(gpu, taken_s, len(cores), totals, by_thread, throttled)
+    for group in control_groups("cpu"):
+        stat = text_of(group / "cpu.stat")
+        periods = re.search(r"^nr_throttled (\d+)$", stat, re.MULTILINE)
+        lost = re.search(r"^throttled_(usec|time) (\d+)$", stat, re.MULTILINE)
+        if periods and lost:
+            throttled[str(group)] = (int(periods[1]), int(lost[2]) * THROTTLED_UNITS_S[lost[1]])
+    return Snapshot(gpu, taken_s, len(cores), totals, switches, waits_s, throttled)
 
 
 class Poller:
@@ -205,16 +214,13 @@ def row_telemetry(
     """Return the JSON object described at the top of this file; `flops` are per launch.
 
     A stop by a quota is counted when it ends, so one at an end of the window counts fully or not at
-    all. `thread_switches_per_s` is the maximum over threads; other counts are totals.
+    all. `core_wait` and `thread_switches_per_s` are maxima over threads; other counts are totals.
     """
     window_s = max(after.taken_s - before.taken_s, 1e-9)
     both_totals = (
         (name, count, after.totals.get(name, -1.0)) for name, count in before.totals.items()
     )
     grown = {name: end - start for name, start, end in both_totals if end >= start}
-    by_thread = [
-        max(0, count - before.by_thread.get(task, 0)) for task, count in after.by_thread.items()
-    ]
     # Time lost in one control group is not lost again in the group around it: the largest increase
     # counts.
     both = [
@@ -236,11 +242,20 @@ def row_telemetry(
         row |= {"host_throttle": lost, "throttle_resolution": COUNTER_STEP_S / window_s}
         row |= _gpu_row(before.gpu, after.gpu, window_s, launches, flops)
         row |= polled_row(row, polled)
-    row["thread_switches_per_s"] = max(by_thread) / window_s if by_thread else None
+    row["core_wait"] = _per_s(before.waits_s, after.waits_s, window_s)
+    row["thread_switches_per_s"] = _per_s(before.switches, after.switches, window_s)
     for name in ("involuntary", "voluntary"):
         row[f"{name}_switches_per_s"] = grown[name] / window_s if name in grown else None
     row["cgroup_throttled_periods"] = max((end[0] - start[0] for start, end in both), default=None)
     return row | host_state()
+
+
+def _per_s(
+    before: Mapping[str, float], after: Mapping[str, float], window_s: float
+) -> float | None:
+    """Return the largest growth of a thread's counter per second, from 0 if it is new."""
+    grown = [max(0.0, count - before.get(task, 0.0)) for task, count in after.items()]
+    return max(grown) / window_s if grown else None
 
 
 def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:

@@ -39,9 +39,17 @@ ROOF_MARGIN = 1.02
 most.
 """
 
+MAX_CORE_WAIT = 0.05
+"""Fraction of a measurement that a thread may wait in the run queue, because other processes have
+its core. Their number shows in it, unlike in the switches: they become fewer. Measured on a guest
+with two cores, 20 measurements of each row, median of the fractions: 0.001 (one thread) without
+competitors; with 1, 2 and 6 spinning processes 0.65, 0.84 and 0.90 (matmul 256, one thread), 0.78,
+0.87 and 0.94 (two threads), 0.67, 0.88 and 0.91 (relu of 4 MiB, two threads)."""
+
 PREEMPTIONS_PER_S = 70.0
-"""Involuntary context switches per second of one thread above which other processes took its core
-away. Measured on a guest with two cores, both threads together: 25 to 60 when nothing else ran, so
+"""The same for a kernel that does not count the time in the run queue: involuntary context switches
+per second of one thread above which other processes took its core away. With more processes there
+are fewer switches, so this rule misses a machine that is busy throughout. Measured on a guest with two cores, both threads together: 25 to 60 when nothing else ran, so
 no thread had more; 170 to 700 with one busy process, so one thread had 85 at least. All samples may
 then be equally slow, so that the interval of the median shows nothing."""
 
@@ -122,7 +130,7 @@ def recorded(
     """
     flags = (
         not_cold(samples.cache) if requested_cache == "cold" != samples.cache else None,
-        *slowed(samples.telemetry, device.is_gpu),
+        *slowed(samples.telemetry, device.is_gpu, device.threads or 1),
         *of_samples(samples),
         *(of_launches(samples, ceilings) if device.is_gpu else ()),
         *also,
@@ -448,7 +456,7 @@ def _percent(share: float) -> str:
     return f"{float(f'{100 * share:.2g}'):,g}"
 
 
-def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
+def slowed(telemetry: Mapping[str, Any], is_gpu: bool, threads: int = 1) -> Iterator[Flag]:
     """Yield flags for what slowed the device down: heat, power or a quota; on a CPU also other
     processes and guests.
 
@@ -476,8 +484,12 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
             yield Flag("power-limited", reason, "this is normal; evaluate it at the measured clock")
         return
     causes_seen = []
+    core_wait = telemetry.get("core_wait")
     switches_per_s = telemetry.get("thread_switches_per_s") or 0.0
-    if (
+    if core_wait is not None:
+        if core_wait > MAX_CORE_WAIT:
+            causes_seen.append(f"a thread waited for a core {100 * core_wait:.2g} % of the time")
+    elif (
         switches_per_s > PREEMPTIONS_PER_S
         and switches_per_s * (telemetry.get("window_s") or 1.0) >= MIN_PREEMPTIONS
     ):
@@ -485,7 +497,8 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
     if "steal" in causes:
         causes_seen.append(f"the hypervisor ran other guests: {_shares(telemetry, ['steal'])}")
     if causes_seen:
-        advice = "run it again when nothing else runs; this time includes other processes"
+        fewer = ", or with --threads 1" if threads > 1 else ""
+        advice = f"run it again when nothing else runs{fewer}; this time includes other processes"
         yield Flag("preempted", " and ".join(causes_seen), advice)
 
 

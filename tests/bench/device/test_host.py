@@ -7,11 +7,13 @@ import pytest
 from bench.harness.device import device as host
 from bench.harness.device import telemetry
 from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.flags import disturbance
+from bench.harness.measure.flags import MAX_CORE_WAIT, disturbance
 from tests.bench.commands import CPU
 
 MIB, GIB = 2**20, 2**30
 GROUP = "sys/fs/cgroup"
+VERSION_1 = "4:memory:/job\n1:cpu,cpuacct:/job\n0::/\n"
+"""`/proc/self/cgroup` of a hybrid layout: version 2 is mounted, without controllers."""
 
 
 @pytest.fixture
@@ -46,10 +48,40 @@ def write(tmp_path, monkeypatch):
             },
             2.0,
         ),
+        (
+            {
+                "proc/self/cgroup": f"5:cpuset:/a\n{VERSION_1}",
+                f"{GROUP}/cpu/job/cpu.cfs_quota_us": "50000\n",
+                f"{GROUP}/cpu/job/cpu.cfs_period_us": "100000\n",
+                f"{GROUP}/cpu/cpu.cfs_quota_us": "-1\n",
+                f"{GROUP}/cpu/cpu.cfs_period_us": "100000\n",
+                f"{GROUP}/cpuset/a/cpu.cfs_quota_us": "10000\n",
+                f"{GROUP}/cpuset/a/cpu.cfs_period_us": "100000\n",
+            },
+            0.5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpuacct,cpu:/docker/host/path\n",
+                f"{GROUP}/cpu/cpu.cfs_quota_us": "150000",
+                f"{GROUP}/cpu/cpu.cfs_period_us": "100000",
+            },
+            1.5,
+        ),
         ({"proc/self/cgroup": "0::/../../job\n", f"{GROUP}/cpu.max": "100000 100000"}, 1.0),
         ({"proc/self/cgroup": "torn", f"{GROUP}/cpu.max": "100000 100000"}, 1.0),
     ],
-    ids=["a limit", "no limit", "none", "binary", "nested", "outside", "torn"],
+    ids=[
+        "a limit",
+        "no limit",
+        "none",
+        "binary",
+        "nested",
+        "hybrid",
+        "container",
+        "outside",
+        "torn",
+    ],
 )
 def test_lowest_quota_of_the_control_groups(write, files, quota):
     write(files)
@@ -110,8 +142,22 @@ def test_last_level_caches_are_counted_once_each(write):
             4 * GIB,
             1 * GIB,  # the outer group has less left
         ),
+        (
+            {
+                "proc/self/cgroup": VERSION_1,
+                f"{GROUP}/memory/job/memory.limit_in_bytes": f"{4 * GIB}",
+                f"{GROUP}/memory/job/memory.usage_in_bytes": f"{3 * GIB}",
+                f"{GROUP}/memory/job/memory.stat": (
+                    f"inactive_file 5\ntotal_inactive_file {2 * GIB}\n"
+                ),
+                f"{GROUP}/memory/memory.limit_in_bytes": "9223372036854771712",
+                f"{GROUP}/memory/memory.usage_in_bytes": f"{9 * GIB}",
+            },
+            4 * GIB,
+            3 * GIB,
+        ),
     ],
-    ids=["none", "no limit", "a limit", "used up", "file pages", "nested"],
+    ids=["none", "no limit", "a limit", "used up", "file pages", "nested", "version 1"],
 )
 def test_memory_within_the_limits_of_control_groups(write, monkeypatch, files, total, available):
     monkeypatch.setattr(
@@ -161,6 +207,15 @@ def test_time_lost_to_a_quota(write):
     assert quota_and_periods(before, snapshot(CPU))[0] is None  # more than there is
 
 
+def test_time_lost_to_a_quota_of_version_1(write):
+    path = f"{GROUP}/cpu/job/cpu.stat"
+    stat = "nr_periods 9\nnr_throttled {0}\nthrottled_time {1}\n"
+    write({"proc/self/cgroup": VERSION_1, path: stat.format(7, 300_000_000)})
+    before = snapshot(CPU)
+    write({path: stat.format(17, 900_000_000)})
+    assert quota_and_periods(before, snapshot(CPU)) == (pytest.approx(0.6 / (2.0 * 2)), 10)
+
+
 def test_time_lost_in_nested_groups_is_not_added(write):
     outer, inner = f"{GROUP}/user/cpu.stat", f"{GROUP}/user/job/cpu.stat"
     write(
@@ -206,11 +261,44 @@ def test_preemption_is_counted_per_thread(write):
     quiet = changes(before, counted([120] * 16), 1.0)
     assert quiet["thread_switches_per_s"] == 20.0
     assert (
-        disturbance(quiet | {"window_s": 1.0, "involuntary_switches_per_s": 320.0}, is_gpu=False)
+        disturbance(
+            quiet | {"window_s": 1.0, "throttle": {}, "involuntary_switches_per_s": 320.0}, False
+        )
         is None
     )
     busy = changes(before, counted([120] * 15 + [300, 50]), 1.0)
     assert (
-        disturbance(busy | {"window_s": 1.0}, is_gpu=False).reason
+        disturbance(busy | {"window_s": 1.0, "throttle": {}}, is_gpu=False).reason
         == "a thread lost its core 200 times per second"
     )
+
+
+def test_waits_of_threads_decide_whether_others_had_the_cores(write):
+    """Not the switches: with many competitors there are few."""
+
+    def waited(**waits_s):
+        for thread, wait_s in waits_s.items():
+            status = "nonvoluntary_ctxt_switches:\t5\n"
+            times = f"900000000 {int(wait_s * 1e9)} 12\n"
+            folder = f"proc/self/task/{thread}"
+            write({f"{folder}/status": status, f"{folder}/schedstat": times})
+        return snapshot(CPU)
+
+    before = waited(old=70.0, other=3.0)
+    quiet = changes(before, waited(old=70.0 + 2.0 * MAX_CORE_WAIT, other=3.0))
+    assert quiet["core_wait"] == pytest.approx(MAX_CORE_WAIT)
+    assert quiet["thread_switches_per_s"] == 0.0
+    busy = changes(before, waited(old=70.5, other=4.5, new=0.3))
+    assert busy["core_wait"] == pytest.approx(0.75)  # of two seconds
+    busy["throttle"] = {}  # the time stolen from this machine is real
+    assert disturbance(busy, False).reason == "a thread waited for a core 75 % of the time"
+
+
+def test_a_kernel_that_counts_no_waits_leaves_the_switches_to_decide(write):
+    for name in ("status", "schedstat"):
+        write({f"proc/self/task/1/{name}": "0 0 0\n"})
+    row = changes(snapshot(CPU), snapshot(CPU))
+    assert row["core_wait"] is None
+    often = {"thread_switches_per_s": 200.0, "window_s": 2.0, "throttle": {}}
+    assert disturbance(row | often, False).reason == "a thread lost its core 200 times per second"
+    assert disturbance(row | often | {"core_wait": 0.0}, False) is None
