@@ -76,7 +76,8 @@ class ComparedRow:
     def _remark(self) -> str:
         medians = self.candidate.time_s / self.baseline.time_s
         ratio = self.ratio
-        if abs(math.log(medians / ratio)) <= math.log1p(max(self.compared.margin, DEFAULT_MARGIN)):
+        allowed = math.log1p(max(self.compared.margin, DEFAULT_MARGIN))
+        if self.compared.is_bound or abs(math.log(medians / ratio)) <= allowed:
             return ""
         low, high = self.ci95 or (ratio, ratio)
         if low <= medians <= high and (medians > 1) == (ratio > 1):

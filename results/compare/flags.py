@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
 
 from results.compare.sides import Side
 from results.stats.comparison import (
@@ -13,7 +12,6 @@ from results.stats.comparison import (
     SLOWER,
     Comparison,
     is_beyond_disturbance,
-    verdict_of,
 )
 from results.stats.verdict import MORE_RUNS
 
@@ -30,9 +28,11 @@ rounds."""
 ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
 """On one side only, such a flag may explain a difference: cache and memory, or events and graph."""
 
+LOST_TIME = frozenset({"preempted", "throttled"})
+"""Flags of time that something other than the code took; rounds do not remove it from a ratio."""
+
 BIMODAL = "bimodal"
 INTERPRETED = "interpreted"
-PREEMPTED = "preempted"
 
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """On both sides, these flags do not affect the ratio: they are about the ceiling."""
@@ -44,7 +44,7 @@ def with_flags(
     """Return a comparison with the flags in its reason, UNSURE if a flag may explain the verdict.
 
     With `is_paired`, both sides share all interference, so FASTER and SLOWER hold after enough
-    rounds.
+    rounds; see also `judge_rounds`.
     """
     shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
     before = [flag for flag in baseline.flags if flag not in shared]
@@ -55,12 +55,6 @@ def with_flags(
     if INTERPRETED in before + after:
         return compared.unsure(
             f", but {listed}: the time of an interpreter is not that of the kernel"
-        )
-    waited = max(map(_times_the_fastest, (baseline, candidate)))
-    if PREEMPTED in before and PREEMPTED in after and _may_hide_a_difference(compared, waited):
-        return compared.unsure(
-            f", but {listed}: both times include waiting for the processor, {waited:.3g} times "
-            "the fastest samples; use a quiet machine"
         )
     if is_paired:
         is_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
@@ -80,23 +74,8 @@ def with_flags(
     return replace(compared, reason=f"{compared.reason}; {listed}")
 
 
-def _times_the_fastest(side: Side) -> float:
-    medians_s = [record.median_s for record in side.records if record.median_s]
-    return median(medians_s) / _fastest_s(side) if medians_s else 1.0
-
-
 def _fastest_s(side: Side) -> float:
     return min((min(record.samples_s) for record in side.records if record.samples_s), default=1.0)
-
-
-def _may_hide_a_difference(compared: Comparison, waited: float) -> bool:
-    """Return whether a wait w in both times a and b hides a difference: (b + w) / (a + w) is closer
-    to 1 than b / a.
-    """
-    low, high = (1 + (end - 1) * waited for end in compared.ci95)
-    return (
-        compared.verdict == SAME and verdict_of(low, high, compared.margin, compared.pairs) != SAME
-    )
 
 
 def _listed(baseline: Sequence[str], candidate: Sequence[str]) -> str:
@@ -118,6 +97,7 @@ def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
         return False
     ratio = _fastest_s(candidate) / _fastest_s(baseline)
     ends = (ratio, ratio) if (ratio > 1) == (compared.ratio > 1) else (1.0, 1.0)
+    measured = (compared.ratio, compared.ratio) if compared.is_bound else compared.ci95
     return not all(
-        is_beyond_disturbance(interval, compared.margin) for interval in (compared.ci95, ends)
+        is_beyond_disturbance(interval, compared.margin) for interval in (measured, ends)
     )

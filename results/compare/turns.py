@@ -9,6 +9,7 @@ from operator import mul
 from statistics import median
 from typing import Any, NamedTuple
 
+from results.compare.flags import LOST_TIME
 from results.record import Record
 from results.stats.comparison import Comparison
 from results.stats.verdict import judge_rounds
@@ -57,7 +58,8 @@ def shared_rounds(
 
 
 def compare_rounds(before: Rounds, after: Rounds, margin: float) -> Comparison:
-    return judge_rounds(before.times_s, after.times_s, margin, after.is_fixed)
+    is_disturbed = not LOST_TIME.isdisjoint((*before.record.flags, *after.record.flags))
+    return judge_rounds(before.times_s, after.times_s, margin, after.is_fixed, is_disturbed)
 
 
 def cycles_ratio(before: Rounds, after: Rounds) -> float | None:

@@ -80,6 +80,7 @@ def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[s
         low, high = compared.ci95
         interval = f" (95% CI {low:.4f} to {high:.4f})"
     message = (
-        f"{verdict}: {compared.ratio:.4f}x the time of the baseline{interval}; {compared.reason}"
+        f"{verdict}: {compared.compared.bound}{compared.ratio:.4f}x the time of the "
+        f"baseline{interval}; {compared.reason}"
     )
     return {SLOWER: "failure", UNSURE: "skipped"}.get(verdict, ""), verdict, message

@@ -80,6 +80,16 @@ class Comparison:
     rows."""
     degrees: float = 1.0
     """Degrees of freedom behind the interval."""
+    is_bound: bool = False
+    """Whether only a bound of the ratio is known, because other work took time from the samples:
+    the true ratio is `ratio` or further from 1, and `ci95` is unknown."""
+
+    @property
+    def bound(self) -> str:
+        """What to print before the ratio: `at least `, `at most ` or nothing."""
+        if not self.is_bound:
+            return ""
+        return "at least " if self.ratio > 1 else "at most "
 
     def unsure(self, reason: str) -> Comparison:
         return replace(self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0)

@@ -16,6 +16,8 @@ from results.stats.comparison import (
     DEFAULT_MARGIN,
     MIN_PAIRS,
     MORE_SAMPLES,
+    SAME,
+    SLOWER,
     UNKNOWN,
     UNSURE,
     Comparison,
@@ -94,16 +96,37 @@ def compare_pairs(
 
 
 def judge_rounds(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, is_fixed: bool = False
+    baseline_s: Sequence[float],
+    candidate_s: Sequence[float],
+    margin: float,
+    is_fixed: bool = False,
+    is_disturbed: bool = False,
 ) -> Comparison:
     """Return the comparison of two series of rounds, which may have stopped after any doubling of
     their number.
 
-    With `is_fixed`, the number of rounds was set beforehand.
+    With `is_fixed`, the number of rounds was set beforehand. `is_disturbed`: other work took time
+    from the samples. A wait that is part of both times brings their ratio closer to 1, so nothing
+    is SAME, and only a bound of the ratio is known. It must show in each half of the rounds.
     """
-    return compare_pairs(
-        baseline_s, candidate_s, margin, 1.0 if is_fixed else SEQUENTIAL_WIDENING, "round"
+    widening = 1.0 if is_fixed else SEQUENTIAL_WIDENING
+    compared = compare_pairs(baseline_s, candidate_s, margin, widening, "round")
+    if not is_disturbed or compared.verdict == UNSURE:
+        return compared
+    if compared.verdict == SAME:
+        return compared.unsure(", but waiting in both times hides a difference")
+    middle = len(baseline_s) // 2
+    for half in (slice(middle), slice(middle, None)):
+        of_half = compare_pairs(baseline_s[half], candidate_s[half], margin, widening, "round")
+        if of_half.verdict != compared.verdict:
+            return compared.unsure(", but not in each half of the rounds")
+    low, high = compared.ci95
+    bound, word = (low, "longer") if compared.verdict == SLOWER else (high, "shorter")
+    reason = (
+        f"time at least {100 * abs(bound - 1):.2f} % {word}: beyond the margin of "
+        f"{100 * margin:g} % in each half of the rounds"
     )
+    return replace(compared, ratio=bound, ci95=UNKNOWN, reason=reason, is_bound=True)
 
 
 def _halves_in_ranks(ratios: Sequence[float], interval: Interval, edge: float) -> float:

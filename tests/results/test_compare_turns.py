@@ -170,6 +170,32 @@ def test_few_rounds_with_interference_on_both_sides_are_unsure(
     assert ("60 rounds are too few" in row["reason"]) is (verdict == "UNSURE")
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_ratio_of_a_side_that_lost_time_is_printed_as_a_bound(save, interleaved, capsys, side):
+    records = interleaved({"torch": 1.0, "a": 1.1}, seed=3)
+    records[side] = replace(records[side], flags=("preempted",))
+    path = save("a", *records)
+    (row,) = compared(capsys, path, "--by", "provider")[1]["rows"]
+    assert (row["verdict"], row["is_bound"], row["ci95"]) == ("SLOWER", True, None)
+    assert 1.08 < row["ratio"] < 1.1
+    main(["compare", path, "--by", "provider"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"at least {row['ratio']:.3f}x" in printed
+    assert "the ratio of the medians" not in printed
+
+
+@pytest.mark.parametrize("flags", [("preempted",), ("throttled",)])
+def test_a_side_that_lost_time_is_never_the_same(save, interleaved, capsys, flags):
+    first, second = interleaved({"torch": 1.0, "a": 1.0}, seed=3)
+    path = save("a", first, replace(second, flags=flags))
+    (row,) = compared(capsys, path, "--by", "provider", "--margin", "0.05")[1]["rows"]
+    assert row["verdict"] == "UNSURE"
+    assert (
+        f"waiting in both times hides a difference; the candidate is flagged {flags[0]}"
+        in (row["reason"])
+    )
+
+
 def test_a_large_difference_of_disturbed_sides_needs_their_fastest_samples(
     save, interleaved, capsys
 ):

@@ -100,31 +100,6 @@ def test_separate_sides_are_in_doubt_if_one_was_disturbed(flagged, flags, is_ope
         assert found is before  # of no effect on a ratio
 
 
-@pytest.mark.parametrize(
-    ("ends", "waited", "verdict"),
-    [
-        ((0.998, 1.004), 2.0, SAME),
-        ((0.998, 1.004), 3.0, UNSURE),
-        ((0.996, 1.001), 2.0, SAME),
-        ((0.996, 1.001), 3.0, UNSURE),
-    ],
-)
-def test_waiting_of_both_hides_a_difference(flagged, ends, waited, verdict):
-    """A wait in both times brings the ratio closer to 1: the distance from 1 grows by the times of
-    the fastest sample that a median takes.
-    """
-    same = compared(1.0, *ends, SAME)
-    for first, second in ((1.0, waited), (waited, 1.0)):
-        samples = (((1.0, 9.0), first), ((2.0, 9.0), 2 * second))
-        found = flagged(same, samples)
-        assert found.verdict == verdict
-        assert (f"{waited:g} times the fastest samples" in found.reason) is (verdict == UNSURE)
-    alone = flagged(same, (((1.0,), 1.0), ((1.0,), waited)), (("preempted",), ()))
-    assert alone.verdict == SAME
-    slower = compared(1.3, 1.2, 1.4, SLOWER, pairs=90)
-    assert flagged(slower, (((1.0,), 1.0), ((1.0,), waited))).verdict == SLOWER
-
-
 @pytest.mark.parametrize("flags", [(("interpreted",), ()), ((), ("interpreted",))])
 @pytest.mark.parametrize("is_paired", [True, False])
 def test_interpreted_time_has_no_verdict(flagged, flags, is_paired):

@@ -16,6 +16,7 @@ from results.stats.comparison import (
     MIN_PAIRS,
     SAME,
     SLOWER,
+    UNKNOWN,
     UNSURE,
     Comparison,
     judged,
@@ -321,3 +322,34 @@ def test_contradicting_rounds_raise_the_p_value_of_a_narrow_interval():
     assert p_values[1] < 1e-6
     assert p_values[0] > 0.01
     assert judge_rounds([1.0] * 60, most, 0.01).ci95 == pytest.approx((1.03, 1.03))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict", "ratio", "reason"),
+    [
+        ([1.001] * 80, UNSURE, 1.001, "within the margin of 1 %, but waiting in both times hides"),
+        ([1.2] * 80, SLOWER, 1.2, "time at least 20.00 % longer: beyond the margin of 1 % in each"),
+        ([0.75] * 80, FASTER, 0.75, "time at least 25.00 % shorter: beyond"),
+        ([1.0, 1.2, 1.2] * 14 + [1.2] * 38, UNSURE, 1.2, "but not in each half of the rounds"),
+        ([1.2] * 28, UNSURE, 1.2, "but not in each half of the rounds"),
+    ],
+)
+def test_disturbed_rounds_bound_a_difference_that_both_halves_show(ratios, verdict, ratio, reason):
+    """Without interference, each of these series has a verdict of its own."""
+    assert judge_rounds([1.0] * len(ratios), ratios, 0.01).verdict != UNSURE
+    found = judge_rounds([1.0] * len(ratios), ratios, 0.01, is_disturbed=True)
+    assert found.verdict == verdict
+    assert found.ratio == pytest.approx(ratio)
+    assert reason in found.reason
+    assert (found.is_bound, found.ci95 == UNKNOWN) == ((verdict != UNSURE),) * 2
+
+
+def test_the_bound_of_disturbed_rounds_is_the_end_nearer_to_1():
+    ratios = [1.2, 1.3] * 40
+    low, high = judge_rounds([1.0] * 80, ratios, 0.01).ci95
+    slower = judge_rounds([1.0] * 80, ratios, 0.01, is_disturbed=True)
+    faster = judge_rounds(ratios, [1.0] * 80, 0.01, is_disturbed=True)
+    assert (slower.bound, slower.ratio) == ("at least ", pytest.approx(low))
+    assert (faster.bound, faster.ratio) == ("at most ", pytest.approx(1 / low))
+    assert low < high
+    assert judge_rounds([1.0] * 80, ratios, 0.01).bound == ""

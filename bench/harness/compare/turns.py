@@ -113,16 +113,19 @@ class Rounds:
             return []
         return [index for index in range(len(self.slots)) if index not in self.failed]
 
-    def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
+    def comparison(
+        self, index: int, policy: ComparePolicy, is_disturbed: bool = False
+    ) -> Comparison:
         count = len(self.slots[index])
         baseline = [median(slot) for slot in self.slots[0][:count]]
         candidate = [median(slot) for slot in self.slots[index]]
-        return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
+        is_fixed = policy.rounds is not None
+        return judge_rounds(baseline, candidate, policy.margin, is_fixed, is_disturbed)
 
-    def are_clear(self, policy: ComparePolicy) -> bool:
+    def are_clear(self, policy: ComparePolicy, is_disturbed: bool) -> bool:
         """Return whether each verdict is SAME, or significant among all rows of the table."""
         candidates = self.running()[1:] if self.count else []
-        compared = [self.comparison(index, policy) for index in candidates]
+        compared = [self.comparison(index, policy, is_disturbed) for index in candidates]
         return bool(compared) and all(
             row.verdict == SAME
             or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
@@ -214,13 +217,14 @@ def run_rounds(
             )
             if policy.rounds is None and rounds.count >= next_look:
                 next_look *= LOOK_EVERY
-                rounds.is_clear = rounds.are_clear(policy) and (
+                has_lost_time = is_disturbed()
+                rounds.is_clear = rounds.are_clear(policy, has_lost_time) and (
                     rounds.count >= MIN_DISTURBED_ROUNDS
-                    or not (is_disturbed() or rounds.look_disturbed())
+                    or not (has_lost_time or rounds.look_disturbed())
                 )
             if is_over and rounds.count >= MIN_PAIRS:
                 break
-    rounds.is_clear = rounds.are_clear(policy)
+    rounds.is_clear = rounds.are_clear(policy, is_disturbed())
     return rounds
 
 

@@ -137,10 +137,10 @@ def snapshot(device: Device) -> Snapshot:
     """Return the counters now.
 
     Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux;
-    proc_pid_status(5); Linux documentation, scheduler/sched-stats: the second number of `schedstat`
-    is the time in the run queue in nanoseconds, and all are 0 if it is not counted; proc_stat(5):
-    guest time is part of user time, so it is left out of the total; Linux documentation, cgroup-v2 and
-    scheduler/sched-bwc, `cpu.stat`.
+    proc_pid_status(5); proc_stat(5): guest time is part of user time, so it is left out of the
+    total; Linux documentation, scheduler/sched-stats: the second number of `schedstat` is the time
+    in the run queue in nanoseconds, and all are 0 if it is not counted; cgroup-v2 and
+    scheduler/sched-bwc: `cpu.stat`.
     """
     gpu = gpu_state.gpu_state(device.uuid) if device.is_gpu else None
     cores = usable_cores().allowed

@@ -49,9 +49,10 @@ competitors; with 1, 2 and 6 spinning processes 0.65, 0.84 and 0.90 (matmul 256,
 PREEMPTIONS_PER_S = 70.0
 """The same for a kernel that does not count the time in the run queue: involuntary context switches
 per second of one thread above which other processes took its core away. With more processes there
-are fewer switches, so this rule misses a machine that is busy throughout. Measured on a guest with two cores, both threads together: 25 to 60 when nothing else ran, so
-no thread had more; 170 to 700 with one busy process, so one thread had 85 at least. All samples may
-then be equally slow, so that the interval of the median shows nothing."""
+are fewer switches, so this rule misses a machine that is busy throughout. Measured on a guest with
+two cores, both threads together: 25 to 60 when nothing else ran, so no thread had more; 170 to 700
+with one busy process, so one thread had 85 at least. All samples may then be equally slow, so that
+the interval of the median shows nothing."""
 
 MIN_PREEMPTIONS = 5
 """Fewer switches in a window say nothing about their rate."""

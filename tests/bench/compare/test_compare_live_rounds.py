@@ -89,6 +89,17 @@ def test_noisy_rounds_need_more_rounds_for_a_verdict(device, options):
     assert (found.count, found.is_clear) == (MIN_DISTURBED_ROUNDS, True)
 
 
+def test_equal_functions_under_interference_are_never_clear():
+    policy = ComparePolicy(0.05, budget_s=0.5)
+    for looks, is_clear in ((2, True), (100, False)):
+        answers = iter([True] * looks + [False] * 100)
+        found = rounds_of(
+            SimulatedDevice(noise=0.005), 1.0, 1.0, policy=policy, is_disturbed=answers.__next__
+        )
+        assert found.is_clear is is_clear
+        assert (found.seconds >= 0.5) is not is_clear
+
+
 def test_contenders_exchange_copies_every_fifth_round():
     device, at = SimulatedDevice(noise=0.01), []
     rounds_of(
