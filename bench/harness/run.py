@@ -291,7 +291,8 @@ class Run(AbstractContextManager["Run"]):
         """Measure ceilings again that records exceed, evaluate all records against them, and save
         both.
 
-        On a GPU nothing is measured again: records are evaluated against its datasheet.
+        Each is measured again once, even if a record still exceeds it because its data came from
+        the cache. On a GPU nothing is measured again: records are evaluated against its datasheet.
         """
         if self.device.is_gpu or self.environment is None:
             return
@@ -299,7 +300,7 @@ class Run(AbstractContextManager["Run"]):
         known = Machine.from_dict(self.environment.hardware)
         low: dict[Ceiling, None] = {}
         for record in self.records:
-            low |= dict.fromkeys(too_low(record, self.device, known))
+            low |= dict.fromkeys(too_low(record, known))
         if low:
             self.ceilings = self._calibration.complete(
                 replace(self.ceilings, note=None), self._dtypes, list(low)

@@ -212,17 +212,16 @@ def roofs(
     return [(count, ceiling) for count, ceiling in pairs if count and ceiling]
 
 
-def too_low(record: Record, device: Device, ceilings: Machine) -> list[Ceiling]:
-    """Return the measured ceilings that a record exceeds."""
+def too_low(record: Record, ceilings: Machine) -> list[Ceiling]:
+    """Return the measured ceilings that a record exceeds; bandwidths only of a cold record."""
     if record.status != "ok" or not record.samples_s or not record.median_s:
         return []
-    limits = [
-        (count / record.median_s, ceiling) for count, ceiling in roofs(record, ceilings, device)
-    ]
     return [
         ceiling
-        for rate, ceiling in limits
-        if ceiling.kind == "measured" and rate > ABOVE_ROOF * ceiling.value
+        for count, ceiling in roofs(record, ceilings)
+        if ceiling.kind == "measured"
+        and (ceiling.quantity != "bandwidth" or record.cache == "cold")
+        and count / record.median_s > ABOVE_ROOF * ceiling.value
     ]
 
 

@@ -98,6 +98,22 @@ def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_
         )
 
 
+def test_a_bandwidth_below_a_row_within_the_cache_is_measured_again_once(
+    capsys, fresh_runs, low_peak
+):
+    """The row still exceeds it: this calibration of tiny arrays finds little more."""
+    file, _ = low_peak
+    data = json.loads(file.read_text())
+    next(entry for entry in data["entries"] if entry["name"] == "copy")["value"] = 1.0
+    file.write_text(json.dumps(data))
+    words = ("elementwise", "--op", "relu", "--dtype", "fp32", "--size", "64KiB", "--no-save")
+    assert commands.here(*words, "--format", "json") == 0
+    out, err = capsys.readouterr()
+    entries = json.loads(out)["environment"]["hardware"]["entries"]
+    assert err.count("calibrating: bandwidth of copy\n") == 1
+    assert next(entry for entry in entries if entry["name"] == "copy")["value"] > 1.0
+
+
 def test_a_ceiling_that_a_comparison_exceeds_is_measured_again(capsys, fresh_runs, low_peak):
     run = fresh_runs / "run.jsonl"
     words = [

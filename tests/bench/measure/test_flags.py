@@ -93,15 +93,15 @@ def test_a_clean_row_has_no_flag():
     assert (record.status, record.flags, record.flag_reasons) == ("ok", (), {})
 
 
-def test_a_measured_ceiling_below_a_row_is_too_low_unless_cached():
+def test_a_measured_ceiling_below_a_row_is_too_low_unless_the_row_is_warm():
     peak = Ceiling("flops", "bf16", 1e12, "measured", "here")
     copy = Ceiling("bandwidth", "copy", 1e9, "measured", "here")
-    both, device = ceilings_of(peak, copy), device_of(is_gpu=False, cache_bytes=10**6)
-    assert too_low(row_of(), device, both) == [peak, copy]
-    assert too_low(row_of(), replace(device, cache_bytes=10**9), both) == [peak]
-    assert too_low(row_of(cache="warm"), device, both) == [peak]
-    assert too_low(row_of(2e-3), device, both) == [copy]  # 1 TFLOP/s, not above it
-    assert too_low(row_of(), device, ceilings_of(replace(peak, kind="datasheet"))) == []
+    both = ceilings_of(peak, copy)
+    assert too_low(row_of(), both) == [peak, copy]
+    assert too_low(row_of(cache_bytes=10**9), both) == [peak, copy]
+    assert too_low(row_of(cache="warm"), both) == [peak]
+    assert too_low(row_of(2e-3), both) == [copy]  # 1 TFLOP/s, not above it
+    assert too_low(row_of(), ceilings_of(replace(peak, kind="datasheet"))) == []
 
 
 def test_ceiling_flags_are_recomputed_and_the_others_stay():
