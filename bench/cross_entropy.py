@@ -14,8 +14,7 @@ Torch   Eager torch would round the losses to the dtype of the logits, so the lo
         torch writes and reads.
 
 Source  Milakov and Gimelshein, arXiv 1805.02867, for the running sum. Default vocabularies: Llama 2
-        (32,000),
-        Llama 3 (128,256), Gemma 3 (262,144), and the next power of two after the first.
+        (32,000), Llama 3 (128,256), Gemma 3 (262,144), and the next power of two after the first.
 """
 
 from __future__ import annotations

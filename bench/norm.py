@@ -1,8 +1,8 @@
 """Normalization of each row of x (m, n) by its own statistics.
 
     rmsnorm            out = x / sqrt(mean(x^2) + 1e-6) weight
-    layernorm          out = (x - mean(x)) / sqrt(var(x) + 1e-5) weight + bias, var over n, not n -
-                       1
+    layernorm          out = (x - mean(x)) / sqrt(var(x) + 1e-5) weight + bias, var over n,
+                       not n - 1
     residual-rmsnorm   out[0] = x + residual, rounded to the dtype; out[1] = rmsnorm of out[0]
 
 FLOPs   Per element: rmsnorm 4 (square, addition, two multiplications), layernorm 7 (addition;

@@ -1,8 +1,9 @@
 """A training step of a transformer, from the forward pass to zero_grad: estimated by
 roofline.accounting, measured.
 
-    x = embedding[ids]; L times x = x + attention(norm(x)), x = x + mlp(norm(x)); loss = cross
-    entropy(norm(x) head)
+    x = embedding[ids]
+    x = x + attention(norm(x)), x = x + mlp(norm(x))   L times
+    loss = cross entropy(norm(x) head)
 
 Blocks  GPT (LayerNorm, GELU) or Llama (RMSNorm, rotary positions, grouped heads, SwiGLU), depending
         on the model.

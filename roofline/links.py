@@ -76,9 +76,8 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
             size.
 
     Source: weights from the fitted times, Carroll and Ruppert, Transformation and Weighting in
-    Regression (1988),
-        chapter 2: measured ones favor times that are too short. Intervals by the covariance of the
-        parameters.
+    Regression (1988), chapter 2: measured ones favor times that are too short. Intervals by the
+    covariance of the parameters.
     """
     if len(set(sizes_bytes)) < MIN_SIZES or min(times_s) <= 0:
         raise ValueError(f"expected positive times of at least {MIN_SIZES} sizes")

@@ -27,9 +27,8 @@ the vector units. `launch` is the minimum time of a launch. Older runs also have
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
 """`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock;
-`power-limited` (older
-runs): sustained at the power limit; `measured`: reached on this machine; `derived`: computed from
-device properties."""
+`power-limited` (older runs): sustained at the power limit; `measured`: reached on this machine;
+`derived`: computed from device properties."""
 
 PUBLISHED_FIRST = ("datasheet", "derived", "measured")
 """Kinds of ceilings for records, best first: MFU is defined by the published dense peak."""

@@ -144,8 +144,7 @@ def grouped_matmul_work(tokens: Sequence[int], n: int, k: int, dtype: str) -> Wo
 
     FLOPs = 2 t n k for t tokens in all: each passes through one matrix.
     Bytes = t k of tokens, 4 for the end of each expert's tokens, and k n for every expert that has
-    a token, read once;
-        t n written.
+        a token, read once; t n written.
 
     Source: `matmul_work`, expert by expert.
     """
@@ -174,8 +173,7 @@ def causal_attention_work(
     ones.
 
     FLOPs = 4 d for each of the tokens (tokens + 1) / 2 pairs of each query head: 2 d for its score
-    and 2 d for its
-        part of the output. Softmax is not counted.
+        and 2 d for its part of the output. Softmax is not counted.
     Bytes = queries, keys and values read once, the output written once.
 
     Source: Dao, FlashAttention-2 (2023), section 4.1, which halves 4 tokens^2 d for a causal mask.

@@ -2,8 +2,8 @@
 
 A test writes its missing picture and then fails once. To write all of them again:
 
-    rm tests/results/pictures/*.txt; python -m pytest -n 0 tests/results/test_pictures.py
-    tests/test_tables.py
+    rm tests/results/pictures/*.txt
+    python -m pytest -n 0 tests/results/test_pictures.py tests/test_tables.py
 """
 
 import io

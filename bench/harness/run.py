@@ -134,17 +134,13 @@ class Run(AbstractContextManager["Run"]):
     """One invocation of a command that measures.
 
         run = Run(args, "bench.matmul", "matmul", device, settings.to_dict(), argv)
-        with run:                               # a progress bar on stderr: run.progress.say, .note,
-                                                .advance
-            run.start(dtypes)                   # ceilings, environment line, run file; the budget
-                                                runs from here
+        with run:                        # progress on stderr: run.progress.say, .note, .advance
+            run.start(dtypes)            # ceilings, environment line, run file; starts the budget
             run.progress.expect(len(rows), run.share_s)
             for row in rows:
-                run.keep(measure(row))          # on disk when it returns
-            run.judge_again()                   # on a CPU: calibrates again the ceilings that
-                                                records are above
-        return run.conclude(render)             # prints, plots, names the file; returns the exit
-        code
+                run.keep(measure(row))   # on disk when it returns
+            run.judge_again()            # on a CPU: measures ceilings again that records exceed
+        return run.conclude(render)      # prints, plots, names the file; returns the exit code
 
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.

@@ -112,9 +112,8 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
     obstacle                    resources of which a program needs more than there are, so that it
                                 cannot launch
     load_bits, store_bits       width of the accesses to global memory that move most on the hot
-    path, `tma` for
-                                whole tiles, None without any; `_min` and `_max` are the narrowest
-                                and the widest
+                                path, `tma` for whole tiles, None without any; `_min` and `_max` are
+                                the narrowest and the widest
     mma                         tensor-core instruction: HMMA, IMMA, HGMMA (wgmma), QGMMA (fp8),
                                 UTCHMMA and UTCQMMA (tcgen05)
     instructions                of the whole kernel, without padding

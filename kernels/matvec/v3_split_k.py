@@ -3,9 +3,8 @@ few, int8 weights.
 
 Computes, for A of shape (m, n) with dense rows of any stride, x of shape (n,), y of shape (m,):
 
-    matvec        y_i = sum_j A_ij x_j                A, x and y in one dtype
-    matvec-int8   y_i = s_i sum_j A_ij x_j            A int8, the scales s fp32, x and y in one
-                  dtype
+    matvec        y_i = sum_j A_ij x_j       A, x and y in one dtype
+    matvec-int8   y_i = s_i sum_j A_ij x_j   A int8, the scales s fp32, x and y in one dtype
 
 The second uses weights quantized row by row. They are widened to fp32 in registers and never stored
 as such.
@@ -20,8 +19,8 @@ Rounding: operands are widened to fp32, so the product of two 16-bit numbers, or
 and the number of multiprocessors, so the same call gives the same bits. Each term takes part in at
 most
 
-    ACCESS + LOADS + steps + log2(LANES) + (splits > 1) (ceil(splits / TILE_SPLITS) +
-    log2(TILE_SPLITS))
+    ACCESS + LOADS + steps + log2(LANES)
+        + (splits > 1) (ceil(splits / TILE_SPLITS) + log2(TILE_SPLITS))
 
 fp32 additions (and one product), each with an error of at most 2^-24 of its result. To first order
 the error is below that count times 2^-24 sum_j |A_ij x_j|. Then the scale is applied and y is

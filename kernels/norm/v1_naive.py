@@ -7,8 +7,7 @@ Computes, for each row x of n elements (w weight, b bias, r residual; means are 
     residual-rmsnorm    out[0] = x + r, rounded to the dtype; out[1] = rmsnorm of out[0] as stored
 
 Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); Ba, Kiros and Hinton,
-"Layer
-Normalization" (2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
+"Layer Normalization" (2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn.LayerNorm.
 
 Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by
 residual-rmsnorm (2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.

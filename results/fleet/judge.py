@@ -154,9 +154,8 @@ class Spread(NamedTuple):
         values.
 
         Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two
-        highly robust
-            estimators of scale (1992); moderated variances, Smyth, Statistical Applications in
-            Genetics and Molecular Biology 3 (2004) article 3.
+        highly robust estimators of scale (1992); moderated variances, Smyth, Statistical
+        Applications in Genetics and Molecular Biology 3 (2004) article 3.
         """
         center = median(values)
         count = len(values)

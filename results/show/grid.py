@@ -1,7 +1,7 @@
 """Tables on a terminal and in a notebook, and as JSON, CSV or Markdown.
 
-    print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags,
-    "flags")
+    columns = [Column("op", ops), Column("median", times, "right", leaves=1)]
+    print_grid(console, columns, flags, "flags")
 
 prints columns, and a note for each row. On a narrow terminal, notes move below their rows; columns
 with `heads` become a heading above the rows that share their cells; then columns with `leaves` are

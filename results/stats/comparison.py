@@ -211,8 +211,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
     interval are left out.
 
     Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize
-    benchmark results, CACM 29
-        (1986) 218; for the interval see `compare_sides`.
+    benchmark results, CACM 29 (1986) 218; for the interval see `compare_sides`.
     """
     known = [compared for compared in comparisons if compared.ci95 != UNKNOWN]
     if not known:

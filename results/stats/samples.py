@@ -106,12 +106,11 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
     ranks.
 
     Source: ranks instead of values, Woodruff, Confidence intervals for medians and other position
-    measures, JASA 47
-        (1952) 635; blocks that go on from the last sample to the first, Politis and Romano, A
-        circular block-resampling procedure for stationary data (1992), in closed form: the sum of a
-        resample has the variance of the sums of its blocks times their number; a fitted correlation
-        in place of long blocks, Andrews and Monahan, An improved heteroskedasticity and
-        autocorrelation consistent covariance matrix estimator, Econometrica 60 (1992) 953.
+    measures, JASA 47 (1952) 635; blocks that go on from the last sample to the first, Politis and
+    Romano, A circular block-resampling procedure for stationary data (1992), in closed form: the
+    sum of a resample has the variance of the sums of its blocks times their number; a fitted
+    correlation in place of long blocks, Andrews and Monahan, An improved heteroskedasticity and
+    autocorrelation consistent covariance matrix estimator, Econometrica 60 (1992) 953.
     """
     import numpy as np
 
@@ -147,8 +146,8 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
     median.
 
     Source: the sides on which two normal values lie correlate by 2/pi asin(rho), Sheppard, Phil.
-    Trans. R. Soc. A 192
-        (1899) 101; rho from the correlation of ranks, 2 sin(pi r / 6), Pearson (1907).
+    Trans. R. Soc. A 192 (1899) 101; rho from the correlation of ranks, 2 sin(pi r / 6), Pearson
+    (1907).
     """
     import numpy as np
 
@@ -230,8 +229,8 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
     a mode.
 
     Source: the split, k-medians with k = 2 in one dimension, Bradley, Mangasarian and Street,
-    Clustering via concave
-        minimization, NIPS 9 (1997); a difference of Poisson counts has the variance of their sum.
+    Clustering via concave minimization, NIPS 9 (1997); a difference of Poisson counts has the
+    variance of their sum.
     """
     import numpy as np
 

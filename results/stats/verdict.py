@@ -72,9 +72,8 @@ def compare_pairs(
     factor on the width of the interval.
 
     Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013, for a ratio
-    with its interval
-        instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for
-        an equivalence that must be shown like a difference.
+    with its interval instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15
+    (1987) 657, for an equivalence that must be shown like a difference.
     """
     # Logarithms treat twice as fast and twice as slow alike.
     ratios = [
@@ -211,11 +210,10 @@ def compare_sides(
     Without a `spread` between measurements of the same code, it is UNSURE.
 
     Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of
-    confidence limits
-        about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs
-        above that of the samples within, Kalibera and Jones, Rigorous benchmarking in reasonable
-        time, ISMM 2013; degrees of freedom of a sum of variances, Satterthwaite, Biometrics
-        Bulletin 2 (1946) 110.
+    confidence limits about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of
+    repeated runs above that of the samples within, Kalibera and Jones, Rigorous benchmarking in
+    reasonable time, ISMM 2013; degrees of freedom of a sum of variances, Satterthwaite, Biometrics
+    Bulletin 2 (1946) 110.
     """
     below, above, degrees = _within(baseline, candidate)
     between = spread.half_width if spread else 0.0
@@ -253,8 +251,7 @@ def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, floa
     degrees of freedom.
 
     Source: the degrees of freedom of a difference, Welch, The generalization of Student's problem
-    when several
-        different population variances are involved, Biometrika 34 (1947) 28.
+    when several different population variances are involved, Biometrika 34 (1947) 28.
     """
     sides = (baseline, candidate)
     deviates = [student_t(side.degrees) for side in sides]

@@ -106,8 +106,8 @@ def torch_kernels(
     RMSNorm, unfused GELU in GPT-2.
 
     Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and
-    `scaled_dot_product_attention`; torch 2.11 and
-        2.13, `torch/_meta_registrations.py`. The modules of transformers, measured on a CPU.
+    `scaled_dot_product_attention`; torch 2.11 and 2.13, `torch/_meta_registrations.py`. The modules
+    of transformers, measured on a CPU.
     """
     is_cpu = device_type == "cpu"
     is_mixed = recipe.name == "amp"
@@ -245,8 +245,7 @@ def model_activations(
     one layer. A pipeline stage stores activations of `micro_batches`, and recomputes one at a time.
 
     Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with
-    Sublinear Memory Cost
-        (2016): groups of sqrt(L).
+    Sublinear Memory Cost (2016): groups of sqrt(L).
     """
     kernels = kernels or Kernels()
     kinds = {False: config.dense_layers, True: config.layers - config.dense_layers}

@@ -291,8 +291,7 @@ def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None)
     are always exact.
 
     Source: vllm-project/vllm pull request 34150 (bottom-right pairs); facebookresearch/xformers
-    issue 1402, which has
-        1536 and 1632 FLOPs for the half square and for exact pairs.
+    issue 1402, which has 1536 and 1632 FLOPs for the half square and for exact pairs.
     """
     if window is not None and window < keys:
         return 2 * causal_pairs(queries, keys, window)

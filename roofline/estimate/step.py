@@ -132,13 +132,17 @@ class Layout:
     def transfers(self) -> list[Transfer]:
         """Return what a device sends in a step.
 
-        Source: data: Rajbhandari et al., ZeRO (2020), section 7. Up to stage 1 gradients are
-        reduced once; stage 2 scatters those of each micro-batch and gathers the weights once; stage
-        3 also gathers them twice for each. Tensor: Shoeybi et al., Megatron-LM (2019), section 3:
-        two reductions of the hidden states of a layer forward and two backward; sequence
-        parallelism scatters and gathers as much (Korthikanti et al., 2022, section 4.2.2). Experts:
-        Lepikhin et al., GShard (2020): tokens go to their experts and return, forward and backward.
-        Pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
+        Sources:
+
+        - data: Rajbhandari et al., ZeRO (2020), section 7. Up to stage 1 gradients are reduced
+          once; stage 2 scatters those of each micro-batch and gathers the weights once; stage 3
+          also gathers them twice for each.
+        - tensor: Shoeybi et al., Megatron-LM (2019), section 3: two reductions of the hidden states
+          of a layer forward and two backward; sequence parallelism scatters and gathers as much
+          (Korthikanti et al., 2022, section 4.2.2).
+        - experts: Lepikhin et al., GShard (2020): tokens go to their experts and return, forward
+          and backward.
+        - pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
         """
         plan = self.plan
         sharding = self.sharding

@@ -27,10 +27,9 @@ DTYPE_COLORS = {
 apart.
 
 Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes
-(2021), in place of
-    its yellow, which is too pale for a thin line, and of a second blue. The closest pair differs by
-    16 (CIE76) for any of the three dichromacies simulated after Machado, Oliveira and Fernandes
-    (2009).
+(2021), in place of its yellow, which is too pale for a thin line, and of a second blue. The closest
+pair differs by 16 (CIE76) for any of the three dichromacies simulated after Machado, Oliveira and
+Fernandes (2009).
 """
 
 FOREIGN_COLOR = "#7A7A7A"

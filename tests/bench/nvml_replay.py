@@ -8,7 +8,7 @@ How a call answers, by its name in `system` or `gpu`:
 
     710000                          always this
     {"steps": [1980, 1410]}         by the number of the step, which a test raises between two
-    snapshots
+                                    snapshots
     {"error": "NotSupported"}       raises NVMLError_NotSupported
     {"by_argument": {"1": 1980}}    by the last argument
     {"fields": {"74": 0}}           field values by id; each may be any of the above

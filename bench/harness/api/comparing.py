@@ -134,13 +134,13 @@ def compare(
         functions: two or more functions by name.
         baseline: name of the function to compare the others with; by default the first.
         margin: change of the time, as a fraction, that does not matter: within it a verdict is
-        SAME.
+            SAME.
         budget_s: time limit of the rounds, seconds.
         rounds: fixed number of rounds; None: until the verdicts are clear.
         seed: random seed for the order of turns.
         tolerance: allowed difference of results, as a fraction of the largest element of the
-        baseline's; by default the
-            square root of the dtype's epsilon: 3.5e-4 in fp32, 0.09 in bf16.
+            baseline's; by default the square root of the dtype's epsilon: 3.5e-4 in fp32, 0.09 in
+            bf16.
         check: whether to compare results; False if they are random.
 
     Raises:

@@ -3,8 +3,8 @@ of this project.
 
 As Triton's, it flushes the cache before each call and times single calls. Differences: a GPU starts
 a call when all of it is queued, so that no host time is included; there are at least five values;
-garbage collection is off; and it also works on a CPU. `python -m tests.validation.side_by_side`
-compares both with torch's Timer.
+garbage collection is off; it also works on a CPU; and it warns if something else took time from the
+values. `python -m tests.validation.side_by_side` compares both with torch's Timer.
 
 Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 """
@@ -12,14 +12,17 @@ Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.harness.api.function import check_number, detected, name_of, raising
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
+from bench.harness.measure.flags import disturbance
+from bench.harness.measure.measure_row import undisturbed
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Limits, Sampler, collect, settle
+from bench.harness.timing.protocol import Limits, Sampler, settle
 from results.stats.samples import quantile
 
 RETURN_MODES: dict[str, Callable[[Sequence[float]], float | list[float]]] = {
@@ -82,8 +85,10 @@ def do_bench(
     with raising(name):
         sampler = flushing_sampler(fn, device, grad_to_none or ())
         settle(sampler.sample, limits)
-        samples_s = collect(sampler, limits, "cold").samples_s
-    return summary([1e3 * seconds for seconds in samples_s], quantiles, return_mode)
+        samples = undisturbed(sampler, device, limits, "cold")
+    if disturbed := disturbance(samples.telemetry, device.is_gpu):
+        warnings.warn(f"{name}: {disturbed.name}: {disturbed.reason}", stacklevel=2)
+    return summary([1e3 * seconds for seconds in samples.samples_s], quantiles, return_mode)
 
 
 def flushing_sampler(

@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from bench.harness.measure.rows import Settings, one_line
 from bench.harness.profile.target import MODEL_DTYPES
 from bench.harness.run import stamp
 from bench.harness.timing.protocol import LIMITS
+from results.compare.flags import LOST_TIME
 from results.record import MAX_COUNT, Environment, Record
 from results.store.runfile import runs_directory
 from roofline.machine import Machine
@@ -98,7 +100,8 @@ def sweep(
 
     `provider` is the name of the function, `case` the shape, `median_s` seconds per call, with
     `ci95_low_s`, `ci95_high_s`, `samples_s`, `flags`, the work and the judged keys. A function that
-    raises has a row with the status `failed` and its reason. To decide which one is faster, use
+    raises has a row with the status `failed` and its reason. A warning names rows from which other
+    work took time: their times are too long. To decide which one is faster, use
     `bench.compare`.
 
     Args:
@@ -165,6 +168,14 @@ def sweep(
     if all(record.status == "failed" for record in records):
         raise UsageError(
             f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}"
+        )
+    if disturbed := [record for record in records if not LOST_TIME.isdisjoint(record.flags)]:
+        first = disturbed[0]
+        reasons = [first.flag_reasons[flag] for flag in first.flags if flag in LOST_TIME]
+        warnings.warn(
+            f"other work took time from {len(disturbed)} of {len(records)} rows, first from "
+            f"{first.provider} at {first.case}: {' and '.join(reasons)}",
+            stacklevel=2,
         )
     return Records(environment, records).to_dataframe()
 

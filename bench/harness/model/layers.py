@@ -4,8 +4,8 @@ one token.
 Imports torch only inside functions, as `--help` needs the presets.
 
 Sources: Touvron et al., LLaMA (2023), and Radford et al., GPT-2 (2019), as Hugging Face
-transformers builds them; Su et
-    al., RoFormer (2021), for the rotation, with the halves of a head paired as in transformers.
+transformers builds them; Su et al., RoFormer (2021), for the rotation, with the halves of a head
+paired as in transformers.
 """
 
 from __future__ import annotations

@@ -261,8 +261,7 @@ def gradient_bound(plan: StepPlan) -> float:
     sqrt(r); sums of many products are taken in fp32 or better. Micro-batches add one sum each.
 
     Source: Higham, Accuracy and Stability of Numerical Algorithms (2002), section 2.8, on the rule
-    of thumb that an
-        error grows as the square root of its rigorous bound; `SAFETY` is ours.
+    of thumb that an error grows as the square root of its rigorous bound; `SAFETY` is ours.
     """
     roundings = ROUNDINGS_A_LAYER * plan.config.layers + ROUNDINGS_ELSEWHERE + plan.micro_batches
     return SAFETY * UNIT_ROUNDOFF[plan.recipe.compute_dtype] * math.sqrt(roundings)

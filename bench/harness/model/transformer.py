@@ -1,12 +1,10 @@
 """A decoder-only transformer in plain torch, as `roofline.accounting` counts it: GPT and Llama
 blocks.
 
-    x = embedding[ids] (+ positions)                          ids (b, s), x (b, s, h)
-    x = x + output(attention(norm(x)))                        L blocks; q (b, a, s, d), k and v (b,
-    k, s, d)
-    x = x + mlp(norm(x))                                      gelu(x up) down, or (silu(x gate) * x
-    up) down
-    loss = cross entropy(norm(x) head, targets)               logits (b, s, V), taken in fp32
+    x = embedding[ids] (+ positions)              ids (b, s), x (b, s, h)
+    x = x + output(attention(norm(x)))            L blocks; q (b, a, s, d), k and v (b, k, s, d)
+    x = x + mlp(norm(x))                          gelu(x up) down, or (silu(x gate) * x up) down
+    loss = cross entropy(norm(x) head, targets)   logits (b, s, V), taken in fp32
 
 Query, key and value have separate matrices, so that the tensors are those of
 `roofline.accounting.parameters.weights`, one for one.

@@ -194,8 +194,8 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
     scatter.
 
     Source: standard error of a median, 1.2533 sigma / sqrt(n) for normal noise, Kendall and Stuart,
-    The Advanced
-        Theory of Statistics 1, section 14.12; sigma = 1.4826 MAD, Hampel, JASA 69 (1974) 383.
+    The Advanced Theory of Statistics 1, section 14.12; sigma = 1.4826 MAD, Hampel, JASA 69 (1974)
+    383.
     """
     size = max(1, math.ceil(block_s / max(median(times_s[-BLOCKS:]), 1e-9)))
     if len(times_s) < BLOCKS * size:

@@ -1,6 +1,7 @@
 """`bench.do_bench`: Triton's signature and values, our samplers, and what is refused."""
 
 import inspect
+import warnings
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import bench
 from bench.harness.api import do_bench as ours
 from bench.harness.api.do_bench import summary
 from bench.harness.device.device import cpu_device
+from bench.harness.measure import measure_row
 from tests.bench.fake_clock import set_clock
 
 
@@ -94,3 +96,16 @@ def test_do_bench_rejects_invalid_arguments_in_one_line(call, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("core_wait", "count"), [(0.8, 1), (0.0, 0)])
+def test_a_warning_says_that_other_work_took_time(monkeypatch, core_wait, count):
+    telemetry = {"core_wait": core_wait}
+    monkeypatch.setattr(measure_row, "row_telemetry", lambda *_, **counted: dict(telemetry))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        bench.do_bench(lambda: None, warmup=0, rep=0)
+    assert len(said) == count
+    for warning in said:
+        text = "<lambda>: preempted: a thread waited for a core 80 % of the time"
+        assert (str(warning.message), warning.filename) == (text, __file__)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import bench
+from bench.harness.measure import measure_row
 
 
 def test_each_function_is_measured_at_each_shape_in_each_dtype():
@@ -72,3 +73,14 @@ def test_sweep_rejects_invalid_arguments_in_one_line(words, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         bench.sweep(**({"fn_by_name": {"relu": torch.relu}, "shapes": [8]} | words))
     assert "\n" not in str(raised.value)
+
+
+def test_sweep_warns_of_rows_that_lost_time(monkeypatch):
+    waits = iter([0.0, 0.8, 0.8, 0.8, 0.8])
+    monkeypatch.setattr(
+        measure_row, "row_telemetry", lambda *_, **counted: {"core_wait": next(waits)}
+    )
+    said = "other work took time from 1 of 2 rows, first from a at 16: a thread waited for a core"
+    with pytest.warns(UserWarning, match=said):
+        frame = bench.sweep({"a": torch.relu}, [8, 16], device="cpu")
+    assert ["preempted" in flags for flags in frame["flags"]] == [False, True]
