@@ -103,8 +103,8 @@ def draw(
 
     Raises:
         ValueError: no run and no GPU, or unknown dtype or theme; `PlotError` if nothing can be
-            drawn,
-            `StoreError` if a run is missing or unreadable, `UnknownGpuError` for an unknown slug.
+            drawn, `StoreError` if a run is missing or unreadable, `UnknownGpuError` for an unknown
+            slug.
     """
     chosen = Selection(ops=frozenset(_listed(op)), providers=frozenset(_listed(provider)))
     sources = load_sources(

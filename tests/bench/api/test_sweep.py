@@ -81,6 +81,7 @@ def test_sweep_warns_of_rows_that_lost_time(monkeypatch):
         measure_row, "row_telemetry", lambda *_, **counted: {"core_wait": next(waits)}
     )
     said = "other work took time from 1 of 2 rows, first from a at 16: a thread waited for a core"
+    monkeypatch.setattr(measure_row, "two_modes", lambda samples_s: None)
     with pytest.warns(UserWarning, match=said):
         frame = bench.sweep({"a": torch.relu}, [8, 16], device="cpu")
     assert ["preempted" in flags for flags in frame["flags"]] == [False, True]

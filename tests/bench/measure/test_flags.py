@@ -9,6 +9,7 @@ from bench.harness.device.device import Device
 from bench.harness.measure.flags import (
     ABOVE_ROOF,
     CACHED_RESULT,
+    MAX_CORE_WAIT,
     PREEMPTIONS_PER_S,
     disturbance,
     judged,
@@ -491,6 +492,15 @@ def test_lost_cores_and_stolen_time_are_preemption():
     assert disturbance(often, False).reason.startswith("a thread lost its core 210 times")
     assert disturbance(often | {"window_s": 0.01}, False) is None  # two switches are not a rate
     assert "steal 30 %" in disturbance({"throttle": {"steal": 0.3}}, False).reason
+
+
+@pytest.mark.parametrize(("threads", "is_advised"), [(2, True), (1, False)])
+def test_one_thread_is_advised_if_several_waited(threads, is_advised):
+    busy = samples_of(telemetry={"core_wait": 2 * MAX_CORE_WAIT})
+    device = replace(device_of(is_gpu=False), threads=threads)
+    reason = recorded(blank_of(), busy, device, None).flag_reasons["preempted"]
+    assert reason.startswith("a thread waited for a core 10 % of the time; run it again when")
+    assert ("--threads 1" in reason) is is_advised
 
 
 @pytest.mark.parametrize(
