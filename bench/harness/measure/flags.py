@@ -488,7 +488,7 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool, threads: int = 1) -> Iter
     switches_per_s = telemetry.get("thread_switches_per_s") or 0.0
     if core_wait is not None:
         if core_wait > MAX_CORE_WAIT:
-            causes_seen.append(f"a thread waited for a core {100 * core_wait:.2g} % of the time")
+            causes_seen.append(f"a thread waited for a core {100 * core_wait:.0f} % of the time")
     elif (
         switches_per_s > PREEMPTIONS_PER_S
         and switches_per_s * (telemetry.get("window_s") or 1.0) >= MIN_PREEMPTIONS

@@ -39,6 +39,9 @@ def f(x, y):
     return torch.relu(x).add_(y)
 """
 
+ROUNDS = "12"
+"""The fewest whose halves give a verdict on a busy machine."""
+
 BROKEN = "raise ValueError('no such weights')\n\n\ndef f(x, y):\n    return x\n"
 
 
@@ -51,7 +54,7 @@ def files(tmp_path, monkeypatch):
 
 
 def compare(*words):
-    return command.main(["compare", *words, "--device", "cpu", "--rounds", "6", "-q"])
+    return command.main(["compare", *words, "--device", "cpu", "--rounds", ROUNDS, "-q"])
 
 
 def test_functions_take_what_make_inputs_of_either_file_returns(files, capsys):

@@ -115,11 +115,13 @@ def test_a_slower_provider_exits_with_1(capsys, provide):
         "torch-compile",
         "SLOWER",
     )
-    assert row["ci95"][0] > 2
-    assert row["ci95"][0] <= row["ratio"] <= row["ci95"][1]
+    # On a busy machine only a bound is known.
+    low, high = row["ci95"] or (row["ratio"], row["ratio"])
+    assert 2 < low <= row["ratio"] <= high
     assert "beyond the margin" in row["reason"]
     assert row["mfu_baseline"] > row["mfu_candidate"] > 0
-    assert found["summary"]["geomean"] == pytest.approx(row["ratio"])
+    if not row["is_bound"]:
+        assert found["summary"]["geomean"] == pytest.approx(row["ratio"])
     assert row["cycles_ratio"] is None  # a CPU's clock is not known
 
 
