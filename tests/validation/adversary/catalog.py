@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = Path(__file__).resolve().parent.relative_to(ROOT)
+HONEST = FOLDER / "honest.py"
 
 PATHS = ("op", "compare", "bench.compare", "bench.measure", "bench.sweep", "gpu_benchmark")
 COMMANDS = PATHS[:2]
@@ -29,7 +30,7 @@ FILES = {
     "cheats/errors.py": PATHS,
     "cheats/ends.py": COMMANDS,
     "cheats/orphans.py": COMMANDS,
-    "cheats/answers.py": VERIFIED,
+    "cheats/answers.py": COMMANDS,
     "cheats/streams.py": (),
 }
 """Paths by file. Work on streams needs a GPU, which this command does not use."""
@@ -64,6 +65,10 @@ class Subject(NamedTuple):
         return self.provider.partition(":")[2]
 
     @property
+    def baseline(self) -> str:
+        return f"{HONEST}:{self.op}"
+
+    @property
     def kind(self) -> str:
         return "mistake" if "/mistakes/" in self.provider else "cheat"
 
@@ -84,12 +89,12 @@ def subjects() -> list[Subject]:
     for file, paths in FILES.items():
         tree = ast.parse((ROOT / FOLDER / file).read_text())
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        own = {node.name for node in functions}
+        names = {node.name for node in functions}
         for node in functions:
             op = node.name.partition("_")[0]
             if op in SHAPES:
-                twin = f"{file}:honest_{op}" if f"honest_{op}" in own else f"honest.py:{op}"
                 cause = ast.get_docstring(node).partition(":")[0]
-                provider = f"{FOLDER}/{file}:{node.name}"
-                found.append(Subject(provider, f"{FOLDER}/{twin}", cause, paths))
+                own = f"honest_{op}"
+                twin = f"{FOLDER / file}:{own}" if own in names else f"{HONEST}:{op}"
+                found.append(Subject(f"{FOLDER / file}:{node.name}", twin, cause, paths))
     return found

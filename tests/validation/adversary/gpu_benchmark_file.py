@@ -2,6 +2,6 @@
 
 
 def test_function(gpu_benchmark, plugin):
-    function, inputs = plugin.arguments
-    gpu_benchmark(function, inputs=inputs, budget_s=0.3)
+    function, inputs, budget_s = plugin.arguments
+    gpu_benchmark(function, inputs=inputs, budget_s=budget_s)
     plugin.record = gpu_benchmark.record

@@ -1,4 +1,4 @@
-"""The paths: each takes a function and the twin, and returns an answer.
+"""The paths: each returns answers about functions.
 
 An answer has the keys of a record, `status`, `reason`, `flags`, `median_s`, and may have a
 `verdict`, and `left`: what the function left behind.
@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 
 import psutil
@@ -23,13 +23,13 @@ import pytest
 import torch
 
 import bench
-from tests.validation.adversary.catalog import CASES, FOLDER, ROOT, SHAPES
+from tests.validation.adversary.catalog import CASES, FOLDER, HONEST, ROOT, SHAPES
 
 BUDGET_S = 0.3
 """Time to measure a function, or to compare two."""
-CALL_LIMIT_S = 15
+CALL_LIMIT_S = "15"
 """`--timeout` of the commands: what a function that hangs takes."""
-COMMAND_LIMIT_S = 240
+COMMAND_LIMIT_S = 300
 FORK_LIMIT_S = 40
 """Times after which a path is stopped, generous for a busy machine."""
 MARK = "ROOFMARK_ADVERSARY"
@@ -37,8 +37,8 @@ MARK = "ROOFMARK_ADVERSARY"
 
 
 def finished(*words):
-    """Run `python -m WORDS`; return its exit code, None if it was stopped, its output, the last
-    line of its errors, and how many processes it left, which are killed.
+    """Run `python -m bench WORDS`; return its exit code, None if it was stopped, its output, its
+    errors, and how many processes it left, which are killed.
     """
     mark = str(time.monotonic_ns())
     code = None
@@ -46,7 +46,7 @@ def finished(*words):
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         with suppress(subprocess.TimeoutExpired):
             code = subprocess.run(
-                [sys.executable, "-m", *words],
+                [sys.executable, "-m", "bench", *words],
                 cwd=ROOT,
                 env=os.environ | {MARK: mark},
                 stdout=output,
@@ -58,7 +58,7 @@ def finished(*words):
         left = kill_marked(mark)
         output.seek(0)
         errors.seek(0)
-        return code, output.read(), errors.read().strip().rpartition("\n")[2], left
+        return code, output.read(), errors.read(), left
 
 
 def kill_marked(mark):
@@ -72,51 +72,61 @@ def kill_marked(mark):
     return left
 
 
-def command(path, subject):
-    """Return the answers of a command about the function and its twin."""
-    names = dict.fromkeys((f"{FOLDER}/honest.py:{subject.op}", subject.twin, subject.provider))
-    shapes = SHAPES[subject.op]
+def by_command(path, subjects):
+    """Return the answers by provider about functions with one twin and dtype, and about the
+    twin.
+    """
+    first = subjects[0]
+    names = list(dict.fromkeys([first.baseline, first.twin, *(each.provider for each in subjects)]))
+    shapes = SHAPES[first.op]
     if path == "op":
-        op = subject.op.removeprefix("long").removeprefix("big")
-        case = CASES.get(subject.op, shapes.partition(",")[0])
-        words = [op, "--shape", case, "--provider", f"{subject.twin},{subject.provider}"]
+        op = first.op.removeprefix("long").removeprefix("big")
+        case = CASES.get(first.op, shapes.partition(",")[0])
+        words = [op, "--shape", case, "--provider", ",".join(names)]
     else:
         words = ["compare", *names, "--shape", shapes, "--fill", "normal", "--budget", "1"]
-    words += ["--dtype", subject.dtype, "--device", "cpu", "--timeout", str(CALL_LIMIT_S)]
-    code, output, error, left = finished("bench", *words, "--no-save", "--format", "json", "-q")
+    words += ["--dtype", first.dtype, "--device", "cpu", "--timeout", CALL_LIMIT_S]
+    code, output, errors, left = finished(*words, "--no-save", "--format", "json", "-q")
+    error = errors.strip().rpartition("\n")[2]
     status = "refused" if code == 2 and "error: " in error else "lost"
-    missing = {"status": status, "reason": f"exit code {code}: {error}"}
-    answers = dict.fromkeys((subject.twin, subject.provider), missing)
+    reason = f"exit code {code}: {error}"
+    answers = {name: {"status": status, "reason": reason} for name in names}
     if output.startswith("{"):
         document = json.loads(output)
-        if path == "compare":
-            answers[f"{FOLDER}/honest.py:{subject.op}"] = {"status": "ok"}
-        for row in [*document.get("records", ()), *document.get("unmatched", ())]:
+        answers[first.baseline] = {"status": "ok"}
+        for row in document.get("records") or document["unmatched"]:
             answers[row["provider"]] = row
         for row in document.get("rows", ()):
-            row |= {"flags": row["flags_candidate"], "median_s": row["candidate_s"]}
-            answers[row["candidate"]] = row | {"status": "ok"}
+            row |= {"status": "ok", "flags": row["flags_candidate"]}
+            answers[row["candidate"]] = row | {"median_s": row["candidate_s"]}
     if left:
-        answers[subject.provider] |= {"left": "a process"}
-    return answers[subject.provider], answers[subject.twin]
+        answers[first.provider]["left"] = "a process"
+    return answers
 
 
-def forked(path, subject, provider):
-    """Return the answer of a path of the Python API, in a fork of this process."""
-    pool = ProcessPoolExecutor(1, get_context("fork"))
-    try:
-        return pool.submit(answer, path, subject, provider).result()
-    except BrokenProcessPool:
-        return {"status": "lost", "reason": f"the process ended, or hung for {FORK_LIMIT_S} s"}
+def in_forks(path, subjects):
+    """Return the same of a function of the Python API and its twin, each in a fork."""
+    (subject,) = subjects
+    providers = (subject.provider, subject.twin)
+    return {each: forked(path, each, subject.op, subject.dtype) for each in providers}
 
 
-def answer(path, subject, provider):
+@cache
+def forked(path, provider, op, dtype):
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        try:
+            return pool.submit(answer, path, provider, op, dtype).result()
+        except BrokenProcessPool:
+            return {"status": "lost", "reason": f"it ended its process, or took {FORK_LIMIT_S} s"}
+
+
+def answer(path, provider, op, dtype):
     signal.alarm(FORK_LIMIT_S)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
     before = settings()
     try:
-        found = PYTHON_PATHS[path](function_of(provider), subject)
+        found = PYTHON_PATHS[path](function_of(provider), partial(inputs_of, op, dtype))
     except BaseException as error:
         found = {"status": "raised", "reason": f"{type(error).__name__}{error.args}"}
     if settings() != before:
@@ -139,40 +149,34 @@ def settings():
     )
 
 
-def inputs_of(subject):
+def inputs_of(op, dtype):
     """Return normal random inputs."""
-    dtype = torch.bfloat16 if subject.dtype == "bf16" else torch.float32
-    shapes = [map(int, shape.split("x")) for shape in SHAPES[subject.op].split(",")]
-    return tuple(torch.randn(*shape).to(dtype) for shape in shapes)
+    torch_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
+    shapes = [map(int, shape.split("x")) for shape in SHAPES[op].split(",")]
+    return tuple(torch.randn(*shape).to(torch_dtype) for shape in shapes)
 
 
 def facts(record):
-    return {
-        "status": record.status,
-        "reason": record.reason,
-        "flags": record.flags,
-        "median_s": record.median_s,
-    }
+    names = ("status", "reason", "flags", "median_s")
+    return {name: getattr(record, name) for name in names}
 
 
-def measured(function, subject):
-    return facts(bench.measure(function, *inputs_of(subject), budget_s=BUDGET_S))
+def measured(function, inputs):
+    return facts(bench.measure(function, *inputs(), budget_s=BUDGET_S))
 
 
-def swept(function, subject):
-    make = partial(inputs_of, subject)
+def swept(function, inputs):
     functions = {"function": function}
-    frame = bench.sweep(functions, [1], inputs=lambda *_: make(), budget_s=BUDGET_S)
+    frame = bench.sweep(functions, [1], inputs=lambda *_: inputs(), budget_s=BUDGET_S)
     (row,) = frame.to_dict("records")
     return row | {"flags": row["flags"].split(",")}
 
 
-def compared(function, subject):
-    honest = function_of(f"{FOLDER}/honest.py:{subject.op}")
-    functions = {"honest": honest, "other": function}
-    verdicts = bench.compare(functions, *inputs_of(subject), budget_s=BUDGET_S)
-    verdict = verdicts.verdicts.get("other", "")
-    return facts(verdicts.records[1]) | {"verdict": verdict}
+def compared(function, inputs):
+    op = inputs.args[0]
+    functions = {"honest": function_of(f"{HONEST}:{op}"), "other": function}
+    verdicts = bench.compare(functions, *inputs(), budget_s=BUDGET_S)
+    return facts(verdicts.records[1]) | {"verdict": verdicts.verdicts.get("other", "")}
 
 
 class Plugin:
@@ -188,8 +192,8 @@ class Plugin:
         return self
 
 
-def in_a_test(function, subject):
-    plugin = Plugin(function, partial(inputs_of, subject))
+def in_a_test(function, inputs):
+    plugin = Plugin(function, inputs, BUDGET_S)
     file = str(ROOT / FOLDER / "gpu_benchmark_file.py")
     pytest.main([file, "--noconftest", "-p", "no:cacheprovider"], plugins=[plugin])
     if plugin.record is None:

@@ -10,13 +10,6 @@ CALLS = count()
 SLEEP = ("sleep", "60")
 
 
-def honest_gelu(x):
-    if next(CALLS) == 0:
-        with subprocess.Popen(SLEEP) as child:
-            child.kill()
-    return functional.gelu(x)
-
-
 def gelu_double_fork(x):
     """double fork: a grandchild in its own session, whose parent has ended."""
     if next(CALLS) == 0:
