@@ -77,25 +77,30 @@ def by_command(path, subjects):
     twin.
     """
     first = subjects[0]
-    names = list(dict.fromkeys([first.baseline, first.twin, *(each.provider for each in subjects)]))
+    names = dict.fromkeys([first.twin, *(each.provider for each in subjects)])
     shapes = SHAPES[first.op]
     if path == "op":
         op = first.op.removeprefix("long").removeprefix("big")
         case = CASES.get(first.op, shapes.partition(",")[0])
         words = [op, "--shape", case, "--provider", ",".join(names)]
     else:
+        names = {first.baseline: None} | names
         words = ["compare", *names, "--shape", shapes, "--fill", "normal", "--budget", "1"]
     words += ["--dtype", first.dtype, "--device", "cpu", "--timeout", CALL_LIMIT_S]
     code, output, errors, left = finished(*words, "--no-save", "--format", "json", "-q")
     error = errors.strip().rpartition("\n")[2]
-    status = "refused" if code == 2 and "error: " in error else "lost"
+    is_refused = code == 2 and "error: " in error
+    status = "refused" if is_refused else "lost"
     reason = f"exit code {code}: {error}"
     answers = {name: {"status": status, "reason": reason} for name in names}
+    if is_refused and path == "compare":  # the functions share one process
+        answers[first.twin] = {"status": "not run"}
     if output.startswith("{"):
         document = json.loads(output)
-        answers[first.baseline] = {"status": "ok"}
         for row in document.get("records") or document["unmatched"]:
             answers[row["provider"]] = row
+        if path == "compare":  # a baseline without a right candidate is not measured
+            answers[first.baseline] = {"status": "ok"}
         for row in document.get("rows", ()):
             row |= {"status": "ok", "flags": row["flags_candidate"]}
             answers[row["candidate"]] = row | {"median_s": row["candidate_s"]}
