@@ -54,10 +54,12 @@ def outcome(answer, twin, is_slow=False):
 
 def rows_of(chosen, paths):
     """Yield a row for each function and path."""
-    from tests.validation.adversary.paths import by_command, finished, in_forks
+    from tests.validation.adversary.paths import by_command, finished, in_forks, warm_up
 
     if not list(Path(os.environ["ROOFMARK_RUNS"]).rglob("ceilings-*")):
         finished("calibrate", "--quick", "--device", "cpu")
+    if not set(paths) <= set(COMMANDS):
+        warm_up()
     for path in paths:
         for batch in batches(chosen, path):
             answers = (by_command if path in COMMANDS else in_forks)(path, batch)

@@ -109,6 +109,13 @@ def by_command(path, subjects):
     return answers
 
 
+def warm_up():
+    """Import and cache what a measurement needs, so that no fork has to."""
+    torch.set_num_threads(1)  # a fork has no other threads
+    functions = {"one": torch.relu, "other": torch.relu}
+    bench.compare(functions, torch.ones(64), rounds=2)
+
+
 def in_forks(path, subjects):
     """Return the same of a function of the Python API and its twin, each in a fork."""
     (subject,) = subjects
