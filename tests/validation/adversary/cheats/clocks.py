@@ -9,8 +9,8 @@ CLOCK = time.perf_counter
 SLEEP_S = 0.02
 
 
-def half():
-    return CLOCK() / 2
+def eighth():
+    return CLOCK() / 8
 
 
 def honest_gelu(x):
@@ -18,9 +18,9 @@ def honest_gelu(x):
     return functional.gelu(x)
 
 
-def gelu_clock_halved(x):
-    """slow clock: `time.perf_counter` runs at half its speed."""
-    time.perf_counter = half
+def gelu_clock_slowed(x):
+    """slow clock: `time.perf_counter` runs at an eighth of its speed."""
+    time.perf_counter = eighth
     return honest_gelu(x)
 
 
@@ -28,7 +28,7 @@ def gelu_clock_replaced(x):
     """replaced in all modules: as freezegun does, also where it was imported by name."""
     for module in list(sys.modules.values()):
         if getattr(module, "perf_counter", None) is CLOCK:
-            module.perf_counter = half
+            module.perf_counter = eighth
     return honest_gelu(x)
 
 
