@@ -99,6 +99,7 @@ TELEMETRY_NUMBERS = (
     "energy_j",
     "flops_per_j",
     "throttle_resolution",
+    "core_wait",
     "involuntary_switches_per_s",
     "voluntary_switches_per_s",
     "load_average",
