@@ -345,8 +345,7 @@ def _run(
     lines = open(answers.fileno(), "w", closefd=False)  # noqa: SIM115
 
     def send(**reply: Any) -> None:
-        plain = msgspec.to_builtins(reply, str_keys=True, enc_hook=float)  # of numpy
-        print(json.dumps(plain), file=lines, flush=True)
+        print(json.dumps(reply, default=vars), file=lines, flush=True)  # `vars` of dataclasses
 
     protocol.report = lambda sampled_s: send(sampled_s=sampled_s)
     function, arguments = pickle.loads(work)

@@ -18,7 +18,7 @@ from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
 from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import Samples
-from results.record import Record, name_of
+from results.record import Record
 from results.show.units import duration
 from roofline.machine import Machine
 
@@ -86,8 +86,8 @@ def interleave_safely(
                     timeout_s=timeout_s,
                     deadline=policy.deadline,
                 )
-                expected = [name_of(row.blank()) for row in waiting]
-                if [name_of(record) for record in measured] != expected:
+                providers = [row.blank().provider for row in waiting]
+                if [record.provider for record in measured] != providers:
                     raise worker.WorkerError("sent the records of other rows")
             else:
                 measured = interleave(waiting, device, ceilings, policy, budget)
