@@ -16,11 +16,12 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.harness import clock, worker
 from bench.harness.cli.arguments import build_parser, chosen_ops
 from bench.harness.cli.main import make_all_cases
+from bench.harness.device.device import Device
 from bench.harness.loop import Measure, label_of, measure_rows, measure_scenarios
 from bench.harness.measure import rows as planning
 from bench.harness.measure.measure_row import release
@@ -32,9 +33,6 @@ from bench.harness.timing.protocol import LIMITS
 from results.record import Record
 from results.show.rows import document
 from roofline.model import mfu, peak_of
-
-if TYPE_CHECKING:
-    from bench.harness.device.device import Device
 
 _TABLES = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))
 ROWS: dict[str, str] = _TABLES["rows"]

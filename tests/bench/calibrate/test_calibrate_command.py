@@ -22,6 +22,7 @@ from results.store.runfile import load_run
 from roofline.__main__ import main as roofline
 from roofline.gpu_table import find_gpu
 from roofline.machine import Ceiling, Machine
+from tests.bench.commands import HALF_SECONDS
 
 
 def a_ceiling(quantity="bandwidth", name="copy", value=2e10):
@@ -84,7 +85,8 @@ def saved_values(runs):
 
 
 def with_process(setup):
-    return [Measured(replace(a_ceiling(), config=str(os.getpid())), None)]
+    record = replace(HALF_SECONDS, shape={"n": 1})
+    return [Measured(replace(a_ceiling(), config=str(os.getpid())), record)]
 
 
 def fails(setup):
