@@ -24,7 +24,7 @@ def replaced(make):
     undo = []
     for module in list(sys.modules.values()):
         for name, value in list(vars(module).items()):
-            if isinstance(value, BuiltinFunctionType) and value in originals:
+            if type(value) is BuiltinFunctionType and value in originals:
                 undo.append((module, name, value))
                 setattr(module, name, originals[value])
     try:
