@@ -61,6 +61,10 @@ class Subject(NamedTuple):
     paths: tuple[str, ...]
 
     @property
+    def file(self) -> str:
+        return self.provider.partition(":")[0]
+
+    @property
     def name(self) -> str:
         return self.provider.partition(":")[2]
 
@@ -70,7 +74,7 @@ class Subject(NamedTuple):
 
     @property
     def kind(self) -> str:
-        return "mistake" if "/mistakes/" in self.provider else "cheat"
+        return "mistake" if "/mistakes/" in self.file else "cheat"
 
     @property
     def op(self) -> str:
