@@ -90,7 +90,11 @@ LONGEST = (
     "test_readme.py",
     "test_interpreted.py",
     "test_audit_shipped.py",
+    "test_collectives.py",
+    "test_rented_gpu.py",
+    "test_fleet.py",
     "test_simulation.py",
+    "test_packaging.py",
     "test_compile.py",
 )
 """Files that take the longest, in the order in which they start."""
