@@ -338,7 +338,7 @@ def _run(
             open(number, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False),  # noqa: SIM115
         )
     output.close()
-    for path in Path("/proc/self/fd").iterdir():  # programs would keep pipes of the command open
+    for path in Path("/dev/fd").iterdir():  # programs would keep pipes of the command open
         with suppress(OSError):
             os.set_inheritable(int(path.name), int(path.name) <= 2)
     faulthandler.enable()
