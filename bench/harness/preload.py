@@ -9,20 +9,28 @@ SIGTERM to all groups if one rank fails.
 import os
 import shutil
 import signal
+import time
 
 import psutil
 
-from bench.harness.worker import COMMAND, kill_tree, orphans, signal_on_parent_exit
+from bench.harness.worker import COMMAND, POLL_S, kill_tree, orphans, signal_on_parent_exit
 
 MARK = os.environ[COMMAND]
 PARENT, _, TEMPORARY = MARK.partition(":")
+END_POLLS = 20
 
 
-def end(*_: object) -> None:
+def end(*_signal_and_frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     children = [child.pid for child in psutil.Process().children()]
     for pid in children + orphans(MARK):
         kill_tree(pid)
-    if os.getppid() != int(PARENT):
+    # The signal comes when one thread of the command ends; the others may end a moment later.
+    for _ in range(END_POLLS):
+        if os.getppid() != int(PARENT):
+            break
+        time.sleep(POLL_S)
+    if TEMPORARY and os.getppid() != int(PARENT):
         shutil.rmtree(TEMPORARY, ignore_errors=True)  # a killed command leaves it
     os._exit(0)
 

@@ -79,6 +79,11 @@ fraction of it plus this time: the process also reads counters between samples, 
 delays both processes.
 """
 
+SAMPLE_OVERHEAD_S = 2e-4
+"""Time between two samples that is not in their sum. It counts if a sample is a single short
+launch, because the first launches were slow.
+"""
+
 LOST_PARENT = 255
 """Exit code that `multiprocessing` returns if the fork server ended before its child."""
 
@@ -108,6 +113,7 @@ class _Reply(msgspec.Struct):
     reason: str = ""
     sampled_s: float | None = None
     """0 before the first sample."""
+    samples: int = 0
 
 
 def start_server() -> None:
@@ -125,14 +131,22 @@ def start_server() -> None:
         )
     multiprocessing.set_forkserver_preload(PRELOADED)
     resource_tracker.ensure_running()  # before it would inherit the mark
+    outer = os.environ.get(COMMAND)
     os.environ[COMMAND] = mark()
-    forkserver.ensure_running()
-    del os.environ[COMMAND]
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ[COMMAND]
+        if outer is not None:
+            os.environ[COMMAND] = outer
 
 
 def mark() -> str:
-    """Return the process number of this command and its directory of temporary files."""
-    return f"{os.getpid()}:{util.get_temp_dir()}"
+    """Return the process number of this command and its directory of temporary files, empty if that
+    belongs to the process that started this one.
+    """
+    is_own = multiprocessing.parent_process() is None
+    return f"{os.getpid()}:{util.get_temp_dir() if is_own else ''}"
 
 
 def call(
@@ -265,7 +279,8 @@ class _Worker:
             else:
                 now = clock.now()
                 if reply.sampled_s:
-                    check_clock(reply.sampled_s, now - self._sampling_since)
+                    passed_s = now - self._sampling_since
+                    check_clock(reply.sampled_s, reply.samples, passed_s)
                 self._sampling_since = now
 
     def _checked(self, reply: _Reply) -> Any:
@@ -305,9 +320,10 @@ def part_of(pipe: Connection) -> bytes:
     return part
 
 
-def check_clock(sampled_s: float, passed_s: float) -> None:
+def check_clock(sampled_s: float, samples: int, passed_s: float) -> None:
     """Raise `ClockError` unless samples of `sampled_s` together fill the time that passed."""
-    if abs(passed_s - sampled_s) > CLOCK_MARGIN * passed_s + CLOCK_MARGIN_S:
+    allowed_s = CLOCK_MARGIN * passed_s + CLOCK_MARGIN_S + SAMPLE_OVERHEAD_S * samples
+    if abs(passed_s - sampled_s) > allowed_s:
         raise ClockError(
             f"its samples add up to {duration(sampled_s)}, but took {duration(passed_s)}: it or a "
             "library changed how they are timed"
@@ -345,9 +361,15 @@ def _run(
     lines = open(answers.fileno(), "w", closefd=False)  # noqa: SIM115
 
     def send(**reply: Any) -> None:
-        print(json.dumps(reply, default=vars), file=lines, flush=True)  # `vars` of dataclasses
+        try:
+            line = json.dumps(reply, default=vars)  # `vars` of dataclasses
+        except (TypeError, ValueError, RecursionError) as error:
+            line = json.dumps(
+                {"error": "WorkerError", "reason": f"its answer cannot be sent: {error}"}
+            )
+        print(line, file=lines, flush=True)
 
-    protocol.report = lambda sampled_s: send(sampled_s=sampled_s)
+    protocol.report = lambda sampled_s, samples: send(sampled_s=sampled_s, samples=samples)
     function, arguments = pickle.loads(work)
     try:
         answer = function(*arguments)
@@ -379,14 +401,17 @@ def orphans(command: str) -> list[int]:
     """Return the descendants of the fork server of a command whose parents have ended: they forked
     twice, or survived their worker.
     """
-    entry = f"{COMMAND}={command}\0".encode()
+    from multiprocessing import forkserver  # not on Windows
+
+    entry = os.fsencode(f"{COMMAND}={command}\0")
     parents = {}
     for pid in psutil.pids():
         with suppress(OSError, psutil.Error):
             if entry in Path(f"/proc/{pid}/environ").read_bytes():
                 parents[pid] = psutil.Process(pid).ppid()
-    own = os.getpid()  # of the command or of the fork server
-    return [pid for pid, by in parents.items() if by not in parents and own not in (pid, by)]
+    # The command or the fork server; the first process of a container is the parent of orphans too.
+    own = (os.getpid(), getattr(forkserver._forkserver, "_forkserver_pid", None))
+    return [pid for pid, by in parents.items() if by not in parents and pid not in own]
 
 
 def signal_on_parent_exit(number: int) -> None:

@@ -205,7 +205,7 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
     """Return the geometric mean of the ratios with its 95 % interval; None if no row has an
-    interval.
+    interval, or if only a bound of a ratio is known.
 
     The interval covers the errors of the rows, not the differences between rows. Rows without an
     interval are left out.
@@ -214,7 +214,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
     benchmark results, CACM 29 (1986) 218; for the interval see `compare_sides`.
     """
     known = [compared for compared in comparisons if compared.ci95 != UNKNOWN]
-    if not known:
+    if not known or any(compared.is_bound for compared in comparisons):
         return None
     count = len(known)
     center = math.fsum(math.log(compared.ratio) for compared in known) / count

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
@@ -196,12 +197,19 @@ def test_samples_that_do_not_fill_the_time_are_invalid(crashes):
 
 
 @pytest.mark.parametrize(
-    ("sampled_s", "passed_s", "fits"),
-    [(1.0, 1.0, True), (0.9, 1.15, True), (0.01, 0.1, True), (0.5, 1.0, False), (2.0, 1.0, False)],
+    ("sampled_s", "samples", "passed_s", "fits"),
+    [
+        (1.0, 10, 1.0, True),
+        (0.9, 10, 1.15, True),
+        (0.01, 10, 0.1, True),
+        (0.047, 2000, 0.246, True),  # of single launches of 20 us
+        (0.5, 10, 1.0, False),
+        (2.0, 10, 1.0, False),
+    ],
 )
-def test_samples_are_compared_with_the_time_that_passed(sampled_s, passed_s, fits):
+def test_samples_are_compared_with_the_time_that_passed(sampled_s, samples, passed_s, fits):
     with nullcontext() if fits else pytest.raises(worker.ClockError, match="its samples add up"):
-        worker.check_clock(sampled_s, passed_s)
+        worker.check_clock(sampled_s, samples, passed_s)
 
 
 def test_a_worker_that_cannot_start_is_a_one_line_error(monkeypatch):
@@ -295,3 +303,27 @@ def test_a_lock_left_by_a_worker_is_not_reported():
         [sys.executable, "-c", call], cwd=commands.ROOT, capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def a_set() -> object:
+    return {1}
+
+
+def test_an_answer_that_json_cannot_hold_is_named():
+    with pytest.raises(worker.WorkerError, match="its answer cannot be sent: vars"):
+        worker.call(a_set, timeout_s=60)
+
+
+def test_an_orphan_that_the_command_inherits_is_found():
+    """As in a container, whose first process is the command."""
+    mark = f"{os.getpid()}:of this test\udcff"
+    environment = os.environ | {worker.COMMAND: mark}
+    with subprocess.Popen(["sleep", "60"], env=environment) as orphan:
+        assert soon(lambda: worker.orphans(mark) == [orphan.pid])
+        orphan.kill()
+
+
+def test_files_of_an_outer_process_are_not_deleted(monkeypatch):
+    assert worker.mark() == f"{os.getpid()}:{util.get_temp_dir()}"
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: multiprocessing)
+    assert worker.mark() == f"{os.getpid()}:"

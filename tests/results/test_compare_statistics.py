@@ -4,6 +4,7 @@ rows at once.
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -188,6 +189,7 @@ def test_the_geometric_mean_and_its_interval():
     few = compare_unpaired([1.0], [9.0])
     assert geometric_mean([*rows, few]) == (ratio, (low, high))
     assert geometric_mean([few]) is None
+    assert geometric_mean([*rows, replace(rows[0], is_bound=True)]) is None
 
 
 @pytest.mark.exhaustive

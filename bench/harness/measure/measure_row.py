@@ -398,10 +398,11 @@ def undisturbed(
         before = snapshot(device)
         if poller:
             poller.begin()
-        protocol.report(0.0)
+        protocol.report(0.0, 0)
         samples = collect(sampler, limits, cache)
         if not device.is_gpu:
-            protocol.report(sum(samples.samples_s) * samples.launches_per_sample)
+            sampled_s = sum(samples.samples_s) * samples.launches_per_sample
+            protocol.report(sampled_s, len(samples.samples_s))
         launches = len(samples.samples_s) * samples.launches_per_sample
         polled = []
         if poller:

@@ -114,12 +114,13 @@ def announce(index: int | None = None, runs: bool = True) -> None:
     progress[2] += 1
 
 
-def _report_nothing(sampled_s: float) -> None:
+def _report_nothing(sampled_s: float, samples: int) -> None:
     """Stand in for `report` outside of a worker."""
 
 
-report: Callable[[float], object] = _report_nothing
-"""Tells the parent of a worker the sum of all samples since the last call; 0 before the first."""
+report: Callable[[float, int], object] = _report_nothing
+"""Tells the parent of a worker the sum of all samples since the last call, and their number; 0
+before the first."""
 
 
 class Settling(NamedTuple):
