@@ -45,7 +45,7 @@ class Stream:
         self.device = torch.device("cuda", index_of(device))
 
     def synchronize(self):
-        reject_in_capture("Stream.synchronize")
+        reject_in_capture()
         TIMELINE.wait()
 
     def __enter__(self):
@@ -67,11 +67,11 @@ class Event:
             self.passes_s = TIMELINE.run(EVENT_S)
 
     def query(self):
-        reject_in_capture("Event.query")
+        reject_in_capture()
         return self.passes_s is None or self.passes_s <= TIMELINE.waited_s
 
     def synchronize(self):
-        reject_in_capture("Event.synchronize")
+        reject_in_capture()
         TIMELINE.wait()
 
     def elapsed_time(self, end):
@@ -171,7 +171,7 @@ def on_legacy_stream():
 
 def synchronize(device=None):
     index_of(device)
-    reject_in_capture("synchronize")
+    reject_in_capture()
     TIMELINE.wait()
 
 
@@ -183,7 +183,7 @@ def spin(cycles):
 
 def mem_get_info(device=None):
     index_of(device)
-    reject_in_capture("mem_get_info")
+    reject_in_capture()
     return FREE_BYTES, PROPERTIES.total_memory
 
 

@@ -14,8 +14,6 @@ WAITING = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten
 VIEWS_ONLY = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::set_")
 LAUNCH_S = 2e-5
 BYTES_PER_S = 1e12
-QUEUE_ENTRIES = 1024
-"""Entries of the launch queue."""
 
 
 class Timeline:
@@ -27,8 +25,8 @@ class Timeline:
         """Up to when the host has waited."""
         self.operations = 0
         """Operations that have run outside of captures."""
-        self._ends_s = deque([0.0] * QUEUE_ENTRIES, QUEUE_ENTRIES)
-        """When the entries of the launch queue end, the oldest first."""
+        self._ends_s = deque([0.0] * 1024, 1024)
+        """When the entries of the launch queue, 1,024 as of CUDA, end, the oldest first."""
 
     def run(self, seconds):
         """Queue work and return when it ends; the host waits if the queue is full."""
@@ -57,13 +55,11 @@ capturing = []
 """The capture that is under way, if there is one."""
 
 
-def reject_in_capture(action):
+def reject_in_capture():
     """Raise CUDA's error for what no capture may have; the capture then fails at its end."""
     if capturing:
         capturing[-1].is_broken = True
-        raise RuntimeError(
-            f"CUDA error: operation not permitted when stream is capturing ({action})"
-        )
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
 
 def seconds_of(tensors):
@@ -179,7 +175,7 @@ def reject_mixed(name, tensors, simulated):
 def cross(is_queued, tensors):
     """Wait as the host does when it reads from the device or copies from pageable memory."""
     if not is_queued or not all(value.is_pinned() for value in tensors if not value.is_cuda):
-        reject_in_capture("a copy that the host waits for")
+        reject_in_capture()
     if not capturing:
         TIMELINE.run(seconds_of(tensors))
         if not is_queued:

@@ -118,7 +118,8 @@ def test_a_failed_capture_releases_its_memory():
 
 @pytest.fixture
 def spins(monkeypatch):
-    spins, spin = [], torch.cuda._sleep
+    spins = []
+    spin = torch.cuda._sleep
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: spins.append(cycles) or spin(cycles))
     return spins
 
