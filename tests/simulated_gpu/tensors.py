@@ -25,8 +25,8 @@ class Timeline:
         """Up to when the host has waited."""
         self.operations = 0
         """Operations that have run outside of captures."""
+        # When the entries of the launch queue, 1,024 as of CUDA, end, the oldest first.
         self._ends_s = deque([0.0] * 1024, 1024)
-        """When the entries of the launch queue, 1,024 as of CUDA, end, the oldest first."""
 
     def run(self, seconds):
         """Queue work and return when it ends; the host waits if the queue is full."""
@@ -36,6 +36,7 @@ class Timeline:
         return self.now_s
 
     def wait(self):
+        reject_in_capture()
         self.waited_s = self.now_s
 
 
