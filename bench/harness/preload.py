@@ -18,6 +18,7 @@ from bench.harness.worker import COMMAND, POLL_S, kill_tree, orphans, signal_on_
 MARK = os.environ[COMMAND]
 PARENT, _, TEMPORARY = MARK.partition(":")
 END_POLLS = 20
+"""How often to look whether the command has ended, every `POLL_S`."""
 
 
 def end(*_signal_and_frame: object) -> None:
