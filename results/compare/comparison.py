@@ -92,12 +92,13 @@ class ComparedRow:
 
     @property
     def ratio(self) -> float:
-        return self.compared.ratio
+        return self.compared.shown_ratio
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """95 % confidence interval of `ratio`; None if unknown."""
-        return None if self.compared.ci95 == UNKNOWN else self.compared.ci95
+        """95 % confidence interval of `ratio`; None if unknown, or if only a bound is known."""
+        is_known = self.compared.ci95 != UNKNOWN and not self.compared.is_bound
+        return self.compared.ci95 if is_known else None
 
     @property
     def cycles_verdict(self) -> str | None:

@@ -97,7 +97,6 @@ def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
         return False
     ratio = _fastest_s(candidate) / _fastest_s(baseline)
     ends = (ratio, ratio) if (ratio > 1) == (compared.ratio > 1) else (1.0, 1.0)
-    measured = (compared.ratio, compared.ratio) if compared.is_bound else compared.ci95
     return not all(
-        is_beyond_disturbance(interval, compared.margin) for interval in (measured, ends)
+        is_beyond_disturbance(interval, compared.margin) for interval in (compared.ci95, ends)
     )

@@ -82,17 +82,26 @@ class Comparison:
     """Degrees of freedom behind the interval."""
     is_bound: bool = False
     """Whether only a bound of the ratio is known, because other work took time from the samples:
-    the true ratio is `ratio` or further from 1, and `ci95` is unknown."""
+    the true ratio is `shown_ratio` or further from 1."""
+
+    @property
+    def shown_ratio(self) -> float:
+        """`ratio`, or the end of the interval nearer to 1 if only a bound is known."""
+        if not self.is_bound:
+            return self.ratio
+        return min(self.ci95) if self.ratio > 1 else max(self.ci95)
 
     @property
     def bound(self) -> str:
-        """What to print before the ratio: `at least `, `at most ` or nothing."""
+        """What to print before `shown_ratio`: `at least `, `at most ` or nothing."""
         if not self.is_bound:
             return ""
         return "at least " if self.ratio > 1 else "at most "
 
     def unsure(self, reason: str) -> Comparison:
-        return replace(self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0)
+        return replace(
+            self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0, is_bound=False
+        )
 
 
 def judged(

@@ -117,15 +117,17 @@ def judge_rounds(
     middle = len(baseline_s) // 2
     for half in (slice(middle), slice(middle, None)):
         of_half = compare_pairs(baseline_s[half], candidate_s[half], margin, widening, "round")
+        if of_half.verdict == UNSURE and of_half.pairs < MIN_FOR_CORRELATION:
+            return compared.unsure(f", but {compared.pairs} disturbed rounds are too few")
         if of_half.verdict != compared.verdict:
             return compared.unsure(", but not in each half of the rounds")
-    low, high = compared.ci95
-    bound, word = (low, "longer") if compared.verdict == SLOWER else (high, "shorter")
+    bound = replace(compared, is_bound=True)
+    word = "longer" if compared.verdict == SLOWER else "shorter"
     reason = (
-        f"time at least {100 * abs(bound - 1):.2f} % {word}: beyond the margin of "
+        f"time at least {100 * abs(bound.shown_ratio - 1):.2f} % {word}: beyond the margin of "
         f"{100 * margin:g} % in each half of the rounds"
     )
-    return replace(compared, ratio=bound, ci95=UNKNOWN, reason=reason, is_bound=True)
+    return replace(bound, reason=reason)
 
 
 def _halves_in_ranks(ratios: Sequence[float], interval: Interval, edge: float) -> float:

@@ -166,6 +166,8 @@ def test_few_rounds_with_interference_on_both_sides_are_unsure(
     records = interleaved({"torch": 1.0, "a": slower}, seed=3, flags=flags)
     (row,) = compared(capsys, save("a", *records), "--by", "provider")[1]["rows"]
     assert row["verdict"] == verdict
+    assert row["is_bound"] == (verdict == "SLOWER" and flags == ("preempted",))
+    assert (row["ci95"] is None) == row["is_bound"]
     assert f"both are flagged {flags[0]}" in row["reason"]
     assert ("60 rounds are too few" in row["reason"]) is (verdict == "UNSURE")
 
