@@ -16,7 +16,6 @@ from results.stats.comparison import (
     MIN_PAIRS,
     SAME,
     SLOWER,
-    UNKNOWN,
     UNSURE,
     Comparison,
     judged,
