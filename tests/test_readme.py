@@ -1,11 +1,16 @@
 """The commands and Python examples of the READMEs run as written."""
 
+import io
 import os
 import re
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -25,9 +30,7 @@ SHORT_BUDGET_S = 3
 
 
 def commands(page):
-    """Return the commands of a page; the first one of the README measures the ceilings, as a first
-    use does.
-    """
+    """Return the commands of a page."""
     return [
         line
         for block in re.findall(r"^```bash\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
@@ -36,33 +39,45 @@ def commands(page):
     ]
 
 
-def finished(command, folder):
+def in_a_shell(command):
     line = command.replace("python", f"'{sys.executable}'", 1)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        line,
-        shell=True,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        line, shell=True, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
-def run(command, folder):
+def here(command):
+    """Run a command in this process, where torch is loaded already."""
+    line, _, target = command.partition(" > ")
+    _, _, module, *words = shlex.split(line)
+    out, code = io.StringIO(), 0
+    with (
+        redirect_stdout(out),
+        redirect_stderr(io.StringIO()) as err,
+        patch.object(sys, "argv", [module, *words]),
+    ):
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            code = end.code
+    if target:
+        Path(target).write_text(out.getvalue())
+    return subprocess.CompletedProcess(command, code or 0, out.getvalue(), err.getvalue())
+
+
+def check_command(command, run):
     """Check exit code and output of a command; one that measures first gets a short budget."""
     short = re.sub(r"--budget \d+", f"--budget {SHORT_BUDGET_S}", command)
     if "--budget" not in command and "--signature" not in command:
         short = re.sub(
-            r"^python (-m bench(\.\w+| lecture)|\w+\.py)",
+            r"^python -m bench(\.\w+| compare| lecture)",
             rf"\g<0> --budget {SHORT_BUDGET_S}",
             command,
         )
-    done = finished(short, folder)
+    done = run(short)
     if done.returncode == 2 and short != command:  # too busy a machine for a single row
-        done = finished(command, folder)
+        done = run(command)
     writes_a_file = " --output " in command or " > " in command or " --quiet" in command
     # 1: this machine confirms that one is slower.
     allowed = (0, 1) if " compare " in command else (0,)
@@ -90,22 +105,24 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 
 @pytest.mark.parametrize("page", ["bench/README.md", "roofline/README.md"])
-def test_the_first_command_of_a_page_runs(page, tmp_path):
-    run(commands(page)[0], tmp_path)
+def test_the_first_command_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_command(commands(page)[0], in_a_shell)
 
 
 @pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("page", PAGES)
-def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path):
+def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(LIMITS, "cpu", QUICK)  # the times do not matter
     assert commands(page)
-    first, *others = commands("README.md")
+    keep_ceilings(runs)
     # The pages share commands that need no earlier one.
-    done = others if page == "bench/README.md" else []
+    done = commands("README.md") if page == "bench/README.md" else []
     for command in commands(page):
-        if command != first:
-            keep_ceilings(runs)
         if command not in done:
-            run(command, tmp_path)
+            check_command(command, here)
     option = r"(?:-o|--output|--plot|--trace|(?<!-)>) (\S+)"
     written = {name for command in commands(page) for name in re.findall(option, command)}
     assert written == {path.name for path in tmp_path.iterdir()} - {"__pycache__"}

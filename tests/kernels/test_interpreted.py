@@ -2,9 +2,9 @@
 interpreter.
 
 Triton reads TRITON_INTERPRET when a kernel is decorated, so this takes separate processes: one for
-few cases of all files, two for all cases. Files
-that need the interpreter are named `check_*.py`, so that no other run collects them. They use only
-fp32 and fp16, because the interpreter truncates bf16. To run one file:
+few cases of all files, one for all cases. Files that need the interpreter are named `check_*.py`,
+so that no other run collects them. They use only fp32 and fp16, because the interpreter truncates
+bf16. To run one file:
 
     TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_rows.py -o python_files='check_*.py'
 """
@@ -13,7 +13,6 @@ import functools
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,8 +34,6 @@ CHECKS = [
     "test_calibration",
     *sorted(path.stem for path in (HERE / "interpreted").glob("check_*.py")),
 ]
-ONE_HALF = ("test_every_family",)
-"""Files of the first process; the other files together take about as long."""
 OPTIONS = (
     "-o",
     "python_files=check_*.py",
@@ -60,22 +57,11 @@ class Run:
 
 
 @functools.cache
-def started(chosen):
-    halves = [
-        [check for check in CHECKS if (check in ONE_HALF) is is_one] for is_one in (True, False)
-    ]
-    parts = [CHECKS] if chosen is SAMPLE else halves
-    pool = ThreadPoolExecutor(len(parts))
-    runs = [(part, pool.submit(run_part, part, chosen)) for part in parts]
-    pool.shutdown(wait=False)
-    return {check: run for part, run in runs for check in part}
-
-
-def run_part(checks, chosen):
+def run_of_all(chosen):
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        paths = [str(next(HERE.rglob(f"{check}.py"))) for check in checks]
+        paths = [str(next(HERE.rglob(f"{check}.py"))) for check in CHECKS]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *paths, *OPTIONS, *chosen, f"--junit-xml={report}"],
             cwd=HERE.parents[1],
@@ -86,7 +72,7 @@ def run_part(checks, chosen):
         )
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     runs = {}
-    for check in checks:
+    for check in CHECKS:
         own = [
             case for case in cases if case.get("classname", "").endswith(check) and len(case) == 0
         ]
@@ -96,8 +82,8 @@ def run_part(checks, chosen):
 
 
 def run_of(check, chosen=EVERYTHING):
-    """Return the run of one file; the first call starts all files."""
-    return started(chosen)[check].result()[check]
+    """Return the run of one file; the first call runs all files."""
+    return run_of_all(chosen)[check]
 
 
 @pytest.mark.parametrize("check", CHECKS)
