@@ -265,7 +265,7 @@ def test_a_wheel_works_in_a_fresh_environment(wheel, elsewhere, tmp_path):
     """Without torch, then with it, then beside another distribution's `kernels`."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    install = [venv / "bin" / "pip", "install", "--quiet", wheel]
+    install = [venv / "bin" / "pip", "install", "--quiet", "--no-compile", wheel]
     subprocess.run(install, cwd=elsewhere, check=True, timeout=600)
     environment = {**os.environ, "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     environment |= {"XDG_DATA_HOME": str(tmp_path / "data"), "PYTHONPATH": ""}

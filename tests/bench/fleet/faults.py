@@ -1,5 +1,5 @@
-"""`bench.fleet` on tiny rows, with the FAULT of rank FAULTY_RANK:
-`torchrun -m tests.bench.fleet.faults OPTION...`.
+"""`bench.fleet` on tiny rows, with the fault of each rank in FAULTS:
+`FAULTS=,hang torchrun -m tests.bench.fleet.faults OPTION...`.
 
 The functions of the measuring process are replaced by these, which the new process imports by name.
 """
@@ -19,12 +19,10 @@ from bench.harness.fleet import measure, member
 from results.record import Record
 from tests.bench.fleet import faults
 
-FAULT, SHORT_S = os.environ.get("FAULT"), 0.05
+FAULTS = os.environ.get("FAULTS", "").split(",")
+FAULT = FAULTS[int(os.environ.get("RANK", "0"))]
+SHORT_S = 0.05
 PARENT_SIGNALS = {"parent killed": signal.SIGKILL, "parent stopped": signal.SIGSTOP}
-
-
-def is_faulty():
-    return os.environ.get("FAULTY_RANK", "1") == os.environ.get("RANK", "0")
 
 
 def measured(items, device) -> Iterator[Record]:
@@ -32,7 +30,7 @@ def measured(items, device) -> Iterator[Record]:
     bandwidth.operand_bytes, measure.LINK_BYTES = lambda _: 2**20, 2**20
     measure.CPU_EXTENT = measure.GPU_EXTENT = 64
     for item in items:
-        if is_faulty() and item.op == "matmul":
+        if item.op == "matmul":
             if FAULT == "hang":
                 time.sleep(1000)
             if FAULT == "kill":
@@ -44,11 +42,7 @@ def measured(items, device) -> Iterator[Record]:
 
 def detected(rank) -> Device:
     device = real_detected(rank)
-    return (
-        replace(device, name="Other GPU", slug="other-gpu")
-        if FAULT == "sku" and is_faulty()
-        else device
-    )
+    return replace(device, name="Other GPU", slug="other-gpu") if FAULT == "sku" else device
 
 
 real_measured, real_detected = measure.measured, measure.detected
@@ -56,10 +50,10 @@ real_measured, real_detected = measure.measured, measure.detected
 
 def main():
     measure.measured, measure.detected = faults.measured, faults.detected
-    member.HANG_S = 8.0 if FAULT else member.HANG_S
-    if is_faulty() and FAULT == "disk":
+    member.HANG_S = 8.0 if any(FAULTS) else member.HANG_S
+    if FAULT == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-    if is_faulty() and FAULT in PARENT_SIGNALS:
+    if FAULT in PARENT_SIGNALS:
         step = member.Member.step
 
         def step_or_stop(member, text):
