@@ -173,9 +173,8 @@ def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):
 )
 def test_a_bad_provider_is_left_out_with_its_reason(capsys, provide, make, code, broken, reason):
     provide(torch=same, torch_compile=make(), triton_v1=same)
-    found = document(
-        capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=code
-    )
+    words = ("--provider", "torch,torch-compile,triton-v1", "--margin", "90%", "--cache", "warm")
+    found = document(capsys, *words, code=code)
     assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
     (left,) = found["unmatched"]
     assert (left["provider"], left["broken"]) == ("torch-compile", broken)
@@ -187,7 +186,8 @@ def test_a_bad_provider_is_left_out_with_its_reason(capsys, provide, make, code,
 def test_nothing_is_compared_if_the_baseline_fails(capsys, provide, baseline, code):
     calls = []
     provide(torch=baseline, torch_compile=lambda x, out: calls.append(None) or same(x, out))
-    assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == code
+    words = ("-q", "--no-save", "--cache", "warm", "--provider", "torch,torch-compile")
+    assert compare(*CASE, *ROUNDS, *words) == code
     # Nothing is spent on the others before the baseline is right.
     assert bool(calls) == (baseline.__name__ == "relu")
     out, err = capsys.readouterr()
