@@ -42,6 +42,7 @@ def shown(tmp_path_factory):
     return [cell.outputs for cell in notebook.cells]
 
 
+@pytest.mark.exhaustive
 def test_a_notebook_shows_tables_and_pictures_and_nothing_else(shown):
     imports, *results, plot, drawn = (
         [output for output in outputs if "data" in output] for outputs in shown
@@ -57,6 +58,7 @@ def test_a_notebook_shows_tables_and_pictures_and_nothing_else(shown):
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_candidate_is_a_line_of_the_comparison(shown):
     assert "its result differs from the baseline's" in unescape(shown[3][-1]["data"]["text/html"])
 

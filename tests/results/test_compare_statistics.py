@@ -194,6 +194,6 @@ def test_the_geometric_mean_and_its_interval():
 
 @pytest.mark.exhaustive
 def test_geometric_mean_interval_holds_in_95_percent():
-    compared = compare_many(series(16, 0.02, 100, 1.03, trials=10_000))
-    means = [geometric_mean(compared[start : start + 10])[1] for start in range(0, 10_000, 10)]
-    assert 930 <= sum(low <= 1.03 <= high for low, high in means) <= 980
+    compared = compare_many(series(16, 0.02, 100, 1.03, trials=4_000))
+    means = [geometric_mean(compared[start : start + 10])[1] for start in range(0, 4_000, 10)]
+    assert 372 <= sum(low <= 1.03 <= high for low, high in means) <= 392

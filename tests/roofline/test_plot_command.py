@@ -88,9 +88,10 @@ def test_default_dtypes_are_those_that_the_gpus_have(
 def test_every_gpu_of_the_table_can_be_drawn() -> None:
     from roofline.gpu_table import load_gpus
 
-    for gpu in load_gpus().values():
-        draw_roofline(build_scene([], [gpu]))
-    assert len(load_gpus()) >= 50
+    gpus = list(load_gpus().values())
+    assert len(gpus) >= 50
+    for first in range(0, len(gpus), 6):
+        draw_roofline(build_scene([], gpus[first : first + 6]))
 
 
 def test_a_run_has_the_dtypes_that_it_measured(

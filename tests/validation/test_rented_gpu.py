@@ -28,14 +28,14 @@ ALL = {step.name: step for steps in STEPS.values() for step in steps}
 SMALL = {
     "calibrate": "--device cpu --dtype fp32",
     "suite": "--device cpu --provider torch --budget 1",
-    "compare": "--shape 64 --provider torch,torch --budget 10 --device cpu",
+    "compare": "--shape 64 --provider torch,torch --budget 4 --device cpu",
     "fp8": "--shape 64 --dtype fp32 --device cpu --budget 2",
     "profile": "--device cpu --layers 1 --shape 1x16 --budget 1",
     "transfer": "--size 4KiB --shape 2x16 --device cpu --budget 2",
     "train": "--device cpu --shape 1x16 --layers 1 --budget 2",
     "decode": "--device cpu --budget 2",
     "compiled": "--device cpu --provider torch --size 64KiB --budget 2",
-    "fleet": "--dtype fp32 --deadline 20",
+    "fleet": "--dtype fp32 --deadline 12",
 }
 """Options that make a step short on a CPU; the last of an option counts."""
 

@@ -65,6 +65,7 @@ def test_a_new_op_is_listed_and_unfinished_files_are_noted(repository):
     assert notes["wrong"] == "its OPS must be a tuple of Op"
 
 
+@pytest.mark.exhaustive
 def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
     words = (
         "--dtype",

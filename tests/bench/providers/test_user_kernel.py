@@ -301,8 +301,9 @@ def relu(x):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("interprets", ["0", pytest.param("1", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("interprets", ["0", "1"])
 def test_triton_kernels_without_a_gpu_run_in_the_interpreter(tmp_path, runs, interprets):
     pytest.importorskip("triton")
     commands.keep_ceilings(runs)
@@ -347,6 +348,7 @@ def test_triton_kernels_without_a_gpu_run_in_the_interpreter(tmp_path, runs, int
         assert (record["status"], "TRITON_INTERPRET=1" in record["reason"]) == ("failed", True)
 
 
+@pytest.mark.exhaustive
 def test_only_interpreted_functions_are_flagged(tmp_path, runs):
     pytest.importorskip("triton")
     commands.keep_ceilings(runs)
