@@ -30,6 +30,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,8 +168,9 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Measure]]:
     from bench.harness.transfer import measure_copy, measure_load
 
+    load = partial(measure_load, tokens=args.tokens, step_s=args.step_time)
     return [
-        (blank, measure_load if blank.op == "load" else measure_copy)
+        (blank, load if blank.op == "load" else measure_copy)
         for blank in blank_records(args, device)
     ]
 

@@ -24,6 +24,7 @@ from bench.harness.providers.registry import is_user_kernel
 from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record, name_of
+from results.show.grid import Table
 from results.show.table import render_table, table_of_run
 from results.show.terminal import (
     INTERRUPTED,
@@ -322,23 +323,28 @@ class Run(AbstractContextManager["Run"]):
             StoreError: not all records could be saved; they have been printed.
         """
         assert self.environment is not None
-        path = self.saved_path()
         args = self.args
         baseline = getattr(args, "baseline", None)
-        saved = f"; the run is saved in {path}" if path else ""
-        try:
-            text = run_text(self.environment, self.records, args.format, baseline, render, document)
-        except OutputError as error:  # rich writes to a stdout without a buffer while it captures
-            raise OutputError(f"{error}{saved}") from None
-        print_out(text, saved)
-        if path is not None:
-            print_path("saved", path, args.format)
+        path = self.show(run_table(self.environment, self.records, baseline, render, document))
         plot = args.plot
         if not plot and draws and path is not None:
             plot = path.with_suffix(".png")
         self._draw(plot)
         self.raise_if_unsaved()
         return self.exit_code()
+
+    def show(self, table: Table) -> Path | None:
+        """Print a table and the path of the run file; return the path."""
+        path = self.saved_path()
+        saved = f"; the run is saved in {path}" if path else ""
+        try:
+            text = table.render(self.args.format)
+        except OutputError as error:  # rich writes to a stdout without a buffer while it captures
+            raise OutputError(f"{error}{saved}") from None
+        print_out(text, saved)
+        if path is not None:
+            print_path("saved", path, self.args.format)
+        return path
 
     def exit_code(self) -> int:
         if self.is_interrupted:
@@ -446,15 +452,14 @@ def stamp(
     )
 
 
-def run_text(
+def run_table(
     environment: Environment,
     records: Sequence[Record],
-    output_format: str,
     baseline: str | None = None,
     render: Render | None = None,
     document: Document | None = None,
-) -> str:
-    """Return a run in an output format; a table is as wide as stdout, and colored on a terminal."""
+) -> Table:
+    """Return the table of a run; it is as wide as stdout, and colored on a terminal."""
 
     def draw(console: Console) -> None:
         (render or render_table)(environment, records, console)
@@ -462,7 +467,7 @@ def run_text(
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     content = None if document is None else lambda: document(environment, records)
-    return table_of_run(environment, records, draw=draw, content=content).render(output_format)
+    return table_of_run(environment, records, draw=draw, content=content)
 
 
 def print_path(title: str, path: Path, output_format: str) -> None:

@@ -266,18 +266,27 @@ def work_of_step(device: Device, seconds: float, seed: int) -> Matmuls:
     return Matmuls(device, seconds, seed)
 
 
-def measure_load(blank: Record, run: Run, rows: int) -> Record:
-    """Return the record of a loop on random batches of a memory-mapped file of token ids."""
+def measure_load(blank: Record, run: Run, rows: int, tokens: Path | None, step_s: float) -> Record:
+    """Return the record of a loop on random batches of a memory-mapped file of token ids.
+
+    Args:
+        blank: the row.
+        run: the run that it belongs to.
+        rows: number of rows that share the time left.
+        tokens: file of token ids; None: a random one.
+        step_s: seconds of a step's own work.
+    """
     device = run.device
-    args = run.args
+    seed = run.args.seed
+    token_dtype = blank.options["token_dtype"]
     waits_s: list[float] = []
-    matmuls = work_of_step(device, args.step_time, args.seed)
+    matmuls = work_of_step(device, step_s, seed)
     with tempfile.TemporaryDirectory() as directory:
-        if args.tokens is None:
-            tokens = random_tokens(Path(directory, "tokens"), args.token_dtype, args.seed)
+        if tokens is None:
+            ids = random_tokens(Path(directory, "tokens"), token_dtype, seed)
         else:
-            tokens = np.memmap(args.tokens, args.token_dtype, "r")
-        batches = random_batches(tokens, blank.shape["b"], blank.shape["s"], device, args.seed)
+            ids = np.memmap(tokens, token_dtype, "r")
+        batches = random_batches(ids, blank.shape["b"], blank.shape["s"], device, seed)
         alone_s = tuple(finished_s(matmuls, device) for _ in range(ROUNDS_ALONE))
         with closing(prefetched(batches) if blank.options["prefetch"] else batches) as loaded:
             step = loop_step(loaded, matmuls, device, waits_s)
@@ -286,7 +295,7 @@ def measure_load(blank: Record, run: Run, rows: int) -> Record:
         finished_row(replace(blank, flops=matmuls.flops), samples, run),
         compute_s=alone_s,
         waits_s=tuple(waits_s[-len(samples.samples_s) :]),
-        file_bytes=tokens.nbytes,
+        file_bytes=ids.nbytes,
     )
 
 

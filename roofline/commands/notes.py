@@ -27,6 +27,17 @@ VERDICTS = {
 """First word of each verdict, with its verb for one claim and for several."""
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
+COLUMNS = {
+    "notes": 5,
+    "claim": 0,
+    "theirs": 3,
+    "ours": 4,
+    "formula": 2,
+    "verdict": 0,
+    "command": 1,
+}
+"""Columns of the table, with the turn in which each leaves a narrow terminal; 0: never."""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
@@ -71,24 +82,27 @@ def _print_tables(console: Console, document: dict[str, Any]) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    leaving = {
-        "notes": 5,
-        "claim": 0,
-        "theirs": 3,
-        "ours": 4,
-        "formula": 2,
-        "verdict": 0,
-        "command": 1,
-    }
-    for subject in dict.fromkeys(claim["subject"] for claim in claims):
-        print_lines(console, "")
-        rows = [claim for claim in claims if claim["subject"] == subject]
-        columns = [
-            Column(subject if key == "claim" else key, [row[key] for row in rows], goes_below=turn)
-            for key, turn in leaving.items()
+    print_by_subject(console, claims, "subject", COLUMNS, "claim")
+    print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
+
+
+def print_by_subject(
+    console: Console,
+    rows: Sequence[Mapping[str, Any]],
+    key: str,
+    columns: Mapping[str, int],
+    titled: str,
+) -> None:
+    """Print a table for each value of `key`, which is the title of the column `titled`."""
+    print_lines(console, "")
+    for subject in dict.fromkeys(row[key] for row in rows):
+        own = [row for row in rows if row[key] == subject]
+        shown = [
+            Column(subject if name == titled else name, [row[name] for row in own], goes_below=turn)
+            for name, turn in columns.items()
         ]
-        print_grid(console, columns, [row["remark"] for row in rows], "remark")
-    print_lines(console, "", f"{len(claims)} claims: {verdict_counts(claims)}.")
+        print_grid(console, shown, [row["remark"] for row in own], "remark")
+        print_lines(console, "")
 
 
 def verdict_counts(claims: Sequence[Mapping[str, Any]]) -> str:

@@ -24,7 +24,7 @@ from results.show.picture import (
 )
 from results.show.units import duration, number, significant, size, tick
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, cell, folded
+from roofline.estimate.answer import Answer, Step, cell, folded
 from roofline.estimate.sweep import Sweep, memory_marks
 
 if TYPE_CHECKING:
@@ -59,11 +59,16 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
             "plots exist for params, flops, memory, train, chinchilla and intensity; for others "
             "use sweep"
         )
+    return draw_parts(answer.title, words, steps, theme)
+
+
+def draw_parts(title: str, words: str, steps: Sequence[Step], theme: str = "light") -> Figure:
+    """Return a plot of the parts of a total as bars, the last at the top."""
     amounts = [step.amount or 0 for step in steps]
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
         below = ROW * len(steps) + 0.8
-        top = write_head(figure, plain(answer.title, 200), plain(words, 200), below)
+        top = write_head(figure, plain(title, 200), plain(words, 200), below)
         axes = figure.add_axes((0.28, 0.06, 0.58, top - 0.08))
         frame(axes, "x")
         axes.barh([plain(step.label) for step in steps], amounts, color=series_color(0))

@@ -107,29 +107,6 @@ def test_a_cached_result_is_detected_on_the_simulated_gpu(run, ceilings, tmp_pat
     assert "earlier call" in cached["reason"]
 
 
-TRAP = """
-import json, time
-from bench.harness.device.device import gpu_device
-from bench.harness.lecture.measured import synchronize_trap
-from tests.simulated_gpu import tensors
-
-def wait(timeline):
-    time.sleep(timeline.now_s - timeline.waited_s)
-    timeline.waited_s = timeline.now_s
-
-tensors.LAUNCH_S, tensors.Timeline.wait = 5e-3, wait
-print(json.dumps(synchronize_trap(gpu_device(0), 64, "bf16", 2e8)))
-"""
-
-
-def test_without_synchronizing_a_matmul_seems_faster_than_the_device(run):
-    done = run(TRAP, option="-c")
-    assert done.returncode == 0, done.stderr[-4000:]
-    returned, waited, device = json.loads(done.stdout)
-    assert returned["seconds"] < device["seconds"] <= waited["seconds"]
-    assert [returned["possible"], waited["possible"], device["possible"]] == [False, True, True]
-
-
 def test_a_rank_of_a_fleet_measures_its_gpu(run, tmp_path):
     done = run("tests.bench.fleet.faults", "--quick", "--quiet", "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]

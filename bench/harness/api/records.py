@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.run import run_text
+from bench.harness.run import run_table
 from results.record import Environment, Record
 from results.show.grid import Column, HtmlPage, html_of
 from results.show.rows import to_frame
@@ -183,7 +183,7 @@ class Records(tuple[JudgedRecord, ...]):
         return writer.path
 
     def __repr__(self) -> str:
-        return run_text(self.environment, self, "table", render=self._render)
+        return run_table(self.environment, self, render=self._render).render("table")
 
     def _repr_html_(self) -> str:
         return html_of(lambda page: (self._render or render_table)(self.environment, self, page))

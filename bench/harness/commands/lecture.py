@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import EXIT_CODES, UsageError, add, number, path
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.terminal import OK, print_out
+from results.show.terminal import OK
 from results.show.units import count, format_percent, format_rate, format_share, format_time
 from results.show.units import number as number_text
-from roofline.commands.notes import SECTIONS, load_notes, verdict_counts
+from roofline.commands.notes import SECTIONS, load_notes, print_by_subject, verdict_counts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
-
-    from bench.harness.lecture.measured import Figure
 
 DESCRIPTION = """\
 The statements of five study notes on CS336 lecture 2 in the order of the lecture: what the notes
@@ -40,10 +38,21 @@ examples:
   python -m bench lecture --section 3           # arithmetic intensity and the roofline"""
 
 BUDGET_S = {False: 160.0, True: 32.0}
-"""Default budget by `--quick`; on a CPU including calibration."""
+"""Default budget by `--quick`."""
+
+COLUMNS = {
+    "statement": 0,
+    "notes": 3,
+    "right": 4,
+    "verdict": 0,
+    "measured here": 2,
+    "command": 1,
+}
+"""Columns of the table, with the turn in which each leaves a narrow terminal; 0: never."""
 
 ASYNCHRONOUS = (
-    "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
+    "Without synchronizing, a timer reads the time to launch a kernel, here of an operation on one "
+    "element, not the time of the kernel."
 )
 SYNCHRONOUS = (
     "Nothing is asynchronous on a CPU: a call returns when its result is finished. The caller's "
@@ -62,11 +71,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer samples")
     add(parser, "--device", "--threads", "--gpu", "--seed", "--format")
     defaults = f"{BUDGET_S[False]:g}, with --quick {BUDGET_S[True]:g}"
-    add(
-        parser,
-        "--budget",
-        help=f"time limit, on a CPU including the calibration (default: {defaults})",
-    )
+    add(parser, "--budget", help=f"time limit for the whole run (default: {defaults})")
     parser.group("output").add_argument(
         "-o", "--output", dest="page", metavar="PATH", type=path, help="HTML page"
     )
@@ -84,52 +89,48 @@ def run(
     main.check_places(args)
     device = main.device_of(args)
     from bench.harness.lecture import measured
-    from bench.harness.lecture.figures import FIGURES
+    from bench.harness.measure.rows import Settings
     from bench.harness.run import Run, print_path
 
     chosen = [SECTIONS[index - 1] for index in args.section or range(1, len(SECTIONS) + 1)]
     notes = load_notes()
     claims = [claim for claim in notes["claims"] if claim["subject"] in chosen]
     args.budget = args.budget or BUDGET_S[args.quick]
-    figures = {
-        claim["claim"]: FIGURES[claim["claim"]] for claim in claims if claim["claim"] in FIGURES
-    }
-    plan = measured.Measurements(figures.values(), args, device)
-    args.no_save = args.no_save or plan.is_empty
-    lecture = Run(args, "bench", "lecture", device, plan.settings.to_dict(), argv)
-    measurements = plan.measure(lecture)
+    names = measured.needed([claim["claim"] for claim in claims], args.quick)
+    sizes = measured.sizes_of(device, args.quick)
+    args.no_save = args.no_save or not names
+    settings = Settings(budget_s=args.budget, seed=args.seed)
+    lecture = Run(args, "bench", "lecture", device, settings.to_dict(), argv)
+    found = measured.measure(lecture, names, sizes, settings)
     assert lecture.environment is not None
-    environment = lecture.environment.to_dict()
-    rows = [_row(claim, figures.get(claim["claim"]), measurements, plan.sizes) for claim in claims]
-    trap = [] if lecture.is_interrupted else plan.synchronize_trap(lecture)
+    environment = lecture.environment
+    rows = [measured.statement(claim, found, sizes) for claim in claims]
+    trap = measured.synchronize_trap(lecture, found["matmul"]) if "matmul" in found else []
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
     table = Table(
         rows=lambda: rows,
         document=lambda: {
-            "environment": environment,
+            "environment": environment.to_dict(),
             "rows": rows,
             "synchronize": {"rows": trap, "note": note},
         },
         draw=lambda console: _print_sections(console, rows, trap, note),
     )
-    saved = lecture.saved_path()
-    print_out(table.render(args.format), f"; the run is saved in {saved}" if saved else "")
-    if saved:
-        print_path("saved", saved, args.format)
+    lecture.show(table)
     if args.page is not None:
         from bench.harness.lecture.page import write_page
 
-        shown = [row | {"figure": figure_text(row)} for row in rows]
         texts = {
             "summary": summary(rows),
             "titles": notes["notes"],
             "trap": trap_texts(trap),
             "note": note,
         }
-        write_page(args.page, lecture.environment, lecture.records, shown, **texts)
+        shown = [row | {"figure": figure_text(row)} for row in rows]
+        write_page(args.page, environment, lecture.records, shown, **texts)
         print_path("page", args.page, args.format)
     lecture.raise_if_unsaved()
-    return OK if plan.is_empty else lecture.exit_code()
+    return lecture.exit_code() if names else OK
 
 
 def _check_page(page: Path | str) -> None:
@@ -140,34 +141,6 @@ def _check_page(page: Path | str) -> None:
     if isinstance(page, str) or page.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--output {page}: expected a path that ends with .html")
     check_output(page, replaces=True)
-
-
-def _row(
-    claim: Mapping[str, Any],
-    figure: Figure | None,
-    measurements: Mapping[str, Any],
-    sizes: Mapping[str, Any],
-) -> dict[str, Any]:
-    from bench.harness.lecture.measured import commands_of, rows_of, value_of
-
-    commands = [claim["command"]] if "roofline" in claim["command"] else []
-    commands += commands_of(figure, sizes) if figure else []
-    named = (
-        [measurements[name] for name in rows_of(figure) if name in measurements] if figure else []
-    )
-    return {
-        "section": claim["subject"],
-        "statement": claim["claim"],
-        "notes": f"{claim['theirs']} ({claim['notes']})",
-        "right": claim["ours"],
-        "verdict": claim["verdict"],
-        "source": claim["formula"],
-        "measured": value_of(figure, measurements) if figure else None,
-        "unit": claim["unit"],
-        "flags": list(dict.fromkeys(chain.from_iterable(row.flags for row in named))),
-        "command": "; ".join(commands),
-        "remark": claim["remark"],
-    }
 
 
 def figure_text(row: Mapping[str, Any]) -> str:
@@ -205,25 +178,15 @@ def _print_sections(
     trap: Sequence[Mapping[str, Any]],
     note: str,
 ) -> None:
-    for section in dict.fromkeys(row["section"] for row in rows):
-        own = [row for row in rows if row["section"] == section]
-        columns = [
-            Column(section, [row["statement"] for row in own]),
-            Column("notes", [row["notes"] for row in own], goes_below=3),
-            Column("right", [row["right"] for row in own], goes_below=4),
-            Column("verdict", [row["verdict"] for row in own]),
-            Column("measured here", [figure_text(row) for row in own], goes_below=2),
-            Column("command", [row["command"] for row in own], goes_below=1),
-        ]
-        print_grid(console, columns, [row["remark"] for row in own], "remark")
-        print_lines(console, "")
-        if trap and section == SECTIONS[1]:
-            titles = ("one matmul, timed", "time", "MFU that it implies")
-            cells = zip(*trap_texts(trap), strict=True)
-            print_grid(
-                console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
-            )
-            print_lines(console, note, "")
+    shown = [row | {"measured here": figure_text(row)} for row in rows]  # type: ignore[operator]
+    print_by_subject(console, shown, "section", COLUMNS, "statement")
+    if trap:
+        titles = ("one matmul, timed", "time", "MFU that it implies")
+        cells = zip(*trap_texts(trap), strict=True)
+        print_grid(
+            console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
+        )
+        print_lines(console, note, "")
     print_lines(console, summary(rows))
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -14,15 +13,11 @@ from markupsafe import escape
 
 from bench.__main__ import main
 from bench.harness.commands import lecture as command
-from bench.harness.device.device import cpu_device
 from bench.harness.lecture import measured
-from bench.harness.lecture.figures import FIGURES
-from bench.harness.lecture.page import ladder
+from bench.harness.lecture.figures import CODE, FIGURES
 from results.store.runfile import load_run
 from roofline.commands.notes import SECTIONS, load_notes
-from roofline.machine import Machine
 from tests.bench.commands import CPU, GPU, run_files
-from tests.bench.fake_clock import set_clock
 
 CLAIMS = load_notes()["claims"]
 KEYS = (
@@ -62,7 +57,10 @@ def lecture(capsys, *words):
 
 
 def test_every_statement_has_a_command_or_a_figure():
-    assert all("roofline" in claim["command"] or claim["claim"] in FIGURES for claim in CLAIMS)
+    assert all(
+        "roofline" in claim["command"] or claim["claim"] in CODE | FIGURES for claim in CLAIMS
+    )
+    assert {claim["claim"] for claim in CLAIMS} >= CODE.keys() | FIGURES.keys()
 
 
 def test_a_section_without_rows_measures_only_code(capsys, runs):
@@ -94,10 +92,6 @@ def test_measured_rows_are_one_ordinary_run(capsys, runs, tiny, monkeypatch):
     (path,) = run_files(runs)
     run = load_run(path)
     assert [record.op for record in run.records] == ["relu", "matmul"]
-    texts = [
-        text.get_text() for text in ladder(run.environment, run.records, "light").axes[0].texts
-    ]
-    assert {"relu", "matmul"} <= set(texts)
     rows = {row["statement"]: row for row in printed["rows"]}
     assert rows["intensity of square products"]["measured"] == 64 / 6
     assert rows["intensity of ReLU"]["command"].endswith(
@@ -132,25 +126,40 @@ def test_every_figure_is_measured_and_the_page_is_self_contained(capsys, runs, t
     assert all(escape(row["statement"]) in page for row in printed["rows"])
 
 
-@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_of_known_rows_or_of_code_that_their_command_runs(name, capsys):
+def test_figures_are_of_known_rows_and_absent_without_them(name):
     (claim,) = [claim for claim in CLAIMS if claim["claim"] == name]
-    figure = FIGURES[name]
-    if rows := measured.rows_of(figure):
-        assert set(rows) <= measured.ROWS.keys()
-        assert measured.value_of(figure, {}) is None
-        return
+    _, rows = FIGURES[name]
+    assert set(rows) <= measured.ROWS.keys()
+    assert measured.needed([name], is_quick=False)
+    assert measured.statement(claim, {}, measured.SIZES["cpu"])["measured"] is None
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+@pytest.mark.parametrize("name", CODE)
+def test_a_command_prints_what_its_statement_shows(name, capsys):
+    (claim,) = [claim for claim in CLAIMS if claim["claim"] == name]
     torch.manual_seed(0)
-    value = measured.value_of(figure, {})
+    row = measured.statement(claim, {}, {})
+    value = row["measured"]
     assert value in claim["ours"] if isinstance(value, str) else value is not None
-    ((_, _, code),) = map(shlex.split, measured.commands_of(figure, {}))
+    *_, code = shlex.split(row["command"])
     torch.manual_seed(0)
     try:
         exec(code, {})
     except Exception as error:
         print(type(error).__name__)
     assert capsys.readouterr().out == f"{value}\n"
+
+
+def test_fractions_are_percentages_where_the_unit_is_one():
+    (claim,) = [claim for claim in CLAIMS if claim["claim"] == "MFU of a matmul alone"]
+    sizes = measured.SIZES["cpu"]
+    found = {"matmul": SimpleNamespace(mfu=0.5, flags=("drifting",))}
+    row = measured.statement(claim, found, sizes)
+    assert (row["measured"], row["flags"]) == (50.0, ["drifting"])
+    found["matmul"].mfu = None  # no ceiling is known
+    assert measured.statement(claim, found, sizes)["measured"] is None
 
 
 @pytest.mark.parametrize("quick_sizes", [{}, measured.QUICK])
@@ -161,43 +170,17 @@ def test_no_two_rows_are_the_same(kind, quick_sizes):
     assert len(set(commands)) == len(commands)
 
 
-@pytest.mark.parametrize(("device", "left_s"), [(CPU, -8.0), (GPU, 32.0)])
-def test_calibrating_a_gpu_is_not_in_the_budget(device, left_s, monkeypatch):
-    clock, run = [0.0], MagicMock(device=device, records=[])
-    set_clock(monkeypatch, lambda: clock[0])
-    monkeypatch.setattr(measured, "document", lambda *_: {"records": []})
-    args = SimpleNamespace(budget=32.0, seed=0, quick=True)
-
-    def start(dtypes):
-        clock[0] += 40.0
-        run.deadline = clock[0] + args.budget
-
-    run.args, run.start.side_effect, run.__exit__.return_value = args, start, None
-    measured.Measurements([], args, device).measure(run)
-    assert run.deadline - clock[0] == left_s
-
-
-def test_an_error_of_the_gpu_costs_only_the_trap(monkeypatch):
-    def trap(*_):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    args = SimpleNamespace(budget=32.0, seed=0, quick=False)
-    plan = measured.Measurements([lambda matmul: None], args, cpu_device(1))
-    run = MagicMock(device=CPU, ceilings=Machine("cpu", "a CPU"))
-    monkeypatch.setattr(measured, "synchronize_trap", trap)
-    assert plan.synchronize_trap(run) == []
-    assert "an illegal memory access" in run.progress.note.call_args.args[0]
-    monkeypatch.setattr(measured, "release", lambda device: False)
-    monkeypatch.setattr(measured.worker, "call", lambda *_, **how: (["rows"], ""))
-    assert plan.synchronize_trap(run) == ["rows"]
-
-
-def test_an_mfu_above_one_is_impossible(quick):
-    rows = measured.synchronize_trap(cpu_device(1), 64, "fp32", 1.0)
-    assert not any(row["possible"] for row in rows)
-    assert all(
-        row["possible"] for row in measured.synchronize_trap(cpu_device(1), 64, "fp32", 1e18)
-    )
+def test_an_mfu_above_one_is_impossible():
+    environment = SimpleNamespace(preflight={"host_launch_s": 5e-6})
+    matmul = SimpleNamespace(mfu=0.5, median_s=1e-3, host_latency_s=2e-3)
+    run = SimpleNamespace(environment=environment, device=GPU)
+    rows = {row["timing"]: row for row in measured.synchronize_trap(run, matmul)}
+    assert [row["mfu"] for row in rows.values()] == [100.0, 0.25, 0.5]
+    assert [name for name, row in rows.items() if not row["possible"]] == ["not synchronized"]
+    run.device = CPU
+    assert [row["mfu"] for row in measured.synchronize_trap(run, matmul)] == [100.0, 0.5]
+    matmul.mfu = None
+    assert all(row["possible"] for row in measured.synchronize_trap(run, matmul))
 
 
 @pytest.mark.parametrize(
