@@ -105,7 +105,7 @@ TELEMETRY_NUMBERS = (
     "load_average",
 )
 
-DEFINITION_PREFIX = "2:"
+DEFINITION_PREFIX = "3:"
 """Prefix of the hashes of a definition. Hashes without it are of older versions and not
 comparable.
 """
@@ -397,8 +397,8 @@ class Record(Line):
     """
     op_sha256: str | None = None
     """Hash of the op's definition (inputs, formula, work), see `bench.harness.op_file`. Hashes
-    without `DEFINITION_PREFIX` are of older versions, which hashed the whole file. None if the op
-    has no source file."""
+    without `DEFINITION_PREFIX` are of older versions and count as unknown. None if the op has no
+    source file."""
     source_git: Object | None = None
     """`sha` and `dirty` of the repository of a user's kernel; None without one, and for built-in
     kernels.

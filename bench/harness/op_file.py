@@ -3,9 +3,9 @@
 A family is one op file: its name in `bench/`, such as `matmul`, or the absolute path of a user's
 file.
 
-The hash in a record covers the functions of the op (inputs, formula, work, torch calls), the names
-that they use from their own file, and the modules in `defined_in`. It excludes comments,
-docstrings, layout and other ops of the file.
+The hash in a record covers the expression that makes the op (inputs, formula, work, torch calls),
+the names that it uses from its own file, and the modules in `defined_in`. It excludes comments,
+docstrings, layout, default shapes and other ops of the file.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ import tokenize
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, NamedTuple
+from types import ModuleType
 
-from bench.harness import op as machinery
 from bench.harness.op import PEAKS, Op, Option, UsageError
 
 BENCH = Path(__file__).resolve().parents[1]
@@ -65,6 +63,10 @@ def module_of(family: str) -> ModuleType:
     )
 
 
+def _path_of(family: str) -> Path:
+    return Path(family) if is_own(family) else BENCH / f"{family}.py"
+
+
 def options_of(family: str) -> Sequence[Option]:
     options: Sequence[Option] = getattr(module_of(family), "OPTIONS", ())
     return options
@@ -74,7 +76,7 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
     """Return the ops of a family; raise `OpFileError` if it is invalid or conflicts with the
     `others`.
     """
-    path = Path(family) if is_own(family) else BENCH / f"{family}.py"
+    path = _path_of(family)
     try:
         module = module_of(family)
     except (Exception, SystemExit) as error:
@@ -219,135 +221,74 @@ def line_in(error: BaseException, file: Path | None) -> str:
     return line
 
 
-FUNCTIONS = (
+DEFINING = (
+    "name",
+    "axes",
     "make_inputs",
     "output_shape",
     "output_dtype",
+    "outputs",
     "reference",
     "eager",
     "expression",
     "work",
     "terms",
     "magnitude",
+    "intermediate_roundings",
+    "units",
     "check_result",
     "take_rows",
     "rows",
     "check",
 )
-"""Functions of an op that define it and the check of its result."""
-
-VALUES = ("axes", "intermediate_roundings", "outputs", "units")
-"""Other fields that define it."""
+"""Fields of an op that define it and the check of its result."""
 
 
-def op_sha256(op: Op) -> str | None:
-    """Return the hash of an op's definition; None if a file cannot be read or no function has
-    source code.
+@cache
+def op_sha256(family: str, op: str, defined_in: tuple[str, ...] = ()) -> str | None:
+    """Return the hash of the definition of an op; None if a file cannot be read.
+
+    The definition is the expression in the file of the family that makes the op: a call with its
+    name as first argument or as `name=`. If there is none, it is the whole file.
     """
-    texts: set[str] = set()
     try:
-        for name in FUNCTIONS:
-            _add_function(getattr(op, name), texts)
-    except (OSError, ImportError, SyntaxError):
+        tree = _parsed(str(_path_of(family)))
+    except (OSError, SyntaxError):
         return None
-    texts |= {f"{name} = {getattr(op, name)!r}" for name in VALUES if texts}
-    return modules_sha256(op.defined_in, texts) if texts else None
+    calls = [node for node in ast.walk(tree) if _makes(op, node)]
+    texts = _texts_of(calls, tree) if calls else [op, ast.unparse(tree)]
+    return modules_sha256(defined_in, texts)
 
 
 def modules_sha256(names: Iterable[str], texts: Iterable[str] = ()) -> str | None:
     """Return the hash of named modules and other texts; None if a module cannot be read."""
     from results.record import DEFINITION_PREFIX
 
+    all_texts = set(texts)
     try:
-        all_texts = {*texts, *map(_module_text, names)}
+        for name in names:
+            spec = importlib.util.find_spec(name)
+            if spec is None or spec.origin is None:
+                return None
+            all_texts.add(ast.unparse(_parsed(spec.origin)))
     except (OSError, ImportError, SyntaxError):
         return None
     digests = sorted(hashlib.sha256(text.encode()).digest() for text in all_texts)
     return DEFINITION_PREFIX + hashlib.sha256(b"".join(digests)).hexdigest()
 
 
-def _add_function(function: Any, texts: set[str]) -> None:
-    """Add the source of a function, of the names that it uses from its own file, and the values in
-    its closure.
+def _makes(op: str, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    names = node.args[:1] + [word.value for word in node.keywords if word.arg == "name"]
+    return any(isinstance(name, ast.Constant) and name.value == op for name in names)
+
+
+def _texts_of(calls: Sequence[ast.AST], tree: ast.Module) -> list[str]:
+    """Return the text of calls, and of what they use of the file, directly or not.
+
+    `ast.unparse` drops the layout as `ast.dump` does, but its text is that of every Python version.
     """
-    while isinstance(function, partial):
-        texts.add(f"{function.args!r} {sorted(function.keywords.items())!r}")
-        function = function.func
-    code = getattr(function, "__code__", None)
-    is_torch = str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
-    if code is None or is_torch or code.co_filename == machinery.__file__:
-        return
-    defined = _parsed(code.co_filename).defined
-    waiting = [_node_of(code)]
-    done: set[str] = set()
-    while waiting:
-        node = waiting.pop()
-        texts.add(ast.unparse(node))
-        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        names = used & defined.keys() - done
-        done |= names
-        waiting += [defined[name] for name in names]
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        if callable(cell.cell_contents):
-            _add_function(cell.cell_contents, texts)
-        else:
-            texts.add(f"{name} = {cell.cell_contents!r}")
-
-
-def _node_of(code: CodeType) -> ast.AST:
-    # The instructions that begin and end a function have an empty range.
-    used = [(line, column) for line, _, column, end_column in code.co_positions() if end_column]
-    lambdas = []
-    for node in ast.walk(_parsed(code.co_filename).tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            if (
-                min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                == code.co_firstlineno
-            ):
-                return node
-        elif (
-            isinstance(node, ast.Lambda)
-            and node.lineno == code.co_firstlineno
-            and code.co_name == "<lambda>"
-        ):
-            body = node.body  # a line may have several lambdas
-            start = (body.lineno, body.col_offset)
-            end = (body.end_lineno or 0, body.end_col_offset or 0)
-            if all(start <= position < end for position in used):
-                lambdas.append((end, node))
-    if not lambdas:
-        raise ImportError(f"{code.co_filename} was changed after it was imported")
-    return min(lambdas, key=lambda entry: entry[0])[1]  # the innermost ends first
-
-
-def _module_text(name: str) -> str:
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        raise ImportError(name)
-    return ast.unparse(_parsed(spec.origin).tree)
-
-
-class _Source(NamedTuple):
-    """A file without docstrings."""
-
-    tree: ast.Module
-    defined: dict[str, ast.stmt]
-    """Its functions, classes and constants by name."""
-
-
-@cache
-def _parsed(path: str) -> _Source:
-    """Parse a file; cached, so that edits after the import have no effect."""
-    with tokenize.open(path) as file:
-        tree = ast.parse(file.read())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            is_text = [
-                isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
-                for part in node.body
-            ]
-            body = [part for part, text in zip(node.body, is_text, strict=True) if not text]
-            node.body = body or [ast.Pass()]
     defined: dict[str, ast.stmt] = {}
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -357,4 +298,29 @@ def _parsed(path: str) -> _Source:
             for target in targets:
                 names = [part.id for part in ast.walk(target) if isinstance(part, ast.Name)]
                 defined |= dict.fromkeys(names, statement)
-    return _Source(tree, defined)
+    waiting = list(calls)
+    texts = []
+    while waiting:
+        node = waiting.pop()
+        texts.append(ast.unparse(node))
+        used = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+        waiting += [defined.pop(name) for name in used if name in defined]
+    return texts
+
+
+@cache
+def _parsed(path: str) -> ast.Module:
+    """Parse a file, without docstrings and without fields of ops that do not define them; cached,
+    so that edits during a run have no effect.
+    """
+    with tokenize.open(path) as file:
+        tree = ast.parse(file.read())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Op"
+        ):
+            node.keywords = [word for word in node.keywords if word.arg in (None, *DEFINING)]
+    return tree

@@ -13,6 +13,7 @@ from results.__main__ import main
 from results.record import DEFINITION_PREFIX
 
 ONE, OTHER = DEFINITION_PREFIX + "1" * 64, DEFINITION_PREFIX + "2" * 64
+OLDER = "2:" + "3" * 64
 
 
 def test_two_definitions_are_refused_and_forced(save, measured, capsys):
@@ -36,7 +37,9 @@ def test_two_definitions_are_refused_and_forced(save, measured, capsys):
     assert "definition" not in str(compared(capsys, before, after, "--case", "64x64"))
 
 
-@pytest.mark.parametrize("known", [(None, None), (ONE, None), (None, OTHER), (ONE, ONE)], ids=str)
+@pytest.mark.parametrize(
+    "known", [(None, None), (ONE, None), (None, OTHER), (ONE, ONE), (OLDER, ONE)], ids=str
+)
 def test_what_does_not_tell_its_definition_is_compared_as_before(save, measured, capsys, known):
     before, after = (
         save(name, measured(seed=1, op_sha256=sha)) for name, sha in zip("ab", known, strict=True)

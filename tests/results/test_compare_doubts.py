@@ -106,7 +106,7 @@ def test_given_drift_widens_the_interval_and_the_reason_says_so(save, measured, 
         assert row["drift"] == pytest.approx(0.03)
 
 
-SHA = "2:" + "a" * 64
+SHA = "3:" + "a" * 64
 
 
 def judge(capsys, *arguments):

@@ -343,7 +343,7 @@ def test_another_device_has_no_peers_and_a_small_group_is_widened(tmp_path):
 
 def test_rows_of_another_definition_are_not_compared(tmp_path):
     small(tmp_path, {})
-    edited(tmp_path, 2, lambda lines: [line.update(op_sha256="2:other") for line in lines[1:]])
+    edited(tmp_path, 2, lambda lines: [line.update(op_sha256="3:other") for line in lines[1:]])
     assert not_ok(tmp_path) == {2: "unmeasured"}
 
 

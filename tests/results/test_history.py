@@ -27,7 +27,7 @@ def keep(keep, make_record):
             "provider": provider,
             "samples_s": taken,
             "visits": (20, 20, 20),
-            "op_sha256": "2:" + "a" * 64,
+            "op_sha256": "3:" + "a" * 64,
             "median_s": (ordered[29] + ordered[30]) / 2,
             "ci95_s": (ordered[20], ordered[40]),
         }

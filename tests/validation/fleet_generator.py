@@ -179,5 +179,5 @@ def record(op, median_s, phase="solo", telemetry=None, half_width=0.004, **keys)
         "median_s": median_s,
         "ci95_s": [low_s, high_s],
         "telemetry": telemetry or {},
-        "op_sha256": "2:abc",
+        "op_sha256": "3:abc",
     } | keys

@@ -108,7 +108,7 @@ class Row:
             bytes_written=work.bytes_written if is_countable else None,
             fill=self.settings.fill,
             units=op.units or ("matrix" if sums else "vector"),
-            op_sha256=op_sha256(op),
+            op_sha256=op_sha256(self.family, op.name, op.defined_in),
         )
 
 
