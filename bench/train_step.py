@@ -47,7 +47,7 @@ from bench.harness.cli.arguments import (
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
-from results.record import Environment, Record
+from results.record import Environment, Record, Step
 from results.show.grid import Column, print_grid, print_lines
 from results.show.terminal import ADVANCED, Parser
 from results.show.units import ABSENT, format_number, format_rate, format_time
@@ -327,12 +327,18 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
         bytes_read=state + memory.inputs,
         bytes_written=state,
         fill="uniform",
-        flops_convention=flops.convention.name,
-        hardware_flops=flops.hardware_flops,
-        counted_flops_estimated=countable_flops(plan),
-        tokens_per_step=flops.tokens,
-        memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
+        details=Step(
+            flops_convention=flops.convention.name,
+            hardware_flops=flops.hardware_flops,
+            counted_flops_estimated=countable_flops(plan),
+            tokens_per_step=flops.tokens,
+            memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
+        ),
     )
+
+
+def of_step(record: Record) -> Step:
+    return record.details_as(Step) or Step()
 
 
 def _mb(size_bytes: float | None) -> str:
@@ -352,10 +358,11 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     }
     for title, phase in IN_PHASES.items():
         sizes[title] = [
-            _mb(record.memory_bytes["measured"].get("phases", {}).get(phase)) for record in measured
+            _mb(of_step(record).memory_bytes["measured"].get("phases", {}).get(phase))
+            for record in measured
         ]
     sizes["allocator peak"] = [
-        _mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured
+        _mb(of_step(record).memory_bytes["measured"]["allocator_peak"]) for record in measured
     ]
     shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
     leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
@@ -365,7 +372,7 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     ]
     print_lines(console, f"\n{MEMORY_TITLE}")
     print_grid(console, [*_names(measured), *columns])
-    files = [_checkpoint(record) for record in measured if record.checkpoint_file]
+    files = [_checkpoint(record) for record in measured if of_step(record).checkpoint_file]
     print_lines(console, *_deterministic_cost(measured), *files)
 
 
@@ -389,7 +396,7 @@ def _label(record: Record) -> str:
 
 
 def _checkpoint(record: Record) -> str:
-    file = record.checkpoint_file
+    file = of_step(record).checkpoint_file
     times = (
         f"{word} in {format_time(file[key])} ({format_rate(file['bytes'] / file[key], 'B/s')})"
         for word, key in (("written", "write_s"), ("read", "read_s"))
@@ -402,7 +409,7 @@ def _checkpoint(record: Record) -> str:
 
 def _against_estimate(record: Record, name: str) -> str:
     """Return the measured size with the error of the estimate, or the estimated size."""
-    report = record.memory_bytes
+    report = of_step(record).memory_bytes
     estimated = report["estimated"].get(name)
     measured = report["measured"].get(name)
     error = report["error_pct"].get(name)

@@ -158,7 +158,7 @@ def _show(options: argparse.Namespace, directory: Path) -> int:
     run = Selection.of(options).load(options.run, directory)
     if options.format != "table":
         return _finish(table_of_run(run.environment, run.records).render(options.format), run)
-    is_profile = not _problems(run) and any("share" in record.extra for record in run.records)
+    is_profile = not _problems(run) and run.environment.profile is not None
     draw = render_table
     if is_profile:
         from results.show.profile import render

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 
-from msgspec import Meta, Struct, ValidationError, convert, defstruct
+from msgspec import Meta, Struct, ValidationError, convert, defstruct, to_builtins
 from msgspec import field as member
 
-SCHEMA = 1
+SCHEMA = 2
 
 STATUSES = ("ok", "skipped", "invalid", "failed")
 METHODS = ("graph", "events", "host")
@@ -70,24 +70,19 @@ Extents = Annotated[dict[str, Annotated[int, Meta(ge=1, le=MAX_COUNT)]], Meta(mi
 Time = Annotated[float, Meta(ge=MIN_TIME_S, le=MAX_TIME_S)]
 Times = tuple[Time, ...]
 FileWord = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)[^/\\\0]+\Z")]
-OPTIONAL_KEYS = (
-    ("units",),
-    ("visits",),
-    ("passed_over",),
-    ("output",),
-    ("process",),
-    ("interleaved",),
-    ("launched_kernels", "kernel_s", "eager_s"),
-    ("flops_convention", "hardware_flops", "tokens_per_step", "memory_bytes"),
-    ("counted_flops", "counted_flops_estimated", "counted_flops_by_operation", "notes"),
-    ("phases_s",),
-    ("checkpoint_file",),
-    ("device_s",),
-    ("host_launch_s", "link_bytes_per_s"),
-    ("copy_s", "compute_s"),
-    ("waits_s", "major_faults", "file_bytes"),
+SPARSE_KEYS = (
+    "units",
+    "count",
+    "work",
+    "visits",
+    "passed_over",
+    "output",
+    "launched_kernels",
+    "kernel_s",
+    "eager_s",
+    "details",
 )
-"""Keys that only some records have; a line has all keys of a group or none."""
+"""Keys that a line has only if they have a value."""
 
 TELEMETRY_NUMBERS = (
     "window_s",
@@ -126,8 +121,7 @@ class RowKey(NamedTuple):
 
 
 def text_of(values: Mapping[str, Any]) -> str:
-    # Older records have the measuring process among the options: it does not distinguish cases.
-    return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != "process")
+    return " ".join(f"{name}={values[name]}" for name in sorted(values))
 
 
 class _Device(Struct):
@@ -165,18 +159,6 @@ class _Verified(Struct):
     after: _Check | None = None
 
 
-class _Sizes(Struct):
-    total: Magnitude | None = None
-
-
-class _Rounds(Struct):
-    names: Annotated[Texts, Meta(min_length=1)] | None = member(name="with", default=None)
-    samples_per_round: Count | None = None
-    is_fixed: bool | None = None
-    seconds: Magnitude | None = None
-    sm_clock_hz: tuple[Clock, ...] | None = None
-
-
 _Telemetry = defstruct(
     "_Telemetry",
     [
@@ -193,46 +175,175 @@ class _OfRecord(Struct):
     telemetry: _Telemetry | None = None  # type: ignore[valid-type]
     verified: _Verified | None = None
     source_git: Facts = {}
-    interleaved: _Rounds | None = None
-    memory_bytes: dict[str, _Sizes] = {}
+
+
+class Details(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What only one kind of rows has; `kind` in the file names its class."""
+
+    extra: Object = {}
+    """Unknown keys of the file, written back unchanged."""
+
+    def to_dict(self) -> dict[str, Any]:
+        values: dict[str, Any] = to_builtins(self)
+        extra: Object = values.pop("extra")
+        return values | extra
+
+    def keys_in_json(self) -> dict[str, Any]:
+        """Return what stands beside the keys that every row has in JSON outputs."""
+        values = self.to_dict()
+        del values["kind"]
+        return values
+
+
+class _Sizes(Struct):
+    total: Magnitude | None = None
+
+
+class Step(Details, frozen=True, tag="step"):
+    """A training step, or the decoding of a token."""
+
+    tokens_per_step: Count | None = None
+    flops_convention: str | None = None
+    """Name of the convention that counts the FLOPs."""
+    hardware_flops: Count | None = None
+    """FLOPs including recomputation."""
+    counted_flops: Count | None = None
+    """FLOPs as torch counts them."""
+    counted_flops_by_operation: dict[str, Count] = {}
+    counted_flops_estimated: Count | None = None
+    """Estimate of what torch counts."""
+    memory_bytes: dict[str, Object] = {}
+    """Memory by component, `estimated` and `measured`."""
     phases_s: dict[str, Magnitude | None] = {}
+    """Seconds of each phase."""
+    device_s: Time | None = None
+    """Seconds on a GPU if the step was queued in advance; `median_s` is the time on the host's
+    clock."""
+    checkpoint_file: Object = {}
+    """File of the state: `bytes`, `estimated_bytes`, `write_s`, `read_s`, `is_bit_exact`."""
+    notes: Texts = ()
+    """Explanations of differences between estimates and measurements."""
+
+    def __post_init__(self) -> None:
+        convert(self.memory_bytes, dict[str, _Sizes])
 
 
-class _Fusion(Struct):
+class Copy(Details, frozen=True, tag="copy"):
+    """A copy between host and device, alone or during matmuls."""
+
+    host_launch_s: Time | None = None
+    """Seconds that the copy blocks the host."""
+    link_bytes_per_s: Magnitude | None = None
+    """One-way bandwidth of the link to the GPU; None if unknown or without a link."""
+    copy_s: Times = ()
+    """Seconds of the copy alone, in a row that overlaps copy and matmuls."""
+    compute_s: Times = ()
+    """Seconds of the matmuls alone, in such a row."""
+
+
+class Loop(Details, frozen=True, tag="loop"):
+    """Steps of a loop, each on a batch that it loads."""
+
+    waits_s: tuple[Magnitude, ...]
+    """Seconds that each step waits for its batch."""
+    compute_s: Times = ()
+    """Seconds of the work of a step alone."""
+    file_bytes: Count | None = None
+    """Bytes of the token file."""
+
+
+class Rounds(Details, frozen=True, tag="rounds"):
+    """Rounds that the records of a comparison share."""
+
+    names: Annotated[Texts, Meta(min_length=1)] = member(name="with")
+    """Providers of a round, the baseline first."""
+    rounds: Count
+    samples_per_round: Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+    is_fixed: bool
+    """Whether the number of rounds was set beforehand."""
+    is_clear: bool
+    """Whether all verdicts were clear at the end."""
+    seconds: Magnitude
+    """Duration of all rounds."""
+    seed: int
+    sm_clock_hz: tuple[Clock, ...] | None = None
+    """SM clock of each round; None if unknown."""
+
+    def keys_in_json(self) -> dict[str, Any]:
+        return {"interleaved": super().keys_in_json()}
+
+
+class Fusion(Struct, frozen=True, kw_only=True):
+    """Chains of the same operations in the same module, or in the same module of each layer."""
+
     module: str
     operations: Annotated[Texts, Meta(min_length=1)]
+    """Of a chain, in the order of the step."""
     count: Count
     saved_bytes: Count
+    """By all chains together; at the memory roof they take `saved_bytes` over the bandwidth."""
 
 
-class _Step(Struct):
+class StepTotals(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a profiled step besides its rows."""
+
     time_s: Time
     unique_bytes: Count | None
     modelled_flops: Magnitude
     modelled_bytes: Magnitude
     eager_bytes: Count | None = None
-    no_shape: dict[str, Count] = {}
-    fusing: tuple[_Fusion, ...] = ()
+    no_shape: dict[str, Count] | None = None
+    """Calls without shapes by operation; None if the step is not from a trace."""
+    fusing: tuple[Fusion, ...] = ()
 
 
-class _ProfileRow(Struct):
-    """Additional keys of a row of a profile, by `share`."""
+class ProfileOp(Details, frozen=True, tag="profile-op"):
+    """Calls of an operation in a profiled step, or a part of the step outside of operations."""
 
-    share: Magnitude
-    time_s: Magnitude
-    count: Count
     module: str
     phase: str
     matmul_flops: Count | None
+    time_s: Magnitude | None = None
+    share: Magnitude | None = None
+    """Fraction of the step's time."""
+    shapes: str = ""
+    dtypes: Texts = ()
     kernels: Texts = ()
     kernels_s: tuple[Magnitude, ...] = ()
-    step: _Step | None = None
+    """Seconds of each kernel, of kernels outside of operations only."""
+
+
+AnyDetails = Step | Copy | Loop | Rounds | ProfileOp
+DetailsT = TypeVar("DetailsT", bound=Details)
+
+KINDS: dict[str, type[AnyDetails]] = {
+    str(kind.__struct_config__.tag): kind for kind in get_args(AnyDetails)
+}
 
 
 class RecordError(ValueError):
     """A line of a run file lacks a required key, or has a value of the wrong type or out of
     range.
     """
+
+
+def details_from(data: object) -> AnyDetails | None:
+    """Return the details of a line; None if their kind is of a newer version.
+
+    Raises:
+        RecordError: a required key is missing, or a value has the wrong type or is out of range.
+    """
+    if not isinstance(data, dict):
+        raise RecordError("'details' is not an object")
+    kind = KINDS.get(str(data.get("kind")))
+    if kind is None:
+        return None
+    known = {"kind", *kind.__struct_encode_fields__} - {"extra"}
+    unknown = {key: value for key, value in data.items() if key not in known}
+    try:
+        return convert(data | {"extra": unknown}, kind)
+    except (ValidationError, UnicodeError) as error:
+        raise RecordError(f"details: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,8 +379,6 @@ class Line:
         try:
             line = convert(values, cls)
             convert(values, _TYPES_INSIDE[cls])
-            if "share" in line.extra:
-                convert(line.extra, _ProfileRow)
             return line
         except (ValidationError, UnicodeError) as error:  # the latter for half a surrogate pair
             raise RecordError(str(error)) from None
@@ -302,12 +411,15 @@ class Environment(Line):
     """Rank, node and state of the device in a run of `bench.fleet`; else empty, and not in the
     file.
     """
+    profile: StepTotals | None = None
+    """The step of a profile; not in the file of other runs."""
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
-        values = super().to_dict()
-        if not self.fleet:
-            del values["fleet"]
+        values = super().to_dict() | {"profile": to_builtins(self.profile)}
+        for key in ("fleet", "profile"):
+            if not values[key]:
+                del values[key]
         return values
 
     @classmethod
@@ -366,6 +478,10 @@ class Record(Line):
     fill: str | None = None
     """Distribution of the inputs: `uniform` in [-1, 1], `normal`, `zeros`."""
     median_s: Time | None = None
+    count: Count | None = None
+    """Number of calls that the record sums up; None for one."""
+    work: str | None = None
+    """Source of the work of a function that is not an op."""
     visits: tuple[Count, ...] = ()
     """Number of samples of each visit: a row is visited several times during its run, among other
     rows. Empty for a single visit, as in older files."""
@@ -403,8 +519,6 @@ class Record(Line):
     """`sha` and `dirty` of the repository of a user's kernel; None without one, and for built-in
     kernels.
     """
-    compiled: Object | None = None
-    """Only in records of older versions: compiler options of a built-in Triton kernel."""
     units: Annotated[str, one_of(UNITS)] | None = None
     """Units that the op runs on, by its definition; None in older records, whose op name
     decides.
@@ -413,10 +527,6 @@ class Record(Line):
     """Reason of each newer version of the kernel to reject the case."""
     output: str | None = None
     """Output of a user's function."""
-    process: int | str | None = None
-    """Process of a comparison that measured the record; only in older records."""
-    interleaved: Object = field(default_factory=dict)
-    """Rounds shared with other records, see `results.compare.turns`."""
     launched_kernels: tuple[Object, ...] = ()
     """Kernels of one launch by torch's profiler: `name`, `count`, `time_s` of all together, `grid`
     and `block` by axis, `registers` per thread and `shared_bytes` per block."""
@@ -426,43 +536,12 @@ class Record(Line):
     """
     eager_s: Time | None = None
     """Seconds per launch if the host launches each one separately."""
-    flops_convention: str | None = None
-    """Name of the convention that counts the FLOPs of a training step."""
-    hardware_flops: Count | None = None
-    """FLOPs of a training step including recomputation."""
-    tokens_per_step: Count | None = None
-    memory_bytes: Object = field(default_factory=dict)
-    """Memory of a training step by component, `estimated` and `measured`."""
-    counted_flops: Count | None = None
-    """FLOPs of a training step as torch counts them."""
-    counted_flops_estimated: Count | None = None
-    counted_flops_by_operation: Object = field(default_factory=dict)
-    notes: Texts = ()
-    """Explanations of differences between estimates and measurements of a training step."""
-    phases_s: Object = field(default_factory=dict)
-    """Seconds of each phase of a training step or of a decoded token."""
-    checkpoint_file: Object = field(default_factory=dict)
-    """File of a training step's state: `bytes`, `estimated_bytes`, `write_s`, `read_s`,
-    `is_bit_exact`.
-    """
-    device_s: Time | None = None
-    """Seconds of a training step on a GPU if it was queued in advance; `median_s` is the time on
-    the host's clock.
-    """
-    host_launch_s: Time | None = None
-    """Seconds that a copy blocks the host."""
-    link_bytes_per_s: Magnitude | None = None
-    """One-way bandwidth of the link to the GPU; None if unknown or without a link."""
-    copy_s: Times = ()
-    """Seconds of the copy alone, in a row that overlaps copy and matmuls."""
-    compute_s: Times = ()
-    """Seconds of the matmuls alone, in a row that overlaps copy and matmuls."""
-    waits_s: tuple[Magnitude, ...] = ()
-    """Seconds that each step of a loop waits for its batch."""
-    major_faults: Count | None = None
-    """Only in older records: pages read from disk."""
-    file_bytes: Count | None = None
-    """Bytes of the token file of a loop."""
+    details: AnyDetails | None = None
+    """What only this kind of rows has."""
+
+    def details_as(self, kind: type[DetailsT]) -> DetailsT | None:
+        """Return the details; None if the row is of another kind."""
+        return self.details if isinstance(self.details, kind) else None
 
     @cached_property
     def row(self) -> RowKey:
@@ -479,19 +558,36 @@ class Record(Line):
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
-        for group in OPTIONAL_KEYS:
-            if all(values[key] in (None, [], {}) for key in group):
-                values = {key: value for key, value in values.items() if key not in group}
+        if self.details is not None:
+            values["details"] = self.details.to_dict()
+        for key in SPARSE_KEYS:
+            if values[key] in (None, [], {}):
+                del values[key]
         if self.status == "ok" and not self.samples_s:
             values["samples_s"] = None
         return values
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the record for JSON outputs: the keys of its details beside the others."""
+        values = self.to_dict()
+        if self.details is None:
+            return values
+        del values["details"]
+        return values | self.details.keys_in_json()
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        record = super().from_dict(data)
+        values = dict(data)
+        details = values.pop("details", None)
+        record = super().from_dict(values)
         if record.status == "ok" and record.median_s is None:
             raise RecordError("'median_s' is missing although 'status' is 'ok'")
-        return record
+        if details is None:
+            return record
+        known = details_from(details)
+        if known is None:
+            return replace(record, extra=record.extra | {"details": details})
+        return replace(record, details=known)
 
 
 _TYPES_INSIDE: Mapping[type[Line], type[Struct]] = {

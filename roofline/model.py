@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-from results.record import Environment, Record
+from results.record import Copy, Environment, Loop, Record, Step
 from roofline.machine import Ceiling, CeilingError, Machine
 from roofline.work import VECTOR_OPS
 
@@ -174,8 +174,7 @@ def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
 
     If the vector rate is unknown, the higher matmul peak is used.
     """
-    by_name = record.op in VECTOR_OPS or record.extra.get("matmul_flops") == 0
-    is_vector = record.units == "vector" if record.units else by_name
+    is_vector = record.units == "vector" if record.units else record.op in VECTOR_OPS
     vector = machine.vector_peak(record.dtype) if is_vector else None
     return (vector, "vector") if vector else (machine.peak(record.dtype), "matrix")
 
@@ -192,8 +191,7 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
     bandwidth = machine.bandwidth_for(record.bytes_read, written)
     if peak is None or bandwidth is None:
         return None
-    count = record.extra.get("count")
-    launches = count if isinstance(count, int) else 1  # profile rows are sums over calls
+    launches = 1 if record.count is None else record.count
     moved_s = (record.bytes_read + written) / bandwidth.value
     return record.flops / peak.value, moved_s, launches * launch.value if launch else 0.0
 
@@ -208,14 +206,15 @@ def judge(record: Record, machine: Machine) -> Judgment:
         values["intensity"] = intensity(flops, read + written)
     if record.status != "ok" or time_s is None or "interpreted" in record.flags:
         return Judgment(**values)
-    if record.tokens_per_step:
-        values["tokens_per_s"] = record.tokens_per_step / time_s
+    step = record.details_as(Step) or Step()
+    if step.tokens_per_step:
+        values["tokens_per_s"] = step.tokens_per_step / time_s
     if flops is not None:
         values["flops_per_s"] = flops / time_s
         if dense := machine.peak(record.dtype):
             values |= {"mfu": mfu(flops / time_s, dense.value), "peak_kind": dense.kind}
-            if flops and record.hardware_flops:
-                values["hfu"] = mfu(record.hardware_flops / time_s, dense.value)
+            if flops and step.hardware_flops:
+                values["hfu"] = mfu(step.hardware_flops / time_s, dense.value)
     if read is not None:
         bytes_per_s = (read + written) / time_s
         mix = machine.mix(read, written)
@@ -247,15 +246,15 @@ def _transfer(record: Record) -> dict[str, Any]:
     shape = record.shape
     if record.status != "ok" or not time_s:
         return {}
-    if record.link_bytes_per_s and "bytes" in shape:
-        values["link_share"] = shape["bytes"] / time_s / record.link_bytes_per_s
-    if record.copy_s and record.compute_s:
-        values["hidden_share"] = hidden_share(
-            median(record.copy_s), median(record.compute_s), time_s
-        )
-    if record.waits_s and record.samples_s:
-        values["wait_share"] = sum(record.waits_s) / sum(record.samples_s)
-    if record.waits_s and "b" in shape and "s" in shape:
+    copy = record.details_as(Copy)
+    if copy and copy.link_bytes_per_s and "bytes" in shape:
+        values["link_share"] = shape["bytes"] / time_s / copy.link_bytes_per_s
+    if copy and copy.copy_s and copy.compute_s:
+        values["hidden_share"] = hidden_share(median(copy.copy_s), median(copy.compute_s), time_s)
+    loop = record.details_as(Loop)
+    if loop and loop.waits_s and record.samples_s:
+        values["wait_share"] = sum(loop.waits_s) / sum(record.samples_s)
+    if loop and "b" in shape and "s" in shape:
         values["tokens_per_s"] = shape["b"] * shape["s"] / time_s
     return values
 

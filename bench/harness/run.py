@@ -23,7 +23,7 @@ from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
-from results.record import Environment, Record, name_of
+from results.record import Environment, Record, StepTotals, name_of
 from results.show.grid import Table
 from results.show.table import render_table, table_of_run
 from results.show.terminal import (
@@ -216,12 +216,13 @@ class Run(AbstractContextManager["Run"]):
         dtypes: Sequence[str] | None,
         is_here: bool = True,
         fleet: Mapping[str, Any] | None = None,
+        profile: StepTotals | None = None,
     ) -> None:
         """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file,
         start the budget.
 
         Unless the device `is_here`, nothing of this machine is measured or stamped. `fleet` is the
-        rank of this run.
+        rank of this run, `profile` the step that it profiles.
         """
         if is_here:
             self.device.use()
@@ -230,7 +231,7 @@ class Run(AbstractContextManager["Run"]):
         environment = stamp(
             self._command, self.device, self.ceilings, self.settings, self._argv, is_here
         )
-        environment = replace(environment, fleet=dict(fleet or {}))
+        environment = replace(environment, fleet=dict(fleet or {}), profile=profile)
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
         self._dtypes = dtypes or ()

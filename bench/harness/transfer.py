@@ -29,7 +29,7 @@ from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
 from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection
 from bench.harness.timing.samplers import Call
-from results.record import Record
+from results.record import Copy, Loop, Record
 from results.stats.samples import median_ci95
 from roofline.gpu_table import gpus_named, pcie_bytes_per_s
 
@@ -136,8 +136,8 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
             samples = sample_copies(calls, is_blocking, cache, device, left_s)
         else:
             samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
-        record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
-        record = replace(record, link_bytes_per_s=link_of(device))
+        copied = Copy(host_launch_s=samples.host_launch_s, link_bytes_per_s=link_of(device))
+        record = replace(finished_row(blank, samples, run), details=copied)
     for call in calls:
         call()
     device.synchronize()
@@ -255,8 +255,7 @@ def measure_overlap(
         method="host",
         median_s=median(both_s),
         ci95_s=median_ci95(both_s),
-        copy_s=copy_s,
-        compute_s=compute_s,
+        details=Copy(copy_s=copy_s, compute_s=compute_s),
     )
 
 
@@ -291,12 +290,12 @@ def measure_load(blank: Record, run: Run, rows: int, tokens: Path | None, step_s
         with closing(prefetched(batches) if blank.options["prefetch"] else batches) as loaded:
             step = loop_step(loaded, matmuls, device, waits_s)
             samples = sample_steps(step, "warm", device, run.share_s(rows))
-    return replace(
-        finished_row(replace(blank, flops=matmuls.flops), samples, run),
+    details = Loop(
         compute_s=alone_s,
         waits_s=tuple(waits_s[-len(samples.samples_s) :]),
         file_bytes=ids.nbytes,
     )
+    return replace(finished_row(replace(blank, flops=matmuls.flops), samples, run), details=details)
 
 
 def random_tokens(path: Path, dtype: str, seed: int) -> Any:

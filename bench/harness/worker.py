@@ -288,9 +288,8 @@ class _Worker:
             raise ERRORS[reply.error](reply.reason)
         try:
             answer = msgspec.convert(reply.answer, self._kind)
-            for line in answer if isinstance(answer, list) else [answer]:
-                if isinstance(line, Line):
-                    line.from_dict(line.to_dict())
+            for line in lines_in(answer):
+                line.from_dict(line.to_dict())
         except (msgspec.MsgspecError, RecordError) as error:
             raise WorkerError(f"sent an answer of another type: {error}"[:200]) from None
         return answer
@@ -318,6 +317,15 @@ def part_of(pipe: Connection) -> bytes:
     if not part:
         pipe.close()
     return part
+
+
+def lines_in(answer: Any) -> Iterator[Line]:
+    """Yield the records and environments of an answer."""
+    if isinstance(answer, Line):
+        yield answer
+    elif type(answer) in (list, tuple):  # a `CountedStep` has no lines of a run
+        for part in answer:
+            yield from lines_in(part)
 
 
 def check_clock(sampled_s: float, samples: int, passed_s: float) -> None:
@@ -362,7 +370,7 @@ def _run(
 
     def send(**reply: Any) -> None:
         try:
-            line = json.dumps(reply, default=vars)  # `vars` of dataclasses
+            line = json.dumps(reply, default=msgspec.to_builtins)
         except (TypeError, ValueError, RecursionError) as error:
             line = json.dumps(
                 {"error": "WorkerError", "reason": f"its answer cannot be sent: {error}"}

@@ -130,11 +130,9 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
 
 def saved_request(run: Run) -> CompareOptions | None:
-    names = next(
-        (record.interleaved["with"] for record in run.records if rounds_of(record)), [None]
-    )
+    found = next(filter(None, map(rounds_of, run.records)), None)
     settings = run.environment.settings
-    baseline = settings.get("baseline", names[0])
+    baseline = settings.get("baseline", found.rounds.names[0] if found else None)
     if baseline is None:
         return None
     return CompareOptions("provider", str(baseline), float(settings.get("margin", DEFAULT_MARGIN)))

@@ -23,7 +23,7 @@ from results.compare.sides import (
     revision_text,
     sides_of,
 )
-from results.compare.turns import Rounds, compare_rounds, cycles_ratio, shared_rounds
+from results.compare.turns import RoundTimes, compare_rounds, cycles_ratio, shared_rounds
 from results.record import Environment, Record, RowKey, name_of
 from results.stats.comparison import (
     DEFAULT_MARGIN,
@@ -277,15 +277,19 @@ def sides_of_run(run: Run) -> dict[tuple[RowKey, str], Side]:
 
 
 def _compare_interleaved(
-    key: RowKey, baseline: Side, candidate: Side, rounds: tuple[Rounds, Rounds], margin: float
+    key: RowKey,
+    baseline: Side,
+    candidate: Side,
+    rounds: tuple[RoundTimes, RoundTimes],
+    margin: float,
 ) -> ComparedRow:
     before, after = rounds
     baseline = replace(baseline, records=[before.record])
     candidate = replace(candidate, records=[after.record])
     compared = compare_rounds(before, after, margin)
     longer = times_longer(compared)
-    if longer is not None and after.seconds is not None:
-        seconds = longer * after.seconds
+    if longer is not None:
+        seconds = longer * after.rounds.seconds
         shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
         compared = replace(
             compared,

@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from results.compare.flags import DISTURBED
 from results.compare.sides import Side, is_users, revision_text
-from results.record import DEFINITION_PREFIX, Environment, Record, RowKey
+from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
 from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
 
@@ -91,7 +91,7 @@ class SavedRuns:
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
             undisturbed = [record for record in run.records if DISTURBED.isdisjoint(record.flags)]
             for record in undisturbed:
-                if record.status == "ok" and record.median_s and not record.interleaved:
+                if record.status == "ok" and record.median_s and not record.details_as(Rounds):
                     codes = self._rows.setdefault(record.row, {})
                     codes.setdefault(_code(record, run.environment), {}).setdefault(
                         run_id, []

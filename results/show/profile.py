@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Record
+from msgspec import to_builtins
+
+from results.record import Environment, ProfileOp, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
 from results.show.table import print_header
@@ -78,12 +80,27 @@ SENTENCES = (
 OPTIONAL = ("eager_bytes", "fusable_s", "modelled_flops", "overlap_s", "no_shape")
 """Keys whose sentences are left out if there is nothing to say."""
 
+
+def op_of(record: Record) -> ProfileOp:
+    """Return the details of a row of a profile; empty for another row."""
+    blank = ProfileOp(module="", phase="", matmul_flops=None)
+    return record.details_as(ProfileOp) or blank
+
+
+def _time_s(record: Record) -> float:
+    return op_of(record).time_s or 0.0
+
+
+def _share(record: Record) -> float:
+    return op_of(record).share or 0.0
+
+
 BY: dict[str, Callable[[Record], str]] = {
     "op": lambda record: record.op,
-    "module": lambda record: record.extra["module"],
-    "phase": lambda record: record.extra["phase"] or record.op,
+    "module": lambda record: op_of(record).module,
+    "phase": lambda record: op_of(record).phase or record.op,
     "shape": lambda record: record.op if record.op in REMAINDERS else f"{record.op} {record.case}",
-    "kernel": lambda record: ", ".join(record.extra.get("kernels", ())) or record.op,
+    "kernel": lambda record: ", ".join(op_of(record).kernels) or record.op,
 }
 """Keys for grouping rows; by module, a row counts in all modules around it."""
 
@@ -96,39 +113,37 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
     `in_operations` is that of counted operations. `at_roof_s` is the time of the step if each
     operation reached its roof and the host took the same time.
     """
-    step: dict[str, Any] | None = next(
-        (record.extra["step"] for record in records if "step" in record.extra), None
-    )
+    step = environment.profile
     if step is None:
         return {}
     scored = list(zip(records, judged(environment, records), strict=True))
 
     def share(is_counted: Callable[[Record, Mapping[str, Any]], bool]) -> float:
-        return float(
-            sum(record.extra["share"] for record, score in scored if is_counted(record, score))
-        )
+        return sum(_share(record) for record, score in scored if is_counted(record, score))
 
     ceilings = Machine.from_dict(environment.hardware)
     flops = sum(record.flops or 0 for record in records)
     read = sum(record.bytes_read or 0 for record in records)
     written = sum(record.bytes_written or 0 for record in records)
-    counts = [(record.extra["matmul_flops"], record.dtype) for record in records]
+    counts = [(op_of(record).matmul_flops, record.dtype) for record in records]
     products = [(count, ceilings.peak(dtype)) for count, dtype in counts if count]
     peak_s = None
     if all(peak for _, peak in products):
         peak_s = sum(count / peak.value for count, peak in products if peak)
     bandwidth = ceilings.bandwidth_for(read, written)
-    unique = step["unique_bytes"]
+    unique = step.unique_bytes
     fusable_s = None
     if bandwidth and unique is not None:
         fusable_s = max(0, read + written - unique) / bandwidth.value
     fusing = [
-        each | {"saved_s": each["saved_bytes"] / bandwidth.value if bandwidth else None}
-        for each in step.get("fusing", ())  # older profiles have none
+        to_builtins(each) | {"saved_s": each.saved_bytes / bandwidth.value if bandwidth else None}
+        for each in step.fusing
     ]
-    return step | {
+    facts: dict[str, Any] = to_builtins(step)
+    return facts | {
+        "eager_bytes": step.eager_bytes,
         "fusing": fusing,
-        "profiled_s": sum(record.extra["time_s"] for record in records),
+        "profiled_s": sum(map(_time_s, records)),
         "flops": flops,
         "matmul_flops": sum(count for count, _ in products),
         "bytes_read": read,
@@ -140,8 +155,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         "attributed": share(lambda record, _: record.op != UNATTRIBUTED),
         "in_operations": share(lambda record, _: record.op not in REMAINDERS),
         "phases": _phases(records),
-        "mfu": None if peak_s is None else peak_s / step["time_s"],
-        "mbu": mbu((read + written) / step["time_s"], bandwidth.value) if bandwidth else None,
+        "mfu": None if peak_s is None else peak_s / step.time_s,
+        "mbu": mbu((read + written) / step.time_s, bandwidth.value) if bandwidth else None,
     }
 
 
@@ -149,8 +164,8 @@ def _phases(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Return the FLOPs and the seconds of the operations of each phase."""
     phases = {}
     for phase in ("forward", "backward", "optimizer"):
-        if rows := [record for record in records if record.extra["phase"] == phase]:
-            time_s = sum(record.extra["time_s"] for record in rows)
+        if rows := [record for record in records if op_of(record).phase == phase]:
+            time_s = sum(map(_time_s, rows))
             phases[phase] = {"flops": sum(record.flops or 0 for record in rows), "time_s": time_s}
     return phases
 
@@ -158,7 +173,7 @@ def _phases(records: Sequence[Record]) -> dict[str, dict[str, float]]:
 def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
     if record.op == OVERHEAD:
         return 0.0
-    time_s = float(record.extra["time_s"])
+    time_s = _time_s(record)
     if score["roofline_pct"] is None or not (
         record.flops or record.bytes_read or record.bytes_written
     ):
@@ -261,28 +276,28 @@ def _text(name: str, value: float | str | None) -> str:
 
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
-    extras = [record.extra for record, _ in rows]
+    operations = [op_of(record) for record, _ in rows]
     # Views have no roof and no bound.
     moving = [score if moved_bytes(record) else {} for record, score in rows]
     columns = [
         Column("op", [record.op for record, _ in rows]),
         Column("shapes", [record.case for record, _ in rows], goes_below=6),
-        Column("count", [str(extra["count"]) for extra in extras], "right", 5),
-        Column("time", [format_time(extra["time_s"]) for extra in extras], "right"),
-        Column("share", [_pct(extra["share"]) for extra in extras], "right"),
+        Column("count", [str(record.count) for record, _ in rows], "right", 5),
+        Column("time", [format_time(each.time_s) for each in operations], "right"),
+        Column("share", [_pct(each.share) for each in operations], "right"),
         Column("FLOPs", [count_text(record.flops) for record, _ in rows], "right", 4),
         Column("bytes", [count_text(moved_bytes(record)) for record, _ in rows], "right", 3),
         Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in rows], "right", 2),
         Column("bound", [score.get("bound") or ABSENT for score in moving]),
         Column("% roof", [format_percent(score.get("roofline_pct")) for score in moving], "right"),
-        Column("phase", [extra["phase"] for extra in extras], leaves=1),
-        Column("module", [extra["module"] for extra in extras], goes_below=6),
+        Column("phase", [each.phase for each in operations], leaves=1),
+        Column("module", [each.module for each in operations], goes_below=6),
     ]
     print_grid(
         console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags"
     )
     if rest := scored[top:]:
-        share = _pct(sum(record.extra["share"] for record, _ in rest))
+        share = _pct(sum(_share(record) for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
 
@@ -292,8 +307,8 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
     if score["excess"]:
         yield "above-roof"
     if record.op in REMAINDERS:
-        names = record.extra.get("kernels") or []
-        times = record.extra.get("kernels_s") or []
+        names = op_of(record).kernels
+        times = op_of(record).kernels_s
         longest = [
             f"{name} {format_time(time_s)}" for name, time_s in zip(names, times, strict=False)
         ][:MAX_NAMES]
@@ -310,7 +325,7 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         keys = [path[:depth] for depth in range(len(path) + 1)] if by == "module" else [(name,)]
         for key in keys:
             groups.setdefault(key, []).append(record)
-    times = {key: sum(record.extra["time_s"] for record in group) for key, group in groups.items()}
+    times = {key: sum(map(_time_s, group)) for key, group in groups.items()}
     longest = sorted(times, key=lambda key: -times[key])[:top]
     if by == "module":
         titles = {key: "  " * len(key) + (key[-1] if key else "all") for key in sorted(longest)}
@@ -321,14 +336,14 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         Column(by, list(titles.values())),
         Column(
             "calls",
-            [str(sum(record.extra["count"] for record in group)) for group in shown],
+            [str(sum(record.count or 0 for record in group)) for group in shown],
             "right",
             1,
         ),
         Column("time", [format_time(times[key]) for key in titles], "right"),
         Column(
             "share",
-            [_pct(sum(record.extra["share"] for record in group)) for group in shown],
+            [_pct(sum(map(_share, group))) for group in shown],
             "right",
         ),
         Column(

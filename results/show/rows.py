@@ -62,7 +62,7 @@ def document(environment: Environment, records: Iterable[Record]) -> dict[str, A
     return {
         "environment": environment.to_dict(),
         "records": [
-            record.to_dict() | {"units": record.units} | score
+            record.to_json() | {"units": record.units} | score
             for record, score in zip(records, scores, strict=True)
         ],
     }

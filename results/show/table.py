@@ -10,7 +10,7 @@ from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Record, name_of
+from results.record import Copy, Environment, Loop, Record, Step, name_of
 from results.show.grid import Column, Table, escaped, print_grid, print_lines, rows_of
 from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
@@ -231,7 +231,7 @@ def _options(records: Sequence[Record]) -> list[Column]:
 
     telling = set()
     for record in records:
-        telling |= {name for name in record.options if name != "process" and differs(record, name)}
+        telling |= {name for name in record.options if differs(record, name)}
     cells = [
         ", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling)
         for r in records
@@ -242,7 +242,10 @@ def _options(records: Sequence[Record]) -> list[Column]:
 def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
     scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
-    phases = dict.fromkeys(chain.from_iterable(record.phases_s for record in records))
+    steps = [record.details_as(Step) or Step() for record in records]
+    copies = [record.details_as(Copy) or Copy() for record in records]
+    loops = [record.details_as(Loop) for record in records]
+    phases = dict.fromkeys(chain.from_iterable(step.phases_s for step in steps))
     has_one_provider = len({record.provider for record in records}) == 1
 
     def words(title: str, cell: Callable[[Record], str], **layout: Any) -> Column:
@@ -257,7 +260,7 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         return Column(title, [shown(score[key]) for score in scores], "right", leaves)
 
     def megabytes(title: str, kind: str) -> Column:
-        sizes = [record.memory_bytes.get(kind, {}).get("total") for record in records]
+        sizes = [step.memory_bytes.get(kind, {}).get("total") for step in steps]
         shown = [ABSENT if size is None else f"{format_number(size / 1e6)} MB" for size in sizes]
         return Column(title, shown, "right", leaves=4)
 
@@ -288,18 +291,12 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         rates("% link", "link_share", format_share),
         rates("hidden", "hidden_share", format_share),
         rates("waits", "wait_share", format_share),
-        times("device", lambda record: record.device_s, leaves=3),
+        Column("device", [format_time(step.device_s) for step in steps], "right", 3),
         words("lost to host", _lost_to_host, side="right", leaves=3),
-        times(
-            "work",
-            lambda record: (
-                median(record.compute_s) if record.waits_s and record.compute_s else None
-            ),
-            leaves=3,
-        ),
-        times("host kept", lambda record: record.host_launch_s, leaves=3),
+        Column("work", list(map(_work_of_loop, loops)), "right", 3),
+        Column("host kept", [format_time(copy.host_launch_s) for copy in copies], "right", 3),
         *(
-            Column(name, [format_time(r.phases_s.get(name)) for r in records], "right", leaves=4)
+            Column(name, [format_time(step.phases_s.get(name)) for step in steps], "right", 4)
             for name in phases
         ),
         megabytes("peak memory", "measured"),
@@ -328,9 +325,14 @@ def _all_columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]])
 
 
 def _lost_to_host(record: Record) -> str:
-    if record.device_s is None or record.median_s is None:
+    step = record.details_as(Step)
+    if step is None or step.device_s is None or record.median_s is None:
         return ABSENT
-    return format_share(max(0.0, 1 - record.device_s / record.median_s))
+    return format_share(max(0.0, 1 - step.device_s / record.median_s))
+
+
+def _work_of_loop(loop: Loop | None) -> str:
+    return format_time(median(loop.compute_s) if loop and loop.compute_s else None)
 
 
 def _scaled(value: float | None, scale: float) -> str:

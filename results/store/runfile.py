@@ -23,8 +23,9 @@ from typing import Any, BinaryIO, NoReturn, Self
 
 import msgspec
 
-from results.record import Environment, Record, RecordError
+from results.record import SCHEMA, Environment, Record, RecordError
 from results.show.terminal import reason_of
+from results.store import schema_1
 
 
 def _refuse_constant(literal: str) -> NoReturn:
@@ -67,14 +68,21 @@ def load_run(path: Path | str) -> Run:
         environment = _environment(path, file)
         if _is_being_written(file.fileno()):
             notes.append(f"{path}: {MEASURING}")
+        is_old = environment.schema < SCHEMA
+        record_of = schema_1.record_of if is_old else Record.from_dict
         for number, raw in enumerate(file, start=2):
             try:
-                records.append(Record.from_dict(_object(raw, kind="record")))
+                records.append(record_of(_object(raw, kind="record")))
             except RecordError as error:
                 if raw.endswith(b"\n"):
                     problems.append(f"{path}:{number}: {error}")
                 else:
                     notes.append(f"{path}:{number}: the last line is truncated; left out")
+    if is_old:
+        try:
+            environment = schema_1.environment_of(environment, records)
+        except RecordError as error:
+            problems.append(f"{path}: {error}")
     return Run(path, environment, latest_visits(records), tuple(notes), tuple(problems))
 
 

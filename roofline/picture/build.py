@@ -13,7 +13,15 @@ from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
 from roofline.machine import KINDS, Ceiling, Machine, judging, machines_of
 from roofline.model import judge, limits_s, peak_of, ridge_intensity
-from roofline.picture.scene import MAX_NAME_LETTERS, Measured, NoCeilingError, Point, Roof, Scene
+from roofline.picture.scene import (
+    MAX_NAME_LETTERS,
+    Measured,
+    NoCeilingError,
+    Point,
+    Roof,
+    Scene,
+    share_of,
+)
 from roofline.picture.style import MARKERS, dtype_color
 from roofline.picture.texts import chosen_for_labels, point_label, roof_label
 
@@ -77,7 +85,7 @@ def _point(
         return record.status
     if dtypes is not None and record.dtype not in dtypes:
         return "of other dtypes"
-    share = record.extra.get("share")
+    share = share_of(record)
     if share is not None and share < MIN_DRAWN_SHARE:
         return f"below {100 * MIN_DRAWN_SHARE:g} % of the time"
     judged = judge(record, ceilings)

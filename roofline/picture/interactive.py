@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.record import Record
+from results.record import ProfileOp, Record
 from results.show.picture import INK, MUTED
 from results.show.terminal import one_line
 from results.show.units import format_percent, format_rate, format_time, significant
-from roofline.picture.scene import Point, Roof, Scene, View
+from roofline.picture.scene import Point, Roof, Scene, View, module_of
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
 from roofline.picture.texts import OUTSIDE, chosen_for_labels, flat_labels, slope_labels
 
@@ -116,13 +116,13 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
 
     times: dict[tuple[str, ...], float] = {}
     for record in records:
-        time_s = record.extra.get("time_s")
-        if "module" not in record.extra or not time_s:
+        operation = record.details_as(ProfileOp)
+        if not operation or not operation.time_s:
             continue
-        modules = re.split(r"\.(?!\*)", str(record.extra["module"] or OUTSIDE))  # layers.* is one
+        modules = re.split(r"\.(?!\*)", operation.module or OUTSIDE)  # layers.* is one
         path = ("step", *filter(None, modules), record.op)
         for depth in range(1, len(path) + 1):
-            times[path[:depth]] = times.get(path[:depth], 0.0) + time_s
+            times[path[:depth]] = times.get(path[:depth], 0.0) + operation.time_s
     if not times:
         return None
     ids = {path: "/".join(path) for path in times}
@@ -230,9 +230,9 @@ def _hover(point: Point) -> str:
         facts.append(f"{format_percent(point.roofline_pct)} of its roof")
     if point.share:
         share = format_percent(100 * point.share)
-        facts.append(f"{share} of the step, {record.extra.get('module')}")
+        facts.append(f"{share} of the step, {module_of(record)}")
     for other in point.others[:MAX_HOVERED]:
-        facts.append(f"{other.op} {other.case}, {other.extra.get('module')}")
+        facts.append(f"{other.op} {other.case}, {module_of(other)}")
     if len(point.others) > MAX_HOVERED:
         facts.append(f"and {len(point.others) - MAX_HOVERED} more")
     facts += [point.excess or "", ", ".join(record.flags)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from results.compare.flags import DISTURBED, ONE_SIDED
-from results.record import Environment, Record
+from results.record import Environment, ProfileOp, Record
 from results.show.picture import end_of
 from results.show.terminal import one_line
 from roofline.machine import KINDS, Ceiling, Machine
@@ -108,6 +108,18 @@ class Roof:
         return (first, first * value), (last, last * value)
 
 
+def module_of(record: Record) -> str:
+    """Return the module of a row of a profile; empty for other records."""
+    operation = record.details_as(ProfileOp)
+    return operation.module if operation else ""
+
+
+def share_of(record: Record) -> float | None:
+    """Return the fraction of the step's time of a row of a profile; None for other records."""
+    operation = record.details_as(ProfileOp)
+    return operation.share if operation else None
+
+
 @dataclass(frozen=True)
 class Point:
     """A record in the plane, with its style."""
@@ -149,7 +161,7 @@ class Point:
     @property
     def share(self) -> float | None:
         """Fraction of the step's time of the rows of a profile; None for other records."""
-        values = [record.extra.get("share") for record in (self.record, *self.others)]
+        values = [share_of(record) for record in (self.record, *self.others)]
         shares = [value for value in values if value is not None]
         return sum(shares) if len(shares) == len(values) else None
 
@@ -206,7 +218,7 @@ class Scene:
     @cached_property
     def has_modules(self) -> bool:
         """Whether a row of a profile has a module: rows of a trace have none."""
-        return any(record.extra.get("module") for record in self.records)
+        return any(map(module_of, self.records))
 
     @cached_property
     def records(self) -> list[Record]:

@@ -13,7 +13,14 @@ from typing import NamedTuple
 from results.show.picture import INK, end_of
 from results.show.terminal import one_line
 from results.show.units import si, significant
-from roofline.picture.scene import MAX_NAME_LETTERS, Point, Roof, Scene, close_groups
+from roofline.picture.scene import (
+    MAX_NAME_LETTERS,
+    Point,
+    Roof,
+    Scene,
+    close_groups,
+    module_of,
+)
 from roofline.picture.style import short_case
 from roofline.work import ordered_dtypes
 
@@ -119,7 +126,7 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
 def point_label(point: Point, scene: Scene, is_first: bool) -> str:
     record = point.record
     if scene.is_profile:
-        module = end_of(str(record.extra.get("module") or OUTSIDE), MAX_MODULE_LETTERS)
+        module = end_of(module_of(record) or OUTSIDE, MAX_MODULE_LETTERS)
         more = f" and {len(point.others)} more" if point.others else ""
         op = one_line(record.op.rpartition(".")[2], MAX_NAME_LETTERS)
         where = f"{module}: " if scene.has_modules else ""

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 from compare_runs import case, compared, refused
+from msgspec import structs
 
 from results.__main__ import main
 from results.compare.comparison import compare_live as live
 from results.compare.flags import MIN_DISTURBED_ROUNDS
+from results.record import Rounds
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import load_run
 
@@ -29,6 +31,10 @@ def turns(scale, seed, noise=0.01, drift=0.2, size=1):
     ]
 
 
+def with_rounds(record, **changed):
+    return replace(record, details=structs.replace(record.details, **changed))
+
+
 @pytest.fixture
 def interleaved(make_record):
     """Returns a function that makes the records of providers that took turns."""
@@ -37,26 +43,23 @@ def interleaved(make_record):
         records = []
         for name, scale in scales.items():
             taken = turns(scale, f"{seed} {name} {process}", size=size)
-            extra = {
-                "interleaved": {
-                    "with": list(scales),
-                    "rounds": ROUNDS,
-                    "samples_per_round": size,
-                    "is_fixed": is_fixed,
-                    "is_clear": True,
-                    "seconds": 1.25,
-                    "seed": seed,
-                    "sm_clock_hz": clocks and clocks[name],
-                }
-            }
-            extra |= {} if process is None else {"process": process}
+            rounds = Rounds(
+                names=tuple(scales),
+                rounds=ROUNDS,
+                samples_per_round=size,
+                is_fixed=is_fixed,
+                is_clear=True,
+                seconds=1.25,
+                seed=seed,
+                sm_clock_hz=clocks and tuple(clocks[name]),
+            )
             middle = sorted(taken)[len(taken) // 2]
             ends = {
                 "ci95_s": (min(taken), max(taken)),
                 "samples_s": tuple(taken),
                 "median_s": middle,
             }
-            records.append(make_record(provider=name, **(extra | ends | changes)))
+            records.append(make_record(provider=name, details=rounds, **(ends | changes)))
         return records
 
     return make
@@ -103,17 +106,13 @@ def test_rounds_of_one_run_are_compared_as_the_live_command_did(
     assert all(row["drift"] == 0 for row in kept)
 
 
-@pytest.mark.parametrize("seconds", [1.25, 250.0, None])
+@pytest.mark.parametrize("seconds", [1.25, 250.0])
 def test_the_time_that_may_decide_is_that_of_more_rounds(make_environment, interleaved, seconds):
     """Rounds narrow the interval by 1 / sqrt(n): see `times_longer`."""
     records = interleaved({"torch": 1.0, "a": 1.006}, seed=6)
-    for record in records:
-        record.interleaved["seconds"] = seconds
+    records = [with_rounds(record, seconds=seconds) for record in records]
     (row,) = live(make_environment(), records, "torch", 0.01).rows
     assert row.compared.verdict == "UNSURE"
-    if seconds is None:
-        assert row.reason.endswith("; more samples may decide")
-        return
     low, high = map(math.log, row.ci95)
     gap = abs(abs(math.log(row.ratio)) - math.log(1.01))
     needed = seconds * ((high - low) / 2 / gap) ** 2
@@ -143,7 +142,7 @@ def test_cycles_of_each_round_are_times_by_clocks(
 def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsys):
     """The same samples without their rounds: the ratio of two medians, and no verdict."""
     records = interleaved({"torch": 1.0, "a": 1.03}, seed=2)
-    apart = [replace(record, interleaved={}) for record in records]
+    apart = [replace(record, details=None) for record in records]
     (row,) = compared(capsys, save("a", *records), "--by", "provider", "--drift", "3%")[1]["rows"]
     (other,) = compared(capsys, save("b", *apart), "--by", "provider", "--drift", "3%")[1]["rows"]
     assert (row["verdict"], row["paired"]) == ("SLOWER", True)
@@ -229,16 +228,14 @@ def test_two_runs_are_two_windows_though_each_has_rounds(save, interleaved, caps
     "broken",
     [
         {"seed": 7},
-        {"with": ["torch", "b"]},
+        {"names": ("torch", "b")},
         {"samples_per_round": 7},
-        {"samples_per_round": 0},
-        {"is_fixed": None},
     ],
     ids=str,
 )
 def test_what_did_not_share_rounds_is_compared_apart(save, interleaved, capsys, broken):
     first, second = interleaved({"torch": 1.0, "a": 1.1}, seed=5)
-    second.interleaved.update(broken)
+    second = with_rounds(second, **broken)
     (row,) = compared(capsys, save("a", first, second), "--by", "provider", "--drift", "3%")[1][
         "rows"
     ]

@@ -5,13 +5,14 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from results.compare.comparison import ComparedRow
 from results.compare.earlier import SavedRuns, code_of, is_code_known, is_same_code
 from results.compare.output import exit_code
 from results.compare.sides import Side
 from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
-from results.record import DEFINITION_PREFIX, Record, RecordError
+from results.record import DEFINITION_PREFIX, Record, RecordError, Rounds
 from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, Comparison
 from results.store.runfile import Run
 
@@ -142,7 +143,7 @@ def test_a_side_has_the_records_of_its_code_in_all_runs(make_record, run_of):
     others = [
         make_record(**KNOWN, median_s=2.0),
         make_record(**KNOWN, median_s=3.0, flags=("preempted",)),
-        make_record(**KNOWN, median_s=4.0, interleaved={"with": []}),
+        make_record(**KNOWN, median_s=4.0, details=SHARED),
         make_record(**KNOWN, status="failed", median_s=5.0),
         make_record(**KNOWN | {"op_sha256": DEFINITION_PREFIX + "e" * 64}, median_s=6.0),
     ]
@@ -163,64 +164,66 @@ def test_a_side_has_the_records_of_its_code_in_all_runs(make_record, run_of):
     assert alone.between(side, side) is None
 
 
-INTERLEAVED = {
-    "with": ["torch", "a"],
-    "samples_per_round": 3,
-    "is_fixed": True,
-    "seed": 7,
-    "seconds": 1.5,
-    "sm_clock_hz": [1e9, 2e9],
-}
+SHARED = Rounds(
+    names=("torch", "a"),
+    rounds=2,
+    samples_per_round=3,
+    is_fixed=True,
+    is_clear=True,
+    seed=7,
+    seconds=1.5,
+    sm_clock_hz=(1e9, 2e9),
+)
 TAKEN = (1.0, 9.0, 2.0, 4.0, 3.0, 8.0)
 
 
 def test_rounds_are_medians_of_their_samples(make_record):
-    rounds = rounds_of(make_record(samples_s=TAKEN, interleaved=INTERLEAVED))
-    assert (rounds.times_s, rounds.is_fixed, rounds.seconds) == ([2.0, 4.0], True, 1.5)
+    rounds = rounds_of(make_record(samples_s=TAKEN, details=SHARED))
+    assert rounds.times_s == [2.0, 4.0]
     assert rounds.clocks_hz == (1e9, 2e9)
-    one = rounds_of(
-        make_record(samples_s=TAKEN, interleaved=INTERLEAVED | {"samples_per_round": 1})
-    )
+    single = structs.replace(SHARED, samples_per_round=1)
+    one = rounds_of(make_record(samples_s=TAKEN, details=single))
     assert one.times_s == list(TAKEN)
     assert one.clocks_hz is None
+
+
+def test_rounds_that_do_not_match_the_samples_are_none(make_record):
+    other = structs.replace(SHARED, samples_per_round=4)
+    assert rounds_of(make_record(samples_s=TAKEN, details=other)) is None
 
 
 @pytest.mark.parametrize(
     "changes",
     [
+        {"with": "torch"},
         {"with": None},
-        {"samples_per_round": 4},
+        {"is_fixed": 1},
+        {"samples_per_round": -3},
         {"samples_per_round": 0},
-        {"samples_per_round": None},
+        {"samples_per_round": 3.5},
     ],
 )
-def test_rounds_that_do_not_match_the_samples_are_none(make_record, changes):
-    assert rounds_of(make_record(samples_s=TAKEN, interleaved=INTERLEAVED | changes)) is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"with": "torch"}, {"is_fixed": 1}, {"samples_per_round": -3}, {"samples_per_round": 3.5}],
-)
 def test_rounds_of_wrong_types_are_refused_when_read(make_record, changes):
-    written = make_record(samples_s=TAKEN, interleaved=INTERLEAVED | changes).to_dict()
+    written = make_record(samples_s=TAKEN, details=SHARED).to_dict()
+    written["details"] |= changes
     with pytest.raises(RecordError):
         Record.from_dict(json.loads(json.dumps(written)))
 
 
 def test_records_share_rounds_if_exactly_one_pair_does(make_record):
-    first = make_record(samples_s=TAKEN, interleaved=INTERLEAVED)
-    second = make_record(samples_s=TAKEN, interleaved=INTERLEAVED | {"sm_clock_hz": None})
-    other = make_record(samples_s=TAKEN, interleaved=INTERLEAVED | {"seed": 8})
+    first = make_record(samples_s=TAKEN, details=SHARED)
+    second = make_record(samples_s=TAKEN, details=structs.replace(SHARED, sm_clock_hz=None))
+    other = make_record(samples_s=TAKEN, details=structs.replace(SHARED, seed=8))
     apart = make_record(samples_s=TAKEN)
-    assert rounds_of(make_record(samples_s=(), interleaved=INTERLEAVED)) is None
+    assert rounds_of(make_record(samples_s=(), details=SHARED)) is None
     before, after = shared_rounds([first, apart], [apart, other, second])
     assert (before.record, after.record) == (first, second)
     assert shared_rounds([first], [second, second]) is None
     assert shared_rounds([first], [other, apart]) is None
     assert cycles_ratio(before, after) is None
     assert cycles_ratio(after, before) is None
-    slow = before._replace(clocks_hz=(2e9, 4e9), times_s=[3.0, 6.0])
+    quick = structs.replace(SHARED, sm_clock_hz=(2e9, 4e9))
+    slow = before._replace(rounds=quick, times_s=[3.0, 6.0])
     assert cycles_ratio(before, slow) == pytest.approx(3.0)
 
 

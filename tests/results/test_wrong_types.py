@@ -8,11 +8,24 @@ from dataclasses import fields
 
 import pytest
 import wrong_types
-from wrong_types import GPU_KEYS, PROFILE_ROW, ROUNDS, WRONG, as_text, lines_of, places, replaced
+from wrong_types import (
+    COPYING,
+    GPU_KEYS,
+    LOADING,
+    PROFILE_ROW,
+    ROUNDS,
+    STEP_TOTALS,
+    TRAINING,
+    WRONG,
+    as_text,
+    lines_of,
+    places,
+    replaced,
+)
 
 from bench.__main__ import main as bench
 from results.__main__ import main as results
-from results.record import Record
+from results.record import Record, Rounds
 from results.store.runfile import encode_line, load_run
 from roofline.__main__ import main as roofline
 from tests.validation.fleet_generator import healthy
@@ -42,13 +55,14 @@ def kinds(make_environment, make_record):
     environment["fleet"] = {"rank": 0, "node": "n0", "world_size": 1, "local_rank": 0}
     environment["fleet"] |= {"rack": None, "pci_bus_id": "0", "health": healthy()}
     times = {"samples_s": tuple(4e-6 * (1 + 1e-3 * i) for i in range(20)), "ci95_s": (4e-6, 4.1e-6)}
-    rounds = {"with": ["torch", "triton-v1"], "sm_clock_hz": [1.7e9] * 20, **ROUNDS}
+    rounds = Rounds(names=("torch", "triton-v1"), sm_clock_hz=(1.7e9,) * 20, **ROUNDS)
     rows = {
         "full": [GPU_KEYS, GPU_KEYS | {"provider": "kernels.py:mine"}],
         "profile": [PROFILE_ROW],
-        "rounds": [
-            times | {"provider": provider, "interleaved": rounds} for provider in rounds["with"]
-        ],
+        "rounds": [times | {"provider": provider, "details": rounds} for provider in rounds.names],
+        "step": [GPU_KEYS | {"details": TRAINING}],
+        "copy": [GPU_KEYS | {"details": COPYING}],
+        "loop": [GPU_KEYS | {"details": LOADING}],
         "collectives": [
             {"op": "all-reduce", "shape": {"bytes": size}, "case": str(size)}
             | {"options": {"ranks": 2}, "telemetry": {"slowest_s": [1e-5 + size * 1e-9]}}
@@ -64,6 +78,8 @@ def kinds(make_environment, make_record):
         kind: [environment, *(json.loads(encode_line(make_record(**row))) for row in of_kind)]
         for kind, of_kind in rows.items()
     }
+    profiled = environment | {"profile": STEP_TOTALS}
+    lines["profile"] = [profiled, *lines["profile"][1:]]
     published = sorted(wrong_types.PUBLISHED.glob("*.jsonl"))
     assert len(published) == 2
     return lines | {path.name[17:-6]: lines_of(path)[:4] for path in published}

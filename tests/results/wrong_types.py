@@ -4,6 +4,8 @@ import copy
 import json
 from pathlib import Path
 
+from results.record import Copy, Loop, ProfileOp, Step
+
 PUBLISHED = Path(__file__).parents[2] / "results/published/cpu-amd-epyc-2t"
 SCHEMA_1 = Path(__file__).parent / "data/schema_1"
 
@@ -50,31 +52,30 @@ PROFILE_ROW = {
     "launches_per_sample": 1,
     "method": "host",
     "cache": "warm",
-    "extra": {
-        "count": 2,
-        "shapes": "64x64,64x64",
-        "dtypes": ["bf16", "bf16"],
-        "module": "model.layers.0",
-        "phase": "forward",
-        "matmul_flops": 2**20,
-        "kernels": ["gemm"],
-        "kernels_s": [1e-5],
-        "time_s": 1e-5,
-        "share": 1.0,
-        "step": {
-            "time_s": 1e-5,
-            "unique_bytes": 2**14,
-            "eager_bytes": 2**15,
-            "modelled_flops": 1.0,
-            "modelled_bytes": 1.0,
-            "no_shape": {"aten::x": 1},
-            "fusing": [
-                {"operations": ["mul", "add"], "saved_bytes": 100, "module": "model", "count": 2}
-            ],
-        },
-    },
+    "count": 2,
+    "details": ProfileOp(
+        shapes="64x64,64x64",
+        dtypes=("bf16", "bf16"),
+        module="model.layers.0",
+        phase="forward",
+        matmul_flops=2**20,
+        kernels=("gemm",),
+        kernels_s=(1e-5,),
+        time_s=1e-5,
+        share=1.0,
+    ),
 }
 """Keys of a row that `bench profile` saves."""
+
+STEP_TOTALS = {
+    "time_s": 1e-5,
+    "unique_bytes": 2**14,
+    "eager_bytes": 2**15,
+    "modelled_flops": 1.0,
+    "modelled_bytes": 1.0,
+    "no_shape": {"aten::x": 1},
+    "fusing": [{"operations": ["mul", "add"], "saved_bytes": 100, "module": "model", "count": 2}],
+}
 
 GPU_KEYS = {
     "options": {"layout": "nn", "batch": 1},
@@ -133,30 +134,31 @@ GPU_KEYS = {
     ),
     "kernel_s": 4e-6,
     "eager_s": 6e-6,
-    "memory_bytes": {
+    "work": "as declared",
+}
+"""Keys of a row with everything that a record of any kind can have."""
+
+TRAINING = Step(
+    memory_bytes={
         "estimated": {"total": 10, "parameters": 4},
         "measured": {"total": 12, "allocator_peak": 14, "phases": {"forward": 3}},
     },
-    "phases_s": {"forward": 1e-5, "backward": 2e-5},
-    "checkpoint_file": {
+    phases_s={"forward": 1e-5, "backward": 2e-5},
+    checkpoint_file={
         "bytes": 5,
         "estimated_bytes": 5,
         "write_s": 1e-3,
         "read_s": 1e-3,
         "is_bit_exact": True,
     },
-    "counted_flops_by_operation": {"mm": 10},
-    "flops_convention": "x",
-    "tokens_per_step": 64,
-    "notes": ("a note",),
-    "waits_s": (0.0,),
-    "copy_s": (1e-5,),
-    "compute_s": (1e-5,),
-    "device_s": 4e-6,
-    "host_launch_s": 1e-6,
-    "link_bytes_per_s": 1e10,
-}
-"""Keys of a row with everything that a record can have."""
+    counted_flops_by_operation={"mm": 10},
+    flops_convention="x",
+    tokens_per_step=64,
+    notes=("a note",),
+    device_s=4e-6,
+)
+COPYING = Copy(copy_s=(1e-5,), compute_s=(1e-5,), host_launch_s=1e-6, link_bytes_per_s=1e10)
+LOADING = Loop(waits_s=(0.0,), compute_s=(1e-5,), file_bytes=100)
 
 ROUNDS = {
     "rounds": 20,

@@ -10,7 +10,7 @@ from typing import Any
 
 from plot_scenes import CPU, environment, matmul, on
 
-from results.record import Environment, Record
+from results.record import Environment, ProfileOp, Record
 from roofline.gpu_table import find_gpu
 from roofline.machine import Ceiling, Machine
 from roofline.picture.scene import Measured
@@ -180,8 +180,14 @@ def profiled() -> list[Record]:
     shares = [0.3, 0.2, 0.1, 0.05, 0.03] + [0.32 / 195] * 195
     parts = [matmul(256 * (1 + i % 7), "bf16", 1e12 * (1 + i % 41)) for i in range(4)]
     parts += [vector("aten.add", 2**16 * (1 + i % 29), 1, 1e10 * (1 + i % 53)) for i in range(196)]
-    extra = [{"share": share, "module": f"layers.*.mlp.part{i}"} for i, share in enumerate(shares)]
-    return [replace(part, extra=part.extra | more) for part, more in zip(parts, extra, strict=True)]
+    return [
+        replace(part, details=profile_op(module=f"layers.*.mlp.part{i}", share=share))
+        for i, (part, share) in enumerate(zip(parts, shares, strict=True))
+    ]
+
+
+def profile_op(**known: Any) -> ProfileOp:
+    return ProfileOp(phase="forward", matmul_flops=None, **known)
 
 
 def of_six_gpus() -> list[Measured]:

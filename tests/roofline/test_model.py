@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from plot_scenes import environment
 
-from results.record import Record
+from results.record import Copy, Loop, Record, Step
 from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
@@ -137,12 +137,12 @@ def test_a_record_is_judged_by_hand() -> None:
 
 @pytest.mark.parametrize(("count", "launch_s"), [(None, 4e-6), (1, 4e-6), (7, 28e-6)])
 def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_s: float) -> None:
-    row = record(extra={} if count is None else {"count": count})
+    row = record(count=count)
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
     compute_s = 2**31 / PEAK
     memory_s = 3 * 2**21 / BANDWIDTH
     assert limits_s(row, known) == pytest.approx((compute_s, memory_s, launch_s))
-    slow = record(extra=row.extra, median_s=2 * launch_s)
+    slow = record(count=count, median_s=2 * launch_s)
     assert judge(slow, known).bound == "launch"
     assert judge(slow, known).held_back_by is None  # it reaches half of that floor
 
@@ -178,38 +178,44 @@ COPY = {"op": "h2d", "flops": None, "bytes_read": 2**30, "bytes_written": 0, "me
 
 
 def test_link_share_of_a_copy_is_of_one_direction() -> None:
-    copy = record(**COPY, shape={"bytes": 10**9}, link_bytes_per_s=32e9)
+    copy = record(**COPY, shape={"bytes": 10**9}, details=Copy(link_bytes_per_s=32e9))
     assert judge(copy, ceilings()).link_share == pytest.approx(20e9 / 32e9)
-    assert judge(replace(copy, link_bytes_per_s=None), ceilings()).link_share is None
+    assert judge(replace(copy, details=Copy()), ceilings()).link_share is None
     assert judge(replace(copy, shape={"m": 1}), ceilings()).link_share is None
     assert judge(replace(copy, status="failed"), ceilings()).link_share is None
 
 
 def test_hidden_share_of_a_copy_needs_both_times_alone() -> None:
-    copy = record(**COPY, copy_s=(0.01, 0.02, 0.06), compute_s=(0.04, 0.04, 0.01))
+    alone = Copy(copy_s=(0.01, 0.02, 0.06), compute_s=(0.04, 0.04, 0.01))
+    copy = record(**COPY, details=alone)
     assert judge(copy, ceilings()).hidden_share == pytest.approx(0.01 / 0.02)
-    assert judge(replace(copy, copy_s=()), ceilings()).hidden_share is None
-    assert judge(replace(copy, compute_s=()), ceilings()).hidden_share is None
+    assert (
+        judge(replace(copy, details=Copy(compute_s=alone.compute_s)), ceilings()).hidden_share
+        is None
+    )
+    assert judge(replace(copy, details=Copy(copy_s=alone.copy_s)), ceilings()).hidden_share is None
 
 
 def test_wait_share_and_tokens_of_a_loop_with_its_batches() -> None:
-    loop = record(shape={"b": 4, "s": 512}, waits_s=(0.1, 0.3), samples_s=(1.0, 3.0), median_s=2.0)
+    waits = Loop(waits_s=(0.1, 0.3), compute_s=(), file_bytes=1)
+    loop = record(shape={"b": 4, "s": 512}, samples_s=(1.0, 3.0), median_s=2.0, details=waits)
     judged = judge(loop, ceilings())
     assert judged.wait_share == pytest.approx(0.1)
     assert judged.tokens_per_s == pytest.approx(1024)
     for shape in ({"b": 4}, {"s": 512}):
         assert judge(replace(loop, shape=shape), ceilings()).tokens_per_s is None
-    without = judge(replace(loop, waits_s=()), ceilings())
+    without = judge(replace(loop, details=None), ceilings())
     assert (without.wait_share, without.tokens_per_s) == (None, None)
     assert judge(replace(loop, samples_s=()), ceilings()).wait_share is None
 
 
 def test_step_has_tokens_and_hfu_with_recomputation() -> None:
-    step = record(median_s=2.0, tokens_per_step=4096, flops=1000 * 10**12, hardware_flops=1200e12)
+    counts = Step(tokens_per_step=4096, hardware_flops=1200 * 10**12)
+    step = record(median_s=2.0, flops=1000 * 10**12, details=counts)
     judged = judge(step, ceilings(flops=PEAK))
     assert judged.tokens_per_s == pytest.approx(2048)
     assert (judged.mfu, judged.hfu) == pytest.approx((0.5, 0.6))
-    assert judge(replace(step, hardware_flops=None), ceilings(flops=PEAK)).hfu is None
+    assert judge(replace(step, details=Step()), ceilings(flops=PEAK)).hfu is None
     assert judge(replace(step, flops=0), ceilings(flops=PEAK)).hfu is None
 
 
@@ -338,12 +344,6 @@ def test_a_row_at_its_ceilings_is_not_above_them(
     assert (judged.mfu, judged.mbu, judged.roofline_pct) == (1.0, 1.0, 100.0)
     assert (judged.mix_pct, judged.measured_pct) == (100.0, measured_pct)
     assert (judged.bound, judged.excess) == ("mixed", None)
-
-
-def test_profile_row_without_products_has_the_vector_peak() -> None:
-    for flops, units in ((0, "vector"), (1, "matrix"), (None, "matrix")):
-        row = record(op="mine", extra={} if flops is None else {"matmul_flops": flops})
-        assert judge(row, VECTOR).peak_units == units
 
 
 def test_texts_of_a_judgment_are_its_words() -> None:

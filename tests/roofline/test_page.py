@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from plot_scenes import BOTH, CPU, SCENES, elementwise, environment, matmul, on, saved
-from run_scenes import RUNS, decoding, one, profiled, versions
+from run_scenes import RUNS, decoding, one, profile_op, profiled, versions
 
 from results.compare.selection import EVERYTHING
 from results.record import Record
@@ -173,7 +173,7 @@ def test_modules_are_a_tree_whose_times_add_up() -> None:
     records = [
         replace(
             record,
-            extra={"module": module, "time_s": times[module], "share": times[module], "count": 2},
+            details=profile_op(module=module, time_s=times[module], share=times[module]),
         )
         for record, module in zip(profiled(), times, strict=False)
     ]

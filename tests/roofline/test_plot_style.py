@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
+from msgspec import structs
 from plot_scenes import (
     CPU,
     draw,
@@ -24,7 +25,7 @@ from plot_scenes import (
     spots,
     words,
 )
-from run_scenes import RUNS
+from run_scenes import RUNS, profile_op
 
 from results.show.picture import SERIES_COLORS, contrast_to_white, on_dark
 from roofline.__main__ import main
@@ -263,7 +264,9 @@ def test_profile_points_have_area_by_time_and_large_ones_a_label() -> None:
 
 def test_points_of_a_trace_are_labeled_without_modules() -> None:
     ((stamp, records),), gpus, dtypes = RUNS["a profile"]
-    traced = [replace(record, extra=record.extra | {"module": ""}) for record in records]
+    traced = [
+        replace(record, details=structs.replace(record.details, module="")) for record in records
+    ]
     scene = build_scene([(stamp, traced)], gpus, dtypes)
     said = words(draw_roofline(scene))
     assert {f"matmul, {pct} % of time" for pct in (30, 20, 10, 5)} <= set(said)
@@ -272,7 +275,8 @@ def test_points_of_a_trace_are_labeled_without_modules() -> None:
 
 def test_profile_points_of_negligible_time_are_counted_but_not_drawn() -> None:
     ((stamp, records),), gpus, dtypes = RUNS["a profile"]
-    small = [replace(record, extra={"share": 0.0009}) for record in records[:3]]
+    short = profile_op(module="", share=0.0009)
+    small = [replace(record, details=short) for record in records[:3]]
     scene = build_scene([(stamp, [*small, *records[3:]])], gpus, dtypes)
     assert sum(1 + len(point.others) for point in scene.points) == 197
     assert dict(scene.left_out) == {"below 0.1 % of the time": 3}

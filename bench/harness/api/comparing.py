@@ -184,9 +184,7 @@ def interleaved(
     with raising(name):
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
-    blank = replace(
-        blank, op="function", extra={**blank.extra, "work": f"{blank.extra['work']}, of {name}"}
-    )
+    blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
 
     def wrong(fn: Callable[..., Any]) -> str | None:
         result = fn(*fresh(first), **kwargs)

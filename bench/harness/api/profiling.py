@@ -98,7 +98,7 @@ def profile(
     measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
     if device.is_gpu:  # the profiler stays attached to this process and slows down launches
         measured.complete(ceilings_of(device, None), ())
-    records = profiled(target, mode, device, is_compiled=compile)
+    records, totals = profiled(target, mode, device, is_compiled=compile)
     if records[0].status == "failed":
         raise UsageError(records[0].reason)
     dtypes = product_dtypes(records)
@@ -106,14 +106,13 @@ def profile(
     environment = stamp(
         "bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",)
     )
-    return Profile(environment, records, render)
+    return Profile(replace(environment, profile=totals), records, render)
 
 
 def with_work(
     blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> Record:
-    """Return the record of a function with undeclared work counted; `extra` has the source of the
-    work.
+    """Return the record of a function with undeclared work counted; its `work` is the source.
 
     The function is called once more to count; unknown counts stay None. Bytes are the sum over
     torch operations; an operation that fuses several moves less. Kernels launched outside torch
@@ -122,9 +121,7 @@ def with_work(
     from bench.harness.profile.step import ProfiledStep, counted
 
     args = tuple(args)
-    blank = replace(
-        blank, case=shapes_text([*args, *kwargs.values()]) or "-", extra={"work": "as declared"}
-    )
+    blank = replace(blank, case=shapes_text([*args, *kwargs.values()]) or "-", work="as declared")
     missing = [name for name in COUNTS if getattr(blank, name) is None]
     if not missing and blank.dtype:
         return blank
@@ -153,13 +150,11 @@ def with_work(
             f"{textwrap.shorten(names, MAX_TEXT, placeholder=' ...')}"
         )
     declared = ", ".join(name for name in COUNTS if name not in missing)
-    extra: dict[str, Any] = {"work": f"{source}; {declared} as declared" if declared else source}
+    blank = replace(blank, work=f"{source}; {declared} as declared" if declared else source)
     if unknown or not working:
-        return replace(blank, extra=extra)
+        return blank
     if "flops" in missing:
-        extra |= {"matmul_flops": sum(call.matmul_flops for call in working), "count": len(working)}
-    return replace(
-        blank,
-        extra=extra,
-        **{name: sum(getattr(call, name) for call in working) for name in missing},
-    )
+        is_matrix = any(call.matmul_flops for call in working)
+        blank = replace(blank, units="matrix" if is_matrix else "vector", count=len(working))
+    counts = {name: sum(getattr(call, name) for call in working) for name in missing}
+    return replace(blank, **counts)

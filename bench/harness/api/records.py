@@ -124,7 +124,7 @@ class JudgedRecord(Record):
         counts = ", ".join(
             f"{count:,} {name}" for name, count in names.items() if count is not None
         )
-        source = str(self.extra.get("work", ""))
+        source = self.work or ""
         return f"{counts} ({source})" if counts and source else counts or source
 
 

@@ -17,7 +17,7 @@ from bench.harness.op import Op, parse_batch_shape
 from bench.harness.profile.operation import CountedStep
 from bench.harness.profile.target import MODEL_DTYPES, SIGNATURE, Target, from_file, from_preset
 from bench.harness.timing import protocol
-from results.record import Record
+from results.record import Record, StepTotals
 from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError
 
@@ -146,10 +146,10 @@ def run(
     device = device_of(args)
     with closing(Progress(args.quiet)) as progress:
         progress.say(f"profiling {args.target or args.model.name}")
-        records = answer_of(args, records_of, device)
+        records, totals = answer_of(args, records_of, device)
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
-        run.start(product_dtypes(records))
+        run.start(product_dtypes(records), profile=totals)
         for record in records:
             run.keep(record)
         run.judge_again()
@@ -177,17 +177,18 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     breakdown, gpu, host = from_trace(args.source)
     args.device = "cpu"
     records = rows.records_of(breakdown)
+    totals = rows.step_of(breakdown)
     with Run(
         args, "bench", "profile", gpu or device_of(args), Settings(cache="warm").to_dict(), argv
     ) as run:
         if gpu is None:
-            run.start(rows.product_dtypes(records))
+            run.start(rows.product_dtypes(records), profile=totals)
             if host not in ("", platform.node()):
                 run.progress.note(
                     f"the trace was recorded on '{host}'; the roofs are those of this machine"
                 )
         else:
-            run.start(None, is_here=False)
+            run.start(None, is_here=False, profile=totals)
         for record in records:
             run.keep(record)
     return run.conclude(
@@ -218,7 +219,7 @@ def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any)
     return answer
 
 
-def records_of(args: argparse.Namespace, device: Device) -> list[Record]:
+def records_of(args: argparse.Namespace, device: Device) -> tuple[list[Record], StepTotals | None]:
     from bench.harness.profile.tracing import profiled
 
     device.use()

@@ -25,6 +25,7 @@ from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import warm_median_s
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection, settle
+from results import record as saved
 from results.compare.flags import MIN_DISTURBED_ROUNDS
 from results.record import Record
 from results.stats.comparison import (
@@ -130,6 +131,21 @@ class Rounds:
             row.verdict == SAME
             or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
             for row in compared
+        )
+
+    def details_of(self, index: int, policy: ComparePolicy, names: Sequence[str]) -> saved.Rounds:
+        slots = self.slots[index]
+        clocks_hz = self.clocks_hz[index]
+        known_hz = tuple(clock_hz for clock_hz in clocks_hz if clock_hz is not None)
+        return saved.Rounds(
+            names=tuple(names),
+            rounds=len(slots),
+            samples_per_round=len(slots[0]),
+            is_fixed=policy.rounds is not None,
+            is_clear=self.is_clear,
+            seconds=self.seconds,
+            seed=policy.seed,
+            sm_clock_hz=known_hz if known_hz and len(known_hz) == len(clocks_hz) else None,
         )
 
     def look_disturbed(self) -> bool:
@@ -265,9 +281,9 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
 
     def finish(index: int) -> Record:
         record = ready[index].finish(samples_of(ready[index], rounds, index, settled, during))
-        return replace(
-            record, interleaved=pairing(rounds, policy, index, names) if record.samples_s else {}
-        )
+        if not record.samples_s:
+            return record
+        return replace(record, details=rounds.details_of(index, policy, names))
 
     for index in rounds.running():
         contender = ready[index]
@@ -327,20 +343,3 @@ def samples_of(
         why_no_graph=contender.sampler.why_no_graph,
     )
     return replace(samples, warm_median_s=warm_median_s(calls, samples, device))
-
-
-def pairing(
-    rounds: Rounds, policy: ComparePolicy, index: int, names: Sequence[str]
-) -> dict[str, Any]:
-    slots = rounds.slots[index]
-    clocks_hz = rounds.clocks_hz[index]
-    return {
-        "with": list(names),
-        "rounds": len(slots),
-        "samples_per_round": len(slots[0]) if slots else None,
-        "is_fixed": policy.rounds is not None,
-        "is_clear": rounds.is_clear,
-        "seconds": rounds.seconds,
-        "seed": policy.seed,
-        "sm_clock_hz": clocks_hz if clocks_hz and None not in clocks_hz else None,
-    }

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Record
+from results.record import Environment, Record, Step
 from results.show.picture import THEMES, own_style
 from results.show.units import size
 from results.store.runfile import write_output
@@ -42,7 +42,8 @@ def write_page(
         sections.setdefault(row["section"], []).append(row)
     text = "The measured rows under this machine's roofs"
     pictures = {"Roofline": (uris(partial(plot_run, environment, records, None)), text)}
-    steps = [record for record in records if record.memory_bytes and record.status == "ok"]
+    measured = [record.details_as(Step) for record in records if record.status == "ok"]
+    steps = [step for step in measured if step and step.memory_bytes]
     if steps:
         text = "Memory of an fp32 step: the state is measured, the rest estimated"
         pictures["State"] = uris(partial(memory_parts, steps[0])), text
@@ -73,7 +74,7 @@ def uris(draw: Callable[[str], Figure]) -> dict[str, str]:
     return found
 
 
-def memory_parts(step: Record, theme: str) -> Figure:
+def memory_parts(step: Step, theme: str) -> Figure:
     """Return the parts of the peak of a training step: measured if they stay from step to step."""
     estimated = step.memory_bytes["estimated"]
     measured = step.memory_bytes["measured"]

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -35,7 +36,7 @@ from bench.harness.run import Run
 from bench.harness.timing.launched import prepare_profiler
 from bench.harness.timing.protocol import LIMITS
 from bench.harness.torch_private import forget_compiled
-from results.record import Record
+from results.record import Record, Step
 from roofline.accounting.step_memory import StepPlan, step_memory
 
 PHASES = ("forward", "backward", "clip", "optimizer", "zero_grad")
@@ -209,19 +210,22 @@ def _measured_step(
         )
     if directory is not None:
         problem, report = checkpoint_report(step, directory)
-        record = replace(record, checkpoint_file=report)
+        record = with_step(record, checkpoint_file=report)
         if problem:
-            return replace(
-                blank, status="invalid", reason=problem, verified=verified, checkpoint_file=report
-            )
-    return replace(
+            blank = with_step(blank, checkpoint_file=report)
+            return replace(blank, status="invalid", reason=problem, verified=verified)
+    record = with_step(
         record,
-        first_call_s=first_call_s,
-        verified=verified,
         memory_bytes=memory,
         counted_flops=sum(counted.values()),
         counted_flops_by_operation=counted,
     )
+    return replace(record, first_call_s=first_call_s, verified=verified)
+
+
+def with_step(record: Record, **changed: Any) -> Record:
+    """Return a record with other values of its `Step`."""
+    return replace(record, details=structs.replace(record.details_as(Step) or Step(), **changed))
 
 
 def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Record:
@@ -251,7 +255,7 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
         )
     record = recorded(blank, samples, device, run.ceilings, also=(limited,) if limited else ())
     steps = len(samples.samples_s) * samples.launches_per_sample
-    return replace(record, phases_s=step.clock.medians_s(steps), device_s=device_s)
+    return with_step(record, phases_s=step.clock.medians_s(steps), device_s=device_s)
 
 
 def gradient_bound(plan: StepPlan) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from results.record import DTYPES, Record
+from results.record import DTYPES, Fusion, Record
 from roofline.work import dtype_named
 
 HOST_SYNC = "host-sync"
@@ -120,18 +120,6 @@ def pattern(module: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Fusion:
-    """Chains of the same operations in the same module, or in the same module of each layer."""
-
-    module: str
-    operations: tuple[str, ...]
-    """Of a chain, in the order of the step."""
-    count: int
-    saved_bytes: int
-    """By all chains together; at the memory roof they take `saved_bytes` over the bandwidth."""
-
-
 class CountedStep(NamedTuple):
     """The work of a step: a record without a time for each row, and what could be fused."""
 
@@ -147,7 +135,10 @@ def fusions_of(operations: Sequence[Operation]) -> list[Fusion]:
     for chain, saved_bytes in chains_of(operations):
         names = tuple(operation.op.removeprefix("aten.") for operation in chain)
         groups.setdefault((pattern(chain[0].module), names), []).append(saved_bytes)
-    fusions = [Fusion(*key, len(saved), sum(saved)) for key, saved in groups.items()]
+    fusions = [
+        Fusion(module=module, operations=names, count=len(saved), saved_bytes=sum(saved))
+        for (module, names), saved in groups.items()
+    ]
     return sorted(fusions, key=lambda fusion: -fusion.saved_bytes)
 
 

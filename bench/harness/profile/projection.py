@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import structs
 from torch.overrides import TorchFunctionMode
 
 from bench.harness.cli.arguments import UsageError
@@ -23,7 +24,7 @@ from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Record
 from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
-from results.show.profile import count_text, fusion_text, moved_bytes
+from results.show.profile import count_text, fusion_text, moved_bytes, op_of
 from results.show.units import ABSENT, format_number, format_rate, format_time
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
@@ -91,20 +92,21 @@ class Projection:
         for on in self.machines:
             for row in self.order:
                 record = self.records[row]
+                operation = op_of(record)
                 least_s = on.least_s[row]
                 rows.append(
                     {
                         "machine": on.machine.slug,
                         "op": record.op,
-                        "shapes": record.extra["shapes"],
+                        "shapes": operation.shapes,
                         "dtype": record.dtype,
-                        "module": record.extra["module"],
-                        "phase": record.extra["phase"],
-                        "count": record.extra["count"],
+                        "module": operation.module,
+                        "phase": operation.phase,
+                        "count": record.count,
                         "flops": record.flops,
                         "bytes_read": record.bytes_read,
                         "bytes_written": record.bytes_written,
-                        "matmul_flops": record.extra["matmul_flops"],
+                        "matmul_flops": operation.matmul_flops,
                         "intensity": _intensity(record),
                         "bound": on.bounds[row],
                         "least_s": least_s,
@@ -131,7 +133,7 @@ class Projection:
                 for on in self.machines
             ],
             "fusing": [
-                vars(fusion)
+                structs.asdict(fusion)
                 | {
                     "saved_s": {
                         on.machine.slug: on.seconds(fusion.saved_bytes) for on in self.machines
@@ -178,7 +180,7 @@ class Projection:
                 f"{format_time(on.seconds(fusion.saved_bytes))} of {format_time(on.total_s)}"
                 for on in self.machines
             )
-            lines.append(f"- {fusion_text(vars(fusion))}: {' or '.join(saved)}")
+            lines.append(f"- {fusion_text(structs.asdict(fusion))}: {' or '.join(saved)}")
         return lines
 
     def _roofs(self, machine: Machine) -> str:
@@ -198,7 +200,7 @@ class Projection:
         columns = [
             Column("op", [record.op for record in records]),
             Column("shapes", [record.case for record in records], goes_below=True),
-            Column("count", [str(record.extra["count"]) for record in records], "right", 3),
+            Column("count", [str(record.count) for record in records], "right", 3),
             Column("FLOPs", [count_text(record.flops) for record in records], "right", 2),
             Column("bytes", [count_text(moved_bytes(record)) for record in records], "right", 1),
             Column(
@@ -218,7 +220,7 @@ class Projection:
             ]
         return [
             *columns,
-            Column("module", [record.extra["module"] for record in records], goes_below=True),
+            Column("module", [op_of(record).module for record in records], goes_below=True),
         ]
 
     def _draw(self, columns: Sequence[Column], top: int, console: Console) -> None:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from msgspec import structs
+
 from bench.harness.profile.operation import NO_SHAPE, Breakdown, Operation, fusions_of, pattern
-from results.record import MIN_TIME_S, Record
-from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED
+from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
+from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
 
 NS = 1e-9
 MAX_KERNELS = 100
@@ -27,10 +29,9 @@ def records_of(breakdown: Breakdown) -> list[Record]:
         for row in _rows(breakdown)
     ]
     rows = sorted([*rows, *_remainders(breakdown)], key=lambda row: -row[1])
-    first, *others = [
+    return [
         _timed(record, spent_ns * NS, spent_ns / breakdown.duration_ns) for record, spent_ns in rows
     ]
-    return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
 
 
 def work_records(breakdown: Breakdown) -> list[Record]:
@@ -60,16 +61,17 @@ def _record(row: Sequence[Operation]) -> Record:
     def total(name: str) -> int | None:
         return sum(getattr(operation, name) for operation in row) if first.is_modelled else None
 
-    extra = {
-        "count": len(row),
-        "shapes": first.shapes,
-        "dtypes": list(first.dtypes),
-        "module": module,
-        "phase": first.phase,
-        "matmul_flops": total("matmul_flops"),
-    }
-    if kernels := sorted(set().union(*(operation.kernels for operation in row))):
-        extra["kernels"] = kernels
+    details = ProfileOp(
+        module=module,
+        phase=first.phase,
+        matmul_flops=total("matmul_flops"),
+        shapes=first.shapes,
+        dtypes=first.dtypes,
+        kernels=tuple(sorted(set().union(*(operation.kernels for operation in row)))),
+    )
+    units = None
+    if details.matmul_flops is not None:
+        units = "matrix" if details.matmul_flops else "vector"
     return Record(
         op=first.op,
         provider="torch",
@@ -82,27 +84,22 @@ def _record(row: Sequence[Operation]) -> Record:
         flops=total("flops"),
         bytes_read=total("bytes_read"),
         bytes_written=total("bytes_written"),
-        extra=extra,
+        units=units,
+        count=len(row),
+        details=details,
     )
 
 
 def _timed(record: Record, time_s: float, share: float) -> Record:
-    extra = record.extra | {"time_s": time_s, "share": share}
+    record = replace(record, details=structs.replace(op_of(record), time_s=time_s, share=share))
     if time_s < MIN_TIME_S:
-        return replace(record, status="skipped", reason="it took no time", extra=extra)
-    record = replace(record, samples_s=(time_s,), median_s=time_s, extra=extra)
+        return replace(record, status="skipped", reason="it took no time")
+    record = replace(record, samples_s=(time_s,), median_s=time_s)
     return replace(record, launches_per_sample=1, method="host", cache="warm")
 
 
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
-    extra = {
-        "count": 0,
-        "shapes": "",
-        "dtypes": [],
-        "module": "",
-        "phase": "",
-        "matmul_flops": None,
-    }
+    details = ProfileOp(module="", phase="", matmul_flops=None)
     dtype = main_dtype(breakdown.operations)
     blank = Record(
         op="",
@@ -112,14 +109,16 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
         case="-",
         status="ok",
         options={},
-        extra=extra,
+        count=0,
+        details=details,
     )
     if nobodys := breakdown.unattributed.most_common(MAX_KERNELS):
-        kernels = {
-            "kernels": [name for name, _ in nobodys],
-            "kernels_s": [spent * NS for _, spent in nobodys],
-        }
-        yield replace(blank, op=UNATTRIBUTED, extra=extra | kernels), breakdown.unattributed.total()
+        named = structs.replace(
+            details,
+            kernels=tuple(name for name, _ in nobodys),
+            kernels_s=tuple(spent * NS for _, spent in nobodys),
+        )
+        yield replace(blank, op=UNATTRIBUTED, details=named), breakdown.unattributed.total()
     gap = breakdown.gaps.total()
     longer = (
         0 if breakdown.is_trace else breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
@@ -133,14 +132,12 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     for module, spent in gaps.items():
         if left := spent * (1 - overhead / max(1, gap)):  # each has a part of the overhead
             options = {"module": module} if module else {}
-            yield (
-                replace(blank, op=HOST_GAP, options=options, extra=extra | {"module": module}),
-                left,
-            )
+            inside = structs.replace(details, module=module)
+            yield replace(blank, op=HOST_GAP, options=options, details=inside), left
 
 
-def _facts(breakdown: Breakdown) -> dict[str, Any]:
-    """Return the facts for the totals that are not in the rows; the longest row stores them."""
+def step_of(breakdown: Breakdown) -> StepTotals:
+    """Return the facts for the totals that are not in the rows."""
     # Work without a rule counts by the generic rules.
     operations = breakdown.operations
     flops = sum(operation.flops for operation in operations)
@@ -148,17 +145,18 @@ def _facts(breakdown: Breakdown) -> dict[str, Any]:
     modelled = [operation for operation in operations if operation.is_modelled]
     known_flops = sum(operation.flops for operation in modelled)
     known_bytes = sum(operation.bytes_moved for operation in modelled)
-    facts: dict[str, Any] = {}
+    unshaped: Counter[str] = Counter()
     if breakdown.is_trace:
-        facts["no_shape"] = dict(Counter(each.op for each in operations if each.shapes == NO_SHAPE))
-    return facts | {
-        "time_s": float(median(breakdown.samples_s)),
-        "unique_bytes": breakdown.unique_bytes,
-        "eager_bytes": breakdown.eager_bytes,
-        "modelled_flops": known_flops / flops if flops else 1.0,
-        "modelled_bytes": known_bytes / moved if moved else 1.0,
-        "fusing": [vars(fusion) for fusion in fusions_of(breakdown.operations)[:MAX_FUSIONS]],
-    }
+        unshaped.update(each.op for each in operations if each.shapes == NO_SHAPE)
+    return StepTotals(
+        time_s=float(median(breakdown.samples_s)),
+        unique_bytes=breakdown.unique_bytes,
+        eager_bytes=breakdown.eager_bytes,
+        modelled_flops=known_flops / flops if flops else 1.0,
+        modelled_bytes=known_bytes / moved if moved else 1.0,
+        no_shape=dict(unshaped) if breakdown.is_trace else None,
+        fusing=tuple(fusions_of(breakdown.operations)[:MAX_FUSIONS]),
+    )
 
 
 def main_dtype(rows: Iterable[Operation | Record]) -> str:
@@ -170,5 +168,5 @@ def main_dtype(rows: Iterable[Operation | Record]) -> str:
 
 def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:
     """Return the dtypes whose peaks apply to a step: those of its matmuls, else the main one."""
-    products = dict.fromkeys(record.dtype for record in records if record.extra["matmul_flops"])
+    products = dict.fromkeys(record.dtype for record in records if op_of(record).matmul_flops)
     return tuple(products) or (main_dtype(records),)

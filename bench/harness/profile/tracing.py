@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
 from bench.harness.profile.operation import MODULE, STEP, TAG, Breakdown, Operation
-from bench.harness.profile.records import records_of, work_records
+from bench.harness.profile.records import records_of, step_of, work_records
 from bench.harness.profile.target import Target, guarded_call
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
-from results.record import Record
+from results.record import Record, StepTotals
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -50,21 +50,23 @@ def profiled(
     left_s: float | None = None,
     trace: Path | None = None,
     is_compiled: bool = False,
-) -> list[Record]:
-    """Count and time a step; return its records, the longest first, all `failed` if it could not be
-    timed.
+) -> tuple[list[Record], StepTotals | None]:
+    """Count and time a step; return its records, the longest first, and its totals: None, with all
+    records `failed`, if it could not be timed.
     """
     from bench.harness.profile.step import ProfiledStep, account
 
     step = ProfiledStep(target, mode)
     breakdown = account(step)
     try:
-        return records_of(timed(step, breakdown, device, left_s, trace, is_compiled))
+        breakdown = timed(step, breakdown, device, left_s, trace, is_compiled)
     except UsageError as error:
-        return [
+        failed = [
             replace(record, status="failed", reason=str(error))
             for record in work_records(breakdown)
         ]
+        return failed, None
+    return records_of(breakdown), step_of(breakdown)
 
 
 def timed(

@@ -80,7 +80,7 @@ def test_saved_records_give_the_same_comparison(comparison):
     assert [row.compared for row in again.rows] == [
         row.compared for row in comparison.compared.rows
     ]
-    assert {record.extra["work"] for record in run.records} == {
+    assert {record.work for record in run.records} == {
         "counted by the profiler's rules: add, of double"
     }
     assert {record.flops for record in run.records} == {32 * 32}

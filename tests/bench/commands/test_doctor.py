@@ -30,7 +30,7 @@ from bench.harness.device import device as facts
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.run import Progress
-from results.record import Record
+from results.record import Record, Rounds
 from roofline.gpu_table import load_gpus
 from roofline.machine import QUANTITIES, Ceiling, Machine
 from tests.bench import nvml_replay
@@ -46,19 +46,21 @@ def statuses(findings):
 def compared(change=0.0, noise=0.001, settled=True, switches=0.0):
     """Return two records of one kernel compared with itself; the second is slower by `change`."""
     source = random.Random(1)
-    rounds = {
-        "with": ["torch", "torch#2"],
-        "samples_per_round": 1,
-        "is_fixed": True,
-        "seed": 0,
-        "seconds": 1.0,
-    }
+    rounds = Rounds(
+        names=("torch", "torch#2"),
+        rounds=100,
+        samples_per_round=1,
+        is_fixed=True,
+        is_clear=True,
+        seed=0,
+        seconds=1.0,
+    )
     found = []
     for slower in (1, 1 + change):
         samples_s = tuple(slower * 1e-3 * (1 + noise * source.uniform(-1, 1)) for _ in range(100))
         telemetry = {"thread_switches_per_s": switches}
         found.append(
-            record(samples_s=samples_s, settled=settled, interleaved=rounds, telemetry=telemetry)
+            record(samples_s=samples_s, settled=settled, details=rounds, telemetry=telemetry)
         )
     return tuple(found)
 

@@ -217,13 +217,9 @@ def test_paired_samples_are_saved_in_order(capsys, runs, provide):
     for record in records:
         assert (record.status, len(record.samples_s)) == ("ok", 25)
         assert set(record.verified) == {"before", "after"}
-        pairing = record.interleaved
-        assert (pairing["rounds"], pairing["samples_per_round"], pairing["is_fixed"]) == (
-            25,
-            1,
-            True,
-        )
-        assert pairing["with"] == ["torch", "torch-compile"]
+        pairing = record.details
+        assert (pairing.rounds, pairing.samples_per_round, pairing.is_fixed) == (25, 1, True)
+        assert pairing.names == ("torch", "torch-compile")
     assert len({record.launches_per_sample for record in records}) == 1
     code, out, _ = commands.show(saved)
     assert code == 0

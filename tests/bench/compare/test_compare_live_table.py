@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from bench import __main__ as command
-from bench.harness.compare import interleave, turns
+from bench.harness.compare import interleave
 from bench.harness.compare.turns import run_rounds
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
@@ -57,8 +57,8 @@ class World:
                 "cache": "cold",
                 "converged": True,
             }
-            paired = turns.pairing(rounds, policy, at, names)
-            records.append(replace(row.blank(), status="ok", interleaved=paired, **taken))
+            paired = rounds.details_of(at, policy, names)
+            records.append(replace(row.blank(), status="ok", details=paired, **taken))
         return records
 
 

@@ -211,4 +211,4 @@ def test_a_contender_that_raises_in_preparation_is_left_out():
     contenders = [Plain([lambda: None], "a"), Plain([fails], "b"), Plain([lambda: None], "c")]
     take_turns(contenders, cpu_device(), ComparePolicy(0.5, rounds=6))
     assert [contender.record.status for contender in contenders] == ["ok", "failed", "ok"]
-    assert contenders[0].record.interleaved["with"] == ["a", "c"]
+    assert contenders[0].record.details.names == ("a", "c")

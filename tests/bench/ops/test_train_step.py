@@ -322,4 +322,4 @@ def test_a_sample_on_a_gpu_is_a_single_step(device, expected, monkeypatch):
     run = SimpleNamespace(device=device, ceilings=None, share_s=lambda rows: None)
     record = timed_record(step, HALF_SECONDS, run, 1)
     assert limits == [expected]
-    assert record.device_s == (1e-3 if device.is_gpu else None)
+    assert record.details.device_s == (1e-3 if device.is_gpu else None)

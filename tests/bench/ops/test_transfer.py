@@ -101,7 +101,7 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
     record = harness.measure_overlap(
         copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0
     )
-    assert [*map(len, (record.copy_s, record.compute_s, record.samples_s))] == [
+    assert [*map(len, (record.details.copy_s, record.details.compute_s, record.samples_s))] == [
         harness.MIN_ROUNDS
     ] * 3
     assert record.flops == 8

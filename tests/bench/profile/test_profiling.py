@@ -172,7 +172,7 @@ def test_a_sleep_in_a_module_is_in_its_host_gap():
     breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
     assert breakdown.gaps["1.0"] > 0.19e9
     records = records_of(breakdown)
-    assert (records[0].op, records[0].extra["module"]) == ("host-gap", "1.0")
+    assert (records[0].op, records[0].details.module) == ("host-gap", "1.0")
 
 
 def test_modules_are_named_forward_and_backward():

@@ -75,7 +75,7 @@ def test_flops_of_presets_are_those_of_torch(model, layers):
     config = load_model(model)
     assert config.layers == layers
     found = counted(lambda: from_preset(config, (1, 64), "bf16", "meta"), "backward")
-    assert sum(record.extra["matmul_flops"] for record in found.records) == counted_flops(
+    assert sum((record.details.matmul_flops or 0) for record in found.records) == counted_flops(
         from_preset(config, (1, 64), "bf16", "meta")
     )
 

@@ -2,13 +2,14 @@
 
 import io
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from bench.harness.api.profiling import Profile
 from bench.harness.profile.operation import Breakdown, Operation
-from bench.harness.profile.records import records_of
+from bench.harness.profile.records import records_of, step_of
 from results.__main__ import main as results_command
 from results.record import Environment
 from results.show.profile import document_of, render
@@ -52,7 +53,8 @@ def made():
     ]
     gaps, others = Counter({"": 3_000, "layers.1": 3_500}), Counter(mine_kernel=1_000)
     breakdown = Breakdown(operations, 2000, samples_s=[19e-6], unattributed=others, gaps=gaps)
-    return Profile(ENVIRONMENT, records_of(breakdown), render)
+    environment = replace(ENVIRONMENT, profile=step_of(breakdown))
+    return Profile(environment, records_of(breakdown), render)
 
 
 def printed(made, width=160, **options):
@@ -157,7 +159,7 @@ def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
     )
     assert list(frame["time_s"]) == [row["time_s"] for row in document["records"]]
     assert sum(frame["time_s"]) == pytest.approx(20e-6)
-    assert [record.extra["time_s"] for record in records] == list(frame["time_s"])
+    assert [record.details.time_s for record in records] == list(frame["time_s"])
     wanted = {
         "count",
         "shapes",

@@ -107,7 +107,7 @@ def test_rows_of_a_cpu_trace_sum_to_its_duration(tmp_path):
     step = mlp()
     breakdown, _, _ = from_trace(record(lambda: step().backward(), tmp_path / "trace.json"))
     records = records_of(breakdown)
-    assert sum(record.extra["time_s"] for record in records) == pytest.approx(
+    assert sum(record.details.time_s for record in records) == pytest.approx(
         breakdown.samples_s[0], rel=1e-9
     )
     products = [

@@ -113,14 +113,14 @@ def test_a_compiled_region_includes_all_operations_in_it():
 def test_operations_and_remainders_sum_to_the_recorded_step(breakdown):
     divide(breakdown, {"traceEvents": ON_CPU})
     records = records_of(breakdown)
-    assert sum(record.extra["time_s"] for record in records) == pytest.approx(92.75e-6, rel=1e-12)
-    spent = {(record.op, record.extra["module"]): record.extra["time_s"] for record in records}
+    assert sum(record.details.time_s for record in records) == pytest.approx(92.75e-6, rel=1e-12)
+    spent = {(record.op, record.details.module): record.details.time_s for record in records}
     overhead, gap = 92.75e-6 - 70.5e-6, 53.5e-6
     assert spent["profiler-overhead", ""] == pytest.approx(overhead)
     # Its part of it.
     assert spent["host-gap", "layers.*"] == pytest.approx(20e-6 * (1 - overhead / gap), abs=1e-9)
     product = next(record for record in records if record.op == "aten.mm")
-    assert (product.extra["count"], product.extra["module"], product.flops) == (2, "layers.*", 16)
+    assert (product.count, product.details.module, product.flops) == (2, "layers.*", 16)
     assert product.median_s == pytest.approx(32.25e-6)
 
 
@@ -161,9 +161,9 @@ def test_gpu_time_is_kernel_time_and_overlaps_count_once(breakdown):
     ]
     assert breakdown.duration_ns == 100_000
     unattributed = next(
-        record.extra for record in records_of(breakdown) if record.op == "unattributed"
+        record.details for record in records_of(breakdown) if record.op == "unattributed"
     )
-    assert (unattributed["kernels"], unattributed["kernels_s"]) == (
-        ["my_triton_kernel"],
-        pytest.approx([5e-6]),
+    assert (unattributed.kernels, unattributed.kernels_s) == (
+        ("my_triton_kernel",),
+        pytest.approx((5e-6,)),
     )

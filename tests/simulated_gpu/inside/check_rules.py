@@ -144,5 +144,5 @@ def test_a_training_step_does_not_fill_the_launch_queue(monkeypatch, spins):
 
     step.clock = SimpleNamespace(medians_s=lambda count: {})
     record = timed_record(step, bench.transfer.BLANK, RUN, 1)
-    assert record.device_s == pytest.approx(150 * tensors.LAUNCH_S, rel=0.1)
+    assert record.details.device_s == pytest.approx(150 * tensors.LAUNCH_S, rel=0.1)
     assert len(set(spins)) == 1  # no sample was late
