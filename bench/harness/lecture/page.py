@@ -14,7 +14,7 @@ from results.show.picture import THEMES, own_style
 from results.show.units import size
 from results.store.runfile import write_output
 from roofline.accounting.step_memory import COMPONENTS
-from roofline.estimate.answer import Step
+from roofline.estimate import answer
 from roofline.picture.charts import draw_parts
 from roofline.picture.figure import plot_run
 from roofline.picture.page import policy, stylesheet, template
@@ -82,6 +82,6 @@ def memory_parts(step: Step, theme: str) -> Figure:
     for name in COMPONENTS:
         size_bytes = measured.get(name) or estimated.get(name) or 0
         if size_bytes > MIN_SHARE * estimated["total"]:
-            parts.append(Step(name.replace("_", " "), "", size(size_bytes), size_bytes))
+            parts.append(answer.Step(name.replace("_", " "), "", size(size_bytes), size_bytes))
     parts.sort(key=lambda part: part.amount or 0)
     return draw_parts("Memory of a step", size(estimated["total"]), parts, theme)
