@@ -319,6 +319,11 @@ def part_of(pipe: Connection) -> bytes:
     return part
 
 
+def plain(value: object) -> Any:
+    """Return a dataclass or a Struct as JSON can hold it."""
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else vars(value)
+
+
 def lines_in(answer: Any) -> Iterator[Line]:
     """Yield the records and environments of an answer."""
     if isinstance(answer, Line):
@@ -370,7 +375,7 @@ def _run(
 
     def send(**reply: Any) -> None:
         try:
-            line = json.dumps(reply, default=msgspec.to_builtins)
+            line = json.dumps(reply, default=plain)
         except (TypeError, ValueError, RecursionError) as error:
             line = json.dumps(
                 {"error": "WorkerError", "reason": f"its answer cannot be sent: {error}"}
