@@ -52,20 +52,14 @@ def load_config(path: Path) -> ModelConfig:
     unsupported.
     """
     try:
-        raw = path.read_bytes()
+        values = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    return config_of_bytes(raw, str(path))
-
-
-def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
-    try:
-        values = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as error:  # including text that is not UTF-8
-        raise ConfigError(f"{where}: not JSON: {error}") from None
+        raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{where}: expected a JSON object, got {shown_value(values)}")
-    return read_config(values, where)
+        raise ConfigError(f"{path}: expected a JSON object, got {shown_value(values)}")
+    return read_config(values, str(path))
 
 
 def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:

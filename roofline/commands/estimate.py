@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,25 +15,35 @@ from roofline.estimate import QUESTIONS
 if TYPE_CHECKING:
     from roofline.estimate.answer import Answer
 
-EXAMPLES = """examples:
-  python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
-  python -m roofline estimate train --model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 --zero 1
-  python -m roofline estimate fit --gpu h100-sxm --gpus 8 --bytes-per-param 16
-  python -m roofline estimate chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5
-  python -m roofline estimate flops --config path/to/config.json --sequence 8192 --convention palm
-  python -m roofline estimate memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
-  python -m roofline estimate parallel --model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full
-  python -m roofline estimate context --model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8
-  python -m roofline estimate infer --model llama-3-70b --fits --gpus 2
-  python -m roofline estimate infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --prompt 4096 --batch 16
-  python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
-  python -m roofline estimate matmul --einsum "b s h, h k -> b s k" --sizes b=4,s=8,h=16,k=32
-  python -m roofline estimate intensity --gpu h100-sxm -o intensity.png
-  python -m roofline estimate tensor --shape 4x8 --then transpose,reshape
-  python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png
-
-exit codes: 0 success, 2 invalid argument or unreadable file
-"""  # noqa: E501
+EXAMPLES = (
+    ("train", "--params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5"),
+    ("train", "--model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 --zero 1"),
+    ("fit", "--gpu h100-sxm --gpus 8 --bytes-per-param 16"),
+    ("chinchilla", "--gpu h100-sxm --gpus 32 --days 14 --mfu 0.5"),
+    ("mfu", "--params 540B --gpu tpu-v4 --gpus 6144 --tokens-per-s 238e3"),
+    ("gpus", "--params 70B --tokens 15T --days 90 --gpu h100-sxm --mfu 0.4"),
+    ("params", "--model llama-3-8b"),
+    ("flops", "--model llama-3-8b --sequence 8192 --convention palm"),
+    ("memory", "--model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm"),
+    (
+        "parallel",
+        "--model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full",
+    ),
+    ("context", "--model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8"),
+    ("infer", "--model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16"),
+    ("infer", "--model llama-3-70b --fits --gpus 2"),
+    ("generate", "--model llama-3-8b --gpu h100-sxm --output-tokens 512 --price 2.5"),
+    ("matmul", "--shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16"),
+    ("matmul", "--einsum 'b s h, h k -> b s k' --sizes b=4,s=8,h=16,k=32"),
+    ("intensity", "--gpu h100-sxm"),
+    ("tensor", "--shape 4x8 --then transpose,reshape"),
+    ("dtype", "--dtype fp32,bf16,fp8e4m3 --value 1e-8"),
+    ("sweep", "infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png"),
+)
+"""Estimates with arguments; a page of `python -m roofline explore` starts with the first of its
+estimate.
+"""
+EXIT_CODES = "exit codes: 0 success, 2 invalid argument or unreadable file"
 SWEEP = """\
 Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over
 sequence=2048:131072:x2 (+1024 adds). --format: table, json, csv or md. -o PATH: save a plot of the
@@ -84,12 +95,13 @@ class _Question(Parser):
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+    examples = [f"  {PROG} {name} {words}" for name, words in EXAMPLES]
     parser = subparsers.add_parser(
         "estimate",
         description="Estimate the time, memory and FLOPs of training and inference.\n"
         "Each answer shows its steps, formula, sources and assumptions.\n"
         "Numbers may be written as 70e9 or 70B. Nothing is measured.",
-        epilog=EXAMPLES,
+        epilog="\n".join(["examples:", *examples, "", EXIT_CODES]),
     )
     questions = parser.add_subparsers(metavar="ESTIMATE", required=True, parser_class=_Question)
     for name, (_, help_text) in QUESTIONS.items():
@@ -115,7 +127,6 @@ def _add_options(parser: Parser, name: str) -> None:
     from roofline.estimate.question import parameters
 
     function = getattr(estimate, name)
-    usual = {"intensity": USUAL | {"op"}, "train": USUAL - {"batch", "checkpoint"}}.get(name, USUAL)
     parser.description = str(function.__doc__).partition("\n")[0]
     for parameter in parameters(function).values():
         action = "store"
@@ -124,12 +135,26 @@ def _add_options(parser: Parser, name: str) -> None:
         elif parameter.read is bool:
             action = "store_true"
         help_text = parameter.help.replace("%", "%%")
-        group = parser.group("what to estimate" if parameter.key in usual else ADVANCED)
+        group = parser.group("what to estimate" if is_usual(name, parameter.key) else ADVANCED)
         group.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, action=action)
     if name == "params":
         from textwrap import fill
 
         parser.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
+
+
+def is_usual(name: str, key: str) -> bool:
+    """Return whether --help lists a parameter of an estimate first."""
+    if name == "train" and key in ("batch", "checkpoint"):
+        return False
+    return key in USUAL or (name, key) == ("intensity", "op")
+
+
+def example_of(name: str) -> dict[str, Any]:
+    """Return the arguments of the first example of an estimate, with None for those not given."""
+    words = next(words for example, words in EXAMPLES if example == name)
+    parsed: argparse.Namespace = _Question(prog=f"{PROG} {name}").parse_args(shlex.split(words))
+    return vars(parsed)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,3 +1,3 @@
-"""EXPLORE: calculators in a browser, defined in `calculators.toml`; may import everything except
-`__main__`.
+"""EXPLORE: the estimates in a browser, generated from their parameters; may import everything
+except `__main__`.
 """

@@ -1,12 +1,12 @@
-"""The Streamlit script: the pages of `calculators.toml` with fields, answer and command."""
+"""The Streamlit script: a page for each estimate with a field for each of its parameters, the
+answer and the command. A page starts with an example of `estimate --help`.
+"""
 
 from __future__ import annotations
 
 import shlex
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -17,75 +17,112 @@ from results.show.terminal import OutputError
 from results.store.runfile import StoreError
 from roofline import estimate
 from roofline.accounting.config import ConfigError
+from roofline.accounting.presets import preset_names
+from roofline.commands.estimate import example_of, is_usual
+from roofline.estimate import QUESTIONS
 from roofline.estimate.answer import Answer, folded
-from roofline.estimate.question import parameters
+from roofline.estimate.question import HELP, Parameter, parameters
 from roofline.estimate.sweep import Over, swept
-from roofline.explore import pictures
-from roofline.explore.form import Form, Options, choice
-from roofline.explore.pictures import plain, table
-from roofline.gpu_table import UnknownGpuError
+from roofline.explore.pictures import plain, show, show_roofs, table
+from roofline.gpu_table import UnknownGpuError, load_gpus
 from roofline.machine import CeilingError
 from roofline.picture.charts import draw_answer, draw_sweep
 
-DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
-# Title, question and fields of each calculator; a comment, because Streamlit shows docstrings on
-# the page.
-PAGES: dict[str, dict[str, Any]] = DATA["pages"]
-FIRST = "train"
+Given = dict[str, Any]
+# Typed texts and switched on flags by Python name. These texts are comments, because Streamlit
+# shows docstrings on the page.
+
+OVER = {"infer": "batch=1:4096:x2", "generate": "batch=1:1024:x2", "gpus": "days=5,10,20,50,100"}
+# Parameters that a page varies at first.
+MAX_LETTERS = 500
+# Letters of a text.
+URL = "query-params"
 
 ERRORS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
 
-def command_line(*words: str) -> str:
-    return shlex.join(["python", "-m", "roofline", "estimate", *words])
-
-
-def ask(form: Form, options: Options) -> tuple[Answer, Options]:
-    function: Callable[..., Answer] = getattr(estimate, form.question)
-    answer = function(**form.values(options))
-    known = parameters(function)
-    return answer, {
-        name: value
-        for name, value in options.items()
-        if value and not _is_default(known, name, value)
-    }
-
-
-def _is_default(known: Mapping[str, Any], name: str, value: str | bool) -> bool:
-    parameter = known[name.replace("-", "_")]
-    if parameter.default is None:
-        return False
-    return bool(parameter.value_of(value) == parameter.value_of(parameter.default))
-
-
-def draw(page: str) -> None:
-    about = PAGES[page]
-    st.title(about["title"], anchor=False)
-    st.write(about["asks"])
+def draw(question: str) -> None:
+    function: Callable[..., Answer] = getattr(estimate, question)
+    st.title(QUESTIONS[question][1].capitalize(), anchor=False)
     head = st.container()
     left, right = st.columns((2, 3), gap="large")
-    form = Form(about.get("estimate", page))
+    with left:
+        given = fields(question, parameters(function))
+        over = st.text_input(
+            "over: values of one option to plot, such as batch=1:1024:x2",
+            OVER.get(question, ""),
+            key="over",
+            max_chars=MAX_LETTERS,
+            bind=URL,
+        )
     try:
-        with left:
-            options = form.fields(about["fields"])
-            if "one_of" in about:
-                ways = list(about["one_of"])
-                options |= form.fields(about["one_of"][choice("way", ways, ways[0], "by")])
-        answer, given = ask(form, options)
+        answer = function(**given)
         with head:
-            _show_result(answer)
-            st.code(command_line(form.question, *words_of(given)), language=None, wrap_lines=True)
+            show_result(answer)
+            show_command([question], given)
         with right:
-            if "along" in about:
-                _along(answer, given, form, about)
-            else:
-                _picture(page, answer, form.values(given))
-            _show_steps(answer)
+            if over:
+                show_sweep(question, answer, given, over)
+            elif question == "matmul":
+                show_roofs(answer, given)
+            elif answer.curve or any(step.amount for step in answer.steps):
+                show(draw_answer, answer)
+            show_steps(answer)
     except ERRORS as error:
         head.error(plain(str(error)), icon=":material/error:")
 
 
-def _show_result(answer: Answer) -> None:
+def fields(question: str, known: Mapping[str, Parameter]) -> Given:
+    """Return the values of the fields that are not empty."""
+    example = example_of(question)
+    usual = st.container()
+    others = st.expander("more options")
+    given: Given = {}
+    for key, parameter in known.items():
+        with usual if is_usual(question, key) else others:
+            if value := field(parameter, example[key]):
+                given[key] = value
+    return given
+
+
+def field(parameter: Parameter, first: Any) -> Any:
+    """Return the value of the field of a parameter, `first` at first; an empty one shows the
+    default.
+    """
+    name = parameter.name
+    label = f"{name}: {HELP[name].partition(';')[0]}"
+    own: dict[str, Any] = {"key": name, "help": parameter.help, "bind": URL}
+    if parameter.read is bool:
+        return st.toggle(label, bool(first), **own)
+    default = "" if parameter.default is None else str(parameter.default)
+    known = choices(parameter)
+    if not parameter.takes_several and known:
+        omitted = f"{default} (default)" if default else "-"
+        listed = [omitted, *known]
+        chosen = st.selectbox(label, listed, listed.index(first or omitted), **own)
+        return "" if chosen == omitted else chosen
+    text = ",".join(first or ()) if parameter.takes_several else first or ""
+    if known:
+        return ",".join(st.multiselect(label, known, text.split(",") if text else None, **own))
+    return st.text_input(label, text, placeholder=default, max_chars=MAX_LETTERS, **own)
+
+
+def choices(parameter: Parameter) -> Sequence[str]:
+    if parameter.name == "gpu":
+        return list(load_gpus())
+    if parameter.name == "model":
+        return preset_names()
+    known: Sequence[str] = getattr(parameter.read, "known", ())
+    return known
+
+
+def show_command(words: Sequence[str], given: Given, *more: str) -> None:
+    options = words_of({key.replace("_", "-"): value for key, value in given.items()})
+    command = shlex.join(["python", "-m", "roofline", "estimate", *words, *options, *more])
+    st.code(command, language=None, wrap_lines=True)
+
+
+def show_result(answer: Answer) -> None:
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
     texts = answer.main_texts()
@@ -94,38 +131,22 @@ def _show_result(answer: Answer) -> None:
         st.markdown(plain("; ".join([answer.title, *texts[1:]])))
 
 
-def _picture(page: str, answer: Answer, given: Mapping[str, Any]) -> None:
-    if page == "matmul":
-        pictures.show_roofs(answer, given)
-    elif page in pictures.OF_PAGES:
-        pictures.OF_PAGES[page](answer)
-    elif answer.curve or any(step.amount for step in answer.steps):
-        pictures.show(draw_answer, answer)
+def show_sweep(question: str, answer: Answer, given: Given, text: str) -> None:
+    over = Over.read(text)
+    others = {key: value for key, value in given.items() if key.replace("_", "-") != over.option}
+    sweep = swept(question, others, [over])
+    show_command(["sweep", question], others, "--over", text)
+    for key in sweep.main:
+        if any(isinstance(row.get(key), int | float) for row in sweep.rows):
+            show(draw_sweep, sweep, answer.title, key)
 
 
-def _along(answer: Answer, given: Options, form: Form, about: Mapping[str, Any]) -> None:
-    option, *others = about["along"]
-    if others:
-        option = choice("against", list(about["along"]), option, "plotted against")
-    if option not in given and option not in ("batch", "prompt"):
-        return  # no tokens, no days
-    others_given: Options = {name: value for name, value in given.items() if name != option}
-    over = f"{option}={about['along'][option]}"
-    sweep = swept(form.question, form.values(others_given), [Over.read(over)])
-    command = command_line("sweep", form.question, *words_of(others_given), "--over", over)
-    st.code(command, language=None, wrap_lines=True)
-    for key in about["panels"]:
-        if any(row.get(key) is not None for row in sweep.rows):
-            pictures.show(draw_sweep, sweep, answer.title, key)
-
-
-def _show_steps(answer: Answer) -> None:
+def show_steps(answer: Answer) -> None:
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         table(answer.rows, list(answer.columns.items()))
     if answer.steps:
-        st.subheader(
-            f"Step by step{', for ' + answer.worked if answer.worked else ''}", anchor=False
-        )
+        worked = f", for {answer.worked}" if answer.worked else ""
+        st.subheader(f"Step by step{worked}", anchor=False)
         steps = [
             {"step": plain(s.label), "arithmetic": plain(s.arithmetic), "result": plain(s.result)}
             for s in folded(answer)
@@ -142,14 +163,8 @@ def _show_steps(answer: Answer) -> None:
 
 
 def main() -> None:
-    pages = {
-        name: st.Page(
-            partial(draw, name), title=about["title"], url_path=name, default=name == FIRST
-        )
-        for name, about in PAGES.items()
-    }
-    groups = {group: [pages[name] for name in names] for group, names in DATA["groups"].items()}
-    page = st.navigation(groups, expanded=True)
+    pages = [st.Page(partial(draw, name), title=name, url_path=name) for name in QUESTIONS]
+    page = st.navigation(pages, expanded=True)
     st.set_page_config(page_title=f"{page.title} - Roofmark", layout="wide")
     st.sidebar.caption("Each answer shows its command. Nothing leaves this machine.")
     page.run()

@@ -1,4 +1,4 @@
-"""Pictures of a page: those of `estimate -o`, and the pages that have a picture of their own."""
+"""Pictures and tables of a page: those of `estimate -o`, and products under their roofs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from roofline import estimate
 from roofline.estimate.answer import Answer, cell
 from roofline.estimate.options import machines_of
 from roofline.estimate.question import values_of
-from roofline.estimate.scaling import loss_along
 from roofline.picture.build import build_scene
-from roofline.picture.charts import draw_answer, draw_lines
 from roofline.picture.interactive import roofline_figure
 
 if TYPE_CHECKING:
@@ -50,30 +48,6 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]])
     st.table([dict(zip(unique, line, strict=True)) for line in cells], hide_index=True)
 
 
-BUDGETS = {"a tenth": 0.1, "all": 1.0, "ten times": 10.0}
-
-
-def _budget(answer: Answer) -> None:
-    show(draw_answer, answer)
-    flops = answer.values["flops"]
-    losses = {f"{name} of the budget": loss_along(flops * share) for name, share in BUDGETS.items()}
-    losses["the answer"] = [(answer.values["params"], answer.values["fitted_loss"])]
-    show(draw_lines, answer.title, "parameters", "fitted loss, nats per token", losses, {})
-
-
-def _formats(answer: Answer) -> None:
-    ends = ("smallest_subnormal", "largest")
-    ranges = {row["dtype"]: [(row[end], row["epsilon"]) for end in ends] for row in answer.rows}
-    value = abs(answer.values.get("asked", 0))
-    if value:
-        table(
-            answer.rows,
-            [("dtype", "format"), ("value", f"{value:g} rounded"), ("epsilon", "epsilon")],
-        )
-    marks = {f"the value {value:g}": value} if value else {}
-    show(draw_lines, answer.title, "magnitude", "epsilon", ranges, marks)
-
-
 def show_roofs(answer: Answer, given: Mapping[str, Any]) -> None:
     rows = [row for row in answer.rows if row["seconds"] is not None]
     if not rows:
@@ -93,6 +67,3 @@ def show_roofs(answer: Answer, given: Mapping[str, Any]) -> None:
     if st.context.theme.type == "dark":
         figure = re.sub(r"#[0-9A-Fa-f]{6}\b", lambda color: on_dark(color[0]), figure)
     st.plotly_chart(json.loads(figure), theme=None)
-
-
-OF_PAGES: dict[str, Callable[[Answer], None]] = {"chinchilla": _budget, "dtype": _formats}

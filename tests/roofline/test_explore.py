@@ -8,7 +8,6 @@ import json
 import shlex
 import socket
 import sys
-import tomllib
 
 import pytest
 from test_estimate import call, measured_run
@@ -16,6 +15,7 @@ from test_estimate import call, measured_run
 from results.show.terminal import install_command
 from roofline.__main__ import main
 from roofline.commands import explore
+from roofline.estimate import QUESTIONS
 from roofline.estimate.answer import text_of_value
 
 streamlit = pytest.importorskip(
@@ -23,7 +23,7 @@ streamlit = pytest.importorskip(
 )
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself
 
-CALCULATORS = tuple(tomllib.loads(explore.APP.with_name("calculators.toml").read_text())["pages"])
+CALCULATORS = tuple(QUESTIONS)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
         for key, value in data.items()
         if isinstance(value, int | float | str)
     }
-    said = [shown(text.value) for text in (*app.header, app.markdown[1])]
+    said = [shown(text.value) for text in (*app.header, app.markdown[0])]
     first, others = said[0], said[1].split("; ")[1:]
     assert set(others) <= told
     assert first in told or page in ("dtype", "matmul")  # which have an answer for each row
@@ -82,7 +82,7 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
 
 
 def test_the_command_has_a_typed_number(capsys):
-    app = opened("train", gpu="a100-sxm-80gb")
+    app = opened("train", gpu=["a100-sxm-80gb"])
     assert app.header[0].value == "456.5 days"
     app.text_input(key="gpus").set_value("2048").run()
     data = typed(capsys, app.code[0].value)
@@ -95,6 +95,7 @@ def test_the_command_has_checkpoints_of_the_address_and_no_defaults(capsys):
     assert errors_of(app) == []
     assert "--checkpoint every-2" in app.code[0].value
     assert "--zero" not in app.code[0].value
+    assert app.text_input(key="sequence").placeholder == "2048"
     typed(capsys, app.code[0].value)
 
 
@@ -147,23 +148,11 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
     assert install_command("explore") in capsys.readouterr().err
 
 
-def test_every_calculator_is_in_one_group_of_the_sidebar():
-    groups = tomllib.loads(explore.APP.with_name("calculators.toml").read_text())["groups"]
-    assert list(groups) == [
-        "Tensors and parameters",
-        "FLOPs and time",
-        "Arithmetic intensity",
-        "Memory",
-    ]
-    assert sorted(name for names in groups.values() for name in names) == sorted(CALCULATORS)
-
-
 def test_the_first_calculator_opens_without_an_address():
     from streamlit.testing.v1 import AppTest
 
     app = AppTest.from_file(str(explore.APP), default_timeout=60).run()
-    assert app.title[0].value == "Training time"
-    assert app.markdown[0].value.startswith("How long does a training run take")
+    assert app.title[0].value == "Elements and bytes of a tensor, and which operations copy it"
 
 
 HOSTILE = (
@@ -223,7 +212,11 @@ def test_what_an_address_names_that_is_not_there_is_left_out():
 
 
 def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_path, monkeypatch):
-    app = opened("params", by="dimensions")
+    sizes = {"layers": 16, "width": 2048, "heads": 32, "ffn": 8192, "vocab": 128256}
+    app = opened("params", **{name: str(size) for name, size in sizes.items()})
+    assert "expected one model" in errors_of(app)[0]  # and that of the example
+    app.selectbox(key="model").set_value("-").run()
+    app.text_input(key="kv-heads").set_value("8").run()
     assert typed(capsys, app.code[0].value)["total"] == 1498482688
     app.toggle(key="tied").set_value(True).run()
     assert typed(capsys, app.code[0].value)["total"] == 1235814400  # Llama 3.2 1B
@@ -236,23 +229,38 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
         "n_positions": 32,
     }
     (tmp_path / "my config.json").write_text(json.dumps(config))
+    (tmp_path / "x.json").write_text("{")
     monkeypatch.chdir(tmp_path)
-    app = opened("params", by="config.json")
-    assert not app.code
-    app.file_uploader[0].upload(
-        "my config.json", json.dumps(config).encode(), "application/json"
-    ).run()
+    app = opened("params")
+    app.selectbox(key="model").set_value("-").run()
+    app.text_input(key="config").set_value("my config.json").run()
     assert errors_of(app) == []
     assert "'my config.json'" in app.code[0].value
     assert text_of_value("total", typed(capsys, app.code[0].value)["total"]) == app.header[0].value
-    app.file_uploader[0].upload("x.json", b"{", "application/json").run()
+    app.text_input(key="config").set_value("x.json").run()
     assert "x.json: not JSON" in errors_of(app)[0]
 
 
-def test_a_measured_run_stands_among_the_machines(capsys, runs):
+def test_an_option_is_varied_as_in_a_sweep(capsys):
+    app = opened("infer", over="batch=1,8")
+    assert errors_of(app) == []
+    words = shlex.split(app.code[1].value)
+    assert words[4:6] == ["sweep", "infer"]
+    assert words[-2:] == ["--over", "batch=1,8"]
+    assert "--batch" not in words
+    capsys.readouterr()
+    assert call(*words[4:], "--format", "json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert sorted({row["batch"] for row in rows}) == [1, 8]
+    app.text_input(key="over").set_value("batch").run()
+    assert "--over 'batch' is not" in errors_of(app)[0]
+
+
+def test_a_measured_run_is_a_machine(capsys, runs):
     measured_run(runs, [("matmul", 8 * 10**11)])
-    app = opened("train", mfu="")
-    box = app.selectbox(key="gpu")
-    box.set_value(next(name for name in box.options if name.startswith("measured"))).run()
+    app = opened("train")
+    app.multiselect(key="gpu").set_value([]).run()
+    app.text_input(key="mfu").set_value("").run()
+    app.text_input(key="measured").set_value("latest").run()
     assert typed(capsys, app.code[0].value)["mfu"] == 0.8
-    assert " --measured " in app.code[0].value
+    assert " --measured latest" in app.code[0].value

@@ -110,7 +110,7 @@ def test_each_calculator_opens_answers_and_is_taken_away(served, opened, capsys)
         opened.get_by_text("Formula:").wait_for(timeout=60_000)
         assert opened.locator("[data-testid=stAlertContentError]").count() == 0
         assert command_of(opened).startswith("python -m roofline estimate ")
-    opened.goto(f"{served}/?tokens=30T")
+    opened.goto(f"{served}/train?tokens=30T")
     opened.get_by_text("287.9 days").wait_for(timeout=60_000)
     field = opened.get_by_role("textbox", name="gpus: number of devices")
     field.fill("2048")
