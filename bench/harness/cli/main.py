@@ -105,7 +105,6 @@ def measured(
     """Measure the requested rows and return the run, which is not shown yet."""
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
-    from bench.harness.providers import registry
     from bench.harness.run import Run
 
     chosen = chosen_ops(args.op, {family: ops})
@@ -121,13 +120,9 @@ def measured(
     )
     rows = []
     for name, op, case in cases:
-        if names[name]:
-            providers = registry.named_providers(names[name], name, device)
-        else:
-            providers = registry.default_providers(name, device, case.dtype)
-        rows += planning.plan([(op, case)], list(providers), device, settings, providers, name)
-        if args.baseline is not None:
-            args.baseline = next(iter(providers))
+        rows += planning.rows_of_case(op, case, name, device, settings, names[name])
+    if args.baseline is not None:
+        args.baseline = rows[0].provider
     command = family if is_own(family) else f"bench.{family}"
     run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
     measure_run(run, rows)

@@ -21,7 +21,6 @@ from bench.harness.commands.calibrate import value_text
 from bench.harness.device import gpu_state
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
-from bench.harness.providers.registry import default_providers
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
@@ -112,10 +111,11 @@ class Finding:
     """Source of the expected value."""
 
 
-def finding(name: str, value: str, advice: str = "", is_bad: bool = False) -> Finding:
-    """Return a finding: `bad` if `is_bad`, else `note` if there is advice, else `ok`."""
-    status = NOTE if advice else OK
-    return Finding(name, BAD if is_bad else status, value, advice)
+def finding(name: str, value: str, is_ok: bool, advice: str, otherwise: str = NOTE) -> Finding:
+    """Return a finding that is `ok`, or has another status and advice."""
+    if is_ok:
+        return Finding(name, OK, value)
+    return Finding(name, otherwise, value, advice)
 
 
 @dataclass
@@ -266,15 +266,15 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
     if device.is_gpu:  # after the timer, which makes this process a user of the GPU
         yield from gpu_findings(device.uuid)
     if checkup.ceilings.note:
-        yield finding("GPU table", checkup.ceilings.note, "name the entry with --gpu")
-    advice = "short kernels are flagged `tick-limited`; use larger cases"
+        yield Finding("GPU table", NOTE, checkup.ceilings.note, "name the entry with --gpu")
     yield finding(
         "timer resolution",
         f"{tick_s * 1e9:.3g} ns",
-        advice if tick_s > MAX_TICK_S[device.type] else "",
+        tick_s <= MAX_TICK_S[device.type],
+        "short kernels are flagged `tick-limited`; use larger cases",
     )
     cache = f"{device.cache_bytes / 1e6:.3g} MB of last-level cache"
-    yield finding("free memory", f"{device.free_bytes() / 1e9:.3g} GB, {cache}")
+    yield Finding("free memory", OK, f"{device.free_bytes() / 1e9:.3g} GB, {cache}")
 
 
 def host_findings(device: Device) -> Iterator[Finding]:
@@ -283,61 +283,52 @@ def host_findings(device: Device) -> Iterator[Finding]:
     allowed, quota = usable_cores()
     state = host_state()
     cores = len(allowed)
-    yield finding(
-        "cores",
-        f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""),
-    )
+    threads = f", {device.threads} threads are used" if device.threads else ""
+    yield Finding("cores", OK, f"{cores} allowed{threads}")
     if quota is not None:
         is_within = (device.threads or 0) <= max(1.0, quota)
         advice = "fewer threads are used" if is_within else "threads will be throttled; use fewer"
         text = f"the cgroup is limited to the time of {quota:g} cores"
-        yield finding("cpu quota", text, advice if quota < cores else "")
+        yield finding("cpu quota", text, quota >= cores, advice)
     if (load := state["load_average"]) is not None:
         advice = "wait for other processes; noisy rows are flagged `preempted`"
-        yield finding(
-            "load", f"{load:g} over the last minute", advice if load > BUSY_LOAD * cores else ""
-        )
+        text = f"{load:g} over the last minute"
+        yield finding("load", text, load <= BUSY_LOAD * cores, advice)
     if (governor := state["governor"]) is not None:
         is_slow = governor in ("powersave", "conservative") and not device.is_gpu
-        yield finding(
-            "governor",
-            governor,
-            "the clock follows the load slowly; measure longer" if is_slow else "",
-        )
+        advice = "the clock follows the load slowly; measure longer"
+        yield finding("governor", governor, not is_slow, advice)
 
 
 def gpu_findings(uuid: str | None) -> Iterator[Finding]:
     if problem := gpu_state.errors(uuid).get("nvml"):
         advice = "clocks, power and throttling will be missing; times are not affected"
-        yield finding("nvml", f"not readable: {problem}", advice)
+        yield Finding("nvml", NOTE, f"not readable: {problem}", advice)
         return
     ask = partial(gpu_state.ask, uuid)
     modes = gpu_state.modes(uuid)
     if max_mhz := ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM):
         mhz = ask("nvmlDeviceGetClockInfo", gpu_state.CLOCK_SM)
-        yield finding("SM clock", (f"{mhz} MHz now, " if mhz else "") + f"{max_mhz} MHz at most")
+        now = f"{mhz} MHz now, " if mhz else ""
+        yield Finding("SM clock", OK, f"{now}{max_mhz} MHz at most")
     if limit_w := modes["power_limit_w"]:
         default_w = modes["power_limit_default_w"] or limit_w
-        advice = "compare only with runs under the same limit" if limit_w < default_w else ""
-        yield finding("power limit", f"{limit_w:g} W, {default_w:g} W by default", advice)
+        text = f"{limit_w:g} W, {default_w:g} W by default"
+        advice = "compare only with runs under the same limit"
+        yield finding("power limit", text, limit_w >= default_w, advice)
     if limiting := [event for event in gpu_state.clock_events(uuid) or () if event != "gpu_idle"]:
-        yield finding(
-            "clock events",
-            ", ".join(limiting),
-            "the clock is limited now; see `throttle` in the rows",
-        )
+        advice = "the clock is limited now; see `throttle` in the rows"
+        yield Finding("clock events", NOTE, ", ".join(limiting), advice)
     if (processes := ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
         yield _sharing_finding([int(process.pid) for process in processes])
     if rows := ask("nvmlDeviceGetRemappedRows"):
-        text = "no row remapping pending"
-        advice = ""
-        if rows[2]:
-            text = "a row remapping is pending"
-            advice = "the GPU must be reset by its administrator"
         if rows[3]:
-            text = "row remapping failed"
-            advice = "the card must be replaced"
-        yield finding("memory", text, advice, is_bad=bool(advice))
+            yield Finding("memory", BAD, "row remapping failed", "the card must be replaced")
+        elif rows[2]:
+            advice = "the GPU must be reset by its administrator"
+            yield Finding("memory", BAD, "a row remapping is pending", advice)
+        else:
+            yield Finding("memory", OK, "no row remapping pending")
 
 
 def _sharing_finding(pids: list[int]) -> Finding:
@@ -346,13 +337,13 @@ def _sharing_finding(pids: list[int]) -> Finding:
     name = "other processes"
     others = [pid for pid in pids if pid != os.getpid()]
     if not others:
-        return finding(name, "none seen")
-    may_be_own = len(others) == len(pids)
+        return Finding(name, OK, "none seen")
     text = f"{len(others)} compute processes: {', '.join(map(str, others[:5]))}"
-    advice = "wait for them or stop them" + (
-        "; in a container one of them is this process" if may_be_own else ""
-    )
-    return finding(name, text, advice, is_bad=len(others) > 1 or not may_be_own)
+    advice = "wait for them or stop them"
+    is_listed = len(others) < len(pids)
+    if not is_listed:
+        advice += "; in a container one of them is this process"
+    return Finding(name, BAD if is_listed or len(others) > 1 else NOTE, text, advice)
 
 
 def launch_check(checkup: Checkup) -> Iterator[Finding]:
@@ -391,32 +382,28 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
             "seconds": None if baseline.settled else warm_up_s,
         },
     }
-    advice = (
-        ""
-        if baseline.settled
-        else "something changes the clock or uses the cores; find it, or wait"
-    )
     yield finding(
         "settled",
         f"{'within' if baseline.settled else 'not within'} {warm_up_s:g} s of work",
-        advice,
+        bool(baseline.settled),
+        "something changes the clock or uses the cores; find it, or wait",
     )
     if disturbed := disturbance(baseline.telemetry, checkup.device.is_gpu):
-        yield finding("other work", disturbed.reason, "wait until it ends, or stop it", is_bad=True)
-    is_same = comparison.verdict == SAME
-    text = f"{comparison.reason} ({comparison.pairs} pairs of matmul {baseline.case})"
-    advice = (
-        ""
-        if is_same
-        else "too noisy for comparisons of 1 %: stop other processes, or use a larger --budget"
+        yield Finding("other work", BAD, disturbed.reason, "wait until it ends, or stop it")
+    pairs = f"{comparison.pairs} pairs of matmul {baseline.case}"
+    yield finding(
+        "one kernel against itself",
+        f"{comparison.verdict}: {comparison.reason} ({pairs})",
+        comparison.verdict == SAME,
+        "too noisy for comparisons of 1 %: stop other processes, or use a larger --budget",
+        BAD,
     )
     yield finding(
-        "one kernel against itself", f"{comparison.verdict}: {text}", advice, is_bad=not is_same
+        "smallest detectable change",
+        f"{change_pct:.2g} %",
+        change_pct <= MAX_CHANGE_PCT,
+        "use a quieter machine, or more time per comparison",
     )
-    advice = (
-        "use a quieter machine, or more time per comparison" if change_pct > MAX_CHANGE_PCT else ""
-    )
-    yield finding("smallest detectable change", f"{change_pct:.2g} %", advice)
 
 
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
@@ -474,13 +461,12 @@ def rows_of(
     from bench.harness import worker
     from bench.harness.measure.isolated import measure_isolated
     from bench.harness.measure.measure_row import measure_row, release
-    from bench.harness.measure.rows import Settings, plan
+    from bench.harness.measure.rows import Settings, rows_of_case
 
     device = checkup.device
     settings = Settings(cache="cold" if is_large else "warm")
     limits = replace(LIMITS[device.type], cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
-    providers = default_providers(family, device, case.dtype)
-    for row in plan([(op, case)], list(providers), device, settings, providers, family):
+    for row in rows_of_case(op, case, family, device, settings):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
         if release(device):
             record = measure_row(row, device, checkup.ceilings, limits)

@@ -5,6 +5,7 @@ file.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -85,11 +86,8 @@ def run(
     rows = []
     for family, op, case in by_information(planned(chosen_dtypes, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
-        if named:
-            usual = registry.named_providers(names, family, under_test)
-        else:
-            usual = registry.default_providers(family, under_test, case.dtype)
-        rows += planning.plan([(op, case)], list(usual), under_test, settings, usual, family)
+        if names or not named:
+            rows += planning.rows_of_case(op, case, family, under_test, settings, names)
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)
     return run.conclude(draws=True)
@@ -114,13 +112,11 @@ def by_information(cases: Sequence[Planned]) -> list[Planned]:
     """Return the largest case of each op, then the next largest; `PREFERRED` ops come first in each
     group.
     """
-    groups: dict[tuple[str, str], int] = {}
+    turns: Counter[tuple[str, str]] = Counter()
     ranked = []
-    for family, op, case in sorted(
-        cases, key=lambda entry: entry[1].work(entry[2]).bytes, reverse=True
-    ):
-        key = (op.name, case.dtype)
-        groups[key] = groups.get(key, -1) + 1
+    for entry in sorted(cases, key=lambda case: case[1].work(case[2]).bytes, reverse=True):
+        _, op, case = entry
+        turns[op.name, case.dtype] += 1
         rank = PREFERRED.index(op.name) if op.name in PREFERRED else len(PREFERRED)
-        ranked.append((groups[key], rank, (family, op, case)))
+        ranked.append((turns[op.name, case.dtype], rank, entry))
     return [entry for _, _, entry in sorted(ranked, key=lambda item: item[:2])]

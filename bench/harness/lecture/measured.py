@@ -92,8 +92,8 @@ def op_row(
     options = build_parser(family, "", (), ops, options_of(family)).parse_args(words)
     chosen = chosen_ops(options.op, {family: ops})
     ((_, op, case),) = make_all_cases(options, chosen, device.type)
-    providers = options.provider or ["torch"]
-    (row,) = planning.plan([(op, case)], providers, device, settings, {}, family)
+    names = options.provider or ["torch"]
+    (row,) = planning.rows_of_case(op, case, family, device, settings, names)
     return row
 
 

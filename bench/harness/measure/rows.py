@@ -16,7 +16,13 @@ from bench.harness.data import inputs
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.op_file import line_in, lines_of, module_of, op_sha256
-from bench.harness.providers.registry import ProviderUnavailableError, is_user_kernel, unavailable
+from bench.harness.providers.registry import (
+    ProviderUnavailableError,
+    default_providers,
+    is_user_kernel,
+    named_providers,
+    unavailable,
+)
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from results.record import MAX_COUNT, Record
 from results.show.units import size
@@ -135,6 +141,19 @@ def plan(
             why = reason or unavailable(provider, device, case.dtype)
             rows.append(replace(row, refused=replace(row.blank(), reason=why)) if why else row)
     return rows
+
+
+def rows_of_case(
+    op: Op, case: Case, family: str, device: Device, settings: Settings, names: Sequence[str] = ()
+) -> list[Row]:
+    """Return the rows of a case with named providers, or with the default ones if there is no
+    name.
+    """
+    if names:
+        providers = named_providers(names, family, device)
+    else:
+        providers = default_providers(family, device, case.dtype)
+    return plan([(op, case)], list(providers), device, settings, providers, family)
 
 
 def refusal(op: Op, case: Case, device: Device) -> str | None:

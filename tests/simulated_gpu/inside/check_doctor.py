@@ -6,6 +6,7 @@ from dataclasses import replace
 from bench.__main__ import main
 from bench.harness.commands import doctor
 from bench.harness.commands.doctor import rows_of
+from bench.harness.measure import rows
 from bench.harness.measure.budget import smaller_cases
 from bench.harness.timing import protocol
 
@@ -22,7 +23,7 @@ def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "GRAPH_SAMPLES", 3)
     monkeypatch.setattr(doctor, "GPU_ROW_CAP_S", 0.01)
     monkeypatch.setitem(doctor.SIZES, "cuda", 64)
-    monkeypatch.setattr(doctor, "default_providers", lambda family, device, dtype="": {"torch": ()})
+    monkeypatch.setattr(rows, "default_providers", lambda family, device, dtype="": {"torch": ()})
     monkeypatch.setitem(protocol.LIMITS, "cuda", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
     saved = tmp_path / "doctor.json"
     main(f"doctor --device cuda -q --budget 0.1 -o {saved}".split())
@@ -39,6 +40,6 @@ def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
     assert not [found[check] for check in checks if check in found]
     for name in ("launch floor", "launch in a graph of 10", "smallest detectable change"):
         assert name in found, name
-    rows = [record for record in page["records"] if record["status"] in ("ok", "invalid")]
-    assert {"matmul", "rmsnorm", "copy"} <= {record["op"] for record in rows}
-    assert {record["cache"] for record in rows} == {"cold", "warm"}
+    measured = [record for record in page["records"] if record["status"] in ("ok", "invalid")]
+    assert {"matmul", "rmsnorm", "copy"} <= {record["op"] for record in measured}
+    assert {record["cache"] for record in measured} == {"cold", "warm"}
