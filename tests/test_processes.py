@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 START_S, END_S = 240, 60
 """Time limits for workers to start and to end, generous for a busy machine."""
 
-ENDINGS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+ENDINGS = [signal.SIGKILL, signal.SIGINT]
 
 
 @pytest.fixture

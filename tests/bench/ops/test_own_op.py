@@ -141,7 +141,7 @@ def test_an_own_op_is_compared_with_a_user_function(mine, runs, word, capsys):
         "--dtype",
         "fp32",
         "--shape",
-        "4096",
+        "10x100",
         "--device",
         "cpu",
         "--rounds",
