@@ -65,11 +65,11 @@ def each_size(sizes):
     found = []
     for place, way in enumerate(each_way(*sizes)):
         family, _, module, _ = way.values
-        step = min(EVERY, len(sizes[family]))
-        for size in sizes[family][place % step :: step]:
-            if takes(family, module, size[-1]):
-                name = "x".join(map(str, size))
-                found.append(pytest.param(*way.values, size, id=f"{way.id}-{name}"))
+        own = [size for size in sizes[family] if takes(family, module, size[-1])]
+        step = min(EVERY, len(own))
+        for size in own[place % step :: step]:
+            name = "x".join(map(str, size))
+            found.append(pytest.param(*way.values, size, id=f"{way.id}-{name}"))
     return found
 
 
