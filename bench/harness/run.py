@@ -23,7 +23,7 @@ from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
-from results.record import Environment, Record, StepTotals, name_of
+from results.record import Environment, Record, StepTotals
 from results.show.grid import Table
 from results.show.table import render_table, table_of_run
 from results.show.terminal import (
@@ -324,10 +324,8 @@ class Run(AbstractContextManager["Run"]):
             StoreError: not all records could be saved; they have been printed.
         """
         assert self.environment is not None
-        args = self.args
-        baseline = getattr(args, "baseline", None)
-        path = self.show(run_table(self.environment, self.records, baseline, render, document))
-        plot = args.plot
+        path = self.show(run_table(self.environment, self.records, render, document))
+        plot = self.args.plot
         if not plot and draws and path is not None:
             plot = path.with_suffix(".png")
         self._draw(plot)
@@ -456,7 +454,6 @@ def stamp(
 def run_table(
     environment: Environment,
     records: Sequence[Record],
-    baseline: str | None = None,
     render: Render | None = None,
     document: Document | None = None,
 ) -> Table:
@@ -464,8 +461,6 @@ def run_table(
 
     def draw(console: Console) -> None:
         (render or render_table)(environment, records, console)
-        for line in baseline_lines(records, baseline):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     content = None if document is None else lambda: document(environment, records)
     return table_of_run(environment, records, draw=draw, content=content)
@@ -478,25 +473,3 @@ def print_path(title: str, path: Path, output_format: str) -> None:
         print_out(printable(line) + "\n")
     else:
         say(line)
-
-
-def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]:
-    """Return a line for each measured row with the ratio of its time to the baseline's, without a
-    verdict.
-    """
-
-    def key(record: Record) -> tuple[str, ...]:
-        return record.op, record.dtype, record.case, str(record.fill)
-
-    base = {
-        key(record): record.median_s
-        for record in records
-        if record.provider == baseline and record.median_s
-    }
-    others = [
-        record
-        for record in records
-        if record.provider != baseline and record.median_s and key(record) in base
-    ]
-    ratios = [(record, (record.median_s or 0.0) / base[key(record)]) for record in others]
-    return [f"{name_of(record)}: {ratio:.3g} x the time of {baseline}" for record, ratio in ratios]

@@ -248,9 +248,7 @@ def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
     ]
     process = commands.start(
         "bench.elementwise",
-        *commands.arguments(
-            [*words, "--provider", providers, "--baseline", "torch", "--format", "json", "-v"]
-        ),
+        *commands.arguments([*words, "--provider", providers, "--format", "json", "-v"]),
     )
     code, out, err = commands.finish(process)
     assert code == 1, err

@@ -197,7 +197,6 @@ GROUPS = {
     "how to measure": ("--device", "--cache", "--budget"),
     "output": ("--format", "--output", "--plot"),
     ADVANCED: (
-        "--baseline",
         "--signature",
         "--threads",
         "--gpu",
@@ -285,7 +284,7 @@ def build_parser(
         parser.late_help[f"--{option.name}"] = partial(option_help, option, dtypes)
     add(parser, "--provider")
     parser.late_help["--provider"] = partial(provider_help, family)
-    add(parser, "--baseline", "--signature")
+    add(parser, "--signature")
     add(parser, *MACHINE, *INPUTS, "--kernels", *OUTPUT)
     return parser
 

@@ -108,8 +108,9 @@ def measured(
     from bench.harness.run import Run
 
     chosen = chosen_ops(args.op, {family: ops})
-    is_usual = args.baseline is None and not args.provider
-    names = {name: [] if is_usual else chosen_providers(args, name) for name, _ in chosen}
+    providers = list(dict.fromkeys(args.provider or []))
+    if providers:
+        check_providers(providers, [name for name, _ in chosen])
     cases = make_all_cases(args, chosen, "cpu")  # rejects bad values before torch is loaded
     check_places(args)
     device = device_of(args)
@@ -120,9 +121,7 @@ def measured(
     )
     rows = []
     for name, op, case in cases:
-        rows += planning.rows_of_case(op, case, name, device, settings, names[name])
-    if args.baseline is not None:
-        args.baseline = rows[0].provider
+        rows += planning.rows_of_case(op, case, name, device, settings, providers)
     command = family if is_own(family) else f"bench.{family}"
     run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
     measure_run(run, rows)
@@ -225,19 +224,6 @@ def check_output(path: Path | str, replaces: bool = False) -> None:
         raise UsageError(
             f"cannot write {path}: {nearest}: {error.strerror}; choose another path"
         ) from None
-
-
-def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
-    """Return the requested providers, the baseline first."""
-    baseline = [] if args.baseline is None else [args.baseline]
-    names = list(dict.fromkeys(baseline + (args.provider or [])))
-    check_providers(names, [family])
-    if baseline and names == baseline:
-        raise UsageError(
-            f"--baseline {args.baseline} needs other providers to compare with; name them with "
-            f"--provider"
-        )
-    return names
 
 
 def check_providers(names: Iterable[str], families: Iterable[str]) -> None:

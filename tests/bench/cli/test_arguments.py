@@ -22,7 +22,6 @@ EVERYWHERE = {
     "--dtype",
     "--shape",
     "--provider",
-    "--baseline",
     "--device",
     "--gpu",
     "--fill",

@@ -47,11 +47,9 @@ NAMES = [
     ),
     ("matmul --provider ,", "argument --provider: the list is empty; name at least one"),
     (
-        "matmul --baseline nosuch --provider torch",
+        "matmul --provider torch,nosuch",
         "unknown provider 'nosuch' for matmul; choose from torch,",
     ),
-    ("matmul --baseline torch", "--baseline torch needs other providers"),
-    ("matmul --baseline torch --provider torch", "--baseline torch needs other providers"),
     ("matmul --gpu nosuch", "unknown GPU 'nosuch'; list GPUs with `python -m roofline gpus`"),
     ("matmul --gpu h100-sxn", "unknown GPU 'h100-sxn'; did you mean h100-sxm"),
     ("matmul --gpu h100", "h100 is ambiguous: h100-nvl, h100-pcie, h100-sxm"),

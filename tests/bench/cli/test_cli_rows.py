@@ -86,7 +86,7 @@ def test_a_wrong_or_failing_provider_exits_with_1(capsys, runs, eager, status, r
 def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
     (version, *_) = registry.kernel_versions("elementwise")
     words = ("--op", "relu", "--shape", "1024", "--provider", f"torch,{version}")
-    assert commands.here("elementwise", *words, "--baseline", "torch") == 0
+    assert commands.here("elementwise", *words) == 0
     assert [row[2:] for row in statuses(runs)] == [
         ("torch", "ok", None),
         (version, "skipped", f"{version} needs a GPU, got a CPU"),
@@ -106,19 +106,16 @@ def test_triton_alone_on_a_cpu_is_rejected_before_measuring(capsys, runs, family
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(registry.shutil.which("g++") is None, reason="torch-compile on a CPU needs g++")
-def test_torch_compile_reports_compile_time_and_ratio_separately(capsys, runs):
-    words = ("--op", "gelu", "--shape", "4096", "--dtype", "fp32", "--provider", "torch-compile")
-    assert commands.here("elementwise", *words, "--baseline", "torch") == 0
+def test_torch_compile_reports_its_compile_time(capsys, runs):
+    words = ("--op", "gelu", "--shape", "4096", "--dtype", "fp32")
+    providers = "torch,torch-compile"
+    assert commands.here("elementwise", *words, "--provider", providers) == 0
     baseline, compiled = load_run(commands.run_files(runs)[0]).records
     assert (baseline.provider, compiled.provider) == ("torch", "torch-compile")
     assert (baseline.status, compiled.status) == ("ok", "ok")
     assert compiled.first_call_s > 10 * compiled.median_s
     assert max(compiled.samples_s) < compiled.first_call_s
     out = capsys.readouterr().out
-    found = re.search(
-        r"^gelu 4096 fp32 torch-compile: (\S+) x the time of torch$", out, re.MULTILINE
-    )
-    assert float(found[1]) == pytest.approx(compiled.median_s / baseline.median_s, rel=0.01)
     assert "first call" in out
 
 
