@@ -42,7 +42,7 @@ from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.table import print_header
 from results.show.terminal import OK, Parser
-from results.show.units import duration, format_rate, format_time, si
+from results.show.units import duration, quantity
 from roofline.gpu_table import load_gpus
 from roofline.links import OPS as KINDS
 from roofline.links import Fit, bus_factor, fits_of, slowest_s
@@ -261,9 +261,9 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
     columns = [
         Column("op", [row["op"] for row in rows]),
         column("bytes", "bytes", "{:,}".format),
-        column("time", "median_s", format_time),
-        column("algbw", "algbw_bytes_per_s", partial(format_rate, unit="B/s")),
-        column("busbw", "busbw_bytes_per_s", partial(format_rate, unit="B/s")),
+        column("time", "median_s", duration),
+        column("algbw", "algbw_bytes_per_s", partial(quantity, unit="B/s")),
+        column("busbw", "busbw_bytes_per_s", partial(quantity, unit="B/s")),
         column("last rank", "last_rank", str),
         column("rounds", "last_share", "{:.0%}".format),
         column("late by", "late_s", duration),
@@ -280,18 +280,20 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
     lines = [""]
     for fit in found["fits"]:
         low_s, high_s = map(duration, fit["latency_ci95"])
-        low, high = (si(end, "B/s") if end else "unknown" for end in fit["bytes_per_s_ci95"])
+        low, high = (quantity(end, "B/s") if end else "unknown" for end in fit["bytes_per_s_ci95"])
         latency = f"{fit['op']}: latency {duration(fit['latency_s'])} ({low_s} to {high_s})"
-        lines.append(f"{latency}, busbw {si(fit['bytes_per_s'], 'B/s')} ({low} to {high})")
+        lines.append(f"{latency}, busbw {quantity(fit['bytes_per_s'], 'B/s')} ({low} to {high})")
     unfitted = {row["op"] for row in rows} - {fit["op"] for fit in found["fits"]}
     lines += [
         f"{op}: no fit, because it needs three sizes whose times grow" for op in sorted(unfitted)
     ]
     if found["link_bytes_per_s"]:
-        lines.append(f"link, one way, by its datasheet: {si(found['link_bytes_per_s'], 'B/s')}")
+        lines.append(
+            f"link, one way, by its datasheet: {quantity(found['link_bytes_per_s'], 'B/s')}"
+        )
     for pair in found["pairs"]:
         lines.append(
-            f"ranks {pair['ranks'][0]} and {pair['ranks'][1]}: {format_time(pair['median_s'])}"
+            f"ranks {pair['ranks'][0]} and {pair['ranks'][1]}: {duration(pair['median_s'])}"
         )
     for claim in found["claims"]:
         who = " and ".join(map(str, claim["ranks"]))

@@ -50,7 +50,8 @@ from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record, Step
 from results.show.grid import Column, print_grid, print_lines
 from results.show.terminal import ADVANCED, Parser
-from results.show.units import ABSENT, format_number, format_rate, format_time
+from results.show.units import ABSENT, duration, quantity
+from results.show.units import number as number_text
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import FlopCount, train_flops
@@ -342,7 +343,7 @@ def of_step(record: Record) -> Step:
 
 
 def _mb(size_bytes: float | None) -> str:
-    return ABSENT if size_bytes is None else format_number(size_bytes / 1e6)
+    return ABSENT if size_bytes is None else number_text(size_bytes / 1e6)
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
@@ -398,7 +399,7 @@ def _label(record: Record) -> str:
 def _checkpoint(record: Record) -> str:
     file = of_step(record).checkpoint_file
     times = (
-        f"{word} in {format_time(file[key])} ({format_rate(file['bytes'] / file[key], 'B/s')})"
+        f"{word} in {duration(file[key])} ({quantity(file['bytes'] / file[key], 'B/s')})"
         for word, key in (("written", "write_s"), ("read", "read_s"))
     )
     size = f"{_mb(file['bytes'])} MB, estimated {_mb(file['estimated_bytes'])} MB"

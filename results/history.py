@@ -23,14 +23,7 @@ from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
-from results.show.units import (
-    ABSENT,
-    PREFIXES,
-    TIME_UNITS,
-    format_percent,
-    format_rate,
-    format_time,
-)
+from results.show.units import ABSENT, PREFIXES, TIME_UNITS, duration, percent, quantity
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -385,8 +378,8 @@ def _names(series: Sequence[Series]) -> list[str]:
 
 def _value_text(metric: str, value: float) -> str:
     if metric == "time":
-        return format_time(value)
-    return format_rate(value, "FLOP/s") if metric == "flops" else format_percent(100 * value)
+        return duration(value)
+    return quantity(value, "FLOP/s") if metric == "flops" else percent(value)
 
 
 def _print_table(series: Sequence[Series], console: Console) -> None:

@@ -33,7 +33,7 @@ from bench.harness.timing.samplers import Call
 from bench.harness.transfer import finished_s
 from results.record import Record
 from results.show.terminal import NO_DEVICE
-from results.show.units import duration, size
+from results.show.units import duration, quantity
 from results.stats.samples import median_ci95
 
 Pair = tuple[int, int]
@@ -330,7 +330,7 @@ class Group:
         late: set[int] = set()
         self.run.progress.expect(len(rows))
         for row in rows:
-            self.run.progress.say(f"{row.op} {size(row.shape['bytes'])}")
+            self.run.progress.say(f"{row.op} {quantity(row.shape['bytes'], 'B')}")
             self.check()
             times = self.measure_row(row)
             # Large arrays hide who arrived late.

@@ -12,7 +12,7 @@ from results.compare.sides import Unmatched, revision_text
 from results.record import text_of
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.terminal import printable
-from results.show.units import ABSENT, format_share, format_time, format_uncertainty
+from results.show.units import ABSENT, duration, percent, uncertainty
 from results.stats.comparison import (
     FASTER,
     MORE_SAMPLES,
@@ -321,10 +321,10 @@ def _columns(compared: Compared) -> list[Column]:
         words("dtype", lambda row: row.key.dtype, heads=True),
         Column("provider", providers, goes_below=4, heads=len(set(providers)) == 1),
         words("options", lambda row: row.key.options, goes_below=3),
-        numbers("baseline", lambda row: format_time(row.baseline.time_s), goes_below=5),
-        numbers("candidate", lambda row: format_time(row.candidate.time_s), goes_below=5),
-        numbers("MFU baseline", lambda row: format_share(row.baseline.rate("mfu")), goes_below=2),
-        numbers("MFU candidate", lambda row: format_share(row.candidate.rate("mfu")), goes_below=2),
+        numbers("baseline", lambda row: duration(row.baseline.time_s), goes_below=5),
+        numbers("candidate", lambda row: duration(row.candidate.time_s), goes_below=5),
+        numbers("MFU baseline", lambda row: percent(row.baseline.rate("mfu")), goes_below=2),
+        numbers("MFU candidate", lambda row: percent(row.candidate.rate("mfu")), goes_below=2),
         numbers("% of ceiling", _of_ceiling, leaves=1),
         words("flagged", lambda row: FLAGGED[bool(row.baseline.flags), bool(row.candidate.flags)]),
         words("reason", lambda row: row.reason),
@@ -342,7 +342,7 @@ def _half_width(row: ComparedRow) -> str:
     if row.ci95 is None:
         return ABSENT
     low, high = row.ci95
-    return format_uncertainty(math.sqrt(high / low) - 1)
+    return uncertainty(math.sqrt(high / low) - 1)
 
 
 def _of_ceiling(row: ComparedRow) -> str:
@@ -351,7 +351,7 @@ def _of_ceiling(row: ComparedRow) -> str:
     if before is None or after is None:
         return ABSENT
     bounds = dict.fromkeys((before[1], after[1]))
-    return f"{format_share(before[0])} -> {format_share(after[0])} {' -> '.join(bounds)}"
+    return f"{percent(before[0])} -> {percent(after[0])} {' -> '.join(bounds)}"
 
 
 def describe(row: Unmatched) -> str:

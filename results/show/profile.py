@@ -12,7 +12,7 @@ from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
 from results.show.table import print_header
 from results.show.terminal import printable
-from results.show.units import ABSENT, format_number, format_percent, format_rate, format_time
+from results.show.units import ABSENT, duration, number, percent, quantity
 from roofline.machine import Machine
 from roofline.model import judged, mbu
 
@@ -246,13 +246,13 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     ]
     if len(phases) > 1:
         parts = (
-            f"{name} {_text('flops', part['flops'])} in {format_time(part['time_s'])}"
+            f"{name} {_text('flops', part['flops'])} in {duration(part['time_s'])}"
             for name, part in phases.items()
         )
         said.insert(1, f"Operations by phase: {', '.join(parts)}.")
     for each in totals["fusing"][:MAX_SHOWN_FUSIONS]:
         if each["saved_s"]:
-            saved = format_time(each["saved_s"])
+            saved = duration(each["saved_s"])
             said.append(f"- {fusion_text(each)}: {saved} of {texts['time_s']}")
     return said
 
@@ -268,9 +268,9 @@ def _text(name: str, value: float | str | None) -> str:
     if isinstance(value, str):
         return value
     if name.endswith("_s"):
-        return format_time(value)
+        return duration(value)
     if name.endswith(("flops", "bytes")) and not name.startswith("modelled"):
-        return format_rate(value, "FLOP" if name.endswith("flops") else "B")
+        return quantity(value, "FLOP" if name.endswith("flops") else "B")
     return _pct(value)
 
 
@@ -283,13 +283,13 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         Column("op", [record.op for record, _ in rows]),
         Column("shapes", [record.case for record, _ in rows], goes_below=6),
         Column("count", [str(record.count) for record, _ in rows], "right", 5),
-        Column("time", [format_time(each.time_s) for each in operations], "right"),
+        Column("time", [duration(each.time_s) for each in operations], "right"),
         Column("share", [_pct(each.share) for each in operations], "right"),
         Column("FLOPs", [count_text(record.flops) for record, _ in rows], "right", 4),
         Column("bytes", [count_text(moved_bytes(record)) for record, _ in rows], "right", 3),
-        Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in rows], "right", 2),
+        Column("FLOP/B", [number(score["intensity"], 3) for _, score in rows], "right", 2),
         Column("bound", [score.get("bound") or ABSENT for score in moving]),
-        Column("% roof", [format_percent(score.get("roofline_pct")) for score in moving], "right"),
+        Column("% roof", [percent(score.get("roofline_pct"), 100) for score in moving], "right"),
         Column("phase", [each.phase for each in operations], leaves=1),
         Column("module", [each.module for each in operations], goes_below=6),
     ]
@@ -310,7 +310,7 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
         names = op_of(record).kernels
         times = op_of(record).kernels_s
         longest = [
-            f"{name} {format_time(time_s)}" for name, time_s in zip(names, times, strict=False)
+            f"{name} {duration(time_s)}" for name, time_s in zip(names, times, strict=False)
         ][:MAX_NAMES]
         more = [f"and {len(names) - len(longest)} more"] if len(names) > len(longest) else []
         yield REMAINDERS[record.op] + (f": {', '.join([*longest, *more])}" if longest else "")
@@ -340,7 +340,7 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
             "right",
             1,
         ),
-        Column("time", [format_time(times[key]) for key in titles], "right"),
+        Column("time", [duration(times[key]) for key in titles], "right"),
         Column(
             "share",
             [_pct(sum(map(_share, group))) for group in shown],
@@ -370,7 +370,7 @@ def moved_bytes(record: Record) -> int | None:
 
 
 def count_text(value: float | None) -> str:
-    return format_rate(value, "").strip()
+    return quantity(value, "").strip()
 
 
 def _pct(share: float | None) -> str:

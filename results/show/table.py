@@ -14,15 +14,7 @@ from results.record import Copy, Environment, Loop, Record, Step, name_of
 from results.show.grid import Column, Table, escaped, print_grid, print_lines, rows_of
 from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
-from results.show.units import (
-    ABSENT,
-    format_number,
-    format_percent,
-    format_rate,
-    format_share,
-    format_time,
-    format_uncertainty,
-)
+from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
 from results.stats.samples import half_width
 from roofline.machine import CeilingError, Machine
 from roofline.model import judged
@@ -60,7 +52,7 @@ def format_half_width(interval: tuple[float, float] | None, center: float | None
     """
     if interval is None or center is None:
         return ABSENT
-    return format_uncertainty(half_width(interval, center))
+    return uncertainty(half_width(interval, center))
 
 
 def table_of_run(
@@ -123,8 +115,8 @@ def describe(record: Record) -> list[str]:
     cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
     timed = (
         f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} "
-        f"launches by {record.method}, {cache}, first call {format_time(record.first_call_s)}, "
-        f"host latency {format_time(record.host_latency_s)}"
+        f"launches by {record.method}, {cache}, first call {duration(record.first_call_s)}, "
+        f"host latency {duration(record.host_latency_s)}"
     )
     if checked:
         error = f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
@@ -144,7 +136,7 @@ def _ran(record: Record) -> list[str]:
     if record.eager_s is None:
         return []
     each = (
-        f"a launch takes {format_time(record.median_s)}, or {format_time(record.eager_s)} if "
+        f"a launch takes {duration(record.median_s)}, or {duration(record.eager_s)} if "
         f"launched separately"
     )
     if not record.launched_kernels:
@@ -153,7 +145,7 @@ def _ran(record: Record) -> list[str]:
     count = sum(number for number in counts if isinstance(number, int))
     kernels = "1 kernel takes" if count == 1 else f"{count} kernels take"
     return [
-        f"  {each}; its {kernels} {format_time(record.kernel_s)}:",
+        f"  {each}; its {kernels} {duration(record.kernel_s)}:",
         *map(_kernel_line, record.launched_kernels),
     ]
 
@@ -215,7 +207,7 @@ def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> st
         is_peak = entry.quantity == "flops" and entry.name in dtypes
         if is_peak or entry.quantity == "bandwidth":
             ceilings.setdefault(entry.title, []).append(
-                f"{format_rate(entry.value, entry.unit)} {entry.kind}"
+                f"{quantity(entry.value, entry.unit)} {entry.kind}"
             )
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
@@ -252,7 +244,7 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         return Column(title, list(map(cell, records)), **layout)
 
     def times(title: str, seconds: Callable[[Record], float | None], leaves: int = 0) -> Column:
-        return Column(title, [format_time(seconds(record)) for record in records], "right", leaves)
+        return Column(title, [duration(seconds(record)) for record in records], "right", leaves)
 
     def rates(
         title: str, key: str, shown: Callable[[float | None], str], leaves: int = 0
@@ -261,7 +253,7 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
 
     def megabytes(title: str, kind: str) -> Column:
         sizes = [step.memory_bytes.get(kind, {}).get("total") for step in steps]
-        shown = [ABSENT if size is None else f"{format_number(size / 1e6)} MB" for size in sizes]
+        shown = [ABSENT if size is None else f"{number(size / 1e6)} MB" for size in sizes]
         return Column(title, shown, "right", leaves=4)
 
     return [
@@ -279,24 +271,24 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         ),
         rates(unit, "flops_per_s", partial(_scaled, scale=scale)),
         rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=8),
-        rates("FLOP/B", "intensity", format_number, leaves=5),
+        rates("FLOP/B", "intensity", number, leaves=5),
         Column("bound", [_bound(score) for score in scores], leaves=7),
-        rates("MFU", "mfu", format_share, leaves=13),
-        rates("HFU", "hfu", format_share, leaves=10),
-        rates("MBU", "mbu", format_share, leaves=4),
-        rates("% roof", "roofline_pct", format_percent, leaves=9),
+        rates("MFU", "mfu", percent, leaves=13),
+        rates("HFU", "hfu", percent, leaves=10),
+        rates("MBU", "mbu", percent, leaves=4),
+        rates("% roof", "roofline_pct", partial(percent, whole=100), leaves=9),
         Column("% meas", [_of_measured(score) for score in scores], "right", leaves=6),
         Column("mix", [score["mix"] or ABSENT for score in scores], leaves=1),
-        rates("tokens/s", "tokens_per_s", format_number),
-        rates("% link", "link_share", format_share),
-        rates("hidden", "hidden_share", format_share),
-        rates("waits", "wait_share", format_share),
-        Column("device", [format_time(step.device_s) for step in steps], "right", 3),
+        rates("tokens/s", "tokens_per_s", number),
+        rates("% link", "link_share", percent),
+        rates("hidden", "hidden_share", percent),
+        rates("waits", "wait_share", percent),
+        Column("device", [duration(step.device_s) for step in steps], "right", 3),
         words("lost to host", _lost_to_host, side="right", leaves=3),
         Column("work", list(map(_work_of_loop, loops)), "right", 3),
-        Column("host kept", [format_time(copy.host_launch_s) for copy in copies], "right", 3),
+        Column("host kept", [duration(copy.host_launch_s) for copy in copies], "right", 3),
         *(
-            Column(name, [format_time(step.phases_s.get(name)) for step in steps], "right", 4)
+            Column(name, [duration(step.phases_s.get(name)) for step in steps], "right", 4)
             for name in phases
         ),
         megabytes("peak memory", "measured"),
@@ -328,20 +320,20 @@ def _lost_to_host(record: Record) -> str:
     step = record.details_as(Step)
     if step is None or step.device_s is None or record.median_s is None:
         return ABSENT
-    return format_share(max(0.0, 1 - step.device_s / record.median_s))
+    return percent(max(0.0, 1 - step.device_s / record.median_s))
 
 
 def _work_of_loop(loop: Loop | None) -> str:
-    return format_time(median(loop.compute_s) if loop and loop.compute_s else None)
+    return duration(median(loop.compute_s) if loop and loop.compute_s else None)
 
 
 def _scaled(value: float | None, scale: float) -> str:
-    return format_number(None if value is None else value / scale)
+    return number(None if value is None else value / scale)
 
 
 def _of_measured(score: Mapping[str, Any]) -> str:
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
-    return ABSENT if is_measured else format_percent(score["measured_pct"])
+    return ABSENT if is_measured else percent(score["measured_pct"], 100)
 
 
 def _flags(record: Record) -> str:

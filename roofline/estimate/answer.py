@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.show.grid import WHOLE_WORDS, Column, html_of, print_grid, print_lines
 from results.show.terminal import drawn, one_line
-from results.show.units import abbreviated, count, devices, duration, memory, number, si, size
+from results.show.units import COUNT_LETTERS, count, duration, gibibytes, number, quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,11 +100,11 @@ def text_of_value(key: str, value: float | str) -> str:
     if isinstance(value, str):
         return f"{key} by {value}"
     if key == "gpus":
-        return devices(int(value))
+        return count(int(value), "device")
     if key == "flops_per_s":
         return f"{number(value / 1e12)} TFLOP/s"
     has_unit = key.endswith(("bytes", "seconds", "first_token_s", "mfu", "hfu", "communication"))
-    shown = cell(key, value) if has_unit else abbreviated(value)
+    shown = cell(key, value) if has_unit else quantity(value, "", COUNT_LETTERS)
     name = key.removesuffix("_bytes").replace("_", " ")
     return PHRASES.get(key, f"{{}} {'of ' if has_unit else ''}{name}").format(shown)
 
@@ -228,7 +228,11 @@ def folded(answer: Answer) -> list[Step]:
     small = [step for step in parts if (step.amount or 0) < SMALL * total]
     if len(small) > 1:
         amount = sum(step.amount or 0 for step in small)
-        shown = size(amount) if answer.main and answer.main[0].endswith("_bytes") else count(amount)
+        shown = (
+            quantity(amount, "B")
+            if answer.main and answer.main[0].endswith("_bytes")
+            else count(amount)
+        )
         parts = [
             *parts[: -len(small)],
             Step(f"{len(small)} more", f"below {100 * SMALL:g} % each", shown, amount),
@@ -252,11 +256,11 @@ def cell(key: str, value: Any) -> str:
     if key in ("mfu", "hfu", "used", "communication"):
         return f"{100 * value:.1f} %"
     if key == "memory_bytes":
-        return memory(value)
+        return gibibytes(value)
     if key in ("bytes", "bytes_copied") or key.endswith("_bytes"):
-        return size(value)
+        return quantity(value, "B")
     if key == "attainable_flops_per_s":
-        return si(value, "FLOP/s")
+        return quantity(value, "FLOP/s")
     if key.endswith(("seconds", "_s")) and key not in ("tokens_per_s", "flops_per_s"):
         return duration(value)
     if key == "value":  # rounding shows in the fifth digit

@@ -9,8 +9,7 @@ from math import ceil
 from typing import Any, Unpack
 
 from results.show.terminal import say
-from results.show.units import billions, devices, number, size
-from results.show.units import memory as in_gib
+from results.show.units import count, gibibytes, number, quantity
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
@@ -157,16 +156,20 @@ def train(
     landmark, step = scaling.landmark_of(flops)
     steps += [
         step,
-        Step("state of a device", f"{size(sum(state.values()))} / {gpus:,}", size(state_each)),
+        Step(
+            "state of a device",
+            f"{quantity(sum(state.values()), 'B')} / {gpus:,}",
+            quantity(state_each, "B"),
+        ),
     ]
     if "headroom_bytes" in row:
-        left = f"{in_gib(memory_of(use.machine))} - {size(state_each)}, for activations"
-        steps.append(Step("headroom", left, size(row["headroom_bytes"])))
+        left = f"{gibibytes(memory_of(use.machine))} - {quantity(state_each, 'B')}, for activations"
+        steps.append(Step("headroom", left, quantity(row["headroom_bytes"], "B")))
     upkept, upkeep_steps = upkeep(gradients_each, state, disk, row)
     active = count_parameters(config).active
     return Answer(
         main=("days", "device_hours", "price"),
-        title=f"Training time on {devices(gpus)}",
+        title=f"Training time on {count(gpus, 'device')}",
         warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
         **by_machine(rows, flops=flops, **landmark, state_bytes=state_each, **upkept),
         steps=[*steps, *upkeep_steps],
@@ -222,7 +225,7 @@ def mfu(
     if config.parameters:
         notes = ["6 N excludes attention scores"]
     return Answer(
-        title=f"Utilization of {devices(gpus)}",
+        title=f"Utilization of {count(gpus, 'device')}",
         **by_machine(chosen) | {"rows": rows if len(rows) > 1 else ()},
         main=("mfu", "hfu", "flops_per_s"),
         warnings=[
@@ -325,9 +328,9 @@ def gpus(
     rows = [_fleet_row(use, state, flops, days) for use in uses]
     row = rows[0]
     use = uses[0]
-    memory_each = f"{size(state)} / {in_gib(memory_of(use.machine))}, rounded up"
+    memory_each = f"{quantity(state, 'B')} / {gibibytes(memory_of(use.machine))}, rounded up"
     steps = [
-        Step("state", f"{number(total)} x {each:g} bytes, {counted}", size(state)),
+        Step("state", f"{number(total)} x {each:g} bytes, {counted}", quantity(state, "B")),
         Step("to hold it", memory_each, f"{row['gpus_for_memory']:,}"),
     ]
     if row["gpus_for_time"] is not None:
@@ -341,7 +344,7 @@ def gpus(
         )
     steps.append(Step("devices", "the larger", f"{row['gpus']:,}"))
     if row["days"] is not None:
-        steps.append(Step("days", f"on {devices(row['gpus'])}", number(row["days"])))
+        steps.append(Step("days", f"on {count(row['gpus'], 'device')}", number(row["days"])))
     return Answer(
         title="Devices needed",
         **by_machine(rows),
@@ -414,7 +417,7 @@ def fit(
         }
         rows.append(row | {"bytes_per_param": each})
     first = rows[0]
-    total = size(gpus * first["memory_bytes"])
+    total = quantity(gpus * first["memory_bytes"], "B")
     notes = [
         (
             "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for "
@@ -427,23 +430,23 @@ def fit(
         sold = (machine.memory_bytes or 0) * 10**9 // 2**30
         if sold:
             notes.append(
-                f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 "
-                f"bytes hold {billions(sold * gpus / each)} parameters"
+                f"memory as {machine.slug} reports it; its {quantity(sold, 'B')} read as "
+                f"{sold / 1e9:g}e9 bytes hold {number(sold * gpus / each)} parameters"
             )
     return Answer(
         main=("params",),
-        title=f"Largest model whose state fits on {devices(gpus)}",
+        title=f"Largest model whose state fits on {count(gpus, 'device')}",
         warnings=[
             (
-                f"no headroom; with 10 % of the memory free: {billions(0.9 * first['params'])} "
+                f"no headroom; with 10 % of the memory free: {number(0.9 * first['params'])} "
                 f"parameters"
             )
         ],
         **by_machine(rows),
         steps=[
-            Step("memory", f"{gpus:,} x {in_gib(first['memory_bytes'])}", total),
+            Step("memory", f"{gpus:,} x {gibibytes(first['memory_bytes'])}", total),
             Step("bytes per parameter", counted, f"{each:g}"),
-            Step("parameters", f"{total} / {each:g}", billions(first["params"])),
+            Step("parameters", f"{total} / {each:g}", number(first["params"])),
         ],
         formula="N = devices x memory / bytes per parameter",
         source=f"CS336 (2025) lecture 2; {sources_of(machines)}",
@@ -478,7 +481,11 @@ def chinchilla(
         row = use.row | {"gpus": gpus, "days": days, "mfu": use.mfu}
         rows.append(row | _optimal_of(of_budget, tokens_per_param))
     row = rows[0] if rows else _optimal_of(flops or 0, tokens_per_param)
-    budget = f"{number(row['flops'])} FLOPs" if not uses else f"{devices(gpus)} and {days:g} days"
+    budget = (
+        f"{number(row['flops'])} FLOPs"
+        if not uses
+        else f"{count(gpus, 'device')} and {days:g} days"
+    )
     spent = [
         f"{gpus:,} x {number(use.peak)} x {use.mfu:.4g} x {days:g} x 86,400" for use in uses[:1]
     ]
@@ -489,11 +496,11 @@ def chinchilla(
         **(by_machine(rows) if uses else {"values": row}),
         steps=[
             *(Step("FLOPs", arithmetic, number(row["flops"])) for arithmetic in spent),
-            Step("parameters", optimum, billions(row["params"])),
+            Step("parameters", optimum, number(row["params"])),
             Step(
                 "tokens",
-                f"{tokens_per_param:g} x {billions(row['params'])}",
-                billions(row["tokens"]),
+                f"{tokens_per_param:g} x {number(row['params'])}",
+                number(row["tokens"]),
             ),
             Step("fitted loss", scaling.FITTED_LOSS, f"{row['fitted_loss']:.3f} nats per token"),
         ],

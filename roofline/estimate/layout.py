@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf, isqrt
 from typing import Annotated, Any, Unpack
 
-from results.show.units import devices, duration, number, size
+from results.show.units import count, duration, number, quantity
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import train_flops
@@ -119,16 +119,17 @@ def parallel(
             f"no number of data-parallel devices among {gpus} divides a batch of {batch} sequences"
         )
     if not fitting:
-        least = size(min(layout.total_bytes for layout in found))
+        least = quantity(min(layout.total_bytes for layout in found), "B")
         raise ConfigError(
-            f"no layout fits: the smallest takes {least} on each of {devices(gpus)}; --checkpoint "
-            f"full or more --gpus"
+            f"no layout fits: the smallest takes {least} on each of {count(gpus, 'device')}; "
+            f"--checkpoint full or more --gpus"
         )
     fitting.sort(key=lambda layout: layout.seconds)
     rows = [layout.row() for layout in fitting[:SHOWN]]
     return Answer(
         main=("data_parallel", "tensor_parallel", "pipeline_parallel", "zero", "seconds"),
-        title=f"Layout of {config.name} on {devices(gpus)}: {batch} x {sequence} tokens a step",
+        title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
+        f"a step",
         values=rows[0],
         rows=rows,
         worked=f"{rows[0]['gpu']}, {rows[0]['dtype']}",
@@ -197,14 +198,16 @@ def _steps(layout: Layout) -> list[Step]:
     }
     for kind in KINDS:
         sending = duration(layout.sending[kind])
-        arithmetic[kind] = f"{size(sent[kind])} sent in {sending}, not hidden"
+        arithmetic[kind] = f"{quantity(sent[kind], 'B')} sent in {sending}, not hidden"
     if layout.bandwidth_bytes_per_s < inf:
-        arithmetic["compute"] += f", activations at {size(layout.bandwidth_bytes_per_s)}/s"
+        arithmetic["compute"] += f", activations at {quantity(layout.bandwidth_bytes_per_s, 'B')}/s"
     return [
         Step(
             "devices", f"{data} data x {tensor} tensor x {stages} pipeline", f"{layout.devices:,}"
         ),
-        Step("memory", f"ZeRO {sharding.zero}, the fuller device", size(layout.total_bytes)),
+        Step(
+            "memory", f"ZeRO {sharding.zero}, the fuller device", quantity(layout.total_bytes, "B")
+        ),
         *(
             Step(part, arithmetic[part], duration(seconds))
             for part, seconds in layout.parts.items()
@@ -271,16 +274,19 @@ def predicted(
     too_large = [row for row in rows if row["total_bytes"] > (row["memory_bytes"] or inf)]
     return Answer(
         main=("step_seconds", "communication", "mfu", "largest_gpus", "days", "price"),
-        title=f"Training step of {config.name} on {devices(rows[0]['gpus'])}: {batch} x "
+        title=f"Training step of {config.name} on {count(rows[0]['gpus'], 'device')}: {batch} x "
         f"{sequence} tokens",
         warnings=[
-            f"does not fit: {size(row['total_bytes'])} on one {row['gpu']}" for row in too_large
+            f"does not fit: {quantity(row['total_bytes'], 'B')} on one {row['gpu']}"
+            for row in too_large
         ],
         **by_machine(rows),
         steps=[
             *_steps(layouts[0]),
             Step(
-                "scales to", f"{100 * SCALES:g} % of linear speed", devices(rows[0]["largest_gpus"])
+                "scales to",
+                f"{100 * SCALES:g} % of linear speed",
+                count(rows[0]["largest_gpus"], "device"),
             ),
         ],
         formula=FORMULA,

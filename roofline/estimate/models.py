@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Unpack
 
-from results.show.units import count, duration, number, size
-from results.show.units import memory as in_gib
+from results.show.units import count, duration, gibibytes, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
 from roofline.accounting.flops import (
@@ -53,14 +52,14 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
         factors = (weight.copies, *weight.shape) if weight.copies > 1 else weight.shape
         arithmetic = " x ".join(map(str, factors))
         steps.append(Step(label, arithmetic, count(weight.elements), weight.elements))
-    steps.append(Step("total", "sum", f"{count(counts.total)} = {number(counts.total / 1e9)}e9"))
+    steps.append(Step("total", "sum", f"{count(counts.total)} = {number(counts.total)}"))
     if counts.active != counts.total and config.experts:
         chosen = f"{config.experts.per_token} of {config.experts.count} experts"
         steps.append(
             Step(
                 "active per token",
                 chosen,
-                f"{count(counts.active)} = {number(counts.active / 1e9)}e9",
+                f"{count(counts.active)} = {number(counts.active)}",
             )
         )
     steps.append(
@@ -311,7 +310,7 @@ def memory(
         "state_bytes": state,
     }
     steps = [
-        Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part)
+        Step(name.replace("_", " "), f"{100 * part / total:.1f} %", quantity(part, "B"), part)
         for name, part in parts.items()
         if part
     ]
@@ -330,8 +329,8 @@ def memory(
         }
         values["moment"] = step.moment.name
         detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
-        steps.append(Step("all state", "weights, gradients, optimizer", size(state)))
-        steps.append(Step("all activations", detail, size(total - state)))
+        steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
+        steps.append(Step("all activations", detail, quantity(total - state, "B")))
         formula = (
             f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss: 4 V "
             f"stored, 8 V of gradients"
@@ -353,7 +352,7 @@ def memory(
         for machine in machines
     ]
     upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, fits[0] if fits else {})
-    steps += [Step("total", f"{total:,} bytes", size(total)), *upkeep_steps]
+    steps += [Step("total", f"{total:,} bytes", quantity(total, "B")), *upkeep_steps]
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes") if step else ("total_bytes",),
         title=f"{'Memory' if step else 'State'} of training {config.name} on one device: "
@@ -439,7 +438,7 @@ def fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> 
 def memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
     lines = []
     for row in rows:
-        device = f"{row['gpu']} with {in_gib(row['memory_bytes'])}"
+        device = f"{row['gpu']} with {gibibytes(row['memory_bytes'])}"
         share = row["headroom_bytes"] / row["memory_bytes"]
         if 0 <= share < MIN_HEADROOM:
             lines.append(
@@ -447,14 +446,15 @@ def memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
             )
         elif share < 0 and row["gpus_needed"] is None:
             lines.append(
-                f"does not fit: {size(total)} on one {device}; even the activations do not fit"
+                f"does not fit: {quantity(total, 'B')} on one {device}; even the activations do "
+                f"not fit"
             )
         elif share < 0:
             shared = (
                 f"at least {row['gpus_needed']:,} devices are needed with the state sharded "
                 f"evenly (ZeRO 3)"
             )
-            lines.append(f"does not fit: {size(total)} on one {device}; {shared}")
+            lines.append(f"does not fit: {quantity(total, 'B')} on one {device}; {shared}")
     return lines
 
 
@@ -496,7 +496,11 @@ def upkeep(
     }
     steps = [
         Step(
-            name, moved, size(amount) if seconds is None else f"{size(amount)}, {duration(seconds)}"
+            name,
+            moved,
+            quantity(amount, "B")
+            if seconds is None
+            else f"{quantity(amount, 'B')}, {duration(seconds)}",
         )
         for name, (moved, amount, seconds) in parts.items()
     ]

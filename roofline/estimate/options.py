@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
-from results.show.units import abbreviated
+from results.show.units import COUNT_LETTERS, quantity
 from results.store.runfile import Run, StoreError, load_run
 from results.store.runs import list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
@@ -142,7 +142,8 @@ def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
     except ConfigError:  # such as odd heads, which have no rotary positions
         return []
     flag = " --tied" if is_tied else ""
-    return [f"these dimensions with --style {other}{flag}: {abbreviated(total)} parameters"]
+    shown = quantity(total, "", COUNT_LETTERS)
+    return [f"these dimensions with --style {other}{flag}: {shown} parameters"]
 
 
 def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:

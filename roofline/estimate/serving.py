@@ -8,8 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Unpack
 
-from results.show.units import count, devices, duration, number, size
-from results.show.units import memory as in_gib
+from results.show.units import count, duration, gibibytes, number, quantity
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, weight_bytes_read
@@ -115,10 +114,12 @@ class _Plan(NamedTuple):
         lines = []
         for row in rows:
             if row["fits"] is False:
-                held = f"{size(row['weight_bytes'])} of weights"
+                held = f"{quantity(row['weight_bytes'], 'B')} of weights"
                 if row["cache_bytes"] is not None:
-                    held += f" and {size(row['cache_bytes'])} of cache"
-                available = f"{devices(self.gpus)} {row['gpu']} of {in_gib(row['memory_bytes'])}"
+                    held += f" and {quantity(row['cache_bytes'], 'B')} of cache"
+                available = (
+                    f"{count(self.gpus, 'device')} {row['gpu']} of {gibibytes(row['memory_bytes'])}"
+                )
                 needed = f"at least {row['gpus_needed']:,} are needed; the times are hypothetical"
                 lines.append(f"does not fit: {held} on {available}; {needed}")
         return lines
@@ -167,8 +168,8 @@ def infer(
         missing = []
         if not rows:
             raise ConfigError(
-                f"{config.name} with {batch} x {prompt} tokens fits on {devices(gpus)} of none of "
-                f"the GPUs"
+                f"{config.name} with {batch} x {prompt} tokens fits on {count(gpus, 'device')} of "
+                f"none of the GPUs"
             )
         fitting: list[Use] = []
         for row in rows:
@@ -186,7 +187,7 @@ def infer(
     )
     return Answer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
-        title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
+        title=f"Generation with {config.name}: {batch} x {prompt} tokens, {count(gpus, 'device')}",
         warnings=plan.warnings(rows),
         **by_machine(rows, kv_bytes_per_token=rows[0]["kv_bytes_per_token"]),
         steps=_infer_steps(plan, rows[0]),
@@ -214,7 +215,7 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
     config = plan.config
     prefills = f"{plan.batch} x {plan.prompt} tokens"
     has_cache = row["cache_bytes"] is not None
-    read = f"{size(row['weight_bytes_read'])} of weights"
+    read = f"{quantity(row['weight_bytes_read'], 'B')} of weights"
     longest = (
         f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
     )
@@ -223,22 +224,26 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
         Step(
             "weights",
             f"{count(count_parameters(config).total)} parameters",
-            size(row["weight_bytes"]),
+            quantity(row["weight_bytes"], "B"),
         )
     ]
     if has_cache:
         steps.append(
-            Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"]))
+            Step(
+                "cache per token",
+                f"{config.layers} layers",
+                quantity(row["kv_bytes_per_token"], "B"),
+            )
         )
         cached = prefills
         if config.windowed_layers:
             cached += f", {config.windowed_layers} layers store at most {config.window}"
-        steps.append(Step("cache", cached, size(row["cache_bytes"])))
-        read += f" + {size(row['cache_bytes'])}"
+        steps.append(Step("cache", cached, quantity(row["cache_bytes"], "B")))
+        read += f" + {quantity(row['cache_bytes'], 'B')}"
     steps += [
         Step("prefill FLOPs", prefills, number(row["prefill_flops"])),
         Step("prefill", f"{number(row['prefill_flops'])} / {peak}", prefill),
-        Step("decode bytes", read, size(row["decode_bytes"])),
+        Step("decode bytes", read, quantity(row["decode_bytes"], "B")),
         Step(
             "decode step",
             longest,
@@ -266,7 +271,7 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
     if row["used"] is None:
         return [*steps, Step("memory", "unknown for this machine", "-")]
     parts = "weights and cache" if has_cache else "weights"
-    devices_memory = f"all devices of {in_gib(row['memory_bytes'])}"
+    devices_memory = f"all devices of {gibibytes(row['memory_bytes'])}"
     return [*steps, Step("memory", f"{parts} / {devices_memory}", f"{100 * row['used']:.1f} %")]
 
 
@@ -325,7 +330,7 @@ def generate(
         formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of "
-        f"{prompt}, {devices(gpus)}",
+        f"{prompt}, {count(gpus, 'device')}",
         warnings=plan.warnings(rows),
         **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
@@ -393,21 +398,23 @@ def context(
             }
         )
     row = rows[0]
-    cache = size(kv_cache_bytes(config, prompt, 1, element_bytes))
+    cache = quantity(kv_cache_bytes(config, prompt, 1, element_bytes), "B")
     steps = [
         Step(
-            "memory", f"{gpus:,} x {in_gib(row['memory_bytes'])}", size(gpus * row["memory_bytes"])
+            "memory",
+            f"{gpus:,} x {gibibytes(row['memory_bytes'])}",
+            quantity(gpus * row["memory_bytes"], "B"),
         ),
         Step(
             "weights",
             f"{count(count_parameters(config).total)} parameters in {weight_dtype}",
-            size(weight_bytes),
+            quantity(weight_bytes, "B"),
         ),
-        Step("left for the cache", "memory - weights", size(max(0, row["free_bytes"]))),
+        Step("left for the cache", "memory - weights", quantity(max(0, row["free_bytes"]), "B")),
         Step(
             "cache per token",
             f"{config.layers} layers in {kv_dtype}",
-            size(row["kv_bytes_per_token"]),
+            quantity(row["kv_bytes_per_token"], "B"),
         ),
         Step(
             "longest context",
@@ -428,9 +435,10 @@ def context(
         notes.append(f"{config.name} was made for {config.context:,} tokens")
     return Answer(
         main=("context", "batch"),
-        title=f"Context and batch of {config.name} on {devices(gpus)}",
+        title=f"Context and batch of {config.name} on {count(gpus, 'device')}",
         warnings=[
-            f"does not fit: {size(weight_bytes)} of weights on {devices(gpus)} {each['gpu']}"
+            f"does not fit: {quantity(weight_bytes, 'B')} of weights on {count(gpus, 'device')} "
+            f"{each['gpu']}"
             for each in rows
             if each["free_bytes"] < 0
         ],

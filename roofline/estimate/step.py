@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from results.show.units import size
+from results.show.units import quantity
 from roofline.accounting.activations import Kernels, checkpoint_group, model_activations
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import train_flops
@@ -66,8 +66,10 @@ class Network:
     @property
     def source(self) -> str:
         known = [f"{op} measured on {fit.ranks} ranks" for op, fit in self.fits.items()]
-        known.append(f"links of {size(self.link_bytes_per_s)}/s in a node, one way")
-        return "; ".join([*known, f"{size(self.network_bytes_per_s)}/s between nodes (--network)"])
+        known.append(f"links of {quantity(self.link_bytes_per_s, 'B')}/s in a node, one way")
+        return "; ".join(
+            [*known, f"{quantity(self.network_bytes_per_s, 'B')}/s between nodes (--network)"]
+        )
 
 
 class Transfer(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from results.show.picture import (
     tone,
     write_head,
 )
-from results.show.units import duration, number, significant, size, tick
+from results.show.units import duration, number, quantity
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, Step, cell, folded
 from roofline.estimate.sweep import Sweep, memory_marks
@@ -187,7 +188,7 @@ def draw_lines(
             axes.text(
                 0.99,
                 value,
-                plain(f"{name}, {size(value)}"),
+                plain(f"{name}, {quantity(value, 'B')}"),
                 color=tone(MUTED),
                 fontsize=LABEL_PT,
                 ha="right",
@@ -212,14 +213,14 @@ def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     if axes.get_xscale() == "log":
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
         if len(xs) <= MAX_TICKS:
             axes.set_xticks(xs)
             axes.xaxis.set_minor_locator(NullLocator())
     if y_name.endswith(("seconds", "bytes")):
-        text = duration if y_name.endswith("seconds") else size
+        text = duration if y_name.endswith("seconds") else partial(quantity, unit="B")
         axes.yaxis.set_major_formatter(
             FuncFormatter(lambda value, _: text(value) if value > 0 else "0")
         )
     elif axes.get_yscale() == "log":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 1)))

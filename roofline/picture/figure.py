@@ -30,11 +30,12 @@ from results.show.picture import (
     write_caption,
     write_head,
 )
-from results.show.units import rate_unit, significant, tick
+from results.show.units import count, number
 from roofline.picture.build import build_scene
 from roofline.picture.scene import MAX_DECADES, Point, Roof, Scene
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, text_color
 from roofline.picture.texts import (
+    UP_TO_TERA,
     caption,
     flat_labels,
     shared_color,
@@ -272,7 +273,8 @@ def _span(axes: Axes, scene: Scene) -> None:
     axes.set(xlim=(10**view.left, 10**view.right), ylim=(10**view.bottom, 10**view.top))
     wide = axes.get_window_extent().width / axes.figure.dpi
     step = math.ceil(TICK_WIDTH * (view.right - view.left) / wide)  # decades per tick label
-    unit, name = rate_unit(10**view.top)
+    largest = 10**view.top
+    unit, prefix = next((entry for entry in UP_TO_TERA if largest >= 5 * entry[0]), UP_TO_TERA[-1])
     for axis, factor in ((axes.xaxis, 1.0), (axes.yaxis, unit)):
         axis.set_major_locator(LogLocator(base=10, numticks=MAX_DECADES))
         axis.set_minor_locator(NullLocator())
@@ -281,11 +283,14 @@ def _span(axes: Axes, scene: Scene) -> None:
     axes.set_xlabel(
         "Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=tone(INK), labelpad=5
     )
-    axes.set_ylabel(f"Performance ({name})", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
+    axes.set_ylabel(f"Performance ({prefix}FLOP/s)", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
 
 
 def _tick_label(value: float, _: int, factor: float, step: int) -> str:
-    return tick(value / factor) if round(math.log10(value / factor)) % step == 0 else ""
+    shown = value / factor
+    if round(math.log10(shown)) % step:
+        return ""
+    return count(shown) if shown > 1 else number(shown, 1)
 
 
 def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: dict[str, Any], layer: float) -> None:
@@ -352,7 +357,7 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
     taken = _label_flats(scene, axes) + _label_slopes(scene, axes) + _name_regimes(scene, axes)
     labels = []
     for roofs in _ridges(scene, axes):
-        text = "ridge " + ", ".join(dict.fromkeys(significant(roof.ridge or 0) for roof in roofs))
+        text = "ridge " + ", ".join(dict.fromkeys(number(roof.ridge or 0, 3) for roof in roofs))
         x, y = roofs[0].corner or (0.0, 0.0)
         labels.append((x, y, text, text_color(shared_color(roofs))))
     ridges = len(labels)

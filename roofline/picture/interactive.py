@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from results.record import ProfileOp, Record
 from results.show.picture import INK, MUTED
 from results.show.terminal import one_line
-from results.show.units import format_percent, format_rate, format_time, significant
+from results.show.units import duration, number, percent, quantity
 from roofline.picture.scene import Point, Roof, Scene, View, module_of
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
 from roofline.picture.texts import OUTSIDE, chosen_for_labels, flat_labels, slope_labels
@@ -64,7 +64,7 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
             )
     if estimates:
         hover = [
-            f"{one_line(row['name'], 80)}<br>{format_rate(row['flops_per_s'], 'FLOP/s')}"
+            f"{one_line(row['name'], 80)}<br>{quantity(row['flops_per_s'], 'FLOP/s')}"
             for row in estimates
         ]
         figure.add_scatter(
@@ -127,10 +127,7 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
         return None
     ids = {path: "/".join(path) for path in times}
     names = [escaped(one_line(path[-1])) for path in times]
-    shares = [
-        f"{format_time(time_s)}, {format_percent(100 * time_s / times['step',])}"
-        for time_s in times.values()
-    ]
+    shares = [f"{duration(time_s)}, {percent(time_s, times['step',])}" for time_s in times.values()]
     tree = Icicle(
         ids=list(ids.values()),
         parents=[ids.get(path[:-1], "") for path in times],
@@ -154,7 +151,7 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     ys = [y0 if roof.is_flat else x * ceiling.value for x in xs]
     facts = [roof.label]
     if roof.ridge and roof.is_flat:
-        facts.append(f"ridge {significant(roof.ridge)} FLOP/byte")
+        facts.append(f"ridge {number(roof.ridge, 3)} FLOP/byte")
     facts += [ceiling.source, ceiling.config or "", ceiling.disturbed or ""]
     dashes = ",".join(
         f"{machine_width(roof.machine) * length:.3g}px" for length in KIND_DASHES[ceiling.kind]
@@ -222,14 +219,14 @@ def _hover(point: Point) -> str:
     facts = [
         f"{record.op} {record.case} {record.dtype} {record.provider}",
         (
-            f"{format_time(record.median_s)}, {format_rate(point.y, 'FLOP/s')}, "
-            f"{significant(point.x)} FLOP/byte"
+            f"{duration(record.median_s)}, {quantity(point.y, 'FLOP/s')}, "
+            f"{number(point.x, 3)} FLOP/byte"
         ),
     ]
     if point.roofline_pct is not None:
-        facts.append(f"{format_percent(point.roofline_pct)} of its roof")
+        facts.append(f"{percent(point.roofline_pct, 100)} of its roof")
     if point.share:
-        share = format_percent(100 * point.share)
+        share = percent(point.share)
         facts.append(f"{share} of the step, {module_of(record)}")
     for other in point.others[:MAX_HOVERED]:
         facts.append(f"{other.op} {other.case}, {module_of(other)}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from results.show.picture import INK, end_of
 from results.show.terminal import one_line
-from results.show.units import si, significant
+from results.show.units import PREFIXES, number, quantity
 from roofline.picture.scene import (
     MAX_NAME_LETTERS,
     Point,
@@ -36,6 +36,8 @@ MIN_LABELED_SHARE = 0.02
 """Profiles: minimum fraction of the step for a label."""
 MAX_PROFILE_LABELS = 12
 OUTSIDE = "outside of any module"
+UP_TO_TERA = PREFIXES[1:]
+"""Prefixes of FLOP/s: peaks are compared in TFLOP/s."""
 
 
 class RoofLabel(NamedTuple):
@@ -94,7 +96,7 @@ def roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
         names = ordered_dtypes(ceiling.name for ceiling in ceilings)
         unit = "OP/s" if names == ["int8"] else "FLOP/s"
     words.append(", ".join(one_line(name, 12) for name in names if name != "memory"))
-    words.append(si(max(ceiling.value for ceiling in ceilings), unit))
+    words.append(quantity(max(ceiling.value for ceiling in ceilings), unit, UP_TO_TERA, 3))
     if len(scene.kinds) > 1:
         words.append(", ".join(dict.fromkeys(ceiling.kind for ceiling in ceilings)))
     return " ".join(filter(None, words))
@@ -138,7 +140,7 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
         words.append(short_case(record.case.removesuffix(f":{scene.shared}")))
     words.append(point.detail)
     if point.roofline_pct is not None:
-        words.append(f"{significant(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
+        words.append(f"{number(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
     if point.doubts and len(scene.points) <= MAX_LABELED_POINTS:
         words.append(f"({one_line(point.doubts[0], 16)})")
     words.append(_beyond(point))
@@ -150,9 +152,9 @@ def _beyond(point: Point) -> str:
     x, y = point.spot
     parts = []
     if point.x < x:
-        parts.append(f"← {significant(point.x)} FLOP/byte")
+        parts.append(f"← {number(point.x, 3)} FLOP/byte")
     if point.y < y:
-        parts.append(f"↓ {si(point.y, 'FLOP/s')}")
+        parts.append(f"↓ {quantity(point.y, 'FLOP/s', UP_TO_TERA, 3)}")
     return " ".join(parts)
 
 

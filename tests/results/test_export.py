@@ -167,7 +167,7 @@ def test_markdown_is_the_table_that_people_read(run):
             "4.295 us",
             "±2.3%",
         ),
-        *("500.0", "1465", "341.3", "memory", "50.0%", "73.2%", "73.2%", ""),
+        *("500", "1465", "341.3", "memory", "50%", "73.2%", "73.2%", ""),
     ]
     assert second[-1] == "a, b"
     assert skipped[:5] == first[:5]

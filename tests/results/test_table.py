@@ -9,12 +9,7 @@ from rich.console import Console
 
 from results.show.table import format_half_width, header_lines, render_table
 from results.show.terminal import table_console
-from results.show.units import (
-    format_number,
-    format_percent,
-    format_rate,
-    format_time,
-)
+from results.show.units import count, duration, gibibytes, number, percent, quantity, uncertainty
 
 
 def rendered(environment, records, width=200, terminal=False):
@@ -31,24 +26,41 @@ def row_with(text, *words):
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (format_time(None), "-"),
-        (format_time(1.234567e-9), "1.235 ns"),
-        (format_time(5e-13), "0.0005000 ns"),
-        (format_time(123.4567e-6), "123.5 us"),
-        (format_time(0.0123), "12.30 ms"),
-        (format_time(86400.0), "86400 s"),
-        (format_rate(None, "FLOP/s"), "-"),
-        (format_rate(989.4e12, "FLOP/s"), "989.4 TFLOP/s"),
-        (format_rate(1e9, "FLOP/s"), "1.000 GFLOP/s"),
-        (format_rate(12.0, "FLOP/s"), "12.00 FLOP/s"),
-        (format_number(0), "0"),
-        (format_number(341.3333), "341.3"),
-        (format_number(1e12), "1.000e+12"),
-        (format_number(3e-7), "3.000e-07"),
-        (format_number(float("inf")), "inf"),
-        (format_percent(None), "-"),
-        (format_percent(70.881), "70.9%"),
-        (format_percent(130.5), "130%"),  # never clamped
+        (duration(None), "-"),
+        (duration(0.0), "0 ns"),
+        (duration(1.234567e-9), "1.235 ns"),
+        (duration(5e-13), "0.0005000 ns"),
+        (duration(123.4567e-6), "123.5 us"),
+        (duration(0.0123), "12.30 ms"),
+        (duration(90000.0), "1.042 days"),
+        (quantity(None, "FLOP/s"), "-"),
+        (quantity(989.4e12, "FLOP/s"), "989.4 TFLOP/s"),
+        (quantity(1e9, "FLOP/s"), "1 GFLOP/s"),
+        (quantity(12.3, "FLOP/s"), "12.30 FLOP/s"),
+        (quantity(24e-6 / 1e-6, "B"), "24 B"),
+        (gibibytes(80 * 2**30), "80 GiB"),
+        (number(0), "0"),
+        (number(-0.0), "0"),
+        (number(341.3333), "341.3"),
+        (number(12345.678), "12346"),
+        (number(999999.7), "1e6"),
+        (number(98_767_000), "98.77e6"),
+        (number(12.63e9), "12.63e9"),
+        (number(1e12), "1e12"),
+        (number(6.3e24), "6.300e24"),
+        (number(-1.2346e-5), "-12.35e-6"),
+        (number(3e-7), "300e-9"),
+        (number(123456789.0, 2), "120e6"),
+        (number(float("inf")), "inf"),
+        (count(98_765_000), "98,765,000"),
+        (count(6.3e24), "6.300e24"),
+        (count(1, "device"), "1 device"),
+        (count(1024, "device"), "1,024 devices"),
+        (percent(None), "-"),
+        (percent(0.70881), "70.9%"),
+        (percent(130.5, 100), "130%"),  # never clamped
+        (uncertainty(0.0123), "±1.2%"),
+        (uncertainty(1.5), "too noisy"),
     ],
 )
 def test_a_number_has_four_digits_and_the_unit_that_suits_it(shown, text):
@@ -66,12 +78,12 @@ def test_a_row_holds_what_was_measured_and_what_it_means(make_environment, make_
             "4.295",
             "us",
             "±2.3%",
-            "500.0",
+            "500",
             "1465",
             "341.3",
             "memory",
         ),
-        *("50.0%", "73.2%", "73.2%", "250.0", "ms", "3", "tick-limited"),
+        *("50%", "73.2%", "73.2%", "250.0", "ms", "3", "tick-limited"),
     ]
     head = row_with(text, "median")
     assert "TFLOP/s" in head
@@ -84,7 +96,7 @@ def test_the_head_tells_machine_versions_code_and_ceilings(make_environment, mak
         "NVIDIA H100 80GB HBM3 (h100-sxm), python 3.11.9, torch 2.13.0, 2026-11-20T21:03:12+00:00, "
         "git 0123456789 with changes, run 20261120T210312Z-0123456789"
     )
-    assert ceilings == "bf16 peak 1.000 PFLOP/s datasheet; memory bandwidth 2.000 TB/s datasheet"
+    assert ceilings == "bf16 peak 1 PFLOP/s datasheet; memory bandwidth 2 TB/s datasheet"
     assert command == "python -m bench.matmul --dtype bf16"
 
 
@@ -97,7 +109,7 @@ def test_a_slow_machine_is_shown_in_gflops(make_environment, make_record):
     text = rendered(make_environment(), [make_record(median_s=2**31 / 912e9)])
     assert "GFLOP/s" in text
     assert "TFLOP/s" not in text
-    assert "912.0" in row_with(text, "matmul", "torch", "%")
+    assert "912" in row_with(text, "matmul", "torch", "%")
 
 
 def test_what_was_not_measured_is_listed_with_its_reason(
@@ -186,8 +198,8 @@ def test_calibrated_gpu_shows_percent_of_measured_and_mbu(make_environment, make
     text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), records)
     assert row_with(text, "median")[-8:] == ["%", "roof", "%", "meas", "mix", "first", "call", "n"]
     # MBU, % roof, % meas, mix.
-    assert row_with(text, "relu")[-7:-3] == ["80.2%", "80.2%", "98.0%", "copy"]
-    assert row_with(text, "dot")[-7:-3] == ["90.9%", "90.9%", "97.0%", "read"]
+    assert row_with(text, "relu")[-7:-3] == ["80.2%", "80.2%", "98%", "copy"]
+    assert row_with(text, "dot")[-7:-3] == ["90.9%", "90.9%", "97%", "read"]
 
 
 def test_matmul_is_compared_with_the_matmul_peak_not_a_mix(make_environment, make_record):
@@ -231,7 +243,7 @@ def test_narrow_terminal_lists_omitted_columns_and_cuts_no_number(
         "1024x1024x1024",
         "bf16",
         "4.295",
-        "500.0",
+        "500",
         *(["73.2%"] if width >= 60 else []),
     ):
         assert whole in table

@@ -50,7 +50,7 @@ def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
     assert "3.838 GB" in text
     assert "--tensor-parallel 5 does not divide 12 heads" in text
     # All there is, where nothing comes first.
-    assert "65,504" in text_of(capsys, "sweep dtype --over dtype=bf16,fp16")
+    assert "65504" in text_of(capsys, "sweep dtype --over dtype=bf16,fp16")
 
 
 def test_points_that_do_not_fit_are_marked(capsys):

@@ -23,8 +23,8 @@ def marked(text):
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("params --model llama-3-8b", "8.03 B parameters"),
-        ("params --model mixtral-8x7b", "46.7 B parameters, 12.88 B of them active"),
+        ("params --model llama-3-8b", "8.030 B parameters"),
+        ("params --model mixtral-8x7b", "46.70 B parameters, 12.88 B of them active"),
         (
             "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024",
             "143.9 days, 3.537 M device hours",

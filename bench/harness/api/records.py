@@ -14,7 +14,7 @@ from results.show.grid import Column, HtmlPage, html_of
 from results.show.rows import to_frame
 from results.show.table import render_table
 from results.show.terminal import printable
-from results.show.units import format_percent, format_rate, format_time
+from results.show.units import duration, percent, quantity
 from results.store.runfile import Run, RunWriter
 from roofline.model import JUDGED_KEYS, judged
 from roofline.picture.figure import plot_run
@@ -80,12 +80,12 @@ class JudgedRecord(Record):
     def _facts(self) -> list[tuple[str, str]]:
         facts = []
         if self.median_s is not None and self.ci95_s is not None:
-            low, high = map(format_time, self.ci95_s)
+            low, high = map(duration, self.ci95_s)
             launches = self.launches_per_sample
             calls = "call" if launches == 1 else "calls"
             copies = f" ({self.copies} copies of the inputs)" if (self.copies or 1) > 1 else ""
             facts += [
-                ("median", f"{format_time(self.median_s)} (95 % CI {low} to {high})"),
+                ("median", f"{duration(self.median_s)} (95 % CI {low} to {high})"),
                 (
                     "samples",
                     f"{len(self.samples_s)} of {launches} {calls} each, by {self.method}",
@@ -102,14 +102,13 @@ class JudgedRecord(Record):
     def _reached(self) -> str:
         shown = []
         if self.flops:
-            shown.append(format_rate(self.flops_per_s, "FLOP/s"))
+            shown.append(quantity(self.flops_per_s, "FLOP/s"))
         if self.bytes_read or self.bytes_written:
-            shown.append(format_rate(self.bytes_per_s, "B/s"))
+            shown.append(quantity(self.bytes_per_s, "B/s"))
         rates = ", ".join(text for text in shown if text)
         if self.roofline_pct is not None:
             return (
-                f"{rates}; {format_percent(self.roofline_pct)} of the roofline, bound by "
-                f"{self.bound}"
+                f"{rates}; {percent(self.roofline_pct, 100)} of the roofline, bound by {self.bound}"
             )
         if not rates or self.environment.hardware.get("entries"):
             return rates

@@ -14,7 +14,7 @@ from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.terminal import INTERRUPTED, printable
-from results.show.units import ABSENT, format_rate, format_time
+from results.show.units import ABSENT, duration, quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -258,7 +258,7 @@ def row_of(ceiling: Ceiling) -> dict[str, Any]:
 
 
 def value_text(value: float, unit: str) -> str:
-    return format_time(value) if unit == "s" else format_rate(value, unit)
+    return duration(value) if unit == "s" else quantity(value, unit)
 
 
 def interval_text(ceiling: Ceiling) -> str:

@@ -24,7 +24,7 @@ from bench.harness.op_file import options_of
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
-from results.show.units import format_percent, format_time
+from results.show.units import duration, percent
 from results.stats.comparison import DEFAULT_MARGIN, SAME
 from results.stats.verdict import smallest_detectable_change
 
@@ -352,7 +352,7 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
     from bench.harness.timing import samplers
 
     host_s = samplers.empty_launch_s(checkup.device)
-    yield Finding("launch floor", OK, f"{format_time(host_s)} for the host", "", host_s, "s")
+    yield Finding("launch floor", OK, f"{duration(host_s)} for the host", "", host_s, "s")
     if checkup.device.is_gpu:
         x = torch.ones(1, device=checkup.device.torch_name)
         graph = samplers.GraphSampler([lambda: x.add_(0)], GRAPH_LAUNCHES)
@@ -493,7 +493,7 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
         if flag in REPORTED_FLAGS
     ]
     if not is_large:
-        rated = Finding(name, OK, f"{format_time(median_s)}; verified", measured=median_s, unit="s")
+        rated = Finding(name, OK, f"{duration(median_s)}; verified", measured=median_s, unit="s")
     elif record.op == "matmul":
         rated = judged(name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s)
     else:
@@ -524,9 +524,7 @@ def judged(name: str, ceilings: Machine, quantity: str, ceiling: str, value: flo
     elif fraction < MIN_FRACTION[kind]:
         status = NOTE
         advice = "lower than expected: check the clock and the power limit"
-    text += (
-        f", {format_percent(100 * fraction)} of the {value_text(expected, unit)} expected ({kind})"
-    )
+    text += f", {percent(fraction)} of the {value_text(expected, unit)} expected ({kind})"
     return Finding(name, status, text, advice, value, unit, expected, source)
 
 

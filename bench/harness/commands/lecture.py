@@ -13,7 +13,7 @@ from bench.harness.cli.arguments import EXIT_CODES, UsageError, add, number, pat
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.terminal import OK
-from results.show.units import count, format_percent, format_rate, format_share, format_time
+from results.show.units import count, duration, percent, quantity
 from results.show.units import number as number_text
 from roofline.commands.notes import SECTIONS, load_notes, print_by_subject, verdict_counts
 
@@ -153,9 +153,9 @@ def figure_text(row: Mapping[str, Any]) -> str:
     if isinstance(value, bool | str):
         return f"{value}{mark}"
     if unit == "%":
-        return f"{format_percent(value)}{mark}"
+        return f"{percent(value, 100)}{mark}"
     if unit in ("FLOP/s", "B/s"):
-        return f"{format_rate(value, unit)}{mark}"
+        return f"{quantity(value, unit)}{mark}"
     text = count(value) if unit or value == int(value) else number_text(value, 5)
     return f"{text} {unit}".rstrip() + mark
 
@@ -165,8 +165,8 @@ def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     return [
         (
             row["timing"],
-            format_time(row["seconds"]),
-            format_share(row["mfu"]) + marks[row["possible"]],
+            duration(row["seconds"]),
+            percent(row["mfu"]) + marks[row["possible"]],
         )
         for row in trap
     ]

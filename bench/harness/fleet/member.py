@@ -32,7 +32,7 @@ from bench.harness.run import stamp
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.terminal import OK, drawn, fail, print_out, say
-from results.show.units import format_rate, format_time
+from results.show.units import duration, quantity
 from results.store.runfile import RunWriter, StoreError
 from roofline.machine import Machine
 
@@ -241,7 +241,7 @@ def text_of(record: Record) -> str:
         return f"{name} {record.status}"
     work = record.flops or (record.bytes_read or 0) + (record.bytes_written or 0)
     unit = "FLOP/s" if record.flops else "B/s"
-    return f"{name} {format_rate(work / record.median_s, unit) if work else format_time(record.median_s)}"  # noqa: E501
+    return f"{name} {quantity(work / record.median_s, unit) if work else duration(record.median_s)}"
 
 
 def brief(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record, Step
 from results.show.picture import THEMES, own_style
-from results.show.units import size
+from results.show.units import quantity
 from results.store.runfile import write_output
 from roofline.accounting.step_memory import COMPONENTS
 from roofline.estimate import answer
@@ -82,6 +82,8 @@ def memory_parts(step: Step, theme: str) -> Figure:
     for name in COMPONENTS:
         size_bytes = measured.get(name) or estimated.get(name) or 0
         if size_bytes > MIN_SHARE * estimated["total"]:
-            parts.append(answer.Step(name.replace("_", " "), "", size(size_bytes), size_bytes))
+            parts.append(
+                answer.Step(name.replace("_", " "), "", quantity(size_bytes, "B"), size_bytes)
+            )
     parts.sort(key=lambda part: part.amount or 0)
-    return draw_parts("Memory of a step", size(estimated["total"]), parts, theme)
+    return draw_parts("Memory of a step", quantity(estimated["total"], "B"), parts, theme)

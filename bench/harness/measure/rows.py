@@ -25,7 +25,7 @@ from bench.harness.providers.registry import (
 )
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from results.record import MAX_COUNT, Record
-from results.show.units import size
+from results.show.units import quantity
 
 MIN_CAPABILITY = {
     "fp16": (5, 3),
@@ -167,7 +167,7 @@ def refusal(op: Op, case: Case, device: Device) -> str | None:
     needed = inputs.required_bytes(op, case, copies=1)
     free = device.free_bytes()
     if needed > free:
-        return f"needs {size(needed)}, the device has {size(free)} free"
+        return f"needs {quantity(needed, 'B')}, the device has {quantity(free, 'B')} free"
     return None
 
 

@@ -25,7 +25,7 @@ from bench.harness.profile.target import Target
 from results.record import Record
 from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
 from results.show.profile import count_text, fusion_text, moved_bytes, op_of
-from results.show.units import ABSENT, format_number, format_rate, format_time
+from results.show.units import ABSENT, duration, number, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
 from roofline.gpu_table import UnknownGpuError, find_gpu
@@ -165,19 +165,19 @@ class Projection:
         lines = []
         for on in self.machines:
             lines.append(
-                f"{on.machine.name}: at least {format_time(on.total_s)} a step; "
+                f"{on.machine.name}: at least {duration(on.total_s)} a step; "
                 f"{self._roofs(on.machine)}"
             )
             if missing := sum(least_s is None for least_s in on.least_s):
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )
-        fused = " or ".join(format_time(self.fused_s(on)) for on in self.machines)
+        fused = " or ".join(duration(self.fused_s(on)) for on in self.machines)
         if self.fusions:
             lines.append(f"Fused like torch.compile does, at least {fused}; what saves most:")
         for fusion in self.fusions[:MAX_CHAINS]:
             saved = (
-                f"{format_time(on.seconds(fusion.saved_bytes))} of {format_time(on.total_s)}"
+                f"{duration(on.seconds(fusion.saved_bytes))} of {duration(on.total_s)}"
                 for on in self.machines
             )
             lines.append(f"- {fusion_text(structs.asdict(fusion))}: {' or '.join(saved)}")
@@ -190,9 +190,7 @@ class Projection:
             for dtype in product_dtypes(self.records)
         ]
         return ", ".join(
-            f"{name}{format_rate(roof.value, unit)} {roof.kind}"
-            for name, roof, unit in roofs
-            if roof
+            f"{name}{quantity(roof.value, unit)} {roof.kind}" for name, roof, unit in roofs if roof
         )
 
     def _columns(self, top: int) -> list[Column]:
@@ -203,18 +201,14 @@ class Projection:
             Column("count", [str(record.count) for record in records], "right", 3),
             Column("FLOPs", [count_text(record.flops) for record in records], "right", 2),
             Column("bytes", [count_text(moved_bytes(record)) for record in records], "right", 1),
-            Column(
-                "FLOP/B", [format_number(_intensity(record), 3) for record in records], "right", 4
-            ),
+            Column("FLOP/B", [number(_intensity(record), 3) for record in records], "right", 4),
         ]
         for on in self.machines:
             name = f" {on.machine.slug}" if len(self.machines) > 1 else ""
             rows = self.order[:top]
             shares = [(on.least_s[row] or 0.0) / (on.total_s or 1.0) for row in rows]
             columns += [
-                Column(
-                    f"least time{name}", [format_time(on.least_s[row]) for row in rows], "right"
-                ),
+                Column(f"least time{name}", [duration(on.least_s[row]) for row in rows], "right"),
                 Column("share", [f"{100 * share:.1f}%" for share in shares], "right"),
                 Column("bound", [on.bounds[row] or ABSENT for row in rows]),
             ]

@@ -15,7 +15,7 @@ from bench import __main__ as bench
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
 from results.__main__ import main as results_main
-from results.show.units import format_time
+from results.show.units import duration
 from results.store.runfile import load_run
 from roofline.model import JUDGED_KEYS
 from tests.bench import commands
@@ -361,7 +361,7 @@ def test_markdown_is_one_table_of_equal_rows(capsys, runs):
     for row, record in zip(rows, records, strict=True):
         cells = dict(zip(header, row, strict=True))
         assert cells["case"] == record.case
-        assert cells["median"] == format_time(record.median_s)
+        assert cells["median"] == duration(record.median_s)
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
