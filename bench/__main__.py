@@ -32,6 +32,9 @@ COMMANDS = {
 MODULES = {"profile": "profiler", "fleet-report": "fleet_report"}
 """Commands whose module in `bench.harness.commands` has another name."""
 
+WITHOUT_OPS = ("explain", "fleet-report", "profile")
+"""Commands that use no op file."""
+
 HELP = {"-h", "--help"}
 
 EPILOG = """\
@@ -141,7 +144,8 @@ def main(argv: Sequence[str] | None = None, others: Iterable[str] = ()) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = words[0] if words else ""
     asks_for_help = chosen in COMMANDS and chosen != "compare" and not HELP.isdisjoint(words)
-    needs_no_op = not chosen or chosen.startswith("-") or asks_for_help
+    names_no_op = not chosen or chosen.startswith("-") or chosen in WITHOUT_OPS
+    needs_no_op = names_no_op or asks_for_help
     found = Catalog({}, {}, ()) if needs_no_op else catalog_of(words)
     add_commands(parser, words, found)
     names_command = needs_no_op or chosen in COMMANDS

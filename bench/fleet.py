@@ -9,7 +9,7 @@ Files    Each rank saves its own run file in the output directory, one record at
 Store    Ranks start together, and rank 0 collects their answers, through torchrun's store or that
          at MASTER_ADDR and MASTER_PORT. Without one, each rank measures and reports by itself.
 Device   GPU number LOCAL_RANK; without GPUs, the cores are divided among the ranks of a node.
-Names    ROOFMARK_NODE and ROOFMARK_RACK name the node and its rack.
+Names    ROOFMARK_NODE names the node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Devices of a fleet: one for each rank's run file.
 
-Only the keys that the report needs are decoded. A file or line that is not usable becomes a note;
-the others count.
+A file or line that is not usable becomes a note; the others count.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from msgspec import Meta, Struct
-from msgspec.json import Decoder
+from msgspec import Meta, Struct, convert
 
 from results.fleet.causes import DATA
-from results.record import Time
+from results.record import Environment, Record
 from results.show.terminal import reason_of
-from results.store.runfile import SUFFIX, StoreError
+from results.store.runfile import SUFFIX, StoreError, load_run
 
 OPS = {
     "matmul": ("tensor", "sm_clock_hz"),
@@ -35,48 +32,18 @@ OPS = {
 """Ceiling that each op measures, and the clock that it is proportional to."""
 
 PHASES = ("solo", "together")
-MAX_FILE_BYTES = 2**26
-MAX_ROWS = 10_000
 Count = Annotated[int, Meta(ge=0)]
 
 
 class Rank(Struct):
-    """Key `fleet` of a rank's environment."""
+    """`Environment.fleet`, with its types."""
 
     rank: Count
     node: str
     world_size: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     local_rank: Count | None = None
-    rack: str | None = None
     pci_bus_id: str | None = None
     health: dict[str, Any] | None = None
-
-
-class _Environment(Struct):
-    kind: Literal["environment"]
-    run_id: str
-    started_at: str
-    device: dict[str, Any]
-    fleet: Rank
-
-
-class _Record(Struct):
-    kind: Literal["record"]
-    op: str
-    status: str
-    provider: str = ""
-    dtype: str = ""
-    case: str = ""
-    reason: str | None = None
-    options: dict[str, Any] = {}
-    median_s: Time | None = None
-    ci95_s: tuple[Time, Time] | None = None
-    op_sha256: str | None = None
-    telemetry: dict[str, Any] = {}
-
-
-_ENVIRONMENTS = Decoder(_Environment)
-_RECORDS = Decoder(_Record)
 
 
 class Metric(NamedTuple):
@@ -129,12 +96,14 @@ class Device:
         return self.identity
 
     def observe(self, name: str, value: object) -> None:
-        """Keep the largest value of a fact."""
-        if (known := number(value)) is not None:
+        """Keep the largest value of a fact; a value that is not a number is left out."""
+        known = finite(value)
+        if known is not None:
             self.facts[name] = max(known, self.facts.get(name, known))
 
 
-def number(value: object) -> float | None:
+def finite(value: object) -> float | None:
+    """Return a number from 0 that a driver or a file reports; None for anything else."""
     return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else None
 
 
@@ -155,11 +124,9 @@ def read_fleet(
     """
     notes: list[str] = []
     read = _read(directories, notes)
-    old = _read(history, notes)
-    last = sorted(
-        {device.identity: device for device in read}.values(), key=lambda device: device.started_s
-    )
-    newest = list({device.slot: device for device in last}.values())
+    last = {device.identity: device for device in read}
+    by_slot = {device.slot: device for device in sorted(last.values(), key=_age)}
+    newest = list(by_slot.values())
     if len(newest) < len(read):
         notes.append(
             f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank is "
@@ -167,7 +134,7 @@ def read_fleet(
         )
     earlier: Earlier = defaultdict(list)
     run_ids = {device.run_id for device in newest}
-    for device in sorted([*read, *old], key=lambda device: device.started_s):
+    for device in sorted([*read, *_read(history, notes)], key=_age):
         if device.run_id not in run_ids:  # a copied file is not a second measurement
             run_ids.add(device.run_id)
             earlier[device.identity].append(device)
@@ -175,92 +142,74 @@ def read_fleet(
     return [*newest, *_missing(newest)], earlier, notes
 
 
+def _age(device: Device) -> tuple[float, int, str]:
+    return device.started_s, device.fleet.rank, device.run_id
+
+
 def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
     """Return the devices of files and directories, oldest first."""
     devices: list[Device] = []
     for path in paths:
-        try:
-            files = (
-                [path]
-                if path.is_file()
-                else sorted(file for file in path.iterdir() if file.suffix == SUFFIX)
-            )
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {reason_of(error)}") from None
-        found = [device for file in files if (device := read_device(file, notes))]
+        files = [path]
+        if not path.is_file():
+            try:
+                files = sorted(file for file in path.iterdir() if file.suffix == SUFFIX)
+            except OSError as error:
+                raise StoreError(f"cannot read {path}: {reason_of(error)}") from None
+        found = list(filter(None, (read_device(file, notes) for file in files)))
         if not found and files != [path]:
             notes.append(f"{path}: no file of bench.fleet; subdirectories are not read")
         devices += found
-    return sorted(devices, key=lambda device: (device.started_s, device.fleet.rank, device.run_id))
+    return sorted(devices, key=_age)
 
 
 def read_device(path: Path, notes: list[str]) -> Device | None:
     """Return the device of a rank's file; None if it is not one, or has the rank's collectives."""
     try:
-        if not path.is_file():
-            raise ValueError("not a file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES)
-        first, *lines = content.split(b"\n", MAX_ROWS + 1)
-        device = _device(_ENVIRONMENTS.decode(first))
-    except (OSError, ValueError, RecursionError) as error:
+        if not path.is_file():  # a pipe would block
+            raise StoreError("not a file")
+        run = load_run(path)
+        device = _device(run.environment)
+    except (StoreError, ValueError) as error:
         notes.append(f"{path}: not a rank's file: {error}; left out")
         return None
-    rows = []
-    invalid = []
-    for index, line in enumerate(lines[:MAX_ROWS], start=2):
-        try:
-            if line:
-                rows.append(_RECORDS.decode(line))
-        except (ValueError, RecursionError) as error:
-            invalid.append(f"line {index}: {error}")
-    if rows and not any(row.op in OPS for row in rows):
+    rows = [record for record in run.records if record.op in OPS]
+    if run.records and not rows:
         return None
-    problems = []
-    if invalid:
-        problems.append(f"{len(invalid)} invalid lines left out, {invalid[0]}")
-    clock_keys = [clock_key for _, clock_key in OPS.values()]
-    if any(0 in map(row.telemetry.get, clock_keys) for row in rows):
-        problems.append("clocks of 0 Hz ignored")
-    if len(content) == MAX_FILE_BYTES or len(lines) > MAX_ROWS:
-        problems.append(f"only {MAX_ROWS:,} rows and {MAX_FILE_BYTES >> 20} MiB are read")
-    if problems:
-        notes.append(f"{path}: {'; '.join(problems)}")
+    notes += run.notes
+    if run.problems:
+        notes.append(f"{run.problems[0]}; invalid lines left out: {len(run.problems):,}")
     for row in rows:
-        if row.op in OPS:
-            _add(device, row)
+        _add(device, row)
     return device
 
 
-def _device(environment: _Environment) -> Device:
+def _device(environment: Environment) -> Device:
     """Return a device without rows.
 
     Raises:
-        ValueError: the rank or the start time is impossible.
+        ValueError: the rank is impossible.
     """
-    rank = environment.fleet
+    rank = convert(environment.fleet, Rank)
     about = environment.device
     if rank.world_size and rank.rank >= rank.world_size:
         raise ValueError(f"rank {rank.rank} of {rank.world_size}")
     started = datetime.fromisoformat(environment.started_at)
     started_s = (started if started.tzinfo else started.replace(tzinfo=UTC)).timestamp()
     health = rank.health = rank.health or {}
-    limit_w = number(health.get("power_limit_w"))
-    default_w = number(health.get("power_limit_default_w"))
-    memory_bytes = number(about.get("memory_bytes")) or 0
-    versions = (health.get("driver"), health.get("vbios"))
+    limit_w = finite(health.get("power_limit_w"))
+    default_w = finite(health.get("power_limit_default_w"))
+    versions = [health.get(name) for name in ("driver", "vbios")]
     group = (
-        str(about.get("name")),
-        2 * round(memory_bytes / 2**31),  # reserved pages differ by megabytes
+        about["name"],
+        2 * round((about.get("memory_bytes") or 0) / 2**31),  # reserved pages differ by megabytes
         # A limit below the default is evidence: a capped node is compared with the others, not with
         # itself.
         default_w or limit_w,
         bool(health.get("mig_mode")),
         *(version if isinstance(version, str) else None for version in versions),
     )
-    device = Device(
-        environment.run_id, started_s, rank, about.get("uuid") and str(about["uuid"]), group
-    )
+    device = Device(environment.run_id, started_s, rank, about.get("uuid"), group)
     if limit_w and default_w:
         device.observe("power_limit_lost", 1 - limit_w / default_w)
     for fact, (key, *inner) in DATA["health"].items():
@@ -271,52 +220,44 @@ def _device(environment: _Environment) -> Device:
     return device
 
 
-def _add(device: Device, row: _Record) -> None:
-    """Add a row to the readings, facts and failures; of several visits, the last row has all
-    samples.
-    """
+def _add(device: Device, row: Record) -> None:
+    """Add a row to the readings, facts and failures."""
     phase = str(row.options.get("phase"))
     if row.status == "invalid":
         device.observe("wrong_results", device.facts.get("wrong_results", 0.0) + 1)
     if row.status in ("failed", "invalid"):
         device.failures.append(f"{row.op} {phase} {row.status}: {row.reason}")
-    if (
-        row.status != "ok"
-        or phase not in PHASES
-        or not row.median_s
-        or not 0 < row.median_s < math.inf
-    ):
+    if row.status != "ok" or phase not in PHASES or row.median_s is None:
         return
     ceiling, clock_key = OPS[row.op]
-    low_s, high_s = row.ci95_s or (0.0, math.inf)
     below = math.inf
     above = math.inf
-    if 0 < low_s <= row.median_s <= high_s < math.inf:
+    if row.ci95_s and row.ci95_s[0] <= row.median_s <= row.ci95_s[1]:
+        low_s, high_s = row.ci95_s
         below = math.log(high_s / row.median_s)
         above = math.log(row.median_s / low_s)
-    clock_hz = number(row.telemetry.get(clock_key))
+    clock_hz = finite(row.telemetry.get(clock_key))
+    clock = math.log(clock_hz) if clock_hz else None  # some drivers report 0 Hz
     metric = Metric(ceiling, row.op, row.provider, row.dtype, row.case, row.op_sha256)
-    reading = Reading(
-        -math.log(row.median_s), below, above, math.log(clock_hz) if clock_hz else None
-    )
-    device.readings[metric, phase] = reading
+    device.readings[metric, phase] = Reading(-math.log(row.median_s), below, above, clock)
     _observe(device, row.telemetry)
 
 
 def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
-    throttles = (telemetry.get("throttle"), telemetry.get("host_throttle"))
-    shares = [share for share in throttles if isinstance(share, dict)]
+    shares: dict[str, Any] = {}
+    for key in ("throttle", "host_throttle"):
+        part = telemetry.get(key)
+        shares |= part if isinstance(part, dict) else {}
     events = telemetry.get("clock_events")
     for fact, names in DATA["throttle"].items():
-        values = [number(each.get(name)) for each, name in product(shares, names)]
-        known = [value for value in values if value is not None]
+        known = [shares[name] for name in names if finite(shares.get(name)) is not None]
         if known:
             device.observe(fact, max(known))
         elif isinstance(events, list):
             device.observe(fact, any(name in events for name in names))
     for name in ("generation", "width"):
-        value = number(telemetry.get(f"link_{name}"))
-        full = number((device.fleet.health or {}).get(f"link_{name}_max"))
+        value = finite(telemetry.get(f"link_{name}"))
+        full = finite((device.fleet.health or {}).get(f"link_{name}_max"))
         if value and full:
             device.observe(f"link_{name}_lost", 1 - value / full)
     device.observe("pcie_replays", telemetry.get("pcie_replays"))
@@ -324,17 +265,15 @@ def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
 
 def _clear_stale(devices: Sequence[Device], earlier: Earlier) -> None:
     """Clear a device that was not measured again when most others were."""
-    starts = [
-        (earlier[d.identity][-1].started_s, d.started_s) for d in devices if earlier.get(d.identity)
-    ]
-    if 2 * len(starts) <= len(devices):
+    again = [device for device in devices if earlier.get(device.identity)]
+    if 2 * len(again) <= len(devices):
         return
-    between_s = sum(map(median, zip(*starts, strict=True))) / 2
+    before_s = median(earlier[device.identity][-1].started_s for device in again)
+    now_s = median(device.started_s for device in again)
     for device in devices:
-        if device.started_s < between_s:
-            device.failures = [
-                f"no file of this rank since {datetime.fromtimestamp(device.started_s, UTC):%F %T}"
-            ]
+        if device.started_s < (before_s + now_s) / 2:
+            started = datetime.fromtimestamp(device.started_s, UTC)
+            device.failures = [f"no file of this rank since {started:%F %T}"]
             device.readings = {}
             device.facts = {}
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from results.fleet.causes import DATA, Rule, evidence, explain, medians, severity
 from results.fleet.devices import PHASES, Device, Earlier, Metric, Reading
+from results.stats.comparison import benjamini_hochberg
+from results.stats.samples import student_t
+from results.stats.spread import PeerSpread
 
 OK = "ok"
 SLOW = "slow"
@@ -19,12 +22,8 @@ UNSTABLE = "unstable"
 UNMEASURED = "unmeasured"
 VERDICTS = (OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED)
 GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig", "driver", "vbios")
-KINDS = ("deviation", "per_clock")
 LIMITS = DATA["limits"]
 FLOOR = math.log1p(-LIMITS["floor"])
-MAD_EFFICIENCY = 0.37
-"""Efficiency of the median absolute deviation for normal values. Source: Rousseeuw and Croux,
-Alternatives to the median absolute deviation, JASA 88 (1993) 1273."""
 
 
 @dataclass
@@ -37,8 +36,11 @@ class Row:
     below: float
     """Distance to the lower end of the 95 % interval, from the device's own samples."""
     above: float
-    per_clock: float | None
     clock: float | None
+
+    @property
+    def per_clock(self) -> float | None:
+        return None if self.clock is None else self.deviation - self.clock
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -60,12 +62,20 @@ class Group:
 
 
 @dataclass
+class Table:
+    """One metric of a group in one phase."""
+
+    group: Group
+    rows: dict[int, Row]
+    """By index of the device."""
+
+
+@dataclass
 class Finding:
-    """Verdict on a device, or on a node or rack that is slow as a whole."""
+    """Verdict on a device, or on a node that is slow as a whole."""
 
     device: Device | None
-    node: str | None
-    rack: str | None
+    node: str
     rows: list[Row]
     """Those that fell come first, then the slowest."""
     facts: dict[str, float]
@@ -84,31 +94,27 @@ class Finding:
         """
         self.rows.sort(key=lambda row: row.deviation)
         for row in reversed(self.rows):
-            if row.clock is not None and row.per_clock is not None:
-                lost = -math.expm1(row.clock)
-                if row.metric.ceiling == "memory":
-                    self.facts |= {
-                        "memory_clock_lost": lost,
-                        "memory_per_clock_lost": -math.expm1(row.per_clock),
-                    }
-                else:
-                    self.facts |= {
-                        "sm_clock_lost": lost,
-                        "sm_clock_share": row.clock / min(row.deviation, -1e-9),
-                    }
+            if row.clock is None or row.per_clock is None:
+                continue
+            lost = -math.expm1(row.clock)
+            if row.metric.ceiling == "memory":
+                self.facts["memory_clock_lost"] = lost
+                self.facts["memory_per_clock_lost"] = -math.expm1(row.per_clock)
+            else:
+                self.facts["sm_clock_lost"] = lost
+                self.facts["sm_clock_share"] = row.clock / min(row.deviation, -1e-9)
 
     def conclude(self, verdict: str, metrics: Collection[Metric]) -> None:
         self.verdict = verdict
         self.rows.sort(key=lambda row: row.metric not in metrics)
-        fallen = [row for row in self.rows if row.metric in metrics]
-        self.fell = list(dict.fromkeys(row.metric.ceiling for row in fallen))
-        for ceiling in self.fell:
-            worst = {
-                row.phase: row.deviation
-                for row in reversed(fallen)
-                if row.metric.ceiling == ceiling
-            }
-            texts = [f"{percent(worst[phase])} {phase}" for phase in PHASES if phase in worst]
+        worst: dict[str, dict[str, float]] = {}
+        for row in self.rows:
+            if row.metric in metrics:
+                by_phase = worst.setdefault(row.metric.ceiling, {})
+                by_phase.setdefault(row.phase, row.deviation)
+        self.fell = list(worst)
+        for ceiling, by_phase in worst.items():
+            texts = [f"{change(by_phase[phase])} {phase}" for phase in PHASES if phase in by_phase]
             self.evidence.append(f"{ceiling} {', '.join(texts)}")
         self.rule = explain(self.facts, self.fell)
         if self.rule:
@@ -116,286 +122,228 @@ class Finding:
             self.evidence += evidence(self.facts, self.fell)
 
 
-def percent(log_ratio: float) -> str:
+def change(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def grouped(devices: Sequence[Device]) -> list[Group]:
     """Return groups of comparable devices; small ones ignore the VBIOS, then the driver too."""
-    keys = {
-        index: [device.group[: len(GROUP_PARTS) - ignored] for ignored in range(3)]
-        for index, device in enumerate(devices)
-        if device.readings
-    }
+    measured = [index for index, device in enumerate(devices) if device.readings]
+    lengths = [len(GROUP_PARTS) - ignored for ignored in range(3)]
     members: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for index, own in keys.items():
-        for key in own:
-            members[key].append(index)
+    for index in measured:
+        for length in lengths:
+            members[devices[index].group[:length]].append(index)
     groups: dict[tuple[Any, ...], Group] = {}
-    for index, own in keys.items():
-        key = next((key for key in own if len(members[key]) >= LIMITS["min_peers"]), own[-1])
-        group = groups.setdefault(
-            key, Group(key, members[key], {*members[key]}, GROUP_PARTS[len(key) :])
-        )
-        group.only_peers.remove(index)
+    for index in measured:
+        for length in lengths:
+            key = devices[index].group[:length]
+            if len(members[key]) >= LIMITS["min_peers"]:
+                break
+        if key not in groups:
+            groups[key] = Group(key, members[key], {*members[key]}, GROUP_PARTS[len(key) :])
+        groups[key].only_peers.remove(index)
     return list(groups.values())
 
 
-class Spread(NamedTuple):
-    """Center and scale of what should be equal, as logarithms."""
-
-    center: float
-    scale: float
-    degrees: float
-
-    @classmethod
-    def of(cls, values: Collection[float]) -> Spread:
-        """Return the median and the scaled median absolute deviation, moderated by a prior for few
-        values.
-
-        Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two
-        highly robust estimators of scale (1992); moderated variances, Smyth, Statistical
-        Applications in Genetics and Molecular Biology 3 (2004) article 3.
-        """
-        center = median(values)
-        count = len(values)
-        mad = 1.4826 * median(abs(value - center) for value in values) * count / (count - 0.8)
-        prior = LIMITS["prior_degrees"]
-        assumed = LIMITS["prior_spread"]
-        # Two deviate alike, whatever the spread.
-        own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
-        degrees = prior + own
-        return cls(center, math.sqrt((prior * assumed**2 + own * mad**2) / degrees), degrees)
-
-    def tail(self, value: float, raw: float) -> float:
-        """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
-        if max(value - self.center, raw) > FLOOR:
-            return 1.0
-        from scipy.special import stdtr
-
-        return float(stdtr(self.degrees, (value - self.center) / self.scale))
-
-
-def _tables(group: Group, devices: Sequence[Device]) -> list[dict[int, Row]]:
-    """Return the rows of each metric and phase by index of the device; a single one has no
-    peers.
-    """
+def _tables(group: Group, devices: Sequence[Device]) -> Iterator[Table]:
+    """Yield the rows of each metric and phase; a single device has no peers."""
     readings: dict[tuple[Metric, str], dict[int, Reading]] = defaultdict(dict)
     for index in group.members:
         for key, reading in devices[index].readings.items():
             readings[key][index] = reading
-    tables = []
     for (metric, phase), known in sorted(readings.items(), key=lambda item: str(item[0])):
         if len(known) < 2:
             continue
-        rate = _median(reading.rate for reading in known.values())
+        rate = median(reading.rate for reading in known.values())
         clock = _median(reading.clock for reading in known.values())
-        table = {}
+        rows = {}
         for index, reading in known.items():
+            own = None if reading.clock is None or clock is None else reading.clock - clock
             deviation = reading.rate - rate
-            own = None if reading.clock is None else reading.clock - clock
-            per_clock = None if own is None else deviation - own
-            table[index] = Row(
-                metric, phase, deviation, reading.below, reading.above, per_clock, own
-            )
-        tables.append(table)
-    return tables
+            rows[index] = Row(metric, phase, deviation, reading.below, reading.above, own)
+        yield Table(group, rows)
 
 
-def _median(values: Iterable[float | None]) -> Any:
+def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
-def _units(
-    table: Mapping[int, Row], level: str, devices: Sequence[Device]
-) -> dict[Any, dict[int, Row]]:
-    """Return the rows of each rack or node that has enough devices; a rack of one node is that
-    node.
+def _spread_of(values: Collection[float]) -> PeerSpread:
+    return PeerSpread.of(values, LIMITS["prior_spread"], LIMITS["prior_degrees"])
+
+
+def _deviations(rows: Mapping[Any, Row]) -> list[dict[Any, float]]:
+    """Return the deviations as measured and per clock; the latter only of rows with a clock."""
+    raw = {name: row.deviation for name, row in rows.items()}
+    per_clock = {name: row.per_clock for name, row in rows.items() if row.per_clock is not None}
+    return [values for values in (raw, per_clock) if len(values) > 1]
+
+
+Found = dict[Any, set[Metric]]  # by index of a device, or name of a node
+
+
+def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Found]:
+    """Return what is slow in all measured phases, and what is in at least one.
+
+    For the first, the upper end of the own interval counts, for the second the deviation. Each is
+    tested as measured and per clock; false discoveries are controlled over all tests.
     """
-    units: dict[Any, dict[int, Row]] = defaultdict(dict)
-    for index, row in table.items():
-        units[getattr(devices[index].fleet, level)][index] = row
-    units.pop(None, None)
-    least = {"rack": 2, "node": 1}[level]
-    nodes = {name: {devices[index].fleet.node for index in part} for name, part in units.items()}
-    return {
-        name: part
-        for name, part in units.items()
-        if len(part) >= LIMITS["min_unit"] and len(nodes[name]) >= least
+    in_all: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    in_one: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for group, rows in tables:
+        for kind, values in enumerate(_deviations(rows)):
+            spread = _spread_of(values.values())
+            is_pair = len(values) == 2  # either may be the exception
+            for name in values.keys() - group.only_peers:
+                row = rows[name]
+                test = (id(group), row.metric, kind, name)
+                slow = 1.0 if is_pair else _p_value(spread, values[name], row, row.above)
+                in_all[test].append(slow)
+                in_one[test].append(_p_value(spread, values[name], row, 0.0))
+    slow_in_all = {test: max(p_values) for test, p_values in in_all.items()}
+    slow_in_one = {
+        test: min(1.0, len(p_values) * min(p_values)) for test, p_values in in_one.items()
     }
+    return _discoveries(slow_in_all), _discoveries(slow_in_one)
+
+
+def _p_value(spread: PeerSpread, value: float, row: Row, above: float) -> float:
+    """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
+    if max(value - spread.center, row.deviation) + above > FLOOR:
+        return 1.0
+    return spread.p_value(value + above)
+
+
+def _discoveries(p_values: Mapping[tuple[Any, ...], float]) -> Found:
+    found: Found = defaultdict(set)
+    rejected = benjamini_hochberg(list(p_values.values()), LIMITS["false_discovery_rate"])
+    for (_, metric, _, name), is_found in zip(p_values, rejected, strict=True):
+        if is_found:
+            found[name].add(metric)
+    return found
+
+
+def _set_smallest_changes(tables: Sequence[Table]) -> None:
+    """Set the slowdowns that 95 % of devices would be found with, by the better of raw and per
+    clock.
+    """
+    tests = 2 * sum(len(table.rows) for table in tables)
+    share = LIMITS["false_discovery_rate"] * len(PHASES) / max(1, tests)
+    for table in tables:
+        half = median(row.above for row in table.rows.values())
+        changes = []
+        for values in _deviations(table.rows):
+            if len(values) > 2:
+                spread = _spread_of(values.values())
+                limit = max(-FLOOR, -spread.scale * student_t(spread.degrees, share))
+                changes.append(-math.expm1(-limit - half - 1.645 * spread.scale))
+        if changes:
+            ceiling = next(iter(table.rows.values())).metric.ceiling
+            known = table.group.smallest_change
+            known[ceiling] = max(min(changes), known.get(ceiling, 0.0))
+
+
+def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], list[Group]]:
+    """Return a finding for each slow node and each device, and the groups of peers.
+
+    Devices are compared relative to a slow node.
+    """
+    groups = grouped(devices)
+    tables: list[Table] = []
+    for group in groups:
+        tables += _tables(group, devices)
+    _set_smallest_changes(tables)
+    facts = _relative_facts(groups, devices)
+    findings = list(_slow_nodes(tables, devices, facts))
+    slow_nodes = {finding.node for finding in findings}
+    slow, suspect = _found([(table.group, table.rows) for table in tables])
+    rows: dict[int, list[Row]] = defaultdict(list)
+    lost: dict[int, dict[str, None]] = defaultdict(dict)
+    for table in tables:
+        members = set(table.group.members)
+        for index in table.rows.keys() - table.group.only_peers:
+            rows[index].append(table.rows[index])
+        if 2 * len(table.rows) > len(members):
+            row = next(iter(table.rows.values()))
+            for index in members - table.rows.keys():
+                lost[index][f"{row.metric.op} {row.phase}"] = None
+    for index, device in enumerate(devices):
+        finding = Finding(device, device.fleet.node, rows[index], facts[index])
+        if lost[index] and not device.failures:
+            device.failures.append(f"not measured, unlike peers: {', '.join(lost[index])}")
+        drift = drift_of(device, earlier.get(device.identity, ()))
+        _judge_device(finding, device, slow[index], suspect[index], drift)
+        if finding.node in slow_nodes:
+            finding.evidence.append(f"{finding.node} is slow as a whole")
+        findings.append(finding)
+    return findings, groups
+
+
+def _relative_facts(
+    groups: Iterable[Group], devices: Sequence[Device]
+) -> dict[int, dict[str, float]]:
+    """Return the facts of each device; those named in `rules.toml`, relative to its peers."""
+    facts: dict[int, dict[str, float]] = defaultdict(dict)
+    for group in groups:
+        known = [devices[index].facts for index in group.members]
+        peers = medians(known, DATA["facts"]["relative"])
+        for index in set(group.members) - group.only_peers:
+            for name, value in devices[index].facts.items():
+                facts[index][name] = value - peers.get(name, 0.0)
+    return facts
+
+
+def _slow_nodes(
+    tables: Sequence[Table], devices: Sequence[Device], facts: Mapping[int, dict[str, float]]
+) -> Iterator[Finding]:
+    """Yield the slow nodes, and make the rows of their devices relative to the node."""
+    parts: list[dict[str, list[int]]] = []
+    of_nodes: list[dict[str, Row]] = []
+    for table in tables:
+        members: dict[str, list[int]] = defaultdict(list)
+        for index in table.rows:
+            members[devices[index].fleet.node].append(index)
+        large = {name: part for name, part in members.items() if len(part) >= LIMITS["min_unit"]}
+        parts.append(large)
+        of_nodes.append(
+            {name: _median_row([table.rows[i] for i in part]) for name, part in large.items()}
+        )
+    tested = [(table.group, rows) for table, rows in zip(tables, of_nodes, strict=True)]
+    found, _ = _found(tested)
+    for name, metrics in sorted(found.items()):
+        fallen = []
+        indices: set[int] = set()
+        for table, part, rows in zip(tables, parts, of_nodes, strict=True):
+            if name in rows and rows[name].metric in metrics:
+                fallen.append(rows[name])
+                indices.update(part[name])
+                for index in part[name]:
+                    _subtract(table.rows[index], rows[name])
+        of_members = [facts[index] for index in sorted(indices)]
+        names = {fact for own in of_members for fact in own}
+        finding = Finding(None, name, fallen, medians(of_members, sorted(names)))
+        finding.evidence.append(f"{len(indices)} devices")
+        finding.conclude(SLOW, metrics)
+        yield finding
 
 
 def _median_row(rows: Sequence[Row]) -> Row:
     return Row(
         metric=rows[0].metric,
         phase=rows[0].phase,
-        deviation=_median(row.deviation for row in rows),
-        below=_median(row.below for row in rows),
-        above=_median(row.above for row in rows),
-        per_clock=_median(row.per_clock for row in rows),
+        deviation=median(row.deviation for row in rows),
+        below=median(row.below for row in rows),
+        above=median(row.above for row in rows),
         clock=_median(row.clock for row in rows),
     )
 
 
-Found = dict[Any, set[Metric]]  # by index of a device, or name of a node or rack
-Facts = dict[int, dict[str, float]]  # by index of a device
-
-
-def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Found]:
-    """Return the units that are slow in all measured phases, and those that are in at least one.
-
-    For the first, the upper end of the own interval counts, for the second the deviation. Each is
-    tested as measured and per clock; false discoveries are controlled over all tests.
-    """
-    tails: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
-    for group, table in tables:
-        for kind in KINDS:
-            own = {
-                name: value
-                for name, row in table.items()
-                if (value := getattr(row, kind)) is not None
-            }
-            if len(own) < 2:
-                continue
-            spread = Spread.of(own.values())
-            is_pair = len(own) == 2  # either may be the exception
-            for name in own.keys() - group.only_peers:
-                row = table[name]
-                value = own[name]
-                slow = spread.tail(value + row.above, row.deviation + row.above)
-                suspect = spread.tail(value, row.deviation)
-                tails[id(group), row.metric, kind, name].append((1.0 if is_pair else slow, suspect))
-    in_all = {key: max(p for p, _ in pairs) for key, pairs in tails.items()}
-    in_one = {key: min(1.0, len(pairs) * min(p for _, p in pairs)) for key, pairs in tails.items()}
-    return _discoveries(in_all), _discoveries(in_one)
-
-
-def _discoveries(p_values: Mapping[tuple[Any, ...], float]) -> Found:
-    """Source: Benjamini and Hochberg, Controlling the false discovery rate, J. R. Stat. Soc. B 57
-    (1995) 289.
-    """
-    found: Found = defaultdict(set)
-    small = sorted(p for p in p_values.values() if p < LIMITS["false_discovery_rate"])
-    share = LIMITS["false_discovery_rate"] / max(1, len(p_values))
-    limit = max((p for count, p in enumerate(small, start=1) if p <= share * count), default=-1.0)
-    for (_, metric, _, name), p in p_values.items():
-        if p <= limit:
-            found[name].add(metric)
-    return found
-
-
-def _set_smallest_changes(tables: Sequence[tuple[Group, Mapping[int, Row]]]) -> None:
-    """Set the slowdowns that 95 % of devices would be found with, by the better of raw and per
-    clock.
-    """
-    from scipy.special import stdtrit
-
-    tests = len(KINDS) * sum(len(table) for _, table in tables)
-    share = LIMITS["false_discovery_rate"] * len(PHASES) / max(1, tests)
-    for group, table in tables:
-        half = median(row.above for row in table.values())
-        changes = []
-        for kind in KINDS:
-            values = [value for row in table.values() if (value := getattr(row, kind)) is not None]
-            if len(values) > 2:
-                spread = Spread.of(values)
-                limit = max(-FLOOR, -spread.scale * float(stdtrit(spread.degrees, share)))
-                changes.append(-math.expm1(-limit - half - 1.645 * spread.scale))
-        ceiling = next(iter(table.values())).metric.ceiling
-        if changes:
-            group.smallest_change[ceiling] = max(
-                min(changes), group.smallest_change.get(ceiling, 0.0)
-            )
-
-
-def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], list[Group]]:
-    """Return a finding for each slow rack, each slow node and each device, and the groups of peers.
-
-    Nodes are compared relative to a slow rack, and devices relative to a slow node.
-    """
-    groups = grouped(devices)
-    tables = []
-    for group in groups:
-        tables += [(group, table) for table in _tables(group, devices)]
-    _set_smallest_changes(tables)
-    facts: Facts = defaultdict(dict)
-    for group in groups:
-        peers = medians(
-            [devices[index].facts for index in group.members], DATA["facts"]["relative"]
-        )
-        for index in set(group.members) - group.only_peers:
-            facts[index] = {
-                name: value - peers.get(name, 0.0) for name, value in devices[index].facts.items()
-            }
-    findings: list[Finding] = []
-    for level in ("rack", "node"):
-        parts = [_units(table, level, devices) for _, table in tables]
-        medians_of = [
-            {name: _median_row([*part.values()]) for name, part in units.items()} for units in parts
-        ]
-        found, _ = _found(
-            [(group, rows) for (group, _), rows in zip(tables, medians_of, strict=True)]
-        )
-        for name, metrics in sorted(found.items()):
-            pairs = [
-                (rows[name], units[name])
-                for rows, units in zip(medians_of, parts, strict=True)
-                if name in rows
-            ]
-            fallen = [(row, part) for row, part in pairs if row.metric in metrics]
-            findings.append(_unit_finding(level, name, fallen, facts))
-    slow, suspect = _found(tables)
-    rows: dict[int, list[Row]] = defaultdict(list)
-    lost: dict[int, list[str]] = defaultdict(list)
-    for group, table in tables:
-        for index in table.keys() - group.only_peers:
-            rows[index].append(table[index])
-        if 2 * len(table) > len(group.members):
-            row = next(iter(table.values()))
-            for index in set(group.members) - table.keys():
-                lost[index].append(f"{row.metric.op} {row.phase}")
-    slow_units = {finding.rack or finding.node for finding in findings}
-    for index, device in enumerate(devices):
-        finding = Finding(device, device.fleet.node, device.fleet.rack, rows[index], facts[index])
-        if lost[index] and not device.failures:
-            device.failures.append(
-                f"not measured, unlike peers: {', '.join(dict.fromkeys(lost[index]))}"
-            )
-        drift = drift_of(device, earlier.get(device.identity, ()))
-        _judge_device(finding, device, slow[index], suspect[index], drift)
-        finding.evidence += [
-            f"{name} is slow as a whole"
-            for name in (finding.rack, finding.node)
-            if name in slow_units
-        ]
-        findings.append(finding)
-    return findings, groups
-
-
-def _unit_finding(
-    level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int, Row]]], facts: Facts
-) -> Finding:
-    """Return a slow rack or node, and subtract its deviation from that of its devices."""
-    members = set[int]().union(*(part for _, part in fallen))
-    for unit, part in fallen:
-        for row in part.values():
-            row.deviation -= unit.deviation
-            row.per_clock = (
-                None if row.per_clock is None else row.per_clock - (unit.per_clock or 0.0)
-            )
-            row.clock = None if row.clock is None else row.clock - (unit.clock or 0.0)
-    of_members = [facts[index] for index in members]
-    finding = Finding(
-        device=None,
-        node=name if level == "node" else None,
-        rack=name if level == "rack" else None,
-        rows=[row for row, _ in fallen],
-        facts=medians(of_members, set[str]().union(*of_members)),
-    )
-    finding.evidence.append(f"{len(members)} devices")
-    finding.conclude(SLOW, {row.metric for row, _ in fallen})
-    return finding
+def _subtract(row: Row, node: Row) -> None:
+    row.deviation -= node.deviation
+    if row.clock is not None:
+        row.clock -= node.clock or 0.0
 
 
 def _judge_device(
@@ -417,7 +365,7 @@ def _judge_device(
     if drift:
         finding.drift = drift[1]
         finding.evidence.append(
-            f"{percent(drift[1])} compared with its own history, last {LIMITS['drift_runs']} runs"
+            f"{change(drift[1])} compared with its own history, last {LIMITS['drift_runs']} runs"
         )
     if slow:
         finding.conclude(SLOW, slow)

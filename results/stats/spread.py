@@ -8,7 +8,7 @@ same machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -40,6 +40,41 @@ GIVEN = "--drift"
 QUANTILES = {VISITS: 0.995}
 """Quantile of Student's t for the interval by source, 0.975 by default. It is higher for visits:
 they are seconds apart, and a machine drifts further during a run."""
+
+MAD_EFFICIENCY = 0.37
+"""Efficiency of the median absolute deviation for normal values. Source: Rousseeuw and Croux,
+Alternatives to the median absolute deviation, JASA 88 (1993) 1273."""
+
+
+class PeerSpread(NamedTuple):
+    """Center and scale of values that should be equal, robust against a few that are not."""
+
+    center: float
+    """The median."""
+    scale: float
+    degrees: float
+
+    @classmethod
+    def of(cls, values: Collection[float], prior_scale: float, prior_degrees: float) -> PeerSpread:
+        """Return the scaled median absolute deviation, moderated by a prior for few values.
+
+        Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two
+        highly robust estimators of scale (1992); moderated variances as for `MAX_OTHER_DEGREES`.
+        """
+        center = median(values)
+        count = len(values)
+        mad = 1.4826 * median(abs(value - center) for value in values) * count / (count - 0.8)
+        # Two deviate alike, whatever the spread.
+        own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
+        degrees = prior_degrees + own
+        square = (prior_degrees * prior_scale**2 + own * mad**2) / degrees
+        return cls(center, math.sqrt(square), degrees)
+
+    def p_value(self, value: float) -> float:
+        """Return the probability of a value as low by chance."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.degrees, (value - self.center) / self.scale))
 
 
 class Repeats(NamedTuple):

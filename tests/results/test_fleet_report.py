@@ -21,7 +21,7 @@ from results.fleet import judge as judging
 from results.fleet.causes import explain
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
-from results.fleet.output import document, draw
+from results.fleet.output import document
 from tests.validation.fleet_generator import (
     CLASSES,
     device_lines,
@@ -189,7 +189,6 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
                 loss=0.1 * bool(cause),
             )
         ]
-        lines[0]["fleet"]["rack"] = f"rack {rank // 8}"
         for line in lines[1:] if node_loss else ():
             line["telemetry"]["sm_clock_hz"] *= 1 - node_loss
         (tmp_path / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -201,18 +200,6 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
     assert member.evidence == ["n0002 is slow as a whole"]
     # Relative, too.
     assert all(abs(row.clock) < 0.03 for row in member.rows if row.metric.ceiling == "tensor")
-
-
-def test_a_slow_rack_is_reported_instead_of_its_nodes(tmp_path):
-    small(tmp_path, {rank: {"node_loss": 0.1} for rank in range(16)}, size=96, spread=0.003)
-    for rank in range(96):
-        edited(
-            tmp_path, rank, lambda lines, rank=rank: lines[0]["fleet"].update(rack=f"r{rank // 16}")
-        )
-    findings, _, _ = judged(tmp_path)
-    assert [(f.rack, f.node, f.fell) for f in findings if f.verdict != "ok"] == [
-        ("r0", None, ["tensor"])
-    ]
 
 
 def test_a_fall_in_one_phase_without_a_cause_is_suspect(tmp_path):
@@ -510,9 +497,7 @@ ODD = {
     "torn last line": lambda text: text[:-40],
     "lines of wrong types": lambda text: text.replace('"median_s": ', '"median_s": "slow", "x": '),
     "NaN": lambda text: text.replace('"sm_clock_hz": ', '"sm_clock_hz": NaN, "x": '),
-    "a clock of 0": lambda text: text.replace('"sm_clock_hz": ', '"sm_clock_hz": 0, "x": '),
-    "a million rows": lambda text: text + (text.splitlines()[1] + "\n") * 10_001,
-    "a million broken rows": lambda text: text + "{}\n" * 1_000_000,
+    "many broken rows": lambda text: text + "{}\n" * 10_000,
 }
 
 
@@ -522,9 +507,21 @@ def test_an_odd_file_is_one_line_and_its_good_rows_count(tmp_path, name):
     path = tmp_path / "5.jsonl"
     path.write_text(ODD[name](path.read_text()))
     (note,) = judged(tmp_path)[2]
-    assert note.startswith(f"{path}: ")
+    assert note.startswith(f"{path}:")
     lost = {5: "unmeasured"} if name in ("torn last line", "lines of wrong types", "NaN") else {}
     assert not_ok(tmp_path) == {3: "slow"} | lost
+
+
+def test_a_clock_of_0_is_unknown(tmp_path):
+    small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
+
+    def stopped(lines):
+        for line in lines[1:]:
+            line["telemetry"]["sm_clock_hz"] = 0
+
+    edited(tmp_path, 5, stopped)
+    assert not_ok(tmp_path) == {3: "slow"}
+    assert {row.clock for row in by_rank(tmp_path)[5].rows if row.metric.op == "matmul"} == {None}
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, 1e999, [], {}, True])
@@ -542,8 +539,12 @@ def test_telemetry_of_any_type_is_read(tmp_path, value):
 
 def test_a_rank_claimed_by_two_devices_keeps_both(tmp_path):
     small(tmp_path, {})
-    change = {"run_id": "other", "device": {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-x"}}
-    edited(tmp_path, 3, lambda lines: lines[0].update(change), "other.jsonl")
+
+    def other(lines):
+        lines[0]["run_id"] = "other"
+        lines[0]["device"]["uuid"] = "GPU-x"
+
+    edited(tmp_path, 3, other, "other.jsonl")
     edited(tmp_path, 4, lambda lines: None, "copy.jsonl")
     findings, _, notes = judged(tmp_path)
     assert len(findings) == 16
@@ -586,7 +587,7 @@ def test_junit_has_a_failure_for_each_slow_device(tmp_path, capsys):
     small(tmp_path, {3: {"cause": "thermal", "loss": 0.2}})
     (tmp_path / "4.jsonl").unlink()
     main(["fleet-report", str(tmp_path), "--format", "junit"])
-    suite = ElementTree.fromstring(capsys.readouterr().out)
+    suite = ElementTree.fromstring(capsys.readouterr().out).find("testsuite")
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "16",
         "failures": "1",
@@ -621,22 +622,21 @@ def test_prometheus_has_the_labels_of_dcgm_exporter(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "own", "nagios"),
+    ("change", "code"),
     [
-        (lambda directory: None, 0, 0),
-        (lambda directory: small(directory, {3: {"cause": "memory", "loss": 0.2}}), 1, 2),
-        (lambda directory: (directory / "4.jsonl").unlink(), 3, 3),
-        (lambda directory: [path.unlink() for path in directory.iterdir()], 3, 3),
-        (lambda directory: [directory.rename(directory.with_name("gone"))], 2, 3),
+        (lambda directory: None, 0),
+        (lambda directory: small(directory, {3: {"cause": "memory", "loss": 0.2}}), 1),
+        (lambda directory: (directory / "4.jsonl").unlink(), 3),
+        (lambda directory: [path.unlink() for path in directory.iterdir()], 3),
+        (lambda directory: [directory.rename(directory.with_name("gone"))], 2),
     ],
 )
-def test_exit_codes(tmp_path, capsys, change, own, nagios):
+def test_exit_codes(tmp_path, capsys, change, code):
     directory = tmp_path / "fleet"
     directory.mkdir()
     small(directory, {})
     change(directory)
-    assert main(["fleet-report", str(directory)]) == own
-    assert main(["fleet-report", str(directory), "--exit-codes", "nagios"]) == nagios
+    assert main(["fleet-report", str(directory)]) == code
 
 
 @pytest.mark.parametrize("module", [reading, judging])
@@ -649,27 +649,3 @@ def test_a_failure_of_the_report_is_not_a_slow_device(tmp_path, capsys, monkeypa
     monkeypatch.setattr(module, "read_fleet" if module is reading else "judge", fail)
     assert main(["fleet-report", str(tmp_path)]) == 3
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_usage_error_is_unknown_to_nagios(tmp_path, capsys, monkeypatch):
-    words = ["fleet-report", str(tmp_path), "--exit-codes", "nagios", "--no-such-option"]
-    monkeypatch.setattr("sys.argv", ["bench", *words])
-    with pytest.raises(SystemExit) as stopped:
-        main(words)
-    assert stopped.value.code == 3
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_plot(tmp_path, capsys, theme):
-    small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
-    main(["fleet-report", str(tmp_path), "--plot", str(tmp_path / "plot.svg"), "--theme", theme])
-    assert (tmp_path / "plot.svg").stat().st_size > 5000
-
-
-def test_plot_names_a_slow_node_and_has_no_legend_without_peers(tmp_path):
-    small(tmp_path, {rank: {"node_loss": 0.1} for rank in range(8, 16)}, size=80)
-    labels = [text.get_text() for text in draw(judged(tmp_path)[0]).axes[0].texts]
-    assert labels == ["node n0001 unknown"]
-    for rank in range(1, 80):
-        (tmp_path / f"{rank}.jsonl").unlink()
-    assert draw(judged(tmp_path)[0]).axes[0].get_legend() is None

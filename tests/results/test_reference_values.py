@@ -10,13 +10,12 @@ import pytest
 from correlated import autoregressive
 from scipy import stats
 
-from results.fleet import judge as fleet
-from results.fleet.devices import Metric
 from results.stats.comparison import (
     MORE_SAMPLES,
     SLOWER,
     UNKNOWN,
     UNSURE,
+    benjamini_hochberg,
     geometric_mean,
     holm,
     judged,
@@ -266,16 +265,10 @@ def test_holm_equals_adjusted_p_values():
         assert holm(p_values.tolist(), 0.1) == expected.tolist()
 
 
-def test_false_discoveries_as_published(monkeypatch):
-    monkeypatch.setitem(fleet.LIMITS, "false_discovery_rate", 0.05)
-    metrics = [Metric("tensor", "matmul", "torch", "bf16", str(n), None) for n in range(15)]
-    found = fleet._discoveries(
-        {
-            (0, metric, "deviation", 7): p_value
-            for metric, p_value in zip(metrics, THROMBOLYSIS, strict=True)
-        }
-    )
-    assert found == {7: set(metrics[:4])}
+def test_false_discoveries_as_published():
+    assert benjamini_hochberg(THROMBOLYSIS, 0.05) == [True] * 4 + [False] * 11
+    assert benjamini_hochberg(THROMBOLYSIS[::-1], 0.05) == [False] * 11 + [True] * 4
+    assert benjamini_hochberg([], 0.05) == []
 
 
 def limit_of_looks(counts, trials=50_000):

@@ -83,7 +83,7 @@ def test_a_row_holds_what_was_measured_and_what_it_means(make_environment, make_
             "341.3",
             "memory",
         ),
-        *("50%", "73.2%", "73.2%", "250.0", "ms", "3", "tick-limited"),
+        *("50%", "73.2%", "73.2%", "250", "ms", "3", "tick-limited"),
     ]
     head = row_with(text, "median")
     assert "TFLOP/s" in head

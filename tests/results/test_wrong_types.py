@@ -53,7 +53,7 @@ def kinds(make_environment, make_record):
     environment["settings"] |= {"baseline": "torch", "margin": 0.01, "budget_s": None}
     environment["preflight"] = {"tick_s": 1e-9, "governor": "performance"}
     environment["fleet"] = {"rank": 0, "node": "n0", "world_size": 1, "local_rank": 0}
-    environment["fleet"] |= {"rack": None, "pci_bus_id": "0", "health": healthy()}
+    environment["fleet"] |= {"pci_bus_id": "0", "health": healthy()}
     times = {"samples_s": tuple(4e-6 * (1 + 1e-3 * i) for i in range(20)), "ci95_s": (4e-6, 4.1e-6)}
     rounds = Rounds(names=("torch", "triton-v1"), sm_clock_hz=(1.7e9,) * 20, **ROUNDS)
     rows = {

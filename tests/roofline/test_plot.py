@@ -248,7 +248,7 @@ def test_every_roof_has_a_label_with_value_and_kind() -> None:
         "bf16 989 TFLOP/s datasheet",
         "fp8e4m3 1454 TFLOP/s measured",
         "bf16 795 TFLOP/s measured",
-        "4.8 TB/s datasheet, read 4.5 TB/s measured",
+        "4.80 TB/s datasheet, read 4.50 TB/s measured",
     ):
         assert said.count(label) == 1
     for value in (412, 323, 206, 177):
@@ -259,7 +259,7 @@ def test_the_thin_lines_share_a_label_below_the_lowest_of_them() -> None:
     for name, label, lowest in (
         (
             "mixes under a datasheet",
-            "other mixes: write 2.9 TB/s, triad 2.78 TB/s, copy 2.66 TB/s",
+            "other mixes: write 2.90 TB/s, triad 2.78 TB/s, copy 2.66 TB/s",
             2.66e12,
         ),
         ("mixes of a CPU", "other mixes: triad 45 GB/s, copy 40 GB/s, write 25 GB/s", 25e9),
@@ -276,7 +276,7 @@ def test_an_overlay_names_the_machine_of_each_roof() -> None:
     said = words(drawn)
     assert "h100-sxm, h200-sxm bf16 989 TFLOP/s" in said  # one line, one label
     assert "a100-sxm-80gb bf16 312 TFLOP/s" in said
-    for slug, bandwidth in (("h100-sxm", "3.35"), ("h200-sxm", "4.8"), ("a100-sxm-80gb", "2.04")):
+    for slug, bandwidth in (("h100-sxm", "3.35"), ("h200-sxm", "4.80"), ("a100-sxm-80gb", "2.04")):
         assert f"{slug} {bandwidth} TB/s" in said
     slopes = [line for line in roofs(drawn) if line not in flats(drawn)]
     assert len({(line.get_linewidth(), str(line.get_linestyle())) for line in slopes}) >= 2

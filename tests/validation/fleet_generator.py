@@ -148,7 +148,6 @@ def environment(rank, size, per_node=8, health=None, started=STARTED, **device):
         "launcher": "torchrun",
     }
     fleet |= {
-        "rack": None,
         "pci_bus_id": f"0000:{local_rank:02x}:00.0",
         "health": health or healthy(),
     }

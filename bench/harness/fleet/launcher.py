@@ -57,7 +57,6 @@ class Rank:
     """Number of ranks on this node; 1 if unknown."""
     node: str = "localhost"
     launcher: str = "none"
-    rack: str | None = None
 
     @property
     def name(self) -> str:
@@ -85,12 +84,11 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
     node = next(
         (environ[name] for name in names if environ.get(name)), platform.node() or "localhost"
     )
-    rack = environ.get("ROOFMARK_RACK") or environ.get("SLURM_TOPOLOGY_ADDR") or None
     launcher = next(
         (launcher for launcher, (rank, *_) in LAUNCHERS.items() if environ.get(rank)), None
     )
     if launcher is None:
-        return Rank(node=node, rack=rack)
+        return Rank(node=node)
 
     def number(variable: str) -> int | None:
         text = environ.get(variable, "")
@@ -103,7 +101,7 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
         raise UsageError(
             f"{LAUNCHERS[launcher][0]}: expected a rank below {world_size}, got {rank}"
         )
-    return Rank(rank, local_rank or 0, world_size, local_world_size or 1, node, launcher, rack)
+    return Rank(rank, local_rank or 0, world_size, local_world_size or 1, node, launcher)
 
 
 def end_with_launcher(rank: Rank) -> None:

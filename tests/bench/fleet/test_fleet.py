@@ -69,13 +69,13 @@ def statuses(run):
 
 
 def test_one_rank_measures_its_device(tmp_path):
-    process = start(tmp_path / "fleet", *MODULE, ROOFMARK_NODE="a", ROOFMARK_RACK="r")
+    process = start(tmp_path / "fleet", *MODULE, ROOFMARK_NODE="a")
     out, err, runs = finish(tmp_path / "fleet", process)
     assert process.returncode == 0
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
     known = runs[0].environment.fleet
     assert {
-        key: known[key] for key in ("rank", "local_rank", "world_size", "node", "launcher", "rack")
+        key: known[key] for key in ("rank", "local_rank", "world_size", "node", "launcher")
     } == {
         **{
             "rank": 0,
@@ -83,7 +83,6 @@ def test_one_rank_measures_its_device(tmp_path):
             "world_size": 1,
             "node": "a",
             "launcher": "none",
-            "rack": "r",
         }
     }
     assert known["health"]["errors"]

@@ -31,7 +31,6 @@ SLURM = {
         (MPI, Rank(2, 0, 4, 1, "n", "mpi")),
         ({"JOB_COMPLETION_INDEX": "6"}, Rank(6, 0, None, 1, "n", "kubernetes")),
         ({"JOB_COMPLETION_INDEX": "6", "WORLD_SIZE": "8"}, Rank(6, 0, 8, 1, "n", "kubernetes")),
-        ({"SLURM_TOPOLOGY_ADDR": "sw1.rack7.n"}, Rank(node="n", rack="sw1.rack7.n")),
     ],
 )
 def test_each_launcher_gives_the_rank(environ, expected):
