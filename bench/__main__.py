@@ -180,8 +180,9 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
     for name, summary in COMMANDS.items():
         if name != (words[0] if words else "") or name == "list":
             listing = commands.add_parser(name, help=summary)
-            listing.set_defaults(run=lambda args, families, argv: print_list(found, args.format))
-            add(listing, "--format")
+            if name == "list":
+                add(listing, "--format")
+                listing.set_defaults(run=lambda args, *_: print_list(found, args.format))
         elif name == "compare":
             from bench.harness.commands.compare import add_parser
 

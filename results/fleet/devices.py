@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -107,6 +108,9 @@ def finite(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else None
 
 
+AGE = attrgetter("started_s", "fleet.rank", "run_id")
+"""Order of devices, the oldest first."""
+
 Earlier = dict[tuple[Any, ...], list[Device]]
 """Earlier measurements of each device by its identity, oldest first."""
 
@@ -125,7 +129,7 @@ def read_fleet(
     notes: list[str] = []
     read = _read(directories, notes)
     last = {device.identity: device for device in read}
-    by_slot = {device.slot: device for device in sorted(last.values(), key=_age)}
+    by_slot = {device.slot: device for device in sorted(last.values(), key=AGE)}
     newest = list(by_slot.values())
     if len(newest) < len(read):
         notes.append(
@@ -134,16 +138,12 @@ def read_fleet(
         )
     earlier: Earlier = defaultdict(list)
     run_ids = {device.run_id for device in newest}
-    for device in sorted([*read, *_read(history, notes)], key=_age):
+    for device in sorted([*read, *_read(history, notes)], key=AGE):
         if device.run_id not in run_ids:  # a copied file is not a second measurement
             run_ids.add(device.run_id)
             earlier[device.identity].append(device)
     _clear_stale(newest, earlier)
     return [*newest, *_missing(newest)], earlier, notes
-
-
-def _age(device: Device) -> tuple[float, int, str]:
-    return device.started_s, device.fleet.rank, device.run_id
 
 
 def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
@@ -160,7 +160,7 @@ def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
         if not found and files != [path]:
             notes.append(f"{path}: no file of bench.fleet; subdirectories are not read")
         devices += found
-    return sorted(devices, key=_age)
+    return sorted(devices, key=AGE)
 
 
 def read_device(path: Path, notes: list[str]) -> Device | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from results.fleet.causes import DATA, Rule, evidence, explain, medians, severity
+from results.fleet.causes import DATA, SEVERITIES, Rule, evidence, matching
 from results.fleet.devices import PHASES, Device, Earlier, Metric, Reading
 from results.stats.comparison import benjamini_hochberg
 from results.stats.samples import student_t
@@ -84,6 +84,7 @@ class Finding:
     """Ceilings, the slowest first."""
     rule: Rule | None = None
     severity: str | None = None
+    """That of the rule, or of the driver's recommended action if it is higher."""
     drift: float | None = None
     """Logarithm of the rate relative to the device's own history, if it fell."""
     evidence: list[str] = field(default_factory=list)
@@ -116,10 +117,13 @@ class Finding:
         for ceiling, by_phase in worst.items():
             texts = [f"{change(by_phase[phase])} {phase}" for phase in PHASES if phase in by_phase]
             self.evidence.append(f"{ceiling} {', '.join(texts)}")
-        self.rule = explain(self.facts, self.fell)
-        if self.rule:
-            self.severity = severity(self.rule, self.facts)
-            self.evidence += evidence(self.facts, self.fell)
+        rules = matching(self.facts, self.fell)
+        self.evidence += evidence(rules, self.facts)
+        if rules:
+            self.rule = rules[0]
+            advised = f"{self.facts.get('recommended_action', 0):.0f}"
+            of_driver = DATA["recommended_action"].get(advised, SEVERITIES[0])
+            self.severity = max(self.rule.severity, of_driver, key=SEVERITIES.index)
 
 
 def change(log_ratio: float) -> str:
@@ -156,29 +160,37 @@ def _tables(group: Group, devices: Sequence[Device]) -> Iterator[Table]:
         if len(known) < 2:
             continue
         rate = median(reading.rate for reading in known.values())
-        clock = _median(reading.clock for reading in known.values())
+        clocks = [reading.clock for reading in known.values() if reading.clock is not None]
+        clock = median(clocks) if clocks else 0.0
         rows = {}
         for index, reading in known.items():
-            own = None if reading.clock is None or clock is None else reading.clock - clock
+            own = None if reading.clock is None else reading.clock - clock
             deviation = reading.rate - rate
             rows[index] = Row(metric, phase, deviation, reading.below, reading.above, own)
         yield Table(group, rows)
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+def _medians(facts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each fact over the devices that have it."""
+    known: dict[str, list[float]] = defaultdict(list)
+    for own in facts:
+        for name, value in own.items():
+            known[name].append(value)
+    return {name: median(values) for name, values in known.items()}
 
 
-def _spread_of(values: Collection[float]) -> PeerSpread:
-    return PeerSpread.of(values, LIMITS["prior_spread"], LIMITS["prior_degrees"])
-
-
-def _deviations(rows: Mapping[Any, Row]) -> list[dict[Any, float]]:
-    """Return the deviations as measured and per clock; the latter only of rows with a clock."""
+def _deviations(rows: Mapping[Any, Row]) -> list[tuple[dict[Any, float], PeerSpread]]:
+    """Return the deviations as measured and per clock, each with their spread; the latter only of
+    rows with a clock.
+    """
     raw = {name: row.deviation for name, row in rows.items()}
     per_clock = {name: row.per_clock for name, row in rows.items() if row.per_clock is not None}
-    return [values for values in (raw, per_clock) if len(values) > 1]
+    prior = (LIMITS["prior_spread"], LIMITS["prior_degrees"])
+    return [
+        (values, PeerSpread.of(values.values(), *prior))
+        for values in (raw, per_clock)
+        if len(values) > 1
+    ]
 
 
 Found = dict[Any, set[Metric]]  # by index of a device, or name of a node
@@ -193,36 +205,35 @@ def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Fo
     in_all: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     in_one: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for group, rows in tables:
-        for kind, values in enumerate(_deviations(rows)):
-            spread = _spread_of(values.values())
+        for kind, (values, spread) in enumerate(_deviations(rows)):
             is_pair = len(values) == 2  # either may be the exception
             for name in values.keys() - group.only_peers:
                 row = rows[name]
                 test = (id(group), row.metric, kind, name)
-                slow = 1.0 if is_pair else _p_value(spread, values[name], row, row.above)
-                in_all[test].append(slow)
+                p_value = _p_value(spread, values[name], row, row.above)
+                in_all[test].append(1.0 if is_pair else p_value)
                 in_one[test].append(_p_value(spread, values[name], row, 0.0))
     slow_in_all = {test: max(p_values) for test, p_values in in_all.items()}
     slow_in_one = {
         test: min(1.0, len(p_values) * min(p_values)) for test, p_values in in_one.items()
     }
-    return _discoveries(slow_in_all), _discoveries(slow_in_one)
+    slow: Found = defaultdict(set)
+    suspect: Found = defaultdict(set)
+    for p_values, found in ((slow_in_all, slow), (slow_in_one, suspect)):
+        rejected = benjamini_hochberg(list(p_values.values()), LIMITS["false_discovery_rate"])
+        for (_, metric, _, name), is_found in zip(p_values, rejected, strict=True):
+            if is_found:
+                found[name].add(metric)
+    return slow, suspect
 
 
 def _p_value(spread: PeerSpread, value: float, row: Row, above: float) -> float:
     """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
     if max(value - spread.center, row.deviation) + above > FLOOR:
         return 1.0
-    return spread.p_value(value + above)
+    from scipy.special import stdtr
 
-
-def _discoveries(p_values: Mapping[tuple[Any, ...], float]) -> Found:
-    found: Found = defaultdict(set)
-    rejected = benjamini_hochberg(list(p_values.values()), LIMITS["false_discovery_rate"])
-    for (_, metric, _, name), is_found in zip(p_values, rejected, strict=True):
-        if is_found:
-            found[name].add(metric)
-    return found
+    return float(stdtr(spread.degrees, (value + above - spread.center) / spread.scale))
 
 
 def _set_smallest_changes(tables: Sequence[Table]) -> None:
@@ -234,9 +245,8 @@ def _set_smallest_changes(tables: Sequence[Table]) -> None:
     for table in tables:
         half = median(row.above for row in table.rows.values())
         changes = []
-        for values in _deviations(table.rows):
+        for values, spread in _deviations(table.rows):
             if len(values) > 2:
-                spread = _spread_of(values.values())
                 limit = max(-FLOOR, -spread.scale * student_t(spread.degrees, share))
                 changes.append(-math.expm1(-limit - half - 1.645 * spread.scale))
         if changes:
@@ -288,10 +298,11 @@ def _relative_facts(
     facts: dict[int, dict[str, float]] = defaultdict(dict)
     for group in groups:
         known = [devices[index].facts for index in group.members]
-        peers = medians(known, DATA["facts"]["relative"])
+        peers = _medians(known)
         for index in set(group.members) - group.only_peers:
             for name, value in devices[index].facts.items():
-                facts[index][name] = value - peers.get(name, 0.0)
+                is_relative = name in DATA["facts"]["relative"]
+                facts[index][name] = value - peers[name] if is_relative else value
     return facts
 
 
@@ -322,21 +333,21 @@ def _slow_nodes(
                 for index in part[name]:
                     _subtract(table.rows[index], rows[name])
         of_members = [facts[index] for index in sorted(indices)]
-        names = {fact for own in of_members for fact in own}
-        finding = Finding(None, name, fallen, medians(of_members, sorted(names)))
+        finding = Finding(None, name, fallen, _medians(of_members))
         finding.evidence.append(f"{len(indices)} devices")
         finding.conclude(SLOW, metrics)
         yield finding
 
 
 def _median_row(rows: Sequence[Row]) -> Row:
+    clocks = [row.clock for row in rows if row.clock is not None]
     return Row(
         metric=rows[0].metric,
         phase=rows[0].phase,
         deviation=median(row.deviation for row in rows),
         below=median(row.below for row in rows),
         above=median(row.above for row in rows),
-        clock=_median(row.clock for row in rows),
+        clock=median(clocks) if clocks else None,
     )
 
 
@@ -361,7 +372,8 @@ def _judge_device(
         for row in finding.rows
         if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]
     }
-    alone = explain(finding.facts, {metric.ceiling for metric in below}, alone=True)
+    explaining = matching(finding.facts, {metric.ceiling for metric in below})
+    alone = next((rule for rule in explaining if rule.alone), None)
     if drift:
         finding.drift = drift[1]
         finding.evidence.append(

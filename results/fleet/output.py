@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from results.fleet.devices import finite
 from results.fleet.judge import GROUP_PARTS, OK, SLOW, UNMEASURED, VERDICTS, Finding, Group, change
-from results.show.terminal import NO_DEVICE, printable
+from results.show.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 JUNIT_KINDS = {SLOW: "failure", UNMEASURED: "error", OK: ""}
 """Element of a test case by verdict; others are `skipped`."""
-
-
-def exit_code(findings: Sequence[Finding]) -> int:
-    verdicts = {finding.verdict for finding in findings}
-    if SLOW in verdicts:
-        return 1
-    return NO_DEVICE if UNMEASURED in verdicts or not verdicts else 0
 
 
 def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, Any]:
@@ -146,12 +139,11 @@ def as_text(
             )
         print_lines(console, *map(printable, texts), indent="  ")
 
-    notes = "".join(f"\n{escaped(text)}\n" for text in texts)
     table = Table(
         rows=lambda: cells,
         document=lambda: document(findings, groups),
         draw=draw,
-        notes=lambda: notes,
+        notes=lambda: "".join(f"\n{escaped(text)}\n" for text in texts),
     )
     return table.render(form)
 

@@ -18,7 +18,7 @@ from scipy import stats
 from bench.__main__ import main
 from results.fleet import devices as reading
 from results.fleet import judge as judging
-from results.fleet.causes import explain
+from results.fleet.causes import matching
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
 from results.fleet.output import document
@@ -300,8 +300,8 @@ def test_facts_that_all_peers_have_explain_nothing(tmp_path):
 
 
 def test_a_slow_launch_among_others_is_not_the_host():
-    assert explain({}, {"launch"}).cause == "host"
-    assert explain({}, {"launch", "tensor"}).cause == "unknown"
+    assert matching({}, {"launch"})[0].cause == "host"
+    assert matching({}, {"launch", "tensor"})[0].cause == "unknown"
 
 
 def test_small_differences_never_count(tmp_path):

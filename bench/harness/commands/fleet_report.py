@@ -40,8 +40,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, *_: object) -> int:
     try:
         from results.fleet.devices import read_fleet
-        from results.fleet.judge import judge
-        from results.fleet.output import as_text, exit_code
+        from results.fleet.judge import SLOW, UNMEASURED, judge
+        from results.fleet.output import as_text
 
         devices, earlier, notes = read_fleet(args.directories, args.history)
         findings, groups = judge(devices, earlier)
@@ -53,4 +53,7 @@ def run(args: argparse.Namespace, *_: object) -> int:
         return NO_DEVICE
     for note in notes:
         say(f"note: {note}")
-    return exit_code(findings)
+    verdicts = {finding.verdict for finding in findings}
+    if SLOW in verdicts:
+        return 1
+    return NO_DEVICE if UNMEASURED in verdicts or not verdicts else 0
