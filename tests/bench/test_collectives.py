@@ -236,16 +236,7 @@ def test_two_ranks_verify_fit_and_save_all_ops(tmp_path):
     assert {fit["op"] for fit in found["fits"]} == set(read_fits(tmp_path))
 
 
-FEW = (
-    "--op",
-    "all-reduce,all-to-all",
-    "--size",
-    "1KiB,64KiB",
-    "--pairs",
-    "--format",
-    "json",
-    "--no-save",
-)
+FEW = "--op all-reduce,all-to-all --size 1KiB,64KiB --pairs --format json --no-save"
 
 
 @pytest.mark.exhaustive
@@ -259,36 +250,29 @@ FEW = (
     ],
 )
 def test_a_sleep_is_claimed_for_its_rank_and_cause(fault, ranks, cause):
-    found = document(run_ranks(ranks, *FEW, fault=(fault, 1, 0.05)))
+    found = document(run_ranks(ranks, *FEW.split(), fault=(fault, 1, 0.05)))
     assert claims(found) == [(cause, [1])]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_calm_ranks_are_not_claimed(ranks):
-    assert claims(document(run_ranks(ranks, *FEW))) == []
+    assert claims(document(run_ranks(ranks, *FEW.split()))) == []
 
 
 @pytest.mark.exhaustive
 def test_nodes_are_named_in_claims():
-    found = document(run_ranks(4, *FEW, fault=("before", 2, 0.05), nodes=["a", "a", "b", "b"]))
+    found = document(
+        run_ranks(4, *FEW.split(), fault=("before", 2, 0.05), nodes=["a", "a", "b", "b"])
+    )
     assert [claim["nodes"] for claim in found["claims"]] == [["b"]]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("fault", "rank"), [("hang", 0), ("hang", 1), ("kill", 0), ("exit", 1)])
 def test_a_missing_rank_is_named_soon_after_the_deadline(fault, rank, tmp_path):
-    options = (
-        "--op",
-        "all-reduce",
-        "--size",
-        "1KiB:64KiB:x2",
-        "--timeout",
-        "5",
-        "-o",
-        str(tmp_path),
-    )
-    hurt = run_ranks(3, *options, fault=(fault, rank, 0), limit_s=40)
+    options = "--op all-reduce --size 1KiB:64KiB:x2 --timeout 5"
+    hurt = run_ranks(3, *options.split(), "-o", tmp_path, fault=(fault, rank, 0), limit_s=40)
     survivors = [result for result in hurt if result[0] not in (17, -9)]
     assert [code for code, *_ in survivors] == [3, 3]
     assert sum(f"error: no answer from rank {rank}\n" in err for _, _, err in survivors) == 1

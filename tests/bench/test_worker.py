@@ -234,21 +234,13 @@ def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
     providers = ",".join(
         [f"{mine}:returned", "torch", f"{mine}:half", *(f"{crashes}:{name}" for name in ends)]
     )
-    words = [
-        "--op",
-        "gelu",
-        "--dtype",
-        "fp32",
-        "--shape",
-        "4096",
-        "--cache",
-        "warm",
-        "--timeout",
-        "8",
-    ]
+    words = (
+        "--op gelu --dtype fp32 --shape 4096 --cache warm --timeout 8 "
+        "--format json -v"
+    )
     process = commands.start(
         "bench.elementwise",
-        *commands.arguments([*words, "--provider", providers, "--format", "json", "-v"]),
+        *commands.arguments([*words.split(), "--provider", providers]),
     )
     code, out, err = commands.finish(process)
     assert code == 1, err
@@ -325,3 +317,27 @@ def test_files_of_an_outer_process_are_not_deleted(monkeypatch):
     assert worker.mark() == f"{os.getpid()}:{util.get_temp_dir()}"
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: multiprocessing)
     assert worker.mark() == f"{os.getpid()}:"
+
+
+def test_the_mark_of_an_outer_command_is_put_back(monkeypatch):
+    seen = []
+    monkeypatch.setenv(worker.COMMAND, "of an outer command")
+    monkeypatch.setattr(
+        forkserver, "ensure_running", lambda: seen.append(os.environ[worker.COMMAND])
+    )
+    worker.start_server()
+    assert seen == [worker.mark()]
+    assert os.environ[worker.COMMAND] == "of an outer command"
+
+
+def test_temporary_files_of_a_killed_command_are_deleted():
+    call = (
+        "import os; from multiprocessing import util; from bench.harness import worker; "
+        "worker.call(os.getpid, timeout_s=60); print(util.get_temp_dir(), flush=True); "
+        "os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", call]
+    done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, check=False)
+    folder = Path(done.stdout.strip())
+    assert folder.is_absolute(), done.stderr
+    assert soon(lambda: not folder.exists())

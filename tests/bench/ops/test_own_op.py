@@ -40,21 +40,9 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.exhaustive
 def test_a_copy_of_an_op_file_runs(mine, runs):
     commands.keep_ceilings(runs)
-    words = [
-        "--dtype",
-        "fp32",
-        "bf16",
-        "--shape",
-        "10x100",
-        "--device",
-        "cpu",
-        "--budget",
-        "20",
-        "--provider",
-        "torch",
-    ]
+    words = "--dtype fp32 bf16 --shape 10x100 --device cpu --budget 20 --provider torch"
     done = subprocess.run(
-        [sys.executable, mine.name, *words],
+        [sys.executable, mine.name, *words.split()],
         capture_output=True,
         text=True,
         timeout=120,
@@ -137,21 +125,9 @@ def test_help_of_an_op_file_shows_docstring_path_and_signature(mine, capsys):
 def test_an_own_op_is_compared_with_a_user_function(mine, runs, word, capsys):
     commands.keep_ceilings(runs)
     (mine.parent / "k.py").write_text(FAST)
-    words = [
-        "--dtype",
-        "fp32",
-        "--shape",
-        "10x100",
-        "--device",
-        "cpu",
-        "--rounds",
-        "20",
-        "--format",
-        "json",
-        "-q",
-    ]
+    words = "compare --dtype fp32 --shape 10x100 --device cpu --rounds 20 --format json -q"
     capsys.readouterr()
-    assert main(["compare", "--op", word, "--provider", "torch,k.py:fast", *words]) in (0, 1)
+    assert main([*words.split(), "--op", word, "--provider", "torch,k.py:fast"]) in (0, 1)
     assert [row["candidate"] for row in json.loads(capsys.readouterr().out)["rows"]] == [
         "k.py:fast"
     ]
