@@ -87,15 +87,15 @@ def pytest_collection_modifyitems(config, items):
 
 
 LONGEST = (
-    "test_readme.py",
-    "test_interpreted.py",
     "test_audit_shipped.py",
+    "test_interpreted.py",
     "test_collectives.py",
-    "test_rented_gpu.py",
-    "test_fleet.py",
     "test_simulation.py",
-    "test_packaging.py",
+    "test_rented_gpu.py",
     "test_compile.py",
+    "test_readme.py",
+    "test_fleet.py",
+    "test_packaging.py",
 )
 """Files that take the longest, in the order in which they start."""
 

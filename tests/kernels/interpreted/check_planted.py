@@ -15,7 +15,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("family", "version"), ALL_VERSIONS)
 def test_battery_passes_without_a_bug(family, version):
     cases_of(family).battery(versions_of(family)[version])
