@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from multiprocessing import util
+from multiprocessing import forkserver, util
 from pathlib import Path
 
 import pytest
@@ -234,10 +234,7 @@ def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
     providers = ",".join(
         [f"{mine}:returned", "torch", f"{mine}:half", *(f"{crashes}:{name}" for name in ends)]
     )
-    words = (
-        "--op gelu --dtype fp32 --shape 4096 --cache warm --timeout 8 "
-        "--format json -v"
-    )
+    words = "--op gelu --dtype fp32 --shape 4096 --cache warm --timeout 8 --format json -v"
     process = commands.start(
         "bench.elementwise",
         *commands.arguments([*words.split(), "--provider", providers]),
@@ -333,7 +330,8 @@ def test_the_mark_of_an_outer_command_is_put_back(monkeypatch):
 def test_temporary_files_of_a_killed_command_are_deleted():
     call = (
         "import os; from multiprocessing import util; from bench.harness import worker; "
-        "worker.call(os.getpid, timeout_s=60); print(util.get_temp_dir(), flush=True); "
+        "from tests.bench.process_checks import keep_a_lock; "
+        "worker.call(keep_a_lock, timeout_s=60); print(util.get_temp_dir(), flush=True); "
         "os.kill(os.getpid(), 9)"
     )
     command = [sys.executable, "-c", call]
