@@ -103,9 +103,3 @@ def size_against_data(
     }
     lines["compute-optimal"] = [(best, tokens_per_param * best)]
     return Curve("parameters N", "tokens D", lines | ({"this run": [run]} if run else {}))
-
-
-def loss_along(flops: float) -> list[tuple[float, float]]:
-    """Return (parameters, fitted loss) of the models that C FLOPs train on D = C / (6 N) tokens."""
-    sizes = (compute_optimal_params(flops) * factor for factor in SIZES)
-    return [(params, fitted_loss(params, flops / six_nd(params, 1))) for params in sizes]
