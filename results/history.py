@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
-from results.show.units import ABSENT, PREFIXES, TIME_UNITS, duration, percent, quantity
+from results.show.units import ABSENT, PREFIXES, TIME_UNITS, percent, quantity
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -329,6 +330,9 @@ def _columns(series: Sequence[Series]) -> list[Column]:
         points += [point | {"provider": name} for point in case["points"]]
     changes = ["<- the op was redefined" if point["is_redefined"] else "" for point in points]
 
+    units = {"time": "s", "flops": "FLOP/s"}
+    value_text = partial(quantity, unit=units[metric]) if metric in units else percent
+
     def texts(title: str, key: str, **layout: Any) -> Column:
         return Column(title, [point[key] or ABSENT for point in points], **layout)
 
@@ -344,7 +348,7 @@ def _columns(series: Sequence[Series]) -> list[Column]:
         Column("date", [_short_date(point["started_at"]) for point in points]),
         texts("revision", "revision"),
         texts("provider", "provider", goes_below=4, heads=True),
-        Column(METRICS[metric], [_value_text(metric, point["value"]) for point in points], "right"),
+        Column(METRICS[metric], [value_text(point["value"]) for point in points], "right"),
         Column(
             "95% CI",
             [format_half_width(point["ci95"], point["value"]) for point in points],
@@ -374,12 +378,6 @@ def _names(series: Sequence[Series]) -> list[str]:
     if len({case["host"] for case in series}) == 1:
         return [case["provider"] for case in series]
     return [f"{case['provider']} on {case['host']}" for case in series]
-
-
-def _value_text(metric: str, value: float) -> str:
-    if metric == "time":
-        return duration(value)
-    return quantity(value, "FLOP/s") if metric == "flops" else percent(value)
 
 
 def _print_table(series: Sequence[Series], console: Console) -> None:

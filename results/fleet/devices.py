@@ -88,14 +88,6 @@ class Device:
     def identity(self) -> tuple[Any, ...]:
         return (self.uuid,) if self.uuid else (self.fleet.node, self.fleet.rank)
 
-    @property
-    def slot(self) -> tuple[Any, ...]:
-        """Place in the run; without a launcher every device is rank 0 of 1."""
-        rank = self.fleet
-        if (rank.world_size or 1) > 1:
-            return (rank.node, rank.rank, rank.world_size)
-        return self.identity
-
     def observe(self, name: str, value: object) -> None:
         """Keep the largest value of a fact; a value that is not a number is left out."""
         known = finite(value)
@@ -129,7 +121,12 @@ def read_fleet(
     notes: list[str] = []
     read = _read(directories, notes)
     last = {device.identity: device for device in read}
-    by_slot = {device.slot: device for device in sorted(last.values(), key=AGE)}
+    by_slot: dict[tuple[Any, ...], Device] = {}
+    for device in sorted(last.values(), key=AGE):
+        rank = device.fleet
+        has_peers = (rank.world_size or 1) > 1  # without a launcher, every device is rank 0 of 1
+        slot = (rank.node, rank.rank, rank.world_size) if has_peers else device.identity
+        by_slot[slot] = device
     newest = list(by_slot.values())
     if len(newest) < len(read):
         notes.append(
@@ -199,7 +196,6 @@ def _device(environment: Environment) -> Device:
     health = rank.health = rank.health or {}
     limit_w = finite(health.get("power_limit_w"))
     default_w = finite(health.get("power_limit_default_w"))
-    versions = [health.get(name) for name in ("driver", "vbios")]
     group = (
         about["name"],
         2 * round((about.get("memory_bytes") or 0) / 2**31),  # reserved pages differ by megabytes
@@ -207,7 +203,6 @@ def _device(environment: Environment) -> Device:
         # itself.
         default_w or limit_w,
         bool(health.get("mig_mode")),
-        *(version if isinstance(version, str) else None for version in versions),
     )
     device = Device(environment.run_id, started_s, rank, about.get("uuid"), group)
     if limit_w and default_w:

@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from results.fleet.causes import DATA, SEVERITIES, Rule, evidence, matching
 from results.fleet.devices import PHASES, Device, Earlier, Metric, Reading
 from results.stats.comparison import benjamini_hochberg
-from results.stats.samples import student_t
 from results.stats.spread import PeerSpread
 
 OK = "ok"
@@ -21,7 +20,7 @@ SUSPECT = "suspect"
 UNSTABLE = "unstable"
 UNMEASURED = "unmeasured"
 VERDICTS = (OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED)
-GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig", "driver", "vbios")
+GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig")
 LIMITS = DATA["limits"]
 FLOOR = math.log1p(-LIMITS["floor"])
 
@@ -46,28 +45,18 @@ class Row:
     def ends(self) -> tuple[float, float]:
         return self.deviation - self.below, self.deviation + self.above
 
-
-@dataclass
-class Group:
-    """Devices compared with each other."""
-
-    key: tuple[Any, ...]
-    members: list[int]
-    only_peers: set[int]
-    """Members that are judged in a narrower group."""
-    ignored: tuple[str, ...]
-    """Parts in which members may differ, because the group would be small."""
-    smallest_change: dict[str, float] = field(default_factory=dict)
-    """Smallest slowdown of each ceiling, as a fraction, that would be found in 95 % of devices."""
+    def subtract(self, node: Row) -> None:
+        self.deviation -= node.deviation
+        if self.clock is not None:
+            self.clock -= node.clock or 0.0
 
 
-@dataclass
-class Table:
-    """One metric of a group in one phase."""
+class Table(NamedTuple):
+    """One metric of comparable devices, or of nodes, in one phase."""
 
-    group: Group
-    rows: dict[int, Row]
-    """By index of the device."""
+    group: tuple[Any, ...]
+    rows: dict[Any, Row]
+    """By index of the device, or by name of the node."""
 
 
 @dataclass
@@ -130,30 +119,12 @@ def change(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
-def grouped(devices: Sequence[Device]) -> list[Group]:
-    """Return groups of comparable devices; small ones ignore the VBIOS, then the driver too."""
-    measured = [index for index, device in enumerate(devices) if device.readings]
-    lengths = [len(GROUP_PARTS) - ignored for ignored in range(3)]
-    members: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for index in measured:
-        for length in lengths:
-            members[devices[index].group[:length]].append(index)
-    groups: dict[tuple[Any, ...], Group] = {}
-    for index in measured:
-        for length in lengths:
-            key = devices[index].group[:length]
-            if len(members[key]) >= LIMITS["min_peers"]:
-                break
-        if key not in groups:
-            groups[key] = Group(key, members[key], {*members[key]}, GROUP_PARTS[len(key) :])
-        groups[key].only_peers.remove(index)
-    return list(groups.values())
-
-
-def _tables(group: Group, devices: Sequence[Device]) -> Iterator[Table]:
+def _tables(
+    group: tuple[Any, ...], members: Iterable[int], devices: Sequence[Device]
+) -> Iterator[Table]:
     """Yield the rows of each metric and phase; a single device has no peers."""
     readings: dict[tuple[Metric, str], dict[int, Reading]] = defaultdict(dict)
-    for index in group.members:
+    for index in members:
         for key, reading in devices[index].readings.items():
             readings[key][index] = reading
     for (metric, phase), known in sorted(readings.items(), key=lambda item: str(item[0])):
@@ -196,7 +167,7 @@ def _deviations(rows: Mapping[Any, Row]) -> list[tuple[dict[Any, float], PeerSpr
 Found = dict[Any, set[Metric]]  # by index of a device, or name of a node
 
 
-def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Found]:
+def _found(tables: Iterable[Table]) -> tuple[Found, Found]:
     """Return what is slow in all measured phases, and what is in at least one.
 
     For the first, the upper end of the own interval counts, for the second the deviation. Each is
@@ -207,12 +178,12 @@ def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Fo
     for group, rows in tables:
         for kind, (values, spread) in enumerate(_deviations(rows)):
             is_pair = len(values) == 2  # either may be the exception
-            for name in values.keys() - group.only_peers:
+            for name, value in values.items():
                 row = rows[name]
-                test = (id(group), row.metric, kind, name)
-                p_value = _p_value(spread, values[name], row, row.above)
+                test = (group, row.metric, kind, name)
+                p_value = _p_value(spread, value, row, row.above)
                 in_all[test].append(1.0 if is_pair else p_value)
-                in_one[test].append(_p_value(spread, values[name], row, 0.0))
+                in_one[test].append(_p_value(spread, value, row, 0.0))
     slow_in_all = {test: max(p_values) for test, p_values in in_all.items()}
     slow_in_one = {
         test: min(1.0, len(p_values) * min(p_values)) for test, p_values in in_one.items()
@@ -236,48 +207,37 @@ def _p_value(spread: PeerSpread, value: float, row: Row, above: float) -> float:
     return float(stdtr(spread.degrees, (value + above - spread.center) / spread.scale))
 
 
-def _set_smallest_changes(tables: Sequence[Table]) -> None:
-    """Set the slowdowns that 95 % of devices would be found with, by the better of raw and per
-    clock.
-    """
-    tests = 2 * sum(len(table.rows) for table in tables)
-    share = LIMITS["false_discovery_rate"] * len(PHASES) / max(1, tests)
-    for table in tables:
-        half = median(row.above for row in table.rows.values())
-        changes = []
-        for values, spread in _deviations(table.rows):
-            if len(values) > 2:
-                limit = max(-FLOOR, -spread.scale * student_t(spread.degrees, share))
-                changes.append(-math.expm1(-limit - half - 1.645 * spread.scale))
-        if changes:
-            ceiling = next(iter(table.rows.values())).metric.ceiling
-            known = table.group.smallest_change
-            known[ceiling] = max(min(changes), known.get(ceiling, 0.0))
-
-
-def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], list[Group]]:
-    """Return a finding for each slow node and each device, and the groups of peers.
+def judge(
+    devices: Sequence[Device], earlier: Earlier
+) -> tuple[list[Finding], dict[tuple[Any, ...], list[int]]]:
+    """Return a finding for each slow node and each device, and the comparable devices by their
+    `GROUP_PARTS`.
 
     Devices are compared relative to a slow node.
     """
-    groups = grouped(devices)
+    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for index, device in enumerate(devices):
+        if device.readings:
+            groups[device.group].append(index)
     tables: list[Table] = []
-    for group in groups:
-        tables += _tables(group, devices)
-    _set_smallest_changes(tables)
-    facts = _relative_facts(groups, devices)
+    facts: dict[int, dict[str, float]] = defaultdict(dict)
+    for group, members in groups.items():
+        tables += _tables(group, members, devices)
+        peers = _medians(devices[index].facts for index in members)
+        for index in members:
+            for name, value in devices[index].facts.items():
+                is_relative = name in DATA["facts"]["relative"]
+                facts[index][name] = value - peers[name] if is_relative else value
     findings = list(_slow_nodes(tables, devices, facts))
     slow_nodes = {finding.node for finding in findings}
-    slow, suspect = _found([(table.group, table.rows) for table in tables])
+    slow, suspect = _found(tables)
     rows: dict[int, list[Row]] = defaultdict(list)
     lost: dict[int, dict[str, None]] = defaultdict(dict)
-    for table in tables:
-        members = set(table.group.members)
-        for index in table.rows.keys() - table.group.only_peers:
-            rows[index].append(table.rows[index])
-        if 2 * len(table.rows) > len(members):
-            row = next(iter(table.rows.values()))
-            for index in members - table.rows.keys():
+    for group, table in tables:
+        for index, row in table.items():
+            rows[index].append(row)
+        if 2 * len(table) > len(groups[group]):
+            for index in set(groups[group]) - table.keys():
                 lost[index][f"{row.metric.op} {row.phase}"] = None
     for index, device in enumerate(devices):
         finding = Finding(device, device.fleet.node, rows[index], facts[index])
@@ -291,50 +251,31 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], l
     return findings, groups
 
 
-def _relative_facts(
-    groups: Iterable[Group], devices: Sequence[Device]
-) -> dict[int, dict[str, float]]:
-    """Return the facts of each device; those named in `rules.toml`, relative to its peers."""
-    facts: dict[int, dict[str, float]] = defaultdict(dict)
-    for group in groups:
-        known = [devices[index].facts for index in group.members]
-        peers = _medians(known)
-        for index in set(group.members) - group.only_peers:
-            for name, value in devices[index].facts.items():
-                is_relative = name in DATA["facts"]["relative"]
-                facts[index][name] = value - peers[name] if is_relative else value
-    return facts
-
-
 def _slow_nodes(
-    tables: Sequence[Table], devices: Sequence[Device], facts: Mapping[int, dict[str, float]]
+    tables: Iterable[Table], devices: Sequence[Device], facts: Mapping[int, dict[str, float]]
 ) -> Iterator[Finding]:
     """Yield the slow nodes, and make the rows of their devices relative to the node."""
-    parts: list[dict[str, list[int]]] = []
-    of_nodes: list[dict[str, Row]] = []
-    for table in tables:
-        members: dict[str, list[int]] = defaultdict(list)
-        for index in table.rows:
-            members[devices[index].fleet.node].append(index)
-        large = {name: part for name, part in members.items() if len(part) >= LIMITS["min_unit"]}
-        parts.append(large)
-        of_nodes.append(
-            {name: _median_row([table.rows[i] for i in part]) for name, part in large.items()}
-        )
-    tested = [(table.group, rows) for table, rows in zip(tables, of_nodes, strict=True)]
-    found, _ = _found(tested)
+    members: dict[str, list[int]] = defaultdict(list)
+    for index in facts:
+        members[devices[index].fleet.node].append(index)
+    of_nodes = []
+    for group, rows in tables:
+        parts: dict[str, list[Row]] = defaultdict(list)
+        for index, row in rows.items():
+            parts[devices[index].fleet.node].append(row)
+        large = {name: part for name, part in parts.items() if len(part) >= LIMITS["min_unit"]}
+        medians = {name: _median_row(part) for name, part in large.items()}
+        of_nodes.append((Table(group, medians), large))
+    found, _ = _found(nodes for nodes, _ in of_nodes)
     for name, metrics in sorted(found.items()):
         fallen = []
-        indices: set[int] = set()
-        for table, part, rows in zip(tables, parts, of_nodes, strict=True):
-            if name in rows and rows[name].metric in metrics:
-                fallen.append(rows[name])
-                indices.update(part[name])
-                for index in part[name]:
-                    _subtract(table.rows[index], rows[name])
-        of_members = [facts[index] for index in sorted(indices)]
-        finding = Finding(None, name, fallen, _medians(of_members))
-        finding.evidence.append(f"{len(indices)} devices")
+        for nodes, parts in of_nodes:
+            if name in parts and nodes.rows[name].metric in metrics:
+                fallen.append(nodes.rows[name])
+                for row in parts[name]:
+                    row.subtract(nodes.rows[name])
+        finding = Finding(None, name, fallen, _medians(facts[index] for index in members[name]))
+        finding.evidence.append(f"{len(members[name])} devices")
         finding.conclude(SLOW, metrics)
         yield finding
 
@@ -349,12 +290,6 @@ def _median_row(rows: Sequence[Row]) -> Row:
         above=median(row.above for row in rows),
         clock=median(clocks) if clocks else None,
     )
-
-
-def _subtract(row: Row, node: Row) -> None:
-    row.deviation -= node.deviation
-    if row.clock is not None:
-        row.clock -= node.clock or 0.0
 
 
 def _judge_device(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.fleet.devices import finite
-from results.fleet.judge import GROUP_PARTS, OK, SLOW, UNMEASURED, VERDICTS, Finding, Group, change
+from results.fleet.judge import GROUP_PARTS, OK, SLOW, UNMEASURED, VERDICTS, Finding, change
 from results.show.terminal import printable
 
 if TYPE_CHECKING:
@@ -18,22 +18,19 @@ JUNIT_KINDS = {SLOW: "failure", UNMEASURED: "error", OK: ""}
 """Element of a test case by verdict; others are `skipped`."""
 
 
-def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, Any]:
-    largest = max(groups, key=lambda group: len(group.members), default=None)
+Groups = Mapping[tuple[Any, ...], Sequence[int]]
+"""Comparable devices by their `GROUP_PARTS`."""
+
+
+def document(findings: Sequence[Finding], groups: Groups) -> dict[str, Any]:
+    parts = [
+        dict(zip(GROUP_PARTS, group, strict=True)) | {"peers": len(members)}
+        for group, members in groups.items()
+    ]
     return {
         "devices": [_entry(finding) for finding in findings if finding.device],
         "nodes": [_entry(finding) for finding in findings if not finding.device],
-        "groups": [
-            dict(zip(GROUP_PARTS, group.key, strict=False))
-            | {
-                "peers": len(group.members),
-                "only_peers": len(group.only_peers),
-                "ignored": group.ignored,
-                "smallest_change": group.smallest_change,
-            }
-            for group in groups
-        ],
-        "smallest_change": max(largest.smallest_change.values(), default=None) if largest else None,
+        "groups": parts,
     }
 
 
@@ -85,37 +82,22 @@ def _cells(finding: Finding) -> dict[str, str]:
     }
 
 
-def summary(findings: Sequence[Finding], groups: Sequence[Group]) -> list[str]:
-    """Return the counts of verdicts, the groups of peers, and the smallest slowdowns that would be
-    found.
-    """
+def summary(findings: Sequence[Finding], groups: Groups) -> list[str]:
+    """Return the counts of verdicts, and the groups of peers."""
     counts = Counter(finding.verdict for finding in findings if finding.device)
-    texts = [
-        ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict])
-        or "no device"
-    ]
+    known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    texts = [", ".join(known) or "no device"]
     slow_nodes = sum(finding.device is None for finding in findings)
     if slow_nodes:
         texts[0] += f"; nodes slow as a whole: {slow_nodes:,}"
-    for group in groups:
-        names = ", ".join(
-            f"{name} {value}" for name, value in zip(GROUP_PARTS, group.key, strict=False) if value
-        )
-        wider = f", any {' and '.join(group.ignored)}" if group.ignored else ""
-        judged = len(group.members) - len(group.only_peers)
-        texts.append(f"judged {judged:,} of {len(group.members):,} peers: {names}{wider}")
-        if group.smallest_change:
-            found = ", ".join(
-                f"{100 * smallest:.1f} % in {name}"
-                for name, smallest in sorted(group.smallest_change.items())
-            )
-            texts.append(f"a device slower than its peers by this much would be found: {found}")
+    for group, members in groups.items():
+        parts = zip(GROUP_PARTS, group, strict=True)
+        shared = ", ".join(f"{name} {value}" for name, value in parts if value)
+        texts.append(f"{len(members):,} peers: {shared}")
     return texts
 
 
-def as_text(
-    findings: Sequence[Finding], groups: Sequence[Group], form: str, shows_all: bool = False
-) -> str:
+def as_text(findings: Sequence[Finding], groups: Groups, form: str, shows_all: bool = False) -> str:
     """Return the report as `table`, `json`, `md`, `junit` or `prometheus`."""
     from results.show.grid import Column, Table, escaped, print_grid, print_lines
 

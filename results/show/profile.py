@@ -271,7 +271,7 @@ def _text(name: str, value: float | str | None) -> str:
         return duration(value)
     if name.endswith(("flops", "bytes")) and not name.startswith("modelled"):
         return quantity(value, "FLOP" if name.endswith("flops") else "B")
-    return _pct(value)
+    return percent(value)
 
 
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
@@ -284,9 +284,9 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         Column("shapes", [record.case for record, _ in rows], goes_below=6),
         Column("count", [str(record.count) for record, _ in rows], "right", 5),
         Column("time", [duration(each.time_s) for each in operations], "right"),
-        Column("share", [_pct(each.share) for each in operations], "right"),
-        Column("FLOPs", [count_text(record.flops) for record, _ in rows], "right", 4),
-        Column("bytes", [count_text(moved_bytes(record)) for record, _ in rows], "right", 3),
+        Column("share", [percent(each.share) for each in operations], "right"),
+        Column("FLOPs", [quantity(record.flops) for record, _ in rows], "right", 4),
+        Column("bytes", [quantity(moved_bytes(record)) for record, _ in rows], "right", 3),
         Column("FLOP/B", [number(score["intensity"], 3) for _, score in rows], "right", 2),
         Column("bound", [score.get("bound") or ABSENT for score in moving]),
         Column("% roof", [percent(score.get("roofline_pct"), 100) for score in moving], "right"),
@@ -297,7 +297,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags"
     )
     if rest := scored[top:]:
-        share = _pct(sum(_share(record) for record, _ in rest))
+        share = percent(sum(_share(record) for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
 
@@ -343,18 +343,18 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         Column("time", [duration(times[key]) for key in titles], "right"),
         Column(
             "share",
-            [_pct(sum(map(_share, group))) for group in shown],
+            [percent(sum(map(_share, group))) for group in shown],
             "right",
         ),
         Column(
             "FLOPs",
-            [count_text(sum(record.flops or 0 for record in group) or None) for group in shown],
+            [quantity(sum(record.flops or 0 for record in group) or None) for group in shown],
             "right",
         ),
         Column(
             "bytes",
             [
-                count_text(sum(moved_bytes(record) or 0 for record in group) or None)
+                quantity(sum(moved_bytes(record) or 0 for record in group) or None)
                 for group in shown
             ],
             "right",
@@ -367,11 +367,3 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
 
 def moved_bytes(record: Record) -> int | None:
     return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
-
-
-def count_text(value: float | None) -> str:
-    return quantity(value, "").strip()
-
-
-def _pct(share: float | None) -> str:
-    return ABSENT if share is None else f"{100 * share:.1f}%"

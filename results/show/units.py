@@ -50,15 +50,17 @@ def count(value: float, noun: str = "") -> str:
 
 def quantity(
     value: float | None,
-    unit: str,
+    unit: str = "",
     prefixes: Sequence[tuple[float, str]] = PREFIXES,
     digits: int = 4,
 ) -> str:
     """Return a value with the prefix that suits it, such as `989.4 TFLOP/s` for the unit `FLOP/s`;
-    `-` for None.
+    seconds as `duration`; `-` for None.
     """
     if value is None:
         return ABSENT
+    if unit == "s":
+        return duration(value)
     factor, prefix = next((entry for entry in prefixes if abs(value) >= entry[0]), prefixes[-1])
     return f"{number(value / factor, digits)} {prefix}{unit}".rstrip()
 

@@ -14,7 +14,7 @@ from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.terminal import INTERRUPTED, printable
-from results.show.units import ABSENT, duration, quantity
+from results.show.units import ABSENT, quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,7 +124,7 @@ def run(
                     run.ceilings = merged(run.ceilings, [ceiling])
                     saved.save(run.ceilings)
                     run.keep(record)
-                    value = value_text(ceiling.value, ceiling.unit)
+                    value = quantity(ceiling.value, ceiling.unit)
                     if ceiling not in run.ceilings.entries:
                         rejected.append(
                             f"{ceiling.title}: {value} may be too low; the earlier value is kept"
@@ -229,7 +229,7 @@ def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
     return [
         Column("ceiling", [entry.quantity for entry in ceilings]),
         Column("of", [entry.name for entry in ceilings]),
-        Column("value", [value_text(entry.value, entry.unit) for entry in ceilings], "right"),
+        Column("value", [quantity(entry.value, entry.unit) for entry in ceilings], "right"),
         Column("95% CI", [interval_text(entry) for entry in ceilings], goes_below=4),
         *(
             Column(title, texts, "right", leaves=turn)
@@ -257,10 +257,6 @@ def row_of(ceiling: Ceiling) -> dict[str, Any]:
     return {name: values[name] for name in COLUMNS}
 
 
-def value_text(value: float, unit: str) -> str:
-    return duration(value) if unit == "s" else quantity(value, unit)
-
-
 def interval_text(ceiling: Ceiling) -> str:
     """Return the interval; on a CPU it is that of the median, because the value is the fastest
     sample.
@@ -268,5 +264,5 @@ def interval_text(ceiling: Ceiling) -> str:
     if ceiling.ci95 is None:
         return ABSENT
     low, high = ceiling.ci95
-    text = f"{value_text(low, ceiling.unit)} to {value_text(high, ceiling.unit)}"
+    text = f"{quantity(low, ceiling.unit)} to {quantity(high, ceiling.unit)}"
     return text if low <= ceiling.value <= high else f"{text} (median; the value is the fastest)"

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
 from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
-from bench.harness.commands.calibrate import value_text
 from bench.harness.device import gpu_state
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
-from results.show.units import duration, percent
+from results.show.units import duration, percent, quantity
 from results.stats.comparison import DEFAULT_MARGIN, SAME
 from results.stats.verdict import smallest_detectable_change
 
@@ -503,12 +502,12 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
     return replace(rated, status=status, advice=f"{rated.advice} {'; '.join(flags)}".strip())
 
 
-def judged(name: str, ceilings: Machine, quantity: str, ceiling: str, value: float) -> Finding:
+def judged(name: str, ceilings: Machine, limit: str, ceiling: str, value: float) -> Finding:
     from roofline.machine import QUANTITIES
 
-    unit = QUANTITIES[quantity]
-    known = expected_of(ceilings, quantity, ceiling)
-    text = value_text(value, unit)
+    unit = QUANTITIES[limit]
+    known = expected_of(ceilings, limit, ceiling)
+    text = quantity(value, unit)
     status = OK
     advice = ""
     if known is None:
@@ -524,7 +523,7 @@ def judged(name: str, ceilings: Machine, quantity: str, ceiling: str, value: flo
     elif fraction < MIN_FRACTION[kind]:
         status = NOTE
         advice = "lower than expected: check the clock and the power limit"
-    text += f", {percent(fraction)} of the {value_text(expected, unit)} expected ({kind})"
+    text += f", {percent(fraction)} of the {quantity(expected, unit)} expected ({kind})"
     return Finding(name, status, text, advice, value, unit, expected, source)
 
 

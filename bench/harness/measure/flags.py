@@ -12,6 +12,7 @@ from bench.harness.device.device import Device
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import MAX_SPIN_S, wanted_spin_s
 from results.record import Record
+from results.show.units import number
 from results.stats.samples import drift, half_width, outlier_count, two_modes
 from roofline.gpu_table import clock_limited_flops_per_s, load_gpus
 from roofline.machine import Ceiling, Machine
@@ -378,7 +379,7 @@ def of_samples(samples: Samples) -> Iterator[Flag]:
         )
         yield Flag("tick-limited", reason, "use more launches per sample")
     if modes := two_modes(samples.samples_s, tick_s / launches):
-        gap = _percent(modes.high_s / modes.low_s - 1)
+        gap = number(100 * (modes.high_s / modes.low_s - 1), 2)
         reason = (
             f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower "
             f"than the others"
@@ -399,7 +400,7 @@ def of_samples(samples: Samples) -> Iterator[Flag]:
 def not_converged(samples: Samples) -> Flag:
     reached_share = half_width(samples.ci95_s, samples.median_s)
     target = samples.target_half_width
-    reached = f"±{_percent(reached_share)} % after {len(samples.samples_s)} samples"
+    reached = f"±{number(100 * reached_share, 2)} % after {len(samples.samples_s)} samples"
     if target is not None and reached_share <= target:
         return Flag("not-converged", f"{reached}: too few to rely on", "increase --budget")
     requested = "" if target is None else f", the target is ±{100 * target:g} %"
@@ -449,11 +450,6 @@ def launch_limited(samples: Samples) -> Flag | None:
         )
     advice = "use a CUDA graph or a larger shape; launched one by one, it is as slow as the host"
     return Flag("launch-limited", reason, advice)
-
-
-def _percent(share: float) -> str:
-    """Return a fraction in percent with two significant digits and no exponent."""
-    return f"{float(f'{100 * share:.2g}'):,g}"
 
 
 def slowed(telemetry: Mapping[str, Any], is_gpu: bool, threads: int = 1) -> Iterator[Flag]:

@@ -24,7 +24,7 @@ from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Record
 from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
-from results.show.profile import count_text, fusion_text, moved_bytes, op_of
+from results.show.profile import fusion_text, moved_bytes, op_of
 from results.show.units import ABSENT, duration, number, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
@@ -199,8 +199,8 @@ class Projection:
             Column("op", [record.op for record in records]),
             Column("shapes", [record.case for record in records], goes_below=True),
             Column("count", [str(record.count) for record in records], "right", 3),
-            Column("FLOPs", [count_text(record.flops) for record in records], "right", 2),
-            Column("bytes", [count_text(moved_bytes(record)) for record in records], "right", 1),
+            Column("FLOPs", [quantity(record.flops) for record in records], "right", 2),
+            Column("bytes", [quantity(moved_bytes(record)) for record in records], "right", 1),
             Column("FLOP/B", [number(_intensity(record), 3) for record in records], "right", 4),
         ]
         for on in self.machines:
