@@ -178,12 +178,9 @@ def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float
     Returns the end of the subtitle as a fraction of the height.
     """
     width = figure.get_figwidth()
-    lines = [
-        (line, TITLE_PT, "bold", tone(INK)) for line in _wrapped(title, width, TITLE_PT * 1.15)
-    ]
+    lines = [(line, TITLE_PT, "bold", tone(INK)) for line in wrapped(title, width, TITLE_PT * 1.15)]
     lines += [
-        (line, SUBTITLE_PT, "normal", tone(MUTED))
-        for line in _wrapped(subtitle, width, SUBTITLE_PT)
+        (line, SUBTITLE_PT, "normal", tone(MUTED)) for line in wrapped(subtitle, width, SUBTITLE_PT)
     ]
     height = below + sum(size for _, size, _, _ in lines) / 72 * LINE_HEIGHT + 2 * EDGE
     figure.set_size_inches(width, height)
@@ -204,14 +201,15 @@ def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float
 
 def write_caption(figure: Figure, text: str, top: float) -> None:
     width, height = figure.get_size_inches()
-    for line in _wrapped(text, width, CAPTION_PT):
+    for line in wrapped(text, width, CAPTION_PT):
         figure.text(
             INDENT / width, top / height, line, fontsize=CAPTION_PT, color=tone(MUTED), va="top"
         )
         top -= CAPTION_PT / 72 * LINE_HEIGHT
 
 
-def _wrapped(text: str, width: float, size: float) -> list[str]:
+def wrapped(text: str, width: float, size: float) -> list[str]:
+    """Return the lines of a text of this font size in a figure of this width, inches."""
     return wrap(text, int((width - 2 * INDENT) * 72 / (size * MEAN_LETTER)), break_on_hyphens=False)
 
 
@@ -226,12 +224,19 @@ def own_style(theme: str = "light") -> Iterator[None]:
         _drawn_in.set(theme)
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
-            {"svg.hashsalt": "roofmark", "pdf.fonttype": 42, "font.family": "DejaVu Sans"}
+            {
+                "svg.hashsalt": "roofmark",
+                "pdf.fonttype": 42,
+                "font.family": "DejaVu Sans",
+                "figure.facecolor": tone("white"),
+                "axes.facecolor": tone("white"),
+                "text.color": tone(INK),
+                "axes.labelcolor": tone(INK),
+                "axes.labelsize": AXIS_PT,
+                "legend.fontsize": LEGEND_PT,
+                "legend.frameon": False,
+            }
         )
-        matplotlib.rcParams.update(
-            dict.fromkeys(("figure.facecolor", "axes.facecolor"), tone("white"))
-        )
-        matplotlib.rcParams.update(dict.fromkeys(("text.color", "axes.labelcolor"), tone(INK)))
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         try:
             yield

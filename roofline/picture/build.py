@@ -6,7 +6,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import pairwise
 
 from results.record import Record
 from results.show.picture import INK, SERIES_COLORS
@@ -53,119 +53,110 @@ def build_scene(
     left_out: Counter[str] = Counter()
     for run, (environment, records) in enumerate(runs):
         own = judging(environment, gpus)
-        machine = slugs.index(own.slug)
         for record in records:
             try:
-                point = _point(machine, run, record, own, dtypes)
-            except ArithmeticError:
-                point = "with impossible values"
-            if isinstance(point, str):
-                left_out[point] += 1
-            else:
-                points.append(point)
-    environments = tuple(environment for environment, _ in runs)
-    scene = _styled(
-        Scene(tuple(machines.values()), environments, (), _with_details(points), left_out)
-    )
+                points.append(_point(slugs.index(own.slug), run, record, own, dtypes))
+            except _LeftOutError as reason:
+                left_out[str(reason)] += 1
+    environments = [environment for environment, _ in runs]
+    scene = Scene(tuple(machines.values()), environments, [], points, left_out)
+    _add_details(points)
+    _add_styles(scene)
     roofs: list[Roof] = []
     for index in range(len(slugs)):
         roofs += _roofs(index, scene, dtypes)
+    scene.roofs = roofs
     if not roofs:
         names = ", ".join(map(one_line, slugs)) or "no machine"
         raise NoCeilingError(
             f"no ceiling is known for {names}; calibrate the machine, or add a known GPU with --gpu"
         )
-    return _labeled(_grouped(_with_outliers(replace(scene, roofs=tuple(roofs)))))
+    _place(scene)
+    if scene.is_profile:
+        scene.points = _grouped(scene)
+    for roof in roofs:
+        roof.label = roof_label([roof], scene)
+    named: set[object] = set()
+    for point in chosen_for_labels(scene):
+        point.label = point_label(point, scene, is_first=point.series not in named)
+        named.add(point.series)
+    return scene
+
+
+class _LeftOutError(Exception):
+    """A record is not drawn; the message is the reason."""
 
 
 def _point(
     machine: int, run: int, record: Record, ceilings: Machine, dtypes: Sequence[str] | None
-) -> Point | str:
+) -> Point:
     if record.status != "ok":
-        return record.status
+        raise _LeftOutError(record.status)
     if dtypes is not None and record.dtype not in dtypes:
-        return "of other dtypes"
+        raise _LeftOutError("of other dtypes")
     share = share_of(record)
     if share is not None and share < MIN_DRAWN_SHARE:
-        return f"below {100 * MIN_DRAWN_SHARE:g} % of the time"
-    judged = judge(record, ceilings)
-    if not record.flops or judged.intensity is None or judged.flops_per_s is None:
-        return "without FLOPs or bytes"
-    fast = slow = record.median_s
-    if share is None and record.ci95_s:
-        fast, slow = record.ci95_s
-    low = record.flops / (slow or math.nan)
-    high = record.flops / (fast or math.nan)
-    if not all(
-        math.isfinite(value) and value > 0
-        for value in (judged.intensity, judged.flops_per_s, low, high)
-    ):
-        return "with impossible values"
-    cap = None
-    if limits := limits_s(record, ceilings):
-        compute_s, memory_s, launch_s = limits
-        if launch_s > max(compute_s, memory_s):
-            cap = record.flops / launch_s
-    return Point(
-        machine,
-        run,
-        record,
-        x=judged.intensity,
-        y=judged.flops_per_s,
-        low=low,
-        high=high,
-        roofline_pct=judged.roofline_pct,
-        excess=judged.excess,
-        cap=cap,
-    )
+        raise _LeftOutError(f"below {100 * MIN_DRAWN_SHARE:g} % of the time")
+    try:
+        judged = judge(record, ceilings)
+        if not record.flops or judged.intensity is None or judged.flops_per_s is None:
+            raise _LeftOutError("without FLOPs or bytes")
+        ends_s = [record.median_s, record.median_s]
+        if share is None and record.ci95_s:
+            ends_s = list(record.ci95_s)
+        high, low = (record.flops / (end_s or math.nan) for end_s in ends_s)
+        limits = limits_s(record, ceilings)
+    except ArithmeticError:
+        raise _LeftOutError("with impossible values") from None
+    values = (judged.intensity, judged.flops_per_s, low, high)
+    if not all(math.isfinite(value) and value > 0 for value in values):
+        raise _LeftOutError("with impossible values")
+    point = Point(machine, run, record, judged.intensity, judged.flops_per_s, low, high)
+    point.spot = (point.x, point.y)
+    point.roofline_pct = judged.roofline_pct
+    point.excess = judged.excess
+    if limits and limits[2] > max(limits[:2]):
+        point.cap = record.flops / limits[2]
+    return point
 
 
-def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
-    alike: dict[tuple[object, ...], list[set[tuple[str, str]]]] = {}
+def _add_details(points: Sequence[Point]) -> None:
+    alike: dict[tuple[object, ...], list[Point]] = {}
     for point in points:
-        options = {(name, str(value)) for name, value in point.record.options.items()}
-        alike.setdefault((*point.series, point.record.case), []).append(options)
+        alike.setdefault((*point.series, point.record.case), []).append(point)
     varying: set[str] = set()
     for group in alike.values():
-        differing = group[0].union(*group) - group[0].intersection(*group)
-        varying.update(name for name, _ in differing)
-    detailed = []
+        first = group[0].record.options
+        for point in group:
+            options = point.record.options
+            varying |= {name for name in {*first, *options} if first.get(name) != options.get(name)}
     for point in points:
-        facts = point.record.options.items()
-        words = [_option(name, value) for name, value in facts if name in varying]
-        detailed.append(replace(point, detail=" ".join(words)))
-    return tuple(detailed)
+        words = [
+            _option(*option) for option in point.record.options.items() if option[0] in varying
+        ]
+        point.detail = " ".join(words)
 
 
 def _option(name: str, value: object) -> str:
-    is_clear = (
-        isinstance(value, str)
-        and value not in ("none", "full", "on", "off", "all")
-        and not value.isdigit()
-    )
-    return one_line(str(value) if is_clear else f"{name} {value}", MAX_NAME_LETTERS)
+    is_unclear = value in ("none", "full", "on", "off", "all") or str(value).isdigit()
+    if is_unclear or not isinstance(value, str):
+        return one_line(f"{name} {value}", MAX_NAME_LETTERS)
+    return one_line(value, MAX_NAME_LETTERS)
 
 
-def _styled(scene: Scene) -> Scene:
-    providers = scene.names["provider"]
-    dtypes = scene.names["dtype"]
-    colored_by = "provider" if len(dtypes) == 1 and len(providers) > 1 else "dtype"
-    colored_by = "machine" if len(scene.machines) > 1 else colored_by
-    scene = replace(scene, colored_by=colored_by)
+def _add_styles(scene: Scene) -> None:
+    if len(scene.machines) > 1:
+        scene.colored_by = "machine"
+    elif len(scene.names["dtype"]) == 1 and len(scene.names["provider"]) > 1:
+        scene.colored_by = "provider"
     looks = [_look(scene, point) for point in scene.points]
-    few = (length for length in (4, 3, 2) if len({look[:length] for look in looks}) <= len(MARKERS))
-    shown = next(few, 1)
-    shapes = list(dict.fromkeys(look[:shown] for look in looks))
-    points = [
-        replace(
-            point,
-            color=_color(scene, point.machine, point.record.dtype, point.record.provider),
-            shape=shapes.index(look[:shown]),
-            is_hollow=bool(scene.fillings) and point.is_from_cache,
-        )
-        for point, look in zip(scene.points, looks, strict=True)
-    ]
-    return replace(scene, points=tuple(points))
+    while len(set(looks)) > len(MARKERS) and len(looks[0]) > 1:
+        looks = [look[:-1] for look in looks]
+    shapes = list(dict.fromkeys(looks))
+    for point, look in zip(scene.points, looks, strict=True):
+        point.color = _color(scene, point.machine, point.record.dtype, point.record.provider)
+        point.shape = shapes.index(look)
+        point.is_hollow = bool(scene.fillings) and point.is_from_cache
 
 
 def _look(scene: Scene, point: Point) -> tuple[object, ...]:
@@ -179,76 +170,72 @@ def _look(scene: Scene, point: Point) -> tuple[object, ...]:
     return (record.op, record.provider, run, record.dtype)  # dtypes also differ in color
 
 
-def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) -> str:
+def _color(scene: Scene, machine: int, dtype: str = "", provider: str = "") -> str:
     if scene.colored_by == "machine":
         return SERIES_COLORS[machine % len(SERIES_COLORS)]
-    if scene.colored_by == "provider":
-        if not provider:
-            return INK
+    if scene.colored_by == "provider" and provider:
         return SERIES_COLORS[scene.names["provider"].index(provider) % len(SERIES_COLORS)]
-    return dtype_color(dtype) if dtype else INK
+    if scene.colored_by == "dtype" and dtype:
+        return dtype_color(dtype)
+    return INK
 
 
 def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roof]:
     known = scene.machines[machine]
-    slopes = _fastest(known, "bandwidth")
-    shown = [dtype for dtype in known.dtypes if not dtypes or dtype in dtypes]
     peaks: list[Ceiling] = []
-    for dtype in shown:
-        peaks += _fastest(known, "flops", dtype)
+    for dtype in known.dtypes:
+        if not dtypes or dtype in dtypes:
+            peaks += _fastest(known, "flops", [dtype])
+    drawn = {(peak.name, peak.kind, peak.value) for peak in peaks}
     used = [peak_of(point.record, known) for point in scene.points if point.machine == machine]
     for dtype in dict.fromkeys(peak.name for peak, units in used if peak and units == "vector"):
-        drawn = {(peak.name, peak.kind, peak.value) for peak in peaks}
-        vector = _fastest(known, "fma", dtype)
+        vector = _fastest(known, "fma", [dtype])
         peaks += [peak for peak in vector if (peak.name, peak.kind, peak.value) not in drawn]
-    by_kind = {slope.kind: slope for slope in slopes}
-    flats = []
-    ridges = {slope.kind: [0.0] for slope in slopes}
+    slopes = {
+        slope.kind: Roof(machine, slope, None, _color(scene, machine))
+        for slope in _fastest(known, "bandwidth")
+    }
+    roofs = list(slopes.values())
     for peak in peaks:
-        met = by_kind.get(peak.kind, known.bandwidth())
+        met = slopes[peak.kind].ceiling if peak.kind in slopes else known.bandwidth()
         ridge = ridge_intensity(peak.value, met.value) if met else None
-        flats.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name)))
+        roofs.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name)))
         if met and ridge:
-            ridges[met.kind].append(ridge)
-    roofs = [
-        Roof(machine, slope, max(ridges[slope.kind]) or None, _color(scene, machine, ""))
-        for slope in slopes
-    ]
+            slopes[met.kind].ridge = max(slopes[met.kind].ridge or 0, ridge)
     if len(scene.machines) == 1:
         end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
-        mixes = [mix for mix in known.mixes if mix not in slopes]
-        flats += [Roof(machine, mix, end / mix.value or None, INK, is_mix=True) for mix in mixes]
-    return roofs + flats
+        for mix in known.mixes:
+            if all(mix != slope.ceiling for slope in slopes.values()):
+                roofs.append(Roof(machine, mix, end / mix.value or None, INK, is_mix=True))
+    return roofs
 
 
-def _fastest(known: Machine, quantity: str, name: str | None = None) -> list[Ceiling]:
-    ceilings = (known.fastest(quantity, [name] if name else None, [kind]) for kind in KINDS)
+def _fastest(known: Machine, quantity: str, names: list[str] | None = None) -> list[Ceiling]:
+    ceilings = (known.fastest(quantity, names, [kind]) for kind in KINDS)
     return [ceiling for ceiling in ceilings if ceiling]
 
 
-def _with_outliers(scene: Scene) -> Scene:
-    """Place the points, and up to a third of them, far below the others or of negligible intensity,
-    at the edge.
+def _place(scene: Scene) -> None:
+    """Place up to a third of the points, far below the others or of negligible intensity, at the
+    edge of the view.
     """
     most = len(scene.points) // 3
     heights = [math.log10(point.y / _attainable(point, scene)) for point in scene.points]
+    lowest = -math.inf
     ordered = sorted(heights)
-    gaps = (i for i in range(most, 0, -1) if ordered[i] - ordered[i - 1] > OUTLIER_DECADES)
-    lowest = ordered[next(gaps, 0)] if ordered else 0.0
-    leftmost = (
-        MIN_INTENSITY if sum(point.x < MIN_INTENSITY for point in scene.points) <= most else 0.0
-    )
-    points = [
-        replace(point, is_outlier=height < lowest or point.x < leftmost, spot=(point.x, point.y))
-        for point, height in zip(scene.points, heights, strict=True)
-    ]
-    view = replace(scene, points=tuple(points)).view
+    for below, above in pairwise(ordered[: most + 1]):
+        if above - below > OUTLIER_DECADES:
+            lowest = above
+    slight = [point for point in scene.points if point.x < MIN_INTENSITY]
+    for point, height in zip(scene.points, heights, strict=True):
+        point.is_outlier = height < lowest or (point in slight and len(slight) <= most)
+    view = scene.view
     margin = EDGE * (view.right - view.left)
-    placed = [
-        replace(point, spot=view.clamped(point.spot, margin)) if point.is_outlier else point
-        for point in points
-    ]
-    return replace(scene, points=tuple(placed))
+    for point in scene.points:
+        if point.is_outlier:
+            x = min(max(point.x, 10 ** (view.left + margin)), 10 ** (view.right - margin))
+            y = min(max(point.y, 10 ** (view.bottom + margin)), 10 ** (view.top - margin))
+            point.spot = (x, y)
 
 
 def _attainable(point: Point, scene: Scene) -> float:
@@ -260,30 +247,18 @@ def _attainable(point: Point, scene: Scene) -> float:
     )
 
 
-def _grouped(scene: Scene) -> Scene:
+def _grouped(scene: Scene) -> list[Point]:
     """Group the rows of a profile whose center is inside the point of a row with more time."""
-    if not scene.is_profile:
-        return scene
     pt_per_decade = AXES_PT / (scene.view.right - scene.view.left)
     groups: list[Point] = []
     for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
-        center = [math.log10(value) for value in point.spot]
-        for index, group in enumerate(groups):
-            distance = math.dist(center, [math.log10(value) for value in group.spot])
-            if group.color == point.color and distance * pt_per_decade < group.diameter_pt / 2:
-                groups[index] = replace(group, others=(*group.others, point.record))
+        for group in groups:
+            wide = math.log10(point.spot[0] / group.spot[0])
+            tall = math.log10(point.spot[1] / group.spot[1])
+            is_inside = math.hypot(wide, tall) * pt_per_decade < group.diameter_pt / 2
+            if is_inside and group.color == point.color:
+                group.others += (point.record,)
                 break
         else:
             groups.append(point)
-    return replace(scene, points=tuple(groups))
-
-
-def _labeled(scene: Scene) -> Scene:
-    roofs = tuple(replace(roof, label=roof_label([roof], scene)) for roof in scene.roofs)
-    named: set[object] = set()
-    labels = {}
-    for point in chosen_for_labels(scene):
-        labels[id(point)] = point_label(point, scene, is_first=point.series not in named)
-        named.add(point.series)
-    points = tuple(replace(point, label=labels.get(id(point))) for point in scene.points)
-    return replace(scene, roofs=roofs, points=points)
+    return groups

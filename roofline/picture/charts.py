@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from results.show.picture import (
-    AXIS_PT,
     LABEL_PT,
-    LEGEND_PT,
     MUTED,
     SERIES_MARKERS,
     frame,
@@ -93,38 +91,34 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
     apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
     varying = [name for name in sweep.columns if name in apart]
     drawn: dict[str, list[dict[str, Any]]] = {}
+    marks: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for row in sweep.rows:
         if not isinstance(row[x], str) and isinstance(row.get(y), int | float):
             drawn.setdefault(", ".join(f"{key} {row[key]}" for key in varying), []).append(row)
+        if y == "total_bytes" and row.get("gpu"):
+            limits[f"memory of {row['gpu']}"] = row["memory_bytes"]
     if not drawn:
         raise ConfigError(f"a plot requires numbers along --{x}, but {y or 'the answer'} has none")
-    marks: dict[str, float] = {}
-    limits = {
-        f"memory of {row['gpu']}": row["memory_bytes"]
-        for row in sweep.rows
-        if y == "total_bytes" and row.get("gpu")
-    }
     for name, rows in drawn.items():
         turn = rows[0].get("critical_batch")
         if turn and x == "batch" and turn <= max(row[x] for row in rows):
             marks[f"{name} critical batch {turn:,}".strip()] = turn
-        marks |= {
-            f"{name} {words}".strip(): at
-            for words, at in memory_marks(rows, x).items()
-            if not limits
-        }
+        if not limits:
+            for words, at in memory_marks(rows, x).items():
+                marks[f"{name} {words}".strip()] = at
     lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
-    title = (
-        f"{_quantity(y)} changes with {' and '.join([x, *(name for name in varying if name != x)])}"
-    )
+    quantity = _quantity(y)
     if len(drawn) == 1:
-        ((_, rows),) = drawn.items()
-        ordered = sorted(rows, key=lambda row: row[x])
-        ends = [f"{cell(y, row[y])} at {x} {number(row[x])}" for row in (ordered[0], ordered[-1])]
-        title = f"{_quantity(y)} goes from {ends[0]} to {ends[1]}"
-    return draw_lines(
-        title[:1].upper() + title[1:], x, y.replace("_", " "), lines, marks, theme, subject, limits
-    )
+        (points,) = lines.values()
+        ordered = sorted(points)
+        ends = [f"{cell(y, value)} at {x} {number(at)}" for at, value in (ordered[0], ordered[-1])]
+        title = f"{quantity} goes from {ends[0]} to {ends[1]}"
+    else:
+        others = [name for name in varying if name != x]
+        title = f"{quantity} changes with {' and '.join([x, *others])}"
+    title = title[:1].upper() + title[1:]
+    return draw_lines(title, x, y.replace("_", " "), lines, marks, theme, subject, limits)
 
 
 def _quantity(key: str) -> str:
@@ -147,54 +141,29 @@ def draw_lines(
     """
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
-        top = write_head(
-            figure, plain(title, 200), plain(subtitle or f"{y_name} by {x_name}", 200), PANEL
-        )
+        below = plain(subtitle or f"{y_name} by {x_name}", 200)
+        top = write_head(figure, plain(title, 200), below, PANEL)
         axes = figure.add_axes((0.09, 0.12, 0.87, top - 0.15))
         frame(axes)
         for index, (name, points) in enumerate(lines.items()):
-            style = {
-                "color": series_color(index),
-                "marker": SERIES_MARKERS[index % len(SERIES_MARKERS)],
-            }
-            if len(points) > MAX_MARKERS:
-                style["marker"] = ""
-            marked = 11 if len(points) == 1 else 5
-            axes.plot(
-                *zip(*points, strict=True),
-                label=plain(name),
-                linewidth=1.8,
-                markersize=marked,
-                **style,  # type: ignore[arg-type]
-            )
+            color = series_color(index)
+            marker = SERIES_MARKERS[index % len(SERIES_MARKERS)]
+            line = axes.plot(*zip(*points, strict=True), color=color, lw=1.8, label=plain(name))[0]
+            if len(points) <= MAX_MARKERS:
+                line.set(marker=marker, markersize=5)
             if name in dashed:
-                axes.plot(
-                    *zip(*dashed[name], strict=True), "--", color=style["color"], linewidth=1.2
-                )
+                axes.plot(*zip(*dashed[name], strict=True), "--", color=color, linewidth=1.2)
+        muted = tone(MUTED)
+        text: dict[str, Any] = {"color": muted, "fontsize": LABEL_PT, "ha": "right"}
         for row, (name, value) in enumerate(marks.items()):
-            axes.axvline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(
-                value,
-                0.98 - 0.05 * row,
-                f"{plain(name)} ",
-                color=tone(MUTED),
-                fontsize=LABEL_PT,
-                ha="right",
-                va="top",
-                transform=axes.get_xaxis_transform(),
-            )
+            axes.axvline(value, color=muted, linewidth=1, linestyle=(0, (4, 2)))
+            at = axes.get_xaxis_transform()
+            axes.text(value, 0.98 - 0.05 * row, f"{plain(name)} ", va="top", transform=at, **text)
         for name, value in limits.items():
-            axes.axhline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(
-                0.99,
-                value,
-                plain(f"{name}, {quantity(value, 'B')}"),
-                color=tone(MUTED),
-                fontsize=LABEL_PT,
-                ha="right",
-                va="bottom",
-                transform=axes.get_yaxis_transform(),
-            )
+            axes.axhline(value, color=muted, linewidth=1, linestyle=(0, (4, 2)))
+            words = plain(f"{name}, {quantity(value, 'B')}")
+            at = axes.get_yaxis_transform()
+            axes.text(0.99, value, words, va="bottom", transform=at, **text)
         everything = list(chain.from_iterable(lines.values()))
         xs = [x for x, _ in everything]
         ys = [y for _, y in everything]
@@ -202,10 +171,10 @@ def draw_lines(
             if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):
                 scale("log")
         _name_ticks(axes, sorted(set(xs)), y_name)
-        axes.set_xlabel(plain(x_name), fontsize=AXIS_PT)
-        axes.set_ylabel(plain(_quantity(y_name)), fontsize=AXIS_PT)
+        axes.set_xlabel(plain(x_name))
+        axes.set_ylabel(plain(_quantity(y_name)))
         if any(lines):
-            axes.legend(fontsize=LEGEND_PT, frameon=False)
+            axes.legend()
     return figure
 
 
@@ -217,10 +186,13 @@ def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
         if len(xs) <= MAX_TICKS:
             axes.set_xticks(xs)
             axes.xaxis.set_minor_locator(NullLocator())
-    if y_name.endswith(("seconds", "bytes")):
-        text = duration if y_name.endswith("seconds") else partial(quantity, unit="B")
-        axes.yaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: text(value) if value > 0 else "0")
-        )
-    elif axes.get_yscale() == "log":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 1)))
+    text: Callable[[float], str] = partial(number, digits=1)
+    if y_name.endswith("seconds"):
+        text = duration
+    elif y_name.endswith("bytes"):
+        text = partial(quantity, unit="B")
+    elif axes.get_yscale() != "log":
+        return
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: text(value) if value > 0 else "0")
+    )

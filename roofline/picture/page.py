@@ -26,7 +26,7 @@ from results.show.table import describe, table_rows
 from results.show.terminal import install_command, one_line, reason_of
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, load_run
-from roofline.picture.interactive import modules_figure, not_drawn, roofline_figure
+from roofline.picture.interactive import marks, modules_figure, roofline_figure
 from roofline.picture.scene import PlotError, Scene
 from roofline.picture.texts import caption, title_lines
 
@@ -80,7 +80,7 @@ def page_html(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
         summary=summary(records),
-        caption=caption(scene, without=not_drawn(scene)),
+        caption=caption(scene, marks(scene)),
         figures=list(drawn),
         has_rows=bool(records),
         verdicts=[known for known in verdicts if known["rows"]],

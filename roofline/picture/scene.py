@@ -35,9 +35,11 @@ MAX_DECADES = 30
 """A larger span of ceilings and points is an error."""
 AROUND = 0.35
 """Room left of the points and below them, decades."""
-MIN_RATIO = 0.45
-MAX_RATIO = 1.0
-"""Bounds of the height over the width of the axes."""
+ROOM = 1.0
+"""Room right of the points, decades."""
+HEADROOM = 0.07
+"""Room above roofs and points as a fraction of the height, and more for each label that may be
+stacked there."""
 
 T = TypeVar("T")
 Measured = tuple[Environment, Sequence[Record]]
@@ -60,21 +62,8 @@ class View:
     bottom: float
     top: float
 
-    def clamped(self, spot: tuple[float, float], margin: float) -> tuple[float, float]:
-        """Return a position (FLOP/byte, FLOP/s), moved to the edge if it is outside."""
-        x, y = spot
-        return (
-            min(max(x, 10 ** (self.left + margin)), 10 ** (self.right - margin)),
-            min(max(y, 10 ** (self.bottom + margin)), 10 ** (self.top - margin)),
-        )
 
-    @property
-    def ratio(self) -> float:
-        """Height over width; both axes have the same scale."""
-        return (self.top - self.bottom) / (self.right - self.left)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Roof:
     """A ceiling: a memory bandwidth (sloped), or the peak of a dtype (flat)."""
 
@@ -120,7 +109,7 @@ def share_of(record: Record) -> float | None:
     return operation.share if operation else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Point:
     """A record in the plane, with its style."""
 
@@ -134,10 +123,10 @@ class Point:
     low: float
     high: float
     """Ends of the 95 % confidence interval of the median, FLOP/s."""
-    roofline_pct: float | None
-    excess: str | None
+    roofline_pct: float | None = None
+    excess: str | None = None
     """The likely cause, if the point is above a ceiling."""
-    cap: float | None
+    cap: float | None = None
     """FLOPs over the launch floor (FLOP/s), if below the roofs."""
     detail: str = ""
     """Options that distinguish it from other points of its case, such as the recipe of a training
@@ -161,9 +150,9 @@ class Point:
     @property
     def share(self) -> float | None:
         """Fraction of the step's time of the rows of a profile; None for other records."""
-        values = [share_of(record) for record in (self.record, *self.others)]
-        shares = [value for value in values if value is not None]
-        return sum(shares) if len(shares) == len(values) else None
+        shares = [share_of(record) for record in (self.record, *self.others)]
+        known = [share for share in shares if share is not None]
+        return sum(known) if known else None
 
     @property
     def diameter_pt(self) -> float:
@@ -173,10 +162,10 @@ class Point:
     @property
     def doubts(self) -> list[str]:
         """Flags of a time that may be wrong."""
-        unfinished = ["not-converged"] if self.record.converged is False else []
-        return list(
-            dict.fromkeys([flag for flag in self.record.flags if flag in DOUBTFUL] + unfinished)
-        )
+        flags = [flag for flag in self.record.flags if flag in DOUBTFUL]
+        if self.record.converged is False and "not-converged" not in flags:
+            flags.append("not-converged")
+        return flags
 
     @property
     def series(self) -> tuple[object, ...]:
@@ -193,14 +182,14 @@ class Point:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scene:
     """The content of one plot."""
 
-    machines: tuple[Machine, ...]
-    runs: tuple[Environment, ...]
-    roofs: tuple[Roof, ...]
-    points: tuple[Point, ...]
+    machines: Sequence[Machine]
+    runs: Sequence[Environment]
+    roofs: Sequence[Roof]
+    points: Sequence[Point]
     left_out: Counter[str]
     """Reason -> number of records that are not drawn."""
     colored_by: str = "dtype"
@@ -208,8 +197,7 @@ class Scene:
 
     @cached_property
     def kinds(self) -> list[str]:
-        drawn = {roof.ceiling.kind for roof in self.roofs}
-        return [kind for kind in KINDS if kind in drawn]
+        return sorted({roof.ceiling.kind for roof in self.roofs}, key=KINDS.index)
 
     @property
     def is_profile(self) -> bool:
@@ -308,34 +296,32 @@ class Scene:
         ]
         inside = [point for point in self.points if not point.is_outlier]
         xs = [math.log10(point.x) for point in inside]
-        corners = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
-        before, after = (0.75, 1.1) if xs else (1.2, 1.5)
-        past = 0.5 if len(flats) <= 2 else 0.9  # room for the labels of several ceilings
-        left = min([min(corners) - before, *(x - AROUND for x in xs)])
-        right = max([max(corners) + after, *(x + past for x in xs)])
-        reached = flats or [slope + (left + right) / 2 for slope in slopes]
+        ridges = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
+        left = min([min(ridges) - 1, *(x - AROUND for x in xs)])
+        right = max([max(ridges) + 1.2, *(x + ROOM for x in xs)])
+        heights = flats or [slope + (left + right) / 2 for slope in slopes]
         lows = [math.log10(min(point.low, point.y)) - AROUND for point in inside]
-        highs = [math.log10(max(point.high, point.y)) for point in inside]
-        top = max([*reached, *highs]) + (right - left) * (0.06 + 0.02 * len(self.kinds))
-        bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *lows])
+        bottom = min([min(heights) - AROUND, *lows])
+        if slopes:
+            bottom = min(bottom, max(slopes) + left)
+        top = max([*heights, *(math.log10(max(point.high, point.y)) for point in inside)])
+        top += HEADROOM * (top - bottom) * (1 + len(self.kinds))
         if max(right - left, top - bottom) > MAX_DECADES:
             raise PlotError(f"ceilings and points span more than {MAX_DECADES} decades")
-        if (more := (top - bottom) / MAX_RATIO - (right - left)) > 0:
-            left -= 0.4 * more
-            right += 0.6 * more
-        return View(left, right, min(bottom, top - MIN_RATIO * (right - left)), top)
+        return View(left, right, bottom, top)
 
 
 def close_groups(
     items: Sequence[T], value: Callable[[T], float], min_decades: float
 ) -> list[list[T]]:
+    """Return sorted items in groups whose neighbors are closer than `min_decades`."""
     groups: list[list[T]] = []
+    last = math.nan
     for item in items:
-        if (
-            groups
-            and abs(math.log10(value(item)) - math.log10(value(groups[-1][-1]))) < min_decades
-        ):
+        height = math.log10(value(item))
+        if abs(height - last) < min_decades:
             groups[-1].append(item)
         else:
             groups.append([item])
+        last = height
     return groups

@@ -17,10 +17,9 @@ function draw() {
   }
 }
 
-// The labels of points have no room on a telephone, nor has a legend of many series.
+// A legend of many series has no room on a telephone.
 function fitPhone(data, layout, width) {
   layout.margin = { ...layout.margin, l: 60, r: 10 };
-  layout.annotations = layout.annotations.filter((label) => label.name);
   layout.legend.font = { size: 10 };
   if (data.filter((series) => series.customdata).length > mostSeries) layout.showlegend = false;
   const [left, right] = layout.xaxis.range;
