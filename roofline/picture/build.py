@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -33,6 +32,9 @@ OUTLIER_DECADES = 1.5
 """Gap between an outlier and the other points, relative to the roofs."""
 MIN_INTENSITY = 0.01
 """Points of smaller intensity are outliers."""
+MAX_FLOPS_PER_S = 1e300
+UNCLEAR = ("none", "full", "on", "off", "all")
+"""Values of options that require the name of the option."""
 EDGE = 0.02
 """Distance of outliers from the edge of the plot, as a fraction of its width."""
 
@@ -131,17 +133,13 @@ def _add_details(points: Sequence[Point]) -> None:
             options = point.record.options
             varying |= {name for name in {*first, *options} if first.get(name) != options.get(name)}
     for point in points:
-        words = [
-            _option(*option) for option in point.record.options.items() if option[0] in varying
-        ]
+        words = []
+        for name, value in point.record.options.items():
+            is_clear = isinstance(value, str) and value not in UNCLEAR and not value.isdigit()
+            if name in varying:
+                text = str(value) if is_clear else f"{name} {value}"
+                words.append(one_line(text, MAX_NAME_LETTERS))
         point.detail = " ".join(words)
-
-
-def _option(name: str, value: object) -> str:
-    is_unclear = value in ("none", "full", "on", "off", "all") or str(value).isdigit()
-    if is_unclear or not isinstance(value, str):
-        return one_line(f"{name} {value}", MAX_NAME_LETTERS)
-    return one_line(value, MAX_NAME_LETTERS)
 
 
 def _add_styles(scene: Scene) -> None:
@@ -149,7 +147,14 @@ def _add_styles(scene: Scene) -> None:
         scene.colored_by = "machine"
     elif len(scene.names["dtype"]) == 1 and len(scene.names["provider"]) > 1:
         scene.colored_by = "provider"
-    looks = [_look(scene, point) for point in scene.points]
+    looks: list[tuple[object, ...]] = []
+    for point in scene.points:
+        run = point.run if scene.has_run_names else None
+        record = point.record
+        # The least important part is last; dtypes also differ in color.
+        looks.append((record.op, record.provider, run, record.dtype))
+        if scene.is_profile:
+            looks[-1] = ()
     while len(set(looks)) > len(MARKERS) and len(looks[0]) > 1:
         looks = [look[:-1] for look in looks]
     shapes = list(dict.fromkeys(looks))
@@ -157,17 +162,6 @@ def _add_styles(scene: Scene) -> None:
         point.color = _color(scene, point.machine, point.record.dtype, point.record.provider)
         point.shape = shapes.index(look)
         point.is_hollow = bool(scene.fillings) and point.is_from_cache
-
-
-def _look(scene: Scene, point: Point) -> tuple[object, ...]:
-    """Return what the shape of a marker shows; with more series than shapes, only the first parts
-    are used.
-    """
-    if scene.is_profile:
-        return ()
-    run = point.run if scene.has_run_names else None
-    record = point.record
-    return (record.op, record.provider, run, record.dtype)  # dtypes also differ in color
 
 
 def _color(scene: Scene, machine: int, dtype: str = "", provider: str = "") -> str:
@@ -220,7 +214,13 @@ def _place(scene: Scene) -> None:
     edge of the view.
     """
     most = len(scene.points) // 3
-    heights = [math.log10(point.y / _attainable(point, scene)) for point in scene.points]
+    heights = []
+    for point in scene.points:
+        own = [roof.ceiling for roof in scene.roofs if roof.machine == point.machine]
+        peaks = [ceiling.value for ceiling in own if ceiling.quantity != "bandwidth"]
+        slopes = [point.x * ceiling.value for ceiling in own if ceiling.quantity == "bandwidth"]
+        attainable = min(max(values) for values in (peaks, slopes, [MAX_FLOPS_PER_S]) if values)
+        heights.append(math.log10(point.y / attainable))
     lowest = -math.inf
     ordered = sorted(heights)
     for below, above in pairwise(ordered[: most + 1]):
@@ -236,15 +236,6 @@ def _place(scene: Scene) -> None:
             x = min(max(point.x, 10 ** (view.left + margin)), 10 ** (view.right - margin))
             y = min(max(point.y, 10 ** (view.bottom + margin)), 10 ** (view.top - margin))
             point.spot = (x, y)
-
-
-def _attainable(point: Point, scene: Scene) -> float:
-    own = [roof for roof in scene.roofs if roof.machine == point.machine]
-    return min(
-        max((roof.ceiling.value for roof in own if roof.is_flat), default=math.inf),
-        max((roof.ceiling.value * point.x for roof in own if not roof.is_flat), default=math.inf),
-        sys.float_info.max,
-    )
 
 
 def _grouped(scene: Scene) -> list[Point]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,6 +74,10 @@ def page_html(
     figures = {"plot": roofline_figure(scene, estimates), "modules": modules_figure(records)}
     table = _table(scene, runs)
     drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure}
+    unknown = Word("flag", "An unknown flag; see its reason in the row.")
+    flags = dict.fromkeys(chain.from_iterable(record.flags for record in records))
+    words = [(flag, FLAGS.get(flag, unknown)) for flag in flags]
+    words += [*BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]
     colors = set(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(drawn)))
     return template("page.html").render(
         title=one_line(title, 200) if title is not None else names,
@@ -93,7 +96,7 @@ def page_html(
         roofs=scene.roofs,
         runs=[(scene.run_name(index), environment) for index, (environment, _) in enumerate(runs)],
         facts=FACTS,
-        words=_words(records),
+        words=words,
         policy=policy(scripts),
         style=stylesheet(),
         data={
@@ -170,13 +173,6 @@ def policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _words(records: Sequence[Record]) -> list[tuple[str, Word]]:
-    unknown = Word("flag", "An unknown flag; see its reason in the row.")
-    flags = dict.fromkeys(chain.from_iterable(record.flags for record in records))
-    entries = [(flag, FLAGS.get(flag, unknown)) for flag in flags]
-    return [*entries, *BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]
-
-
 MAX_ROWS = 500
 """Of a comparison; the most important ones are shown."""
 PARTS = ("", "prefill_", "decode_")
@@ -225,40 +221,41 @@ def estimates_of(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Return each row of the estimates that has FLOPs, bytes and seconds, as a JSON object with its
     rates.
     """
-    return list(chain.from_iterable(map(_read, paths)))
-
-
-def _read(path: Path) -> Sequence[dict[str, Any]]:
-    shown = one_line(str(path), 200)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StoreError(f"--estimate {shown}: {reason_of(error)}") from None
-    except (ValueError, RecursionError):
-        raise StoreError(
-            f"--estimate {shown} is not JSON; write it with roofline estimate ... --format json"
-        ) from None
-    rows = document.get("rows") or [document] if isinstance(document, dict) else []
-    known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    candidates = [_estimate(path.stem, row, part) for row, part in product(known, PARTS)]
-    estimates = [estimate for estimate in candidates if estimate]
-    if not estimates:
-        raise StoreError(
-            f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write"
-        )
+    estimates: list[dict[str, Any]] = []
+    for path in paths:
+        shown = one_line(str(path), 200)
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise StoreError(f"--estimate {shown}: {reason_of(error)}") from None
+        except (ValueError, RecursionError):
+            raise StoreError(
+                f"--estimate {shown} is not JSON; write it with roofline estimate ... --format json"
+            ) from None
+        found = []
+        rows = document.get("rows") or [document] if isinstance(document, dict) else []
+        for row, part in product(rows if isinstance(rows, list) else [], PARTS):
+            if isinstance(row, dict):
+                found += _estimates(path.stem, row, part)
+        if not found:
+            raise StoreError(
+                f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write"
+            )
+        estimates += found
     return estimates
 
 
-def _estimate(name: str, row: Mapping[str, Any], part: str) -> dict[str, Any] | None:
-    flops = _positive(row.get(f"{part}flops"))
-    moved = _positive(row.get(f"{part}bytes"))
-    seconds = _positive(row.get(f"{part}seconds"))
-    if flops is None or moved is None or seconds is None:
-        return None
-    words = [name, part.rstrip("_"), *(str(row[key]) for key in ("gpu", "dtype") if row.get(key))]
+def _estimates(name: str, row: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+    """Return the part of a row, or nothing without positive FLOPs, bytes and seconds."""
+    values: list[Any] = [row.get(f"{part}{quantity}") for quantity in ("flops", "bytes", "seconds")]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
+            return []
+    flops, moved, seconds = values
+    words = [name, part.rstrip("_"), str(row.get("gpu") or ""), str(row.get("dtype") or "")]
     if row.get("fits") is False:
         words.append("does not fit in memory")
-    return {
+    estimate = {
         "name": one_line(" ".join(filter(None, words)), 60),
         "flops": flops,
         "bytes": moved,
@@ -267,8 +264,4 @@ def _estimate(name: str, row: Mapping[str, Any], part: str) -> dict[str, Any] | 
         "flops_per_s": flops / seconds,
         "bound": one_line(str(row.get(f"{part}bound", ""))),
     }
-
-
-def _positive(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and 0 < value < 1e300 and math.isfinite(value) else None
+    return [estimate]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
 
 from results.compare.flags import DISTURBED, ONE_SIDED
 from results.record import Environment, ProfileOp, Record
 from results.show.picture import end_of
 from results.show.terminal import one_line
+from results.show.units import number
 from roofline.machine import KINDS, Ceiling, Machine
 
 MAX_NAME_LETTERS = 24
@@ -29,8 +29,6 @@ MAX_POINT_PT = 70.0
 """Profiles: diameter of a point with all the time of the step."""
 MIN_POINT_PT = 3.0
 """Profiles: diameter of the smallest points."""
-SAME_DECADES = 0.0017
-"""Flat roofs closer than this (0.4 %) share a label."""
 MAX_DECADES = 30
 """A larger span of ceilings and points is an error."""
 AROUND = 0.35
@@ -41,7 +39,6 @@ HEADROOM = 0.07
 """Room above roofs and points as a fraction of the height, and more for each label that may be
 stacked there."""
 
-T = TypeVar("T")
 Measured = tuple[Environment, Sequence[Record]]
 
 
@@ -171,15 +168,8 @@ class Point:
     def series(self) -> tuple[object, ...]:
         """Key of the points of one sweep over sizes."""
         record = self.record
-        return (
-            self.machine,
-            record.op,
-            record.dtype,
-            record.provider,
-            self.run,
-            self.detail,
-            record.cache,
-        )
+        of_record = (self.machine, record.op, record.dtype, record.provider)
+        return (*of_record, self.run, self.detail, record.cache)
 
 
 @dataclass
@@ -218,11 +208,12 @@ class Scene:
 
     @cached_property
     def flats(self) -> list[list[Roof]]:
-        """Flat roofs from the top down, in groups of equal height."""
-        flats = sorted(
-            (roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value
-        )
-        return close_groups(flats, lambda roof: roof.ceiling.value, SAME_DECADES)
+        """Flat roofs from the top down, in groups of the same height in three digits."""
+        groups: dict[str, list[Roof]] = {}
+        for roof in sorted(self.roofs, key=lambda roof: -roof.ceiling.value):
+            if roof.is_flat:
+                groups.setdefault(number(roof.ceiling.value), []).append(roof)
+        return list(groups.values())
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
@@ -309,19 +300,3 @@ class Scene:
         if max(right - left, top - bottom) > MAX_DECADES:
             raise PlotError(f"ceilings and points span more than {MAX_DECADES} decades")
         return View(left, right, bottom, top)
-
-
-def close_groups(
-    items: Sequence[T], value: Callable[[T], float], min_decades: float
-) -> list[list[T]]:
-    """Return sorted items in groups whose neighbors are closer than `min_decades`."""
-    groups: list[list[T]] = []
-    last = math.nan
-    for item in items:
-        height = math.log10(value(item))
-        if abs(height - last) < min_decades:
-            groups[-1].append(item)
-        else:
-            groups.append([item])
-        last = height
-    return groups

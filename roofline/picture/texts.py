@@ -19,7 +19,6 @@ from roofline.picture.scene import (
     Point,
     Roof,
     Scene,
-    close_groups,
     module_of,
 )
 from roofline.picture.style import short_case
@@ -75,9 +74,16 @@ def slope_labels(scene: Scene, min_decades: float) -> list[RoofLabel]:
     """Return the labels of bandwidths from the bottom up; those nearer than `min_decades` share
     one.
     """
-    slopes = [roof for roof in scene.roofs if not roof.is_flat and not roof.is_mix]
-    slopes.sort(key=lambda roof: roof.ceiling.value)
-    groups = close_groups(slopes, lambda roof: roof.ceiling.value, min_decades)
+    groups: list[list[Roof]] = []
+    last = -math.inf
+    for roof in sorted(scene.roofs, key=lambda roof: roof.ceiling.value):
+        if roof.is_flat or roof.is_mix:
+            continue
+        height = math.log10(roof.ceiling.value)
+        if height - last > min_decades:
+            groups.append([])
+        groups[-1].append(roof)
+        last = height
     labels = []
     for group in groups:
         lines = [roof.label for roof in group[::-1]]
@@ -122,16 +128,14 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
     points = scene.points
     chosen = [point for point in points if point.excess or point.is_outlier]
     if scene.is_profile:
-        by_share = sorted(points, key=lambda point: -(point.share or 0))
-        large = [point for point in by_share if (point.share or 0) >= MIN_LABELED_SHARE]
+        large = [point for point in points if (point.share or 0) >= MIN_LABELED_SHARE]
+        large.sort(key=lambda point: -(point.share or 0))
         chosen = large[:MAX_PROFILE_LABELS] + [point for point in points if point.is_outlier]
     else:
         parts = 3 if len(points) > MAX_LABELED_SERIES else None
-        best: dict[tuple[object, ...], Point] = {}
         by_speed = sorted(points, key=lambda point: -point.y)
-        for point in by_speed:
-            best.setdefault(point.series[:parts], point)
-        chosen += best.values()
+        fastest = {point.series[:parts]: point for point in reversed(by_speed)}
+        chosen += list(fastest.values())[::-1]
         if len(points) <= MAX_LABELED_POINTS:
             chosen += by_speed
     return list({id(point): point for point in chosen}.values())
@@ -202,13 +206,12 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     words = [one_line(ops[0]) if len(ops) == 1 else f"{len(ops)} operations"]
     if len(cases) == 1 and len(scene.points) > 1:
         words.append(short_case(cases[0]))
-    elif scene.shared:
+    else:
         words.append(one_line(scene.shared.replace(":", " "), 40))
-    if len(dtypes) == 1:
-        words.append(one_line(dtypes[0], 12))
-    if len(providers) == 1:
-        words.append(f"by {one_line(providers[0], 48)}")
-    return title, f"Roofline: {' '.join(words)}, under {kinds} ceilings"
+    words += [one_line(dtype, 12) for dtype in dtypes if len(dtypes) == 1]
+    words += [f"by {one_line(provider, 48)}" for provider in providers if len(providers) == 1]
+    named = " ".join(filter(None, words))
+    return title, f"Roofline: {named}, under {kinds} ceilings"
 
 
 def caption(scene: Scene, marks: Sequence[str], unlabeled: int = 0) -> str:
@@ -222,7 +225,8 @@ def caption(scene: Scene, marks: Sequence[str], unlabeled: int = 0) -> str:
     for point in scene.points:
         doubts.update(point.doubts)
     if doubts:
-        parts.append(f"Crossed out: {_counts(doubts)}")
+        counts = [f"{count} {one_line(flag, 24)}" for flag, count in doubts.items()]
+        parts.append(f"Crossed out: {', '.join(counts)}")
     above = [point.excess for point in scene.points if point.excess]
     if above:
         causes = one_line("; ".join(dict.fromkeys(above)), 240)
@@ -231,14 +235,11 @@ def caption(scene: Scene, marks: Sequence[str], unlabeled: int = 0) -> str:
     if unlabeled:
         parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
     if scene.left_out:
-        parts.append(f"Not drawn: {_counts(scene.left_out)}")
+        counts = [f"{count} {reason}" for reason, count in scene.left_out.items()]
+        parts.append(f"Not drawn: {', '.join(counts)}")
     notes = [one_line(known.note, 240) for known in scene.machines if known.note]
     parts += [note[:1].upper() + note[1:] for note in notes]
     return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
-
-
-def _counts(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {one_line(name, 48)}" for name, count in counts.items())
 
 
 def _provenance(scene: Scene) -> list[str]:
