@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from itertools import combinations, groupby, pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,9 +159,9 @@ def _legend_handles(scene: Scene) -> list[Line2D]:
         for kind in scene.kinds:
             handles.append(Line2D([], [], label=kind, **_line(INK, kind, 0)))
     if len(scene.machines) > 1:
+        first = {roof.machine: roof.color for roof in reversed(scene.roofs)}
         for index, known in enumerate(scene.machines):
-            colors = [roof.color for roof in scene.roofs if roof.machine == index]
-            style = _line([*colors, INK][0], "measured", index)
+            style = _line(first.get(index, INK), "measured", index)
             handles.append(Line2D([], [], label=plain(known.slug), **style))
     series = {} if scene.is_profile else {scene.series_name(point): point for point in scene.points}
     if len(series) > 1:
@@ -248,19 +248,18 @@ def _draw(scene: Scene, axes: Axes) -> int:
             if len(longest) > 1:
                 style["linestyle"] = (TURN * turn, (TURN, TURN * (len(longest) - 1)))
             _draw_roof(axes, scene, roof, style, 3)
-    if scene.is_profile:
-        for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
+    series: dict[tuple[object, ...], list[Point]] = {}
+    for point in sorted(scene.points, key=lambda point: (-(point.share or 0), point.x, point.y)):
+        if scene.is_profile:
             style = {"color": tone(point.color), "markeredgecolor": tone("white"), "alpha": 0.75}
             axes.plot(*point.spot, "o", ms=point.diameter_pt, mew=0.6, zorder=7, **style)
-    else:
-        ordered = sorted(
-            scene.points, key=lambda point: (*map(str, point.series), point.x, point.record.flops)
-        )
-        for _, series in groupby(ordered, key=lambda point: point.series):
-            _draw_series(list(series), axes)
-    arrow = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 5, "shrinkB": 5}
+        else:
+            series.setdefault(point.series, []).append(point)
+    for points in series.values():
+        _draw_series(points, axes)
     for old, new in version_steps(scene):
-        style = arrow | {"color": tone(MUTED)}
+        style = {"arrowstyle": "-|>", "mutation_scale": 10, "color": tone(MUTED)}
+        style |= {"shrinkA": 5, "shrinkB": 5}
         axes.annotate("", new.spot, old.spot, arrowprops=style, zorder=5.5)
     _label_roofs(scene, axes)
     _name_regimes(scene, axes)
@@ -348,9 +347,7 @@ def _label_roofs(scene: Scene, axes: Axes) -> None:
     line = LINE_PT / tall
     for label in flat_labels(scene, line):
         text = label.lines[0]
-        low = label.base - line if label.is_below else label.base
-        x = _free_end(scene, low, line, LETTER_PT * len(text) / wide)
-        spot = (x, 10**label.base)
+        spot = (10**scene.view.right, 10**label.base)
         side = "top" if label.is_below else "bottom"
         offset = (-4.0, -3.0 if label.is_below else 3.0)
         _write(axes, spot, offset, text, text_color(label.color), ha="right", va=side)
@@ -369,26 +366,9 @@ def _label_roofs(scene: Scene, axes: Axes) -> None:
         _write(axes, spot, (4, -4), text, tone(MUTED), va="top", fontsize=POINT_PT, **style)
 
 
-def _free_end(scene: Scene, low: float, tall: float, wide: float) -> float:
-    """Return the right end of a label of this size, decades, that covers no point if possible."""
-    right = scene.view.right
-    near = []
-    for point in scene.points:
-        if -0.3 * tall < math.log10(point.spot[1]) - low < 1.3 * tall:
-            near.append(math.log10(point.spot[0]))
-    for step in range(9):
-        end = right - step * wide / 4
-        if not any(end - 1.1 * wide < x < end + 0.1 * wide for x in near):
-            return float(10**end)
-    return float(10**right)
-
-
 def _middle(roof: Roof, scene: Scene) -> tuple[float, float]:
-    """Return the middle of a bandwidth between the left end and the first ridge point."""
-    (x0, _), (x1, _) = roof.ends(scene.view)
-    ridges = [other.ridge for other in scene.roofs if other.corner and other.ridge]
-    x = math.sqrt(x0 * min([x1, *(ridge for ridge in ridges if ridge > 3 * x0)]))
-    return x, x * roof.ceiling.value
+    (x0, y0), (x1, y1) = roof.ends(scene.view)
+    return math.sqrt(x0 * x1), math.sqrt(y0 * y1)
 
 
 def _name_regimes(scene: Scene, axes: Axes) -> None:
@@ -405,27 +385,12 @@ def _name_regimes(scene: Scene, axes: Axes) -> None:
     _write(axes, foot, (8, 4), "compute-bound", color, ha="left", **style)
 
 
-def _boxes(axes: Axes) -> list[Line]:
-    """Return the outlines and diagonals of all texts in the axes."""
-    from matplotlib.transforms import Affine2D
-
-    lines: list[Line] = []
-    for text in axes.texts:
-        angle = text.get_rotation()
-        text.set_rotation(0)
-        corners = text.get_window_extent().corners()
-        text.set_rotation(angle)
-        x, y = text.get_transform().transform(text.get_position())
-        turn = Affine2D().rotate_deg_around(x, y, angle)
-        lines += combinations(axes.transData.inverted().transform(turn.transform(corners)), 2)
-    return lines
-
-
 def _label_points(scene: Scene, axes: Axes) -> int:
     """Write the labels of ridge points and points where they fit; return the number of points
     without one.
     """
     import textalloc
+    from matplotlib.transforms import Affine2D
 
     ridges: dict[tuple[float, float], list[Roof]] = {}
     for roof in scene.roofs:
@@ -450,7 +415,15 @@ def _label_points(scene: Scene, axes: Axes) -> int:
         return 0
     spots = [*ridges, *(point.spot for point in scene.points)]
     radii_px = [0.0] * len(spots)
-    lines = [*_boxes(axes), *(roof.ends(scene.view) for roof in scene.roofs)]
+    lines: list[Line] = [roof.ends(scene.view) for roof in scene.roofs]
+    for text in axes.texts:
+        angle = text.get_rotation()
+        text.set_rotation(0)
+        corners = text.get_window_extent().corners()
+        text.set_rotation(angle)
+        x, y = text.get_transform().transform(text.get_position())
+        turn = Affine2D().rotate_deg_around(x, y, angle) - axes.transData
+        lines += combinations(turn.transform(corners), 2)
     if scene.is_profile:
         radii_pt = [point.diameter_pt / 2 for point in scene.points]
         radii_px[len(ridges) :] = [radius / 72 * axes.figure.dpi for radius in radii_pt]

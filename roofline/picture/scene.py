@@ -31,10 +31,10 @@ MIN_POINT_PT = 3.0
 """Profiles: diameter of the smallest points."""
 MAX_DECADES = 30
 """A larger span of ceilings and points is an error."""
-AROUND = 0.35
+AROUND = 0.4
 """Room left of the points and below them, decades."""
-ROOM = 1.0
-"""Room right of the points, decades."""
+ROOM = 0.36
+"""Room for labels right of the points, as a fraction of the width left of it."""
 HEADROOM = 0.07
 """Room above roofs and points as a fraction of the height, and more for each label that may be
 stacked there."""
@@ -289,7 +289,7 @@ class Scene:
         xs = [math.log10(point.x) for point in inside]
         ridges = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
         left = min([min(ridges) - 1, *(x - AROUND for x in xs)])
-        right = max([max(ridges) + 1.2, *(x + ROOM for x in xs)])
+        right = max([max(ridges) + 1.2, *(x + ROOM * (x - left) for x in xs)])
         heights = flats or [slope + (left + right) / 2 for slope in slopes]
         lows = [math.log10(min(point.low, point.y)) - AROUND for point in inside]
         bottom = min([min(heights) - AROUND, *lows])
