@@ -225,9 +225,10 @@ def judge(
         tables += _tables(group, members, devices)
         peers = _medians(devices[index].facts for index in members)
         for index in members:
+            own = facts[index]
             for name, value in devices[index].facts.items():
                 is_relative = name in DATA["facts"]["relative"]
-                facts[index][name] = value - peers[name] if is_relative else value
+                own[name] = value - peers[name] if is_relative else value
     findings = list(_slow_nodes(tables, devices, facts))
     slow_nodes = {finding.node for finding in findings}
     slow, suspect = _found(tables)

@@ -136,7 +136,8 @@ def junit(findings: Sequence[Finding]) -> str:
     """
     from results.export.junit import Case, Suite
 
-    suite = Suite("fleet")
+    starts = [finding.device.started_s for finding in findings if finding.device]
+    suite = Suite("fleet", max(starts, default=0.0))
     for finding in findings:
         cells = _cells(finding)
         words = [cells[name] for name in ("fell", "deviation", "cause", "evidence")]

@@ -202,6 +202,20 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
     assert all(abs(row.clock) < 0.03 for row in member.rows if row.metric.ceiling == "tensor")
 
 
+def test_a_slow_node_without_facts_counts_its_devices(tmp_path):
+    small(tmp_path, {rank: {"node_loss": 0.1} for rank in range(8)}, size=80, spread=0.003)
+
+    def bare(lines):
+        lines[0]["fleet"]["health"] = None
+        for line in lines[1:]:
+            line["telemetry"] = {}
+
+    for rank in range(80):
+        edited(tmp_path, rank, bare)
+    (node,) = [finding for finding in judged(tmp_path)[0] if not finding.device]
+    assert (node.node, node.evidence[0]) == ("n0000", "8 devices")
+
+
 def test_a_fall_in_one_phase_without_a_cause_is_suspect(tmp_path):
     def times(phase, factor):
         def change(lines):
@@ -592,6 +606,7 @@ def test_junit_has_a_failure_for_each_slow_device(tmp_path, capsys):
         "skipped": "0",
     }
     assert "thermal" in suite.find("testcase/failure").get("message")
+    assert suite.get("timestamp") == "2026-11-20T12:00:00"
 
 
 def test_prometheus_has_the_labels_of_dcgm_exporter(tmp_path, capsys):
