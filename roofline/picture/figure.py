@@ -344,31 +344,19 @@ def _write(
 def _label_roofs(scene: Scene, axes: Axes) -> None:
     one, ten = axes.transData.transform([(1.0, 1.0), (10.0, 10.0)])
     wide, tall = 72 / axes.figure.dpi * (ten - one)  # of a decade, points
+    angle = math.degrees(math.atan2(tall, wide))
     line = LINE_PT / tall
-    for label in flat_labels(scene, line):
-        text = label.lines[0]
-        spot = (10**scene.view.right, 10**label.base)
-        side = "top" if label.is_below else "bottom"
-        offset = (-4.0, -3.0 if label.is_below else 3.0)
-        _write(axes, spot, offset, text, text_color(label.color), ha="right", va=side)
-    style = {"rotation": math.degrees(math.atan2(tall, wide)), "ha": "center"}
-    for label in slope_labels(scene, 1.2 * line):
-        spot = _middle(label.roof, scene)
+    for label in [*flat_labels(scene, line), *slope_labels(scene, 1.2 * line)]:
+        rise = -4.0 if label.is_below else 3.0
+        offset = (-4.0, rise)
+        style: dict[str, Any] = {"ha": "right", "va": "top" if label.is_below else "bottom"}
+        if not label.roof.is_flat:
+            offset = (-rise, rise)
+            style |= {"ha": "center", "rotation": angle}
+        if label.roof.is_mix:
+            style["fontsize"] = POINT_PT
         text = ", ".join(label.lines)
-        _write(axes, spot, (-3, 3), text, text_color(label.color), va="bottom", **style)
-    mixes = sorted(
-        (roof for roof in scene.roofs if roof.is_mix), key=lambda roof: roof.ceiling.value
-    )
-    if mixes:
-        names = [roof.label.removesuffix(" measured") for roof in mixes[::-1]]
-        text = f"other mixes: {', '.join(names)}"
-        spot = _middle(mixes[0], scene)
-        _write(axes, spot, (4, -4), text, tone(MUTED), va="top", fontsize=POINT_PT, **style)
-
-
-def _middle(roof: Roof, scene: Scene) -> tuple[float, float]:
-    (x0, y0), (x1, y1) = roof.ends(scene.view)
-    return math.sqrt(x0 * x1), math.sqrt(y0 * y1)
+        _write(axes, (10**label.x, 10**label.y), offset, text, text_color(label.color), **style)
 
 
 def _name_regimes(scene: Scene, axes: Axes) -> None:
@@ -398,7 +386,7 @@ def _label_points(scene: Scene, axes: Axes) -> int:
             ridges.setdefault(roof.corner, []).append(roof)
     labels = []
     for corner, roofs in ridges.items():
-        labels.append((corner, f"ridge {number(corner[0])}", text_color(shared_color(roofs))))
+        labels.append((corner, f"ridge {number(corner[0], 3)}", text_color(shared_color(roofs))))
     outliers = 0
     for point in scene.points:
         color = text_color(point.color)

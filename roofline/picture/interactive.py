@@ -27,8 +27,6 @@ BEYOND = 4.0
 """Decades that roofs extend past the view, for zooming out."""
 MAX_BARS = 500
 """Maximum number of points with error bars and outlines: a browser needs 0.3 s for 5,000."""
-MAX_HOVERED = 8
-"""Maximum number of further rows in the text of a point."""
 LABEL_SHARE = 0.04
 """Height of a label as a fraction of the axes."""
 FLAT = "flat"
@@ -161,7 +159,7 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     xs = [x0, *middle, x1]
     facts = [roof.label]
     if roof.corner:
-        facts.append(f"ridge {number(roof.corner[0])} FLOP/byte")
+        facts.append(f"ridge {number(roof.corner[0], 3)} FLOP/byte")
     facts += [ceiling.source, ceiling.config or "", ceiling.disturbed or ""]
     width = machine_width(roof.machine)
     line = {"color": roof.color, "width": width, "dash": "solid"}
@@ -219,7 +217,7 @@ def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, 
 
 def _hover(point: Point) -> str:
     record = point.record
-    rates = f"{quantity(point.y, 'FLOP/s')}, {number(point.x)} FLOP/byte"
+    rates = f"{quantity(point.y, 'FLOP/s')}, {number(point.x, 3)} FLOP/byte"
     facts = [
         f"{record.op} {record.case} {record.dtype} {record.provider}",
         f"{duration(record.median_s)}, {rates}",
@@ -229,10 +227,8 @@ def _hover(point: Point) -> str:
     if point.share:
         share = percent(point.share)
         facts.append(f"{share} of the step, {module_of(record)}")
-    for other in point.others[:MAX_HOVERED]:
-        facts.append(f"{other.op} {other.case}, {module_of(other)}")
-    if len(point.others) > MAX_HOVERED:
-        facts.append(f"and {len(point.others) - MAX_HOVERED} more")
+    if point.others:
+        facts.append(f"with {len(point.others)} more rows at this place")
     return _lines([*facts, point.excess or "", ", ".join(record.flags)])
 
 
@@ -244,16 +240,12 @@ def _add_labels(figure: Figure, scene: Scene) -> None:
     view = scene.view
     line = LABEL_SHARE * (view.top - view.bottom)
     for label in [*flat_labels(scene, line), *slope_labels(scene, 2 * line)]:
-        x = view.right
-        y = label.base
-        if not label.roof.is_flat:
-            (x0, _), (x1, _) = label.roof.ends(view)
-            x = 0.6 * math.log10(x0) + 0.4 * math.log10(x1)
-            y += x
+        if label.roof.is_mix:
+            continue
         figure.add_annotation(
             text=escaped("<br>".join(label.lines)),
-            x=x,
-            y=y,
+            x=label.x,
+            y=label.y,
             align="right",
             xanchor="right",
             yanchor="top" if label.is_below else "bottom",
@@ -261,15 +253,6 @@ def _add_labels(figure: Figure, scene: Scene) -> None:
             showarrow=False,
             font={"color": label.color},
         )
-
-
-def marks(scene: Scene) -> list[str]:
-    """Return what the caption says about marks."""
-    if scene.is_profile:
-        return ["Area: share of time"]
-    if 0 < len(scene.points) <= MAX_BARS:
-        return ["Bars: 95 % CI of the median"]
-    return []
 
 
 def escaped(text: str) -> str:

@@ -25,7 +25,7 @@ from results.show.table import describe, table_rows
 from results.show.terminal import install_command, one_line, reason_of
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, load_run
-from roofline.picture.interactive import marks, modules_figure, roofline_figure
+from roofline.picture.interactive import MAX_BARS, modules_figure, roofline_figure
 from roofline.picture.scene import PlotError, Scene
 from roofline.picture.texts import caption, title_lines
 
@@ -73,6 +73,9 @@ def page_html(
     records = list(chain.from_iterable(own for _, own in runs))
     figures = {"plot": roofline_figure(scene, estimates), "modules": modules_figure(records)}
     table = _table(scene, runs)
+    marks = ["Area: share of time"] if scene.is_profile else []
+    if not scene.is_profile and 0 < len(scene.points) <= MAX_BARS:
+        marks.append("Bars: 95 % CI of the median")
     drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure}
     unknown = Word("flag", "An unknown flag; see its reason in the row.")
     flags = dict.fromkeys(chain.from_iterable(record.flags for record in records))
@@ -83,7 +86,7 @@ def page_html(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
         summary=summary(records),
-        caption=caption(scene, marks(scene)),
+        caption=caption(scene, marks),
         figures=list(drawn),
         has_rows=bool(records),
         verdicts=[known for known in verdicts if known["rows"]],

@@ -212,7 +212,7 @@ class Scene:
         groups: dict[str, list[Roof]] = {}
         for roof in sorted(self.roofs, key=lambda roof: -roof.ceiling.value):
             if roof.is_flat:
-                groups.setdefault(number(roof.ceiling.value), []).append(roof)
+                groups.setdefault(number(roof.ceiling.value, 3), []).append(roof)
         return list(groups.values())
 
     @cached_property
@@ -267,12 +267,11 @@ class Scene:
         same second.
         """
         own = self.runs[index]
-        is_alone = sum(run.started_at[:19] == own.started_at[:19] for run in self.runs) == 1
         command = own.argv[own.argv.index("-m") + 1 :] if "-m" in own.argv else own.argv[:1]
         words = takewhile(lambda word: not word.startswith("-"), command)
         names = [end_of(Path(word).name, MAX_NAME_LETTERS) for word in words]
         names.append(own.started_at[:19].replace("T", " "))
-        if not is_alone:
+        if [run.started_at[:19] for run in self.runs].count(own.started_at[:19]) > 1:
             names.append(own.run_id)
         return " ".join(names)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from results.show.picture import INK, end_of
+from results.show.picture import INK, MUTED, end_of
 from results.show.terminal import one_line
 from results.show.units import PREFIXES, number, quantity
 from roofline.picture.scene import (
@@ -46,10 +46,11 @@ class RoofLabel(NamedTuple):
     lines: list[str]
     color: str
     roof: Roof
-    base: float
-    """Height of the lower or upper end of the text, decimal logarithm of FLOP/s."""
+    x: float
+    y: float
+    """Place, decimal logarithms: the right end for flat roofs, the middle for bandwidths."""
     is_below: bool = False
-    """Whether the text is below its base."""
+    """Whether the text is below its place."""
 
 
 def flat_labels(scene: Scene, line: float) -> list[RoofLabel]:
@@ -62,34 +63,48 @@ def flat_labels(scene: Scene, line: float) -> list[RoofLabel]:
     taken = -math.inf
     heights = [math.log10(group[0].ceiling.value) for group in scene.flats]
     for index, group in reversed(list(enumerate(scene.flats))):
-        base = max(heights[index], taken)
-        is_below = index > 0 and heights[index - 1] - base < line and base - taken > line
-        taken = base if is_below else base + line
-        text = roof_label(group, scene)
-        labels.append(RoofLabel([text], shared_color(group), group[0], base, is_below))
+        y = max(heights[index], taken)
+        is_below = index > 0 and heights[index - 1] - y < line and y - taken > line
+        taken = y if is_below else y + line
+        lines = [roof_label(group, scene)]
+        color = shared_color(group)
+        labels.append(RoofLabel(lines, color, group[0], scene.view.right, y, is_below))
     return labels
 
 
-def slope_labels(scene: Scene, min_decades: float) -> list[RoofLabel]:
-    """Return the labels of bandwidths from the bottom up; those nearer than `min_decades` share
-    one.
+def slope_labels(scene: Scene, line: float) -> list[RoofLabel]:
+    """Return the labels of bandwidths from the bottom up, and that of mixes; bandwidths nearer than
+    a line of text, decades, share one.
     """
     groups: list[list[Roof]] = []
+    mixes: list[Roof] = []
     last = -math.inf
     for roof in sorted(scene.roofs, key=lambda roof: roof.ceiling.value):
-        if roof.is_flat or roof.is_mix:
-            continue
         height = math.log10(roof.ceiling.value)
-        if height - last > min_decades:
-            groups.append([])
-        groups[-1].append(roof)
-        last = height
+        if roof.is_mix:
+            mixes.append(roof)
+        elif not roof.is_flat and height - last > line:
+            groups.append([roof])
+            last = height
+        elif not roof.is_flat:
+            groups[-1].append(roof)
+            last = height
     labels = []
     for group in groups:
         lines = [roof.label for roof in group[::-1]]
-        base = math.log10(group[-1].ceiling.value)
-        labels.append(RoofLabel(lines, shared_color(group), group[-1], base))
+        labels.append(RoofLabel(lines, shared_color(group), group[-1], *_place(group[-1], scene)))
+    if mixes:
+        names = [roof.label.removesuffix(" measured") for roof in mixes[::-1]]
+        text = f"other mixes: {', '.join(names)}"
+        place = _place(mixes[0], scene)
+        labels.append(RoofLabel([text], MUTED, mixes[0], *place, is_below=True))
     return labels
+
+
+def _place(roof: Roof, scene: Scene) -> tuple[float, float]:
+    (x0, _), (x1, _) = roof.ends(scene.view)
+    x = 0.55 * math.log10(x0) + 0.45 * math.log10(x1)
+    return x, x + math.log10(roof.ceiling.value)
 
 
 def shared_color(roofs: Sequence[Roof]) -> str:
@@ -110,7 +125,7 @@ def roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
     unit = "FLOP/s" if roofs[0].is_flat else "B/s"
     if names == ["int8"]:
         unit = "OP/s"
-    words.append(quantity(max(roof.ceiling.value for roof in roofs), unit))
+    words.append(quantity(max(roof.ceiling.value for roof in roofs), unit, UP_TO_TERA, 3))
     if len(scene.kinds) > 1:
         words.append(_listed(roof.ceiling.kind for roof in roofs))
     return " ".join(words)
@@ -165,9 +180,9 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
             words.append(f"({one_line(point.doubts[0], 16)})")
     # The place of an outlier is at the edge.
     if point.x < point.spot[0]:
-        words.append(f"← {number(point.x)} FLOP/byte")
+        words.append(f"← {number(point.x, 3)} FLOP/byte")
     if point.y < point.spot[1]:
-        words.append(f"↓ {quantity(point.y, 'FLOP/s')}")
+        words.append(f"↓ {quantity(point.y, 'FLOP/s', UP_TO_TERA, 3)}")
     return " ".join(filter(None, words))
 
 
