@@ -101,7 +101,7 @@ def test_the_summary_says_where_time_goes_and_can_be_saved(made):
         f"bound them"
     )
     assert any(line.startswith(said) for line in lines)
-    assert any("92% of FLOPs and 72.7% of bytes" in line for line in lines)
+    assert any("92.0% of FLOPs and 72.7% of bytes" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [80, 160])
