@@ -37,7 +37,7 @@ def test_possible_cases_are_measured_and_others_skipped(capsys, runs):
         ("16x16x16", "fp32", "torch", "ok"),
     ]
     assert "has no fp8e4m3 arithmetic" in found[0][4]
-    assert re.fullmatch(r"needs 32 TB, the device has [0-9.]+ GB free", found[2][4])
+    assert re.fullmatch(r"needs 32.00 TB, the device has [0-9.]+ GB free", found[2][4])
     out = capsys.readouterr().out
     for row in found[:3]:
         assert re.search(
