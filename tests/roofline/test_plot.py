@@ -281,7 +281,7 @@ def test_an_overlay_names_the_machine_of_each_roof() -> None:
     said = words(drawn)
     assert "h100-sxm, h200-sxm bf16 989 TFLOP/s" in said  # one line, one label
     assert "a100-sxm-80gb bf16 312 TFLOP/s" in said
-    for slug, bandwidth in (("h100-sxm", "3.35"), ("h200-sxm", "4.8"), ("a100-sxm-80gb", "2.04")):
+    for slug, bandwidth in (("h100-sxm", "3.35"), ("h200-sxm", "4.80"), ("a100-sxm-80gb", "2.04")):
         assert f"{slug} {bandwidth} TB/s" in " ".join(said)  # close bandwidths share a label
     slopes = [line for line in roofs(drawn) if line not in flats(drawn)]
     assert len({(line.get_linewidth(), str(line.get_linestyle())) for line in slopes}) >= 2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.terminal import INTERRUPTED, printable
+from results.show.terminal import INTERRUPTED, print_out, printable
 from results.show.units import ABSENT, quantity
 
 if TYPE_CHECKING:
@@ -158,8 +158,13 @@ def show(
     args = run.args
     environment = run.environment
     assert environment is not None
-    run.show(table_of(run, ceilings, notes))
+    print_out(
+        table_of(run, ceilings, notes).render(args.format), f"; the ceilings are saved in {path}"
+    )
     print_path("ceilings", path, args.format)
+    run_path = run.saved_path()
+    if run_path is not None:
+        print_path("saved", run_path, args.format)
     if args.plot is not None:
         plot_run(
             environment,

@@ -136,7 +136,7 @@ def test_a_slow_case_is_estimated_from_small_ones_and_skipped(capsys, runs):
     ((*_, status, reason),) = statuses(runs)
     assert status == "skipped"
     launch_s = float(re.search(r"\((\S+) s per launch\) exceeds the 10 s limit", reason)[1])
-    assert launch_s >= 0.9 * 2 * 4096**3 / 2e9  # a busy machine only adds to it
+    assert launch_s >= 0.5 * 2 * 4096**3 / 2e9  # a delay of the smaller case lowers it
     assert re.search(r"use --budget [0-9]+$", reason)
     assert max(sizes) <= 1024
 

@@ -145,7 +145,7 @@ def test_deterministic_rows_and_checkpoints_are_reported(capsys, saved_records, 
         f"{deterministic.median_s / usual.median_s:.3f} x the time of the usual algorithms" in out
     )
     assert out.count("algorithms deterministic") == 1
-    assert usual.checkpoint_file["is_bit_exact"]
+    assert usual.details.checkpoint_file["is_bit_exact"]
     assert out.count("the resumed step is bit-exact") == 2
     assert not torch.are_deterministic_algorithms_enabled()
 
@@ -203,7 +203,7 @@ def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(
     assert (small.status, large.status) == ("ok", "skipped")
     assert large.reason.startswith("needs an estimated ")
     assert large.reason.endswith("the device has 40 MB free")
-    assert large.memory_bytes["estimated"]["total"] > 40_000_000
+    assert large.details.memory_bytes["estimated"]["total"] > 40_000_000
     capsys.readouterr()
     assert run("--model", "llama-3.2-1b", "--recipe", "bf16") == 2
     assert "needs an estimated" in capsys.readouterr().err
