@@ -63,8 +63,6 @@ CAPTION_ROW = 0.17
 """Heights of one row of legend and caption, inches."""
 LINE_PT = 15.0
 """Height of a line of a roof label, points."""
-LETTER_PT = 6.0
-"""Width of a letter of a roof label, points."""
 MARKER_PT = 7.5
 RING_PT = 16
 """Diameters of markers and of rings around them."""
