@@ -181,7 +181,8 @@ class Exchange:
         if moves:
             for copy in range(len(hosts[0][0].calls)):
                 for contender, sampler in self._order.sample(hosts, len(hosts)):
-                    contender.attempt(partial(sampler.keep_result_of, contender.calls[copy]))
+                    if contender.record is None:  # it has not failed at an earlier copy
+                        contender.attempt(partial(sampler.keep_result_of, contender.calls[copy]))
             self._moved_at = clock.now()
             self._move_s = self._moved_at - start
 

@@ -180,6 +180,27 @@ def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
     assert len(moved) == 8
 
 
+def test_a_contender_that_fails_at_a_copy_is_not_called_for_the_others():
+    failures = []
+    fails = [False]
+
+    def call():
+        if fails[0]:
+            failures.append(1)
+            raise ValueError("never again")
+
+    both = [
+        Plain([lambda: None] * 4, new_call=lambda copy: lambda: None),
+        Plain([call] * 4, new_call=lambda copy: call),
+    ]
+    begin(both)
+    for contender in both:
+        contender.move = lambda copy: None
+    fails[0] = True
+    Exchange(both, seed=1)()
+    assert (both[1].record.status, len(failures)) == ("failed", 1)
+
+
 def test_moved_copies_have_the_same_values_in_other_memory():
     copies = SharedCopies(ROW, cpu_device())
     views, _ = copies.views()
