@@ -43,8 +43,11 @@ def record_of(data: Mapping[str, Any]) -> Record:
     """
     values = dict(data)
     kind = next((kind for key, kind in MARKS.items() if key in values), None)
-    if rounds := values.pop(ROUNDS, None):
-        values["details"] = {"kind": "rounds"} | rounds
+    rounds = values.pop(ROUNDS, None)
+    if isinstance(rounds, dict) and rounds:
+        values["details"] = rounds | {"kind": "rounds"}
+    elif rounds:
+        raise RecordError(f"'{ROUNDS}' is not an object")
     elif kind:
         own = {key: values.pop(key) for key in kind.__struct_encode_fields__ if key in values}
         known = {key: value for key, value in own.items() if value is not None}

@@ -51,6 +51,16 @@ def test_older_run_has_no_unknown_keys_and_round_trips(name):
         assert Record.from_dict(json.loads(encode_line(record))) == record
 
 
+@pytest.mark.parametrize(("key", "value"), [("interleaved", 5), ("phases_s", 5), ("copy_s", "x")])
+def test_a_wrong_type_in_a_file_of_schema_1_is_a_problem_with_its_line(tmp_path, key, value):
+    first, line, *_ = OLD_FILE.read_text(encoding="utf-8").splitlines()
+    path = tmp_path / "run.jsonl"
+    path.write_text(f"{first}\n{json.dumps(json.loads(line) | {key: value})}\n")
+    run = load_run(path)
+    assert (len(run.records), len(run.problems)) == (0, 1)
+    assert run.problems[0].startswith(f"{path}:2: ")
+
+
 def test_keys_that_this_version_does_not_know_survive_a_round_trip():
     run = load_run(OLD_FILE)
     lines = [json.loads(line) for line in OLD_FILE.read_text(encoding="utf-8").splitlines()]
