@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.show.grid import WHOLE_WORDS, Column, html_of, print_grid, print_lines
@@ -13,6 +14,31 @@ from results.show.units import COUNT_LETTERS, count, duration, gibibytes, number
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+Row = dict[str, Any]
+"""Values by key, as in JSON: those of one machine and dtype."""
+
+WRITERS = {
+    "bytes": lambda value: quantity(value, "B"),
+    "count": count,
+    "devices": lambda value: count(value, "device"),
+    "letters": lambda value: quantity(value, "", COUNT_LETTERS),
+    "memory": gibibytes,
+    "number": number,
+    "percent": lambda value: f"{100 * value:.1f} %",
+    "time": duration,
+}
+"""How a text writes a value, by the format of its field: `{seconds:time}`."""
+
+
+class _Texts(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec in WRITERS:
+            return WRITERS[format_spec](value)
+        return str(super().format_field(value, format_spec))
+
+
+TEXTS = _Texts()
 
 
 class Step(NamedTuple):
@@ -23,6 +49,25 @@ class Step(NamedTuple):
     result: str
     amount: float | None = None
     """If the step is a part of a total: its size, in the unit of the total."""
+
+
+Lines = Sequence[tuple[str, str, str]]
+"""Steps before values are filled in: label, arithmetic and result, with fields such as
+`{flops:number}`.
+"""
+
+
+def steps_of(lines: Lines, facts: Mapping[str, Any]) -> list[Step]:
+    """Return the steps with their fields filled in, without those that need an unknown fact
+    (None).
+    """
+    steps = []
+    for label, arithmetic, result in lines:
+        fields = [name for _, name, _, _ in TEXTS.parse(arithmetic + result) if name]
+        if all(facts[name] is not None for name in fields):
+            texts = (TEXTS.vformat(text, (), facts) for text in (arithmetic, result))
+            steps.append(Step(label, *texts))
+    return steps
 
 
 class Curve(NamedTuple):
@@ -39,12 +84,12 @@ class Answer:
     """The result of an estimate, with its steps and sources."""
 
     title: str
-    values: dict[str, Any]
+    values: Row
     steps: Sequence[Step]
     formula: str
     source: str
     assumptions: Sequence[str]
-    rows: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    rows: Sequence[Row] = field(default_factory=tuple)
     """One per machine and dtype."""
     rows_key: str = "rows"
     """Name of `rows` in JSON; `steps` replaces the arithmetic."""
@@ -60,23 +105,18 @@ class Answer:
 
     def main_texts(self) -> list[str]:
         """Return the main results as text with units."""
-        return [
-            text_of_value(key, value)
-            for key in self.main
-            if (value := self.values.get(key)) is not None
-        ]
+        known = [key for key in self.main if self.values.get(key) is not None]
+        return [text_of_value(key, self.values[key]) for key in known]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         """Return the JSON object."""
-        rows = {self.rows_key: [dict(row) for row in self.rows]} if self.rows else {}
-        document = {
-            **self.values,
-            **rows,
-            "formula": self.formula,
-            "source": self.source,
-            "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings),
-        }
+        document = dict(self.values)
+        if self.rows:
+            document[self.rows_key] = [dict(row) for row in self.rows]
+        for key in ("formula", "source"):
+            document[key] = getattr(self, key)
+        for key in ("assumptions", "warnings"):
+            document[key] = list(getattr(self, key))
         document.setdefault("steps", [step._asdict() for step in self.steps])
         return document
 
@@ -87,56 +127,54 @@ class Answer:
         return html_of(lambda page: print_answer(page, self))
 
 
-def by_machine(rows: Sequence[dict[str, Any]], **shared: Any) -> dict[str, Any]:
+def by_machine(rows: Sequence[Row], **shared: Any) -> Row:
     """Return the fields of an answer with `rows`; its values are `shared`, and those of a single
     row.
     """
-    worked = ", ".join(rows[0][key] for key in ("gpu", "dtype") if key in rows[0])
-    return {"values": shared | (rows[0] if len(rows) == 1 else {}), "rows": rows, "worked": worked}
+    names = [rows[0][key] for key in ("gpu", "dtype") if key in rows[0]]
+    values = shared | rows[0] if len(rows) == 1 else shared
+    return {"values": values, "rows": rows, "worked": ", ".join(names)}
 
 
 def text_of_value(key: str, value: float | str) -> str:
     """Return a value as text with its unit: 8.03 B parameters, 7.1 GB, 143.9 days."""
     if isinstance(value, str):
         return f"{key} by {value}"
-    if key == "gpus":
-        return count(int(value), "device")
     if key == "flops_per_s":
         return f"{number(value / 1e12)} TFLOP/s"
-    has_unit = key.endswith(("bytes", "seconds", "first_token_s", "mfu", "hfu", "communication"))
-    shown = cell(key, value) if has_unit else quantity(value, "", COUNT_LETTERS)
-    name = key.removesuffix("_bytes").replace("_", " ")
-    return PHRASES.get(key, f"{{}} {'of ' if has_unit else ''}{name}").format(shown)
+    return TEXTS.format(PHRASES.get(key, f"{{:letters}} {key.replace('_', ' ')}"), value)
 
 
 PHRASES = {
-    "bytes": "{}",
-    "flops": "{} FLOPs",
-    "copied_bytes": "{} copied",
-    "intensity": "{} FLOP/B",
-    "ridge": "ridge at {} FLOP/B",
-    "total_bytes": "{} in total",
-    "activation_bytes": "{} of activations",
-    "mfu": "MFU {}",
-    "hfu": "HFU {}",
-    "seconds": "{}",
-    "step_seconds": "{} for a step",
-    "communication": "{} of it waiting for links",
-    "largest_gpus": "scales to {} devices",
-    "decode_seconds": "{} for each step of decoding",
-    "prefill_seconds": "{} of prefill",
-    "first_token_s": "{} to the first token",
-    "total": "{} parameters",
-    "active": "{} of them active",
-    "params": "{} parameters",
-    "per_token": "{} FLOPs per token",
-    "per_step": "{} per step",
-    "run_flops": "{} FLOPs",
-    "run_forward_flops": "{} of them forward",
-    "run_backward_flops": "{} backward",
-    "tokens_per_s": "{} tokens/s",
-    "price": "price {}",
-    "price_per_million_tokens": "price {} for 10^6 tokens",
+    "gpus": "{:devices}",
+    "bytes": "{:bytes}",
+    "flops": "{:letters} FLOPs",
+    "copied_bytes": "{:bytes} copied",
+    "intensity": "{:letters} FLOP/B",
+    "ridge": "ridge at {:letters} FLOP/B",
+    "total_bytes": "{:bytes} in total",
+    "state_bytes": "{:bytes} of state",
+    "activation_bytes": "{:bytes} of activations",
+    "mfu": "MFU {:percent}",
+    "hfu": "HFU {:percent}",
+    "seconds": "{:time}",
+    "step_seconds": "{:time} for a step",
+    "communication": "{:percent} of it waiting for links",
+    "largest_gpus": "scales to {:letters} devices",
+    "decode_seconds": "{:time} for each step of decoding",
+    "prefill_seconds": "{:time} of prefill",
+    "first_token_s": "{:time} to the first token",
+    "total": "{:letters} parameters",
+    "active": "{:letters} of them active",
+    "params": "{:letters} parameters",
+    "per_token": "{:letters} FLOPs per token",
+    "per_step": "{:letters} per step",
+    "run_flops": "{:letters} FLOPs",
+    "run_forward_flops": "{:letters} of them forward",
+    "run_backward_flops": "{:letters} backward",
+    "tokens_per_s": "{:letters} tokens/s",
+    "price": "price {:letters}",
+    "price_per_million_tokens": "price {:letters} for 10^6 tokens",
 }
 
 
@@ -152,14 +190,11 @@ def print_answer(console: Console, answer: Answer) -> None:
     def paragraph(opening: str, text: str) -> None:
         width = min(console.width, MAX_WIDTH)
         indent = " " * len(opening)
-        lines = textwrap.wrap(
-            one_line(text, 2000),
-            width,
-            initial_indent=opening,
-            subsequent_indent=indent,
-            **WHOLE_WORDS,
+        text = one_line(text, 2000)
+        wrapped = textwrap.wrap(
+            text, width, initial_indent=opening, subsequent_indent=indent, **WHOLE_WORDS
         )
-        print_lines(console, *lines)
+        print_lines(console, *wrapped)
 
     print_lines(console, answer.title, "")
     for warning in answer.warnings:
@@ -170,15 +205,11 @@ def print_answer(console: Console, answer: Answer) -> None:
         paragraph("=> ", ", ".join(main))
         print_lines(console, "")
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
-        columns = [
-            Column(
-                title,
-                [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in answer.rows],
-                "left" if index == 0 else "right",
-                goes_below=max(0, index - 1),  # the later columns hold the result
-            )
-            for index, (key, title) in enumerate(answer.columns.items())
-        ]
+        columns = []
+        for index, (key, title) in enumerate(answer.columns.items()):
+            side = "left" if index == 0 else "right"
+            below = max(0, index - 1)  # the later columns hold the result
+            columns.append(Column(title, _cells(answer.rows, key), side, goes_below=below))
         print_grid(console, columns)
         print_lines(console, "")
     if answer.steps:
@@ -192,13 +223,13 @@ def print_answer(console: Console, answer: Answer) -> None:
         paragraph("- ", note)
 
 
+def _cells(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    return [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows]
+
+
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    cells = {
-        key: [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows] for key in keys
-    }
-    print_grid(
-        console, [Column(key.replace("_", " "), texts, "right") for key, texts in cells.items()]
-    )
+    columns = [Column(key.replace("_", " "), _cells(rows, key), "right") for key in keys]
+    print_grid(console, columns)
 
 
 def _print_steps(console: Console, steps: Sequence[Step]) -> None:
@@ -210,33 +241,26 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
         Column("=", ["="] * len(labels), "right"),
         Column("result", results, "right"),
     ]
-    total = sum(step.amount or 0 for step in steps)
-    if total and console.is_terminal:
-        bars = [BAR * round(MAX_BAR_LETTERS * (step.amount or 0) / total) for step in steps]
+    amounts = [step.amount or 0 for step in steps]
+    if any(amounts) and console.is_terminal:
+        bars = [BAR * round(MAX_BAR_LETTERS * amount / sum(amounts)) for amount in amounts]
         columns.append(Column("share", bars, leaves=1))
     print_grid(console, columns)
 
 
 def folded(answer: Answer) -> list[Step]:
     """Return the steps with the parts sorted by size, and those below `SMALL` merged."""
-    parts = sorted(
-        (step for step in answer.steps if step.amount is not None),
-        key=lambda step: -(step.amount or 0),
-    )
     others = [step for step in answer.steps if step.amount is None]
-    total = sum(step.amount or 0 for step in parts)
-    small = [step for step in parts if (step.amount or 0) < SMALL * total]
+    parts = [step for step in answer.steps if step.amount is not None]
+    parts.sort(key=lambda step: -(step.amount or 0))
+    limit = SMALL * sum(step.amount or 0 for step in parts)
+    small = [step for step in parts if (step.amount or 0) < limit]
     if len(small) > 1:
         amount = sum(step.amount or 0 for step in small)
-        shown = (
-            quantity(amount, "B")
-            if answer.main and answer.main[0].endswith("_bytes")
-            else count(amount)
-        )
-        parts = [
-            *parts[: -len(small)],
-            Step(f"{len(small)} more", f"below {100 * SMALL:g} % each", shown, amount),
-        ]
+        is_bytes = answer.main and answer.main[0].endswith("_bytes")
+        shown = quantity(amount, "B") if is_bytes else count(amount)
+        merged = Step(f"{len(small)} more", f"below {100 * SMALL:g} % each", shown, amount)
+        parts[-len(small) :] = [merged]
     return [*parts, *others]
 
 

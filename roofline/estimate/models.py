@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
 from results.show.units import count, duration, gibibytes, number, quantity
 from roofline.accounting import activations, parameters
@@ -27,7 +27,7 @@ from roofline.accounting.state import (
     state_bytes,
 )
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
-from roofline.estimate.answer import Answer, Step
+from roofline.estimate.answer import Answer, Row, Step, steps_of
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.estimate.scaling import landmark_of
@@ -37,6 +37,68 @@ Attention = Annotated[str, OneOf(("flash", "unfused"))]
 Convention = Annotated[str, OneOf(tuple(CONVENTIONS))]
 Recipe = Annotated[str, OneOf(tuple(RECIPES))]
 Optimizer = Annotated[str, OneOf(tuple(OPTIMIZERS))]
+
+
+PARAMS_STEPS = (
+    ("total", "sum", "{total:count} = {total:number}"),
+    (
+        "active per token",
+        "{per_token} of {experts} experts",
+        "{active:count} = {active:number}",
+    ),
+    (
+        "in matrix products",
+        "without lookups, norms and biases; with the head",
+        "{matmul:count}",
+    ),
+)
+
+FLOPS_STEPS = (
+    ("forward pass", "{tokens:,} tokens", "{forward:count}"),
+    ("backward pass", "{ways:number} x forward, without recomputation", "{backward:count}"),
+    ("model FLOPs per step", "{tokens:,} tokens", "{model:count}"),
+    ("per token", "{model:number} / {tokens:,}", "{per_token:count}"),
+)
+
+RUN_STEPS = (
+    (
+        "run",
+        "{run_per_token:number} per token x {tokens:number} tokens",
+        "{run_flops:number}",
+    ),
+    (
+        "run forward",
+        "{run_forward_per_token:number} per token x {tokens:number} tokens",
+        "{run_forward_flops:number}",
+    ),
+    (
+        "run backward",
+        "{run_backward_per_token:number} per token x {tokens:number} tokens",
+        "{run_backward_flops:number}",
+    ),
+    ("landmark", "{run_flops:number} / {flops:number}", "{ratio:number} x {name}"),
+)
+
+UPKEEP = (
+    ("gradient norm", "gradients of a device, read once", "gradient_norm"),
+    ("clipping", "gradients of a device, read and written", "clip"),
+    ("checkpoint file", "weights and optimizer state of the whole model", "checkpoint_file"),
+)
+"""Label and arithmetic of a step, and the first part of the keys of its bytes and seconds."""
+
+FIT_COLUMNS = {
+    "gpu": "GPU",
+    "memory_bytes": "memory",
+    "used": "used",
+    "headroom_bytes": "headroom",
+    "fits": "fits",
+    "gpus_needed": "devices needed",
+}
+
+MIN_HEADROOM = 0.1
+"""Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not
+estimated.
+"""
 
 
 @question
@@ -52,36 +114,21 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
         factors = (weight.copies, *weight.shape) if weight.copies > 1 else weight.shape
         arithmetic = " x ".join(map(str, factors))
         steps.append(Step(label, arithmetic, count(weight.elements), weight.elements))
-    steps.append(Step("total", "sum", f"{count(counts.total)} = {number(counts.total)}"))
-    if counts.active != counts.total and config.experts:
-        chosen = f"{config.experts.per_token} of {config.experts.count} experts"
-        steps.append(
-            Step(
-                "active per token",
-                chosen,
-                f"{count(counts.active)} = {number(counts.active)}",
-            )
-        )
-    steps.append(
-        Step(
-            "in matrix products",
-            "without lookups, norms and biases; with the head",
-            count(counts.matmul),
-        )
-    )
+    main = ["total"]
+    values: Row = {"total": counts.total, "active": counts.active, "matmul": counts.matmul}
+    facts = values | {"experts": None, "per_token": None}
+    if counts.active != counts.total:
+        main.append("active")
+        if config.experts:
+            facts |= {"experts": config.experts.count, "per_token": config.experts.per_token}
     tied = "the head has separate weights"
     if config.is_tied:
         tied = "the head uses the embedding's weights"
     return Answer(
-        main=("total", "active") if counts.active != counts.total else ("total",),
+        main=main,
         title=f"Parameters of {config.name}",
-        values={
-            "total": counts.total,
-            "active": counts.active,
-            "matmul": counts.matmul,
-            "components": dict(counts.components),
-        },
-        steps=steps,
+        values=values | {"components": dict(counts.components)},
+        steps=[*steps, *steps_of(PARAMS_STEPS, facts)],
         formula=parameters.FORMULA,
         source=f"{config.source}; {parameters.source_of(config)}",
         assumptions=[tied, *config.assumptions],
@@ -107,53 +154,58 @@ def flops(
     """
     config = model_of(model, options, params)
     is_flash = attention == "flash"
-    counted_by = convention_of(
-        config, convention or ("6nd" if tokens else DEFAULT_CONVENTION), DEFAULT_CONVENTION
-    )
+    usual = "6nd" if tokens else DEFAULT_CONVENTION
+    counted_by = convention_of(config, convention or usual, DEFAULT_CONVENTION)
     counts = train_flops(
         config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document
     )
+    kernel = "unfused attention"
+    if is_flash:
+        kernel = "flash attention, which recomputes its scores in the backward pass"
     notes = [
         (
             f"convention '{counted_by}'; a fused multiply-add counts as 2; backward is twice the "
             f"forward pass"
-        )
+        ),
+        (
+            "norms, activations, softmax and the optimizer are not counted, unless the convention "
+            "includes them"
+        ),
+        f"{kernel}; recomputation: {checkpoint}",
     ]
     if params is not None:
         notes = ["6 N excludes attention scores; N counts the parameters used by a token"]
-    else:
-        kernel = "flash attention, which recomputes its scores in the backward pass"
-        notes.append(
-            "norms, activations, softmax and the optimizer are not counted, unless the convention "
-            "includes them"
-        )
-        notes.append(f"{kernel if is_flash else 'unfused attention'}; recomputation: {checkpoint}")
-    main: tuple[str, ...] = ("per_token", "per_step")
-    subject = f"a training step of {config.name}: {batch} x {sequence} tokens"
+    values = {
+        "per_token": counts.per_token,
+        "per_step": counts.model_flops,
+        "forward_flops": counts.forward_flops,
+        "backward_flops": counts.backward_flops,
+        "hardware_per_step": counts.hardware_flops,
+        "tokens_per_step": counts.tokens,
+        "convention": counted_by,
+        "components": counts.components,
+        "recomputed": counts.recomputed,
+    }
     sources = [counts.convention.source, config.source]
-    run: dict[str, Any] = {}
+    main = ["per_token", "per_step"]
+    subject = f"a training step of {config.name}: {batch} x {sequence} tokens"
     steps = _flops_steps(counts)
     if tokens is not None:
-        main = ("run_flops", "run_forward_flops", "run_backward_flops")
+        run: Row = {"tokens": tokens}
+        facts: Row = {}
+        for key, source in RUN.items():
+            run[f"{key}_flops"] = values[source] * tokens / counts.tokens
+            facts[f"{key}_per_token"] = values[source] / counts.tokens
+        main = list(run)[1:]
         subject = f"training {config.name} on {number(tokens)} tokens"
-        run, run_steps = _run_of(counts, tokens)
-        sources.append(run["landmark"]["source"])
-        steps += run_steps
+        landmark = landmark_of(run["run_flops"])
+        sources.append(landmark["source"])
+        steps += steps_of(RUN_STEPS, {**facts, **run, **landmark})
+        values |= {**run, "landmark": landmark}
     return Answer(
         main=main,
         title=f"FLOPs of {subject}",
-        values={
-            "per_token": counts.per_token,
-            "per_step": counts.model_flops,
-            "forward_flops": counts.forward_flops,
-            "backward_flops": counts.backward_flops,
-            "hardware_per_step": counts.hardware_flops,
-            "tokens_per_step": counts.tokens,
-            "convention": counted_by,
-            "components": counts.components,
-            "recomputed": counts.recomputed,
-            **run,
-        },
+        values=values,
         steps=steps,
         formula=f"per token: {counts.convention.formula}",
         source="; ".join(sources),
@@ -161,86 +213,30 @@ def flops(
     )
 
 
-def _run_of(counts: FlopCount, tokens: float) -> tuple[dict[str, Any], list[Step]]:
-    """Return the FLOPs of a training run as values and steps."""
-    parts = {
-        "run": counts.model_flops,
-        "run forward": counts.forward_flops,
-        "run backward": counts.backward_flops,
-    }
-    run = {name: part * tokens / counts.tokens for name, part in parts.items()}
-    steps = [
-        Step(
-            name,
-            f"{number(part / counts.tokens)} per token x {number(tokens)} tokens",
-            number(run[name]),
-        )
-        for name, part in parts.items()
-    ]
-    landmark, step = landmark_of(run["run"])
-    values = {f"{name.replace(' ', '_')}_flops": value for name, value in run.items()}
-    return {"tokens": tokens, **values, **landmark}, [*steps, step]
+RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
+"""FLOPs of a step by the name of the same FLOPs of a run."""
 
 
 def _flops_steps(counts: FlopCount) -> list[Step]:
+    steps = []
     kinds = {
         "forward": counts.forward,
         "dgrad": counts.input_gradients,
         "wgrad": counts.weight_gradients,
     }
-    steps = [
-        Step(
-            name.replace("_", " "),
-            " + ".join(
-                f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)
-            ),
-            count(amount),
-            amount,
-        )
-        for name, amount in counts.components.items()
-    ]
-    backward = (
-        f"{number(counts.backward_flops / counts.forward_flops)} x forward, without recomputation"
-    )
-    steps.append(Step("forward pass", f"{counts.tokens:,} tokens", count(counts.forward_flops)))
-    steps.append(Step("backward pass", backward, count(counts.backward_flops)))
-    steps.append(
-        Step("model FLOPs per step", f"{counts.tokens:,} tokens", count(counts.model_flops))
-    )
-    steps.append(
-        Step(
-            "per token",
-            f"{number(counts.model_flops)} / {counts.tokens:,}",
-            count(counts.per_token),
-        )
-    )
+    for name, amount in counts.components.items():
+        terms = [f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)]
+        steps.append(Step(name.replace("_", " "), " + ".join(terms), count(amount), amount))
+    facts = {"forward": counts.forward_flops, "backward": counts.backward_flops}
+    facts |= {"model": counts.model_flops, "per_token": counts.per_token}
+    facts |= {"tokens": counts.tokens, "ways": counts.backward_flops / counts.forward_flops}
+    steps += steps_of(FLOPS_STEPS, facts)
     for name, amount in counts.recomputed.items():
-        steps.append(
-            Step(f"recomputed: {name.replace('_', ' ')}", "in the backward pass", count(amount))
-        )
-    return [
-        *steps,
-        Step(
-            "hardware FLOPs per step",
-            "used for HFU; model FLOPs are used for MFU",
-            count(counts.hardware_flops),
-        ),
-    ]
-
-
-FIT_COLUMNS = {
-    "gpu": "GPU",
-    "memory_bytes": "memory",
-    "used": "used",
-    "headroom_bytes": "headroom",
-    "fits": "fits",
-    "gpus_needed": "devices needed",
-}
-
-MIN_HEADROOM = 0.1
-"""Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not
-estimated.
-"""
+        label = f"recomputed: {name.replace('_', ' ')}"
+        steps.append(Step(label, "in the backward pass", count(amount)))
+    used = "used for HFU; model FLOPs are used for MFU"
+    steps.append(Step("hardware FLOPs per step", used, count(counts.hardware_flops)))
+    return steps
 
 
 @question
@@ -273,16 +269,17 @@ def memory(
     """Training memory of one device by component, and whether it fits."""
     config = model_of(model, options, params)
     precision = RECIPES[recipe]
-    has_machines = memory is not None or not options.keys().isdisjoint(("gpu", "measured"))
-    machines = machines_of(options, memory) if has_machines else []
-    saved = torch_kernels(
-        config, precision, "cpu" if kernels == "cpu" else "cuda", kernels == "eager"
+    machines: list[Machine] = []
+    if memory is not None or "gpu" in options or "measured" in options:
+        machines = machines_of(options, memory)
+    device = "cpu" if kernels == "cpu" else "cuda"
+    saved = torch_kernels(config, precision, device, kernels == "eager")
+    saved = replace(
+        saved,
+        is_flash=saved.is_flash and attention == "flash",
+        has_dropout=dropout,
+        is_sequence_parallel=sequence_parallel,
     )
-    is_flash = saved.is_flash and attention == "flash"
-    sharding = Sharding(
-        int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel
-    )
-    whole_state = state_bytes(config, precision, optimizer, lora_rank=lora)
     plan = StepPlan(
         config=config,
         recipe=precision,
@@ -291,80 +288,78 @@ def memory(
         batch=batch * accumulate,
         micro_batches=accumulate,
         checkpoint=checkpoint,
-        kernels=replace(
-            saved, is_flash=is_flash, has_dropout=dropout, is_sequence_parallel=sequence_parallel
+        kernels=saved,
+        sharding=Sharding(
+            int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel
         ),
-        sharding=sharding,
         loss_chunks=loss_chunks,
         lora_rank=lora,
     )
-    step = None if params is not None else step_memory(plan)
-    parts = step.parts() if step else state_bytes(config, precision, optimizer, sharding)
-    total = sum(parts.values())
-    state = sum(step.state.values()) if step else total
-    gradient_bytes = parts.get("gradients", 0)
-    values = {
-        "zero": sharding.zero,
-        "total_bytes": total,
-        "components": parts,
-        "state_bytes": state,
-    }
-    steps = [
-        Step(name.replace("_", " "), f"{100 * part / total:.1f} %", quantity(part, "B"), part)
-        for name, part in parts.items()
-        if part
-    ]
-    formula = (
-        "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and weights"
-    )
-    sources = [precision.source, OPTIMIZERS[optimizer], "Rajbhandari et al., ZeRO (2020)"]
-    notes = [
-        f"ZeRO {zero} over {data_parallel}",
-        "activations depend on the model and are not included",
-    ]
+    whole_state = state_bytes(config, precision, optimizer, lora_rank=lora)
+    main = ["total_bytes"]
+    subject = "State"
+    sources = [precision.source, OPTIMIZERS[optimizer]]
+    step = step_memory(plan) if params is None else None
     if step:
-        values |= {
-            "activation_bytes": total - state,
-            "sequences_per_step": plan.batch * data_parallel,
-        }
-        values["moment"] = step.moment.name
-        detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
-        steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
-        steps.append(Step("all activations", detail, quantity(total - state, "B")))
+        parts = step.parts()
+        state = sum(step.state.values())
+        main += ["state_bytes", "activation_bytes"]
+        subject = "Memory"
         formula = (
             f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss: 4 V "
             f"stored, 8 V of gradients"
         )
-        sources = [*sources[:2], activations.SOURCE, config.source]
+        sources += [activations.SOURCE, config.source]
         notes = _memory_notes(plan, step.moment.name, kernels)
-        lacking = [
-            m
-            for m in machines
-            if m.entries and m.peak(precision.compute_dtype, MEASURED_FIRST) is None
+        dtype = precision.compute_dtype
+        for machine in machines:
+            if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
+                notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
+    else:
+        parts = state_bytes(config, precision, optimizer, plan.sharding)
+        state = sum(parts.values())
+        formula = (
+            "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and "
+            "weights"
+        )
+        sources.append("Rajbhandari et al., ZeRO (2020)")
+        notes = [
+            f"ZeRO {zero} over {data_parallel}",
+            "activations depend on the model and are not included",
         ]
-        notes += [
-            f"{m.slug} has {why_not(m, precision.compute_dtype)} {precision.compute_dtype}"
-            for m in lacking
-        ]
-    fits = [
-        fit_row(machine, total, total - state, sum(whole_state.values()))
-        | clipping_row(gradient_bytes, machine)
-        for machine in machines
-    ]
-    upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, fits[0] if fits else {})
-    steps += [Step("total", f"{total:,} bytes", quantity(total, "B")), *upkeep_steps]
+    total = sum(parts.values())
+    others = total - state
+    values: Row = {"zero": plan.sharding.zero, "total_bytes": total}
+    values |= {"components": parts, "state_bytes": state}
+    steps = []
+    for name, part in parts.items():
+        if part:
+            portion = f"{100 * part / total:.1f} %"
+            steps.append(Step(name.replace("_", " "), portion, quantity(part, "B"), part))
+    if step:
+        values |= {"activation_bytes": others, "sequences_per_step": plan.batch * data_parallel}
+        values["moment"] = step.moment.name
+        detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
+        steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
+        steps.append(Step("all activations", detail, quantity(others, "B")))
+    steps.append(Step("total", f"{total:,} bytes", quantity(total, "B")))
+    gradient_bytes = parts.get("gradients", 0)
+    rows = []
+    for machine in machines:
+        row = fit_row(machine, total, others, sum(whole_state.values()))
+        rows.append(row | clipping_row(gradient_bytes, machine))
+    upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, rows[0] if rows else {})
     return Answer(
-        main=("total_bytes", "state_bytes", "activation_bytes") if step else ("total_bytes",),
-        title=f"{'Memory' if step else 'State'} of training {config.name} on one device: "
-        f"{recipe}, {optimizer}",
+        main=main,
+        title=f"{subject} of training {config.name} on one device: {recipe}, {optimizer}",
         values=values | upkept,
-        steps=steps,
+        steps=[*steps, *upkeep_steps],
         formula=formula,
         source="; ".join(sources),
         assumptions=notes,
-        rows=fits,
+        rows=rows,
         columns=FIT_COLUMNS,
-        warnings=memory_warnings(fits, total),
+        warnings=memory_warnings(rows, total),
     )
 
 
@@ -375,8 +370,9 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     attention = "flash" if saved.is_flash else "unfused"
     dropout = "with" if saved.has_dropout else "no"
     is_eager = kernels == "eager"
-    fused = "fused norms" if saved.is_norm_fused else "unfused norms"
-    run = "eager ones of transformers" if is_eager else fused
+    run = "fused norms" if saved.is_norm_fused else "unfused norms"
+    if is_eager:
+        run = "eager ones of transformers"
     notes = [
         (
             f"ZeRO {sharding.zero} over {sharding.data_parallel} devices, tensor parallelism of "
@@ -422,7 +418,7 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     return [*notes, *config.notes_on(plan.sequence)]
 
 
-def fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> dict[str, Any]:
+def fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> Row:
     memory_bytes = memory_of(machine)
     free = memory_bytes - activation_bytes
     return {
@@ -435,78 +431,54 @@ def fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> 
     }
 
 
-def memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
+def memory_warnings(rows: Sequence[Row], total: int) -> list[str]:
     lines = []
     for row in rows:
         device = f"{row['gpu']} with {gibibytes(row['memory_bytes'])}"
         share = row["headroom_bytes"] / row["memory_bytes"]
+        needed = row["gpus_needed"]
         if 0 <= share < MIN_HEADROOM:
             lines.append(
                 f"only {100 * share:.1f} % of {device} is left for workspaces and fragmentation"
             )
-        elif share < 0 and row["gpus_needed"] is None:
-            lines.append(
-                f"does not fit: {quantity(total, 'B')} on one {device}; even the activations do "
-                f"not fit"
-            )
         elif share < 0:
-            shared = (
-                f"at least {row['gpus_needed']:,} devices are needed with the state sharded "
-                f"evenly (ZeRO 3)"
-            )
+            shared = "even the activations do not fit"
+            if needed is not None:
+                shared = f"at least {needed:,} devices are needed with the state sharded evenly"
+                shared += " (ZeRO 3)"
             lines.append(f"does not fit: {quantity(total, 'B')} on one {device}; {shared}")
     return lines
 
 
-def clipping_row(gradient_bytes: int, machine: Machine) -> dict[str, float | None]:
+def clipping_row(gradient_bytes: int, machine: Machine) -> Row:
     """Return the minimum seconds of norm and clipping at the memory bandwidth; None if it is
     unknown.
     """
+    row: Row = {"gradient_norm_seconds": None, "clip_seconds": None}
     bandwidth = machine.bandwidth(MEASURED_FIRST)
-    times = [
-        moved / bandwidth.value if bandwidth else None for moved in clipping_bytes(gradient_bytes)
-    ]
-    return dict(zip(("gradient_norm_seconds", "clip_seconds"), times, strict=True))
+    if bandwidth:
+        for key, moved in zip(row, clipping_bytes(gradient_bytes), strict=True):
+            row[key] = moved / bandwidth.value
+    return row
 
 
 def upkeep(
-    gradient_bytes: int, state: Mapping[str, int], disk: float | None, times: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[Step]]:
+    gradient_bytes: int, state: Mapping[str, int], disk: float | None, times: Row
+) -> tuple[Row, list[Step]]:
     """Return values and steps of clipping on one device, with the times of `clipping_row`, and of a
     checkpoint.
     """
     norm_bytes, clip_bytes = clipping_bytes(gradient_bytes)
     file_bytes = checkpoint_file_bytes(state)
-    parts = {
-        "gradient norm": (
-            "gradients of a device, read once",
-            norm_bytes,
-            times.get("gradient_norm_seconds"),
-        ),
-        "clipping": (
-            "gradients of a device, read and written",
-            clip_bytes,
-            times.get("clip_seconds"),
-        ),
-        "checkpoint file": (
-            "weights and optimizer state of the whole model",
-            file_bytes,
-            disk and file_bytes / disk,
-        ),
-    }
-    steps = [
-        Step(
-            name,
-            moved,
-            quantity(amount, "B")
-            if seconds is None
-            else f"{quantity(amount, 'B')}, {duration(seconds)}",
-        )
-        for name, (moved, amount, seconds) in parts.items()
-    ]
-    values = {
-        "gradient_norm_bytes": norm_bytes,
-        "clip_bytes": clip_bytes,
-        "checkpoint_file_bytes": file_bytes,
-    }
-    return values | {"checkpoint_file_seconds": disk and file_bytes / disk}, steps
+    values: Row = {"gradient_norm_bytes": norm_bytes, "clip_bytes": clip_bytes}
+    values["checkpoint_file_bytes"] = file_bytes
+    values["checkpoint_file_seconds"] = disk and file_bytes / disk
+    facts = times | values
+    steps = []
+    for label, arithmetic, key in UPKEEP:
+        result = quantity(facts[f"{key}_bytes"], "B")
+        seconds = facts.get(f"{key}_seconds")
+        if seconds is not None:
+            result += f", {duration(seconds)}"
+        steps.append(Step(label, arithmetic, result))
+    return values, steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
+from roofline.estimate.answer import Row
 from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
 from roofline.gpu_table import find_gpu, load_gpus
 from roofline.machine import MEASURED_FIRST, Ceiling, Machine
@@ -31,6 +32,10 @@ STYLES = {
 
 REQUIRED = ("layers", "width", "heads", "vocab")
 """Required dimensions; style llama also requires `ffn`."""
+
+
+Options = Mapping[str, Any]
+"""Parsed options by name."""
 
 
 def moment(value: object) -> float:
@@ -91,7 +96,7 @@ class Serving(Dimensions, Computing, total=False):
 
 
 def model_of(
-    model: str | ModelConfig | None, options: Mapping[str, Any], params: float | None = None
+    model: str | ModelConfig | None, options: Options, params: float | None = None
 ) -> ModelConfig:
     """Return the model given by a preset, a file, dimensions or a number of parameters."""
     sizes = {name: options[name] for name in STYLES["llama"] if name in options}
@@ -146,7 +151,7 @@ def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
     return [f"these dimensions with --style {other}{flag}: {shown} parameters"]
 
 
-def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:
+def machines_of(options: Options, memory: float | None = None) -> list[Machine]:
     """Return GPUs of the table, the machine of a measured run, or a machine with only the given
     figures.
     """
@@ -246,35 +251,47 @@ class Use(NamedTuple):
     mfu: float = 1
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         return {"gpu": self.machine.slug, "dtype": self.dtype}
 
     def speed(self, gpus: int) -> float:
         return gpus * self.peak * self.mfu
 
-    def cost(self, gpus: int, seconds: float, price: float | None) -> dict[str, float | None]:
+    def cost(self, gpus: int, seconds: float, price: float | None) -> Row:
         """Return the price, and the maximum energy by TDP."""
-        return {
-            "price": None if price is None else price * gpus * seconds / 3600,
-            "energy_j": None if self.machine.tdp_w is None else self.machine.tdp_w * gpus * seconds,
-        }
+        row: Row = {"price": None, "energy_j": None}
+        if price is not None:
+            row["price"] = price * gpus * seconds / 3600
+        if self.machine.tdp_w is not None:
+            row["energy_j"] = self.machine.tdp_w * gpus * seconds
+        return row
 
 
-def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:
+class Uses(NamedTuple):
+    """The machines of an estimate with each dtype, and notes on them."""
+
+    uses: list[Use]
+    notes: list[str]
+
+    @property
+    def source(self) -> str:
+        return sources_of([use.machine for use in self.uses])
+
+
+def uses_of(options: Options, memory: float | None = None) -> Uses:
     """Return the machines with each dtype of known peak, and a note for each other dtype."""
     machines = machines_of(options, memory)
     dtypes = options.get("dtype", ["bf16"])
-    uses = []
-    missing = []
+    found = Uses([], [])
     for machine, dtype in product(machines, dtypes):
         if peak := machine.peak(dtype, MEASURED_FIRST):
-            uses.append(Use(machine, dtype, peak.value))
+            found.uses.append(Use(machine, dtype, peak.value))
         else:
-            missing.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
-    if not uses:
+            found.notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
+    if not found.uses:
         peak_of(machines[0], dtypes[0])
-    return uses, missing
+    return found
 
 
-def sources_of(machines: Iterable[Machine]) -> str:
+def sources_of(machines: Sequence[Machine]) -> str:
     return "; ".join(dict.fromkeys(machine.source for machine in machines))

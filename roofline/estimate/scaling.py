@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import log, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from results.show.units import number
-from roofline.estimate.answer import Curve, Step
+from roofline.estimate.answer import Curve, Row
 
 HOFFMANN = "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)"
 TOKENS_PER_PARAM = 20
@@ -53,31 +53,21 @@ LANDMARKS = (
 )
 
 
-def landmark_of(flops: float) -> tuple[dict[str, Any], Step]:
-    """Return the landmark nearest to a training run by ratio, as a value and as a step; the caller
-    names its source.
-    """
+def landmark_of(flops: float) -> Row:
+    """Return the landmark nearest to a training run by ratio."""
     nearest = min(LANDMARKS, key=lambda landmark: abs(log(flops / landmark.flops)))
-    ratio = flops / nearest.flops
-    step = Step(
-        "landmark",
-        f"{number(flops)} / {number(nearest.flops)}",
-        f"{number(ratio)} x {nearest.name}",
-    )
-    return {"landmark": nearest._asdict() | {"ratio": ratio}}, step
+    return {**nearest._asdict(), "ratio": flops / nearest.flops}
 
 
-FIT = (1.69, 406.4, 0.34, 410.7, 0.28)
-FITTED_LOSS = "{} + {} / N^{} + {} / D^{}".format(*FIT)
-"""L = E + A / N^alpha + B / D^beta.
-
-Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants.
-"""
+FITTED_LOSS = "1.69 + 406.4 / N^0.34 + 410.7 / D^0.28"
 
 
 def fitted_loss(params: float, tokens: float) -> float:
-    floor, of_params, alpha, of_tokens, beta = FIT
-    loss: float = floor + of_params / params**alpha + of_tokens / tokens**beta
+    """Return L = E + A / N^alpha + B / D^beta with the constants of `FITTED_LOSS`.
+
+    Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants.
+    """
+    loss: float = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
     return loss
 
 
@@ -93,13 +83,11 @@ def size_against_data(
     """
     best = compute_optimal_params(flops, tokens_per_param)
     sizes = [best * factor for factor in SIZES]
-    lines = {
-        f"{number(flops)} FLOPs: D = C / (6 N)": [
-            (params, flops / six_nd(params, 1)) for params in sizes
-        ],
-        f"{tokens_per_param:g} tokens per parameter": [
-            (params, tokens_per_param * params) for params in sizes
-        ],
+    lines: dict[str, list[tuple[float, float]]] = {
+        f"{number(flops)} FLOPs: D = C / (6 N)": [(n, flops / six_nd(n, 1)) for n in sizes],
+        f"{tokens_per_param:g} tokens per parameter": [(n, tokens_per_param * n) for n in sizes],
+        "compute-optimal": [(best, tokens_per_param * best)],
     }
-    lines["compute-optimal"] = [(best, tokens_per_param * best)]
-    return Curve("parameters N", "tokens D", lines | ({"this run": [run]} if run else {}))
+    if run:
+        lines["this run"] = [run]
+    return Curve("parameters N", "tokens D", lines)
