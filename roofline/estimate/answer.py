@@ -53,19 +53,19 @@ class Step(NamedTuple):
 
 Lines = Sequence[tuple[str, str, str]]
 """Steps before values are filled in: label, arithmetic and result, with fields such as
-`{flops:number}`.
+`{flops:number}` or `{use.peak:number}`.
 """
 
 
-def steps_of(lines: Lines, facts: Mapping[str, Any]) -> list[Step]:
+def steps_of(lines: Lines, **facts: Any) -> list[Step]:
     """Return the steps with their fields filled in, without those that need an unknown fact
     (None).
     """
     steps = []
     for label, arithmetic, result in lines:
         fields = [name for _, name, _, _ in TEXTS.parse(arithmetic + result) if name]
-        if all(facts[name] is not None for name in fields):
-            texts = (TEXTS.vformat(text, (), facts) for text in (arithmetic, result))
+        if all(TEXTS.get_field(name, (), facts)[0] is not None for name in fields):
+            texts = [TEXTS.format(text, **facts) for text in (arithmetic, result)]
             steps.append(Step(label, *texts))
     return steps
 

@@ -56,13 +56,21 @@ LEFT_OUT = (
 
 TRAIN_STEPS = (
     ("FLOPs", "{counted}", "{flops:number}"),
-    ("speed", "{gpus:,} x {peak:number} FLOP/s x {mfu:.4g}", "{speed:number} FLOP/s"),
+    ("speed", "{gpus:,} x {use.peak:number} FLOP/s x {mfu:.4g}", "{speed:number} FLOP/s"),
     ("seconds", "{flops:number} / {speed:number}", "{seconds:number} s"),
     ("days", "{seconds:number} / 86,400", "{days:number}"),
     ("device hours", "{gpus:,} x {seconds:number} / 3600", "{device_hours:number}"),
     ("price", "{device_hours:number} hours x {price_per_hour:g}", "{price:number}"),
-    ("energy", "{device_hours:number} hours x {tdp_w:number} W at most", "{energy_mwh:number} MWh"),
-    ("landmark", "{flops:number} / {landmark_flops:number}", "{ratio:number} x {name}"),
+    (
+        "energy",
+        "{device_hours:number} hours x {use.machine.tdp_w:number} W at most",
+        "{energy_mwh:number} MWh",
+    ),
+    (
+        "landmark",
+        "{flops:number} / {landmark[flops]:number}",
+        "{landmark[ratio]:number} x {landmark[name]}",
+    ),
     ("state of a device", "{state_bytes:bytes} / {gpus:,}", "{state_each:bytes}"),
     (
         "headroom",
@@ -75,7 +83,7 @@ MFU_STEPS = (
     ("tokens/s", "{counted}", "{tokens_per_s:number}"),
     ("FLOPs per token", "{convention}", "{flops_per_token:number}"),
     ("speed", "{flops_per_token:number} x {tokens_per_s:number}", "{flops_per_s:number}"),
-    ("MFU", "{flops_per_s:number} / ({gpus:,} x {peak:number} FLOP/s)", "{mfu_percent:.2f} %"),
+    ("MFU", "{flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s)", "{mfu_percent:.2f} %"),
     ("HFU", "the same for executed FLOPs", "{hfu_percent:.2f} %"),
 )
 
@@ -83,7 +91,7 @@ GPUS_STEPS = (
     ("state", "{params:number} x {each:g} bytes, {counted}", "{state_bytes:bytes}"),
     (
         "to hold it",
-        "{state_bytes:bytes} / {memory_bytes:memory}, rounded up",
+        "{state_bytes:bytes} / {use.machine.usable_memory_bytes:memory}, rounded up",
         "{gpus_for_memory:,}",
     ),
     (
@@ -194,11 +202,18 @@ def train(
     use = uses.uses[0]
     landmark = scaling.landmark_of(flops)
     energy_j = row["energy_j"]
-    facts = {"headroom_bytes": None, "memory_bytes": None, "price_per_hour": price}
-    facts |= {**landmark, "landmark_flops": landmark["flops"], **row}
-    facts |= {"counted": counted, "peak": use.peak, "speed": use.speed(gpus)}
-    facts |= {"tdp_w": use.machine.tdp_w, "energy_mwh": energy_j and energy_j / 3.6e9}
-    facts |= {"state_bytes": whole_state, "state_each": state_each}
+    steps = steps_of(
+        TRAIN_STEPS,
+        **{"headroom_bytes": None, "memory_bytes": None} | row,
+        use=use,
+        counted=counted,
+        speed=use.speed(gpus),
+        price_per_hour=price,
+        energy_mwh=energy_j and energy_j / 3.6e9,
+        landmark=landmark,
+        state_bytes=whole_state,
+        state_each=state_each,
+    )
     upkept, upkeep_steps = upkeep(gradients_each, state, disk, row)
     active = count_parameters(config).active
     sharing = (
@@ -210,7 +225,7 @@ def train(
         title=f"Training time on {count(gpus, 'device')}",
         warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
         **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each, **upkept),
-        steps=[*steps_of(TRAIN_STEPS, facts), *upkeep_steps],
+        steps=[*steps, *upkeep_steps],
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{uses.source}; {landmark['source']}",
         assumptions=[*uses.notes, *counting, sharing, LEFT_OUT],
@@ -278,15 +293,21 @@ def mfu(
     chosen = [row for row in rows if row["convention"] == main_convention]
     answer = by_machine(chosen)
     answer["rows"] = rows if len(rows) > 1 else ()
-    facts = {**chosen[0], "counted": counted, "peak": uses.uses[0].peak}
-    facts |= {f"{name}_percent": 100 * chosen[0][name] for name in ("mfu", "hfu")}
+    row = chosen[0]
     too_fast = [f"{row['gpu']}, {row['convention']}" for row in rows if row["hfu"] > 1]
     return Answer(
         title=f"Utilization of {count(gpus, 'device')}",
         **answer,
         main=("mfu", "hfu", "flops_per_s"),
         warnings=[f"{name}: above the peak; check tokens, devices and dtype" for name in too_fast],
-        steps=steps_of(MFU_STEPS, facts),
+        steps=steps_of(
+            MFU_STEPS,
+            **row,
+            use=uses.uses[0],
+            counted=counted,
+            mfu_percent=100 * row["mfu"],
+            hfu_percent=100 * row["hfu"],
+        ),
         formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU includes recomputation",
         source=f"Chowdhery et al., PaLM (2022), appendix B; {uses.source}",
         assumptions=[*notes, *config.notes_on(sequence), *uses.notes],
@@ -352,13 +373,20 @@ def gpus(
             row["mfu"] = use.mfu
         rows.append(row)
     use = uses.uses[0]
-    facts = rows[0] | {"params": total, "each": each, "counted": counted}
-    facts |= {"memory_bytes": memory_of(use.machine), "peak": use.peak, "given_days": days}
     return Answer(
         title="Devices needed",
         **by_machine(rows),
         main=("gpus", "bound", "days"),
-        steps=steps_of(GPUS_STEPS, facts),
+        steps=steps_of(
+            GPUS_STEPS,
+            **rows[0],
+            use=use,
+            peak=use.peak,
+            params=total,
+            each=each,
+            counted=counted,
+            given_days=days,
+        ),
         formula="devices = max(bytes / memory, FLOPs / (peak x MFU x days x 86,400)), each "
         "rounded up",
         source=f"CS336 (2025) lecture 2; {uses.source}",
@@ -416,14 +444,14 @@ def fit(
                 f"{sold / 1e9:g}e9 bytes hold {number(sold * gpus / each)} parameters"
             )
     row = rows[0]
-    facts = {**row, "counted": counted, "total_bytes": gpus * row["memory_bytes"]}
+    total_bytes = gpus * row["memory_bytes"]
     spared = number(0.9 * row["params"])
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {count(gpus, 'device')}",
         warnings=[f"no headroom; with 10 % of the memory free: {spared} parameters"],
         **by_machine(rows),
-        steps=steps_of(FIT_STEPS, facts),
+        steps=steps_of(FIT_STEPS, **row, counted=counted, total_bytes=total_bytes),
         formula="N = devices x memory / bytes per parameter",
         source=f"CS336 (2025) lecture 2; {sources_of(machines)}",
         assumptions=notes,
@@ -449,31 +477,28 @@ def chinchilla(
     uses = Uses([], [])
     sources = [scaling.HOFFMANN]
     rows: list[Row] = []
-    facts: Row = {"peak": None}
+    facts: Row = {"gpus": gpus, "days": days, "mfu": None, "peak": None}
     if flops is not None:
         optimum = _optimal_of(flops, tokens_per_param)
         answer: Row = {"values": optimum}
-        facts |= optimum | {"gpus": gpus, "days": None, "mfu": None}
+        facts |= optimum
         budget = f"{number(flops)} FLOPs"
     elif days is not None:
         uses = _training_uses(options, mfu)
         sources += [use.machine.source for use in uses.uses]
         for use in uses.uses:
-            of_budget = use.speed(gpus) * (days * SECONDS_PER_DAY)
-            row = use.row | {"gpus": gpus, "days": days, "mfu": use.mfu}
-            rows.append(row | _optimal_of(of_budget, tokens_per_param))
+            optimum = _optimal_of(use.speed(gpus) * (days * SECONDS_PER_DAY), tokens_per_param)
+            rows.append(use.row | {"gpus": gpus, "days": days, "mfu": use.mfu} | optimum)
         answer = by_machine(rows)
         facts |= rows[0] | {"peak": uses.uses[0].peak}
         budget = f"{count(gpus, 'device')} and {days:g} days"
-    facts |= {
-        "tokens_per_param": tokens_per_param,
-        "flops_of_one": scaling.six_nd(1, tokens_per_param),
-    }
+    facts["tokens_per_param"] = tokens_per_param
+    facts["flops_of_one"] = scaling.six_nd(1, tokens_per_param)
     return Answer(
         main=("params", "tokens"),
         title=f"Compute-optimal model for {budget}",
         **answer,
-        steps=steps_of(CHINCHILLA_STEPS, facts),
+        steps=steps_of(CHINCHILLA_STEPS, **facts),
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
         source="; ".join(dict.fromkeys(sources)),
         assumptions=[

@@ -4,15 +4,13 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil, prod
-from typing import Annotated, Any, NamedTuple, Unpack
+from typing import Annotated, Unpack
 
-from results.show.units import count, number
 from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import bandwidth_of
-from roofline.estimate.answer import Answer, Curve, Step
-from roofline.estimate.options import Roofs, Use, sources_of, uses_of
+from roofline.estimate.answer import Answer, Curve, Row, steps_of
+from roofline.estimate.options import Roofs, Use, uses_of
 from roofline.estimate.products import OUT_DTYPES
 from roofline.estimate.question import SomeOf, extents, question
 from roofline.machine import MEASURED_FIRST
@@ -39,48 +37,10 @@ SHAPES = {
 SMALL = 256
 LARGE = 8192
 
-
-class Rung(NamedTuple):
-    """An operation on one machine and dtype."""
-
-    use: Use
-    op: str
-    shape: tuple[int, ...]
-
-    @property
-    def work(self) -> Work:
-        dtype = self.use.dtype
-        if self.op == "matmul":
-            m, n, k = self.shape
-            return matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, dtype))
-        if self.op == "matvec":
-            m, n = self.shape
-            return matvec_work(m, n, dtype)
-        if self.op == "dot":
-            return reduction_work(prod(self.shape), FLOPS_PER_ELEMENT[self.op], 2, dtype)
-        return elementwise_work(prod(self.shape), FLOPS_PER_ELEMENT[self.op], 1, dtype)
-
-    @property
-    def row(self) -> dict[str, Any]:
-        machine = self.use.machine
-        work = self.work
-        vector = (
-            machine.vector_peak(self.use.dtype, MEASURED_FIRST) if self.op in VECTOR_OPS else None
-        )
-        peak = vector.value if vector else self.use.peak
-        bandwidth = bandwidth_of(machine)
-        flops_per_s = work.flops / min_time_s(work.flops, work.bytes, peak, bandwidth)
-        return {
-            "op": self.op,
-            "shape": "x".join(map(str, self.shape)),
-            **self.use.row,
-            "flops": work.flops,
-            "bytes": work.bytes,
-            "intensity": intensity_of(work.flops, work.bytes),
-            "bound": bound(work.flops / peak, work.bytes / bandwidth, None),
-            "attainable_flops_per_s": flops_per_s,
-            "peak_pct": 100 * mfu(flops_per_s, self.use.peak),
-        }
+STEPS = (
+    ("ridge", "{peak:number} / {bandwidth:number} B/s", "{ridge:number} FLOP/B"),
+    ("matmul at the ridge", "{product.flops:count} FLOPs / {product.bytes:count} bytes", "n = {n}"),
+)
 
 
 @question
@@ -90,21 +50,35 @@ def intensity(
     **options: Unpack[Roofs],
 ) -> Answer:
     """Arithmetic intensity of operations, and the FLOP/s that a machine can reach at it."""
-    uses, missing = uses_of(options)
-    rows: list[dict[str, Any]] = []
-    for use in uses:
+    uses = uses_of(options)
+    rows: list[Row] = []
+    ridges = []
+    names = []
+    values = {}
+    machine_columns = {"gpu": "GPU", "dtype": "dtype"}
+    for use in uses.uses:
+        ridges.append(ridge_intensity(use.peak, bandwidth_of(use.machine)))
+        names.append(f"{use.machine.slug} in {use.dtype}")
         for name in op or SHAPES:
-            rows += [rung.row for rung in _rungs(use, name, shape)]
-    use = uses[0]
-    ridge = _ridge(use)
+            rows += [_row(use, name, extent) for extent in _shapes(use, name, shape)]
+    if len(names) == 1:
+        values["ridge"] = ridges[0]
+        machine_columns = {}
+    lines = {}
+    drawn = [*(row["intensity"] for row in rows), *ridges]
+    for name, use, ridge in zip(names, uses.uses, ridges, strict=True):
+        bandwidth = bandwidth_of(use.machine)
+        corners = (min(drawn), ridge, max(drawn))
+        lines[f"roofline of {name}"] = [(x, min(use.peak, x * bandwidth)) for x in corners]
+    for row in rows:
+        label = " ".join(row[key] for key in ("op", "shape", *machine_columns))
+        lines[label] = [(row["intensity"], row["attainable_flops_per_s"])]
+    use = uses.uses[0]
     side = _side_at_ridge(use)
-    product = Rung(use, "matmul", (side,) * 3).work
-    machine_columns = {"gpu": "GPU", "dtype": "dtype"} if len(uses) > 1 else {}
     return Answer(
         main=("ridge",),
-        title=f"Arithmetic intensity on "
-        f"{', '.join(f'{use.machine.slug} in {use.dtype}' for use in uses)}",
-        values={"ridge": ridge} if len(uses) == 1 else {},
+        title=f"Arithmetic intensity on {', '.join(names)}",
+        values=values,
         rows=rows,
         columns={
             "op": "op",
@@ -117,22 +91,17 @@ def intensity(
             "attainable_flops_per_s": "attainable",
             "peak_pct": "% of peak",
         },
-        steps=[
-            Step(
-                "ridge",
-                f"{number(use.peak)} / {number(bandwidth_of(use.machine))} B/s",
-                f"{number(ridge)} FLOP/B",
-            ),
-            Step(
-                "matmul at the ridge",
-                f"{count(product.flops)} FLOPs / {count(product.bytes)} bytes",
-                f"n = {side}",
-            ),
-        ],
+        steps=steps_of(
+            STEPS,
+            peak=use.peak,
+            bandwidth=bandwidth_of(use.machine),
+            ridge=ridges[0],
+            product=_work("matmul", (side, side, side), use.dtype),
+            n=side,
+        ),
         formula="intensity = FLOPs / bytes; attainable = min(peak, intensity x bandwidth); ridge "
         "= peak / bandwidth",
-        source=f"Williams, Waterman and Patterson (2009); CS336 lecture 2; "
-        f"{sources_of(use.machine for use in uses)}",
+        source=f"Williams, Waterman and Patterson (2009); CS336 lecture 2; {uses.source}",
         assumptions=[
             (
                 "each input is read once and each output written once; GELU counts 20 FLOPs per "
@@ -143,50 +112,59 @@ def intensity(
                 "% of peak: of the dense peak of matmuls; relu, gelu and dot are limited by the "
                 "peak of the vector units"
             ),
-            *missing,
+            *uses.notes,
         ],
-        curve=Curve("FLOP per byte", "attainable FLOP/s", _lines(uses, rows)),
+        curve=Curve("FLOP per byte", "attainable FLOP/s", lines),
     )
 
 
-def _ridge(use: Use) -> float:
-    return ridge_intensity(use.peak, bandwidth_of(use.machine))
+def _work(op: str, shape: tuple[int, ...], dtype: str) -> Work:
+    if op == "matmul":
+        m, n, k = shape
+        return matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, dtype))
+    if op == "matvec":
+        m, n = shape
+        return matvec_work(m, n, dtype)
+    if op == "dot":
+        return reduction_work(prod(shape), FLOPS_PER_ELEMENT[op], 2, dtype)
+    return elementwise_work(prod(shape), FLOPS_PER_ELEMENT[op], 1, dtype)
+
+
+def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
+    work = _work(op, shape, use.dtype)
+    peak = use.peak
+    if op in VECTOR_OPS and (vector := use.machine.vector_peak(use.dtype, MEASURED_FIRST)):
+        peak = vector.value
+    bandwidth = bandwidth_of(use.machine)
+    flops_per_s = work.flops / min_time_s(work.flops, work.bytes, peak, bandwidth)
+    row: Row = {"op": op, "shape": "x".join(map(str, shape)), **use.row}
+    row |= {"flops": work.flops, "bytes": work.bytes}
+    row["intensity"] = intensity_of(work.flops, work.bytes)
+    row["bound"] = bound(work.flops / peak, work.bytes / bandwidth, None)
+    row["attainable_flops_per_s"] = flops_per_s
+    row["peak_pct"] = 100 * mfu(flops_per_s, use.peak)
+    return row
 
 
 def _side_at_ridge(use: Use) -> int:
     """Return the smallest n of a square matmul at or above the ridge: 2 n^3 / (w n^2), w the bytes
     of A, B and C.
     """
-    bytes_per_element = Rung(use, "matmul", (SMALL,) * 3).work.bytes / SMALL**2
-    return ceil(_ridge(use) * bytes_per_element / 2)
+    bytes_per_element = _work("matmul", (SMALL, SMALL, SMALL), use.dtype).bytes / SMALL**2
+    return ceil(ridge_intensity(use.peak, bandwidth_of(use.machine)) * bytes_per_element / 2)
 
 
-def _rungs(use: Use, op: str, shape: tuple[int, ...] | None) -> list[Rung]:
+def _shapes(use: Use, op: str, given: tuple[int, ...] | None) -> list[tuple[int, ...]]:
+    """Return the shapes of an operation: the given one, or those of `SHAPES`."""
     known = SHAPES[op]
-    if shape is None:
+    if given is None and known:
+        return [known]
+    if given is None:
         sides = sorted({SMALL, _side_at_ridge(use), LARGE})
-        return [Rung(use, op, known)] if known else [Rung(use, op, (side,) * 3) for side in sides]
-    axes = {"matvec": 2, "matmul": 3}.get(op, len(shape))
-    if len(shape) not in (1, axes):
+        return [(side, side, side) for side in sides]
+    axes = {"matvec": 2, "matmul": 3}.get(op, len(given))
+    if len(given) not in (1, axes):
         raise ConfigError(
-            f"--shape of {len(shape)} numbers does not fit {op}: write one number or {axes}"
+            f"--shape of {len(given)} numbers does not fit {op}: write one number or {axes}"
         )
-    return [Rung(use, op, shape * axes if len(shape) == 1 else shape)]
-
-
-def _lines(
-    uses: Sequence[Use], rows: Sequence[dict[str, Any]]
-) -> dict[str, list[tuple[float, float]]]:
-    """Return the roofs over all intensities, and a point for each row."""
-    lines = {}
-    drawn = [*(row["intensity"] for row in rows), *map(_ridge, uses)]
-    for use in uses:
-        corners = (min(drawn), _ridge(use), max(drawn))
-        roof = [(x, min(use.peak, x * bandwidth_of(use.machine))) for x in corners]
-        lines[f"roofline of {use.machine.slug} in {use.dtype}"] = roof
-    for row in rows:
-        machine = f" {row['gpu']} {row['dtype']}" if len(uses) > 1 else ""
-        lines[f"{row['op']} {row['shape']}{machine}"] = [
-            (row["intensity"], row["attainable_flops_per_s"])
-        ]
-    return lines
+    return [given * axes if len(given) == 1 else given]

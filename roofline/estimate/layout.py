@@ -16,7 +16,7 @@ from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
 from roofline.estimate.answer import Answer, Curve, Step, by_machine
 from roofline.estimate.models import Optimizer, Recipe
-from roofline.estimate.options import Serving, model_of, sources_of, uses_of
+from roofline.estimate.options import Serving, model_of, uses_of
 from roofline.estimate.question import Model, Number, OneOf, Share, Whole, question
 from roofline.estimate.step import KINDS, NODE_DEVICES, Layout, matmul_share, network_of
 from roofline.machine import MEASURED_FIRST
@@ -99,9 +99,9 @@ def parallel(
     fastest first.
     """
     config = model_of(model, options)
-    uses, missing = uses_of(options, memory)
+    uses = uses_of(options, memory)
     found: list[Layout] = []
-    for use in uses:
+    for use in uses.uses:
         links = network_of(use.machine, options, network)
         for sharding in shardings(gpus, config.layers, config.kv_heads, batch):
             plan = step_plan(
@@ -135,7 +135,7 @@ def parallel(
         worked=f"{rows[0]['gpu']}, {rows[0]['dtype']}",
         steps=_steps(fitting[0]),
         formula=FORMULA,
-        source=f"{SOURCE}; {sources_of(use.machine for use in uses)}; {fitting[0].network.source}",
+        source=f"{SOURCE}; {uses.source}; {fitting[0].network.source}",
         assumptions=[
             (
                 f"executed FLOPs at {mfu:g} of the peak; micro-batches of one sequence; "
@@ -145,7 +145,7 @@ def parallel(
             f"tensor parallelism of at most {NODE_DEVICES}, the devices of a node",
             f"{len(fitting)} of {len(found)} layouts fit; the {len(rows)} fastest are shown",
             *config.notes_on(sequence),
-            *missing,
+            *uses.notes,
         ],
         columns=COLUMNS,
     )
@@ -228,14 +228,14 @@ def predicted(
     """Return the time of a training step, what its communication costs, and up to how many devices
     it scales.
     """
-    uses, missing = uses_of(options)
+    uses = uses_of(options)
     config = plan.config
     sequence = plan.sequence
     batch = plan.batch * plan.sharding.data_parallel
     rows: list[dict[str, Any]] = []
     layouts = []
     notes = []
-    for use in uses:
+    for use in uses.uses:
         links = network_of(use.machine, options, options.get("network"))
         bytes_per_s = inf
         if mfu:
@@ -290,7 +290,7 @@ def predicted(
             ),
         ],
         formula=FORMULA,
-        source=f"{SOURCE}; {sources_of(use.machine for use in uses)}; {layouts[0].network.source}",
+        source=f"{SOURCE}; {uses.source}; {layouts[0].network.source}",
         assumptions=[
             *dict.fromkeys(notes),
             (
@@ -307,7 +307,7 @@ def predicted(
                 "interleaving"
             ),
             *config.notes_on(sequence),
-            *missing,
+            *uses.notes,
         ],
         columns={
             "gpu": "GPU",

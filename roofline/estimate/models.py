@@ -40,24 +40,32 @@ Optimizer = Annotated[str, OneOf(tuple(OPTIMIZERS))]
 
 
 PARAMS_STEPS = (
-    ("total", "sum", "{total:count} = {total:number}"),
+    ("total", "sum", "{counts.total:count} = {counts.total:number}"),
     (
         "active per token",
-        "{per_token} of {experts} experts",
-        "{active:count} = {active:number}",
+        "{experts.per_token} of {experts.count} experts",
+        "{counts.active:count} = {counts.active:number}",
     ),
     (
         "in matrix products",
         "without lookups, norms and biases; with the head",
-        "{matmul:count}",
+        "{counts.matmul:count}",
     ),
 )
 
 FLOPS_STEPS = (
-    ("forward pass", "{tokens:,} tokens", "{forward:count}"),
-    ("backward pass", "{ways:number} x forward, without recomputation", "{backward:count}"),
-    ("model FLOPs per step", "{tokens:,} tokens", "{model:count}"),
-    ("per token", "{model:number} / {tokens:,}", "{per_token:count}"),
+    ("forward pass", "{counts.tokens:,} tokens", "{counts.forward_flops:count}"),
+    (
+        "backward pass",
+        "{ways:number} x forward, without recomputation",
+        "{counts.backward_flops:count}",
+    ),
+    ("model FLOPs per step", "{counts.tokens:,} tokens", "{counts.model_flops:count}"),
+    (
+        "per token",
+        "{counts.model_flops:number} / {counts.tokens:,}",
+        "{counts.per_token:count}",
+    ),
 )
 
 RUN_STEPS = (
@@ -76,7 +84,11 @@ RUN_STEPS = (
         "{run_backward_per_token:number} per token x {tokens:number} tokens",
         "{run_backward_flops:number}",
     ),
-    ("landmark", "{run_flops:number} / {flops:number}", "{ratio:number} x {name}"),
+    (
+        "landmark",
+        "{run_flops:number} / {landmark[flops]:number}",
+        "{landmark[ratio]:number} x {landmark[name]}",
+    ),
 )
 
 UPKEEP = (
@@ -115,20 +127,24 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
         arithmetic = " x ".join(map(str, factors))
         steps.append(Step(label, arithmetic, count(weight.elements), weight.elements))
     main = ["total"]
-    values: Row = {"total": counts.total, "active": counts.active, "matmul": counts.matmul}
-    facts = values | {"experts": None, "per_token": None}
+    lines = list(PARAMS_STEPS)
+    if counts.active == counts.total or not config.experts:
+        del lines[1]
     if counts.active != counts.total:
         main.append("active")
-        if config.experts:
-            facts |= {"experts": config.experts.count, "per_token": config.experts.per_token}
     tied = "the head has separate weights"
     if config.is_tied:
         tied = "the head uses the embedding's weights"
     return Answer(
         main=main,
         title=f"Parameters of {config.name}",
-        values=values | {"components": dict(counts.components)},
-        steps=[*steps, *steps_of(PARAMS_STEPS, facts)],
+        values={
+            "total": counts.total,
+            "active": counts.active,
+            "matmul": counts.matmul,
+            "components": dict(counts.components),
+        },
+        steps=[*steps, *steps_of(lines, counts=counts, experts=config.experts)],
         formula=parameters.FORMULA,
         source=f"{config.source}; {parameters.source_of(config)}",
         assumptions=[tied, *config.assumptions],
@@ -192,15 +208,15 @@ def flops(
     steps = _flops_steps(counts)
     if tokens is not None:
         run: Row = {"tokens": tokens}
-        facts: Row = {}
+        per_token: Row = {}
         for key, source in RUN.items():
             run[f"{key}_flops"] = values[source] * tokens / counts.tokens
-            facts[f"{key}_per_token"] = values[source] / counts.tokens
+            per_token[f"{key}_per_token"] = values[source] / counts.tokens
         main = list(run)[1:]
         subject = f"training {config.name} on {number(tokens)} tokens"
         landmark = landmark_of(run["run_flops"])
         sources.append(landmark["source"])
-        steps += steps_of(RUN_STEPS, {**facts, **run, **landmark})
+        steps += steps_of(RUN_STEPS, **per_token, **run, landmark=landmark)
         values |= {**run, "landmark": landmark}
     return Answer(
         main=main,
@@ -227,10 +243,8 @@ def _flops_steps(counts: FlopCount) -> list[Step]:
     for name, amount in counts.components.items():
         terms = [f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)]
         steps.append(Step(name.replace("_", " "), " + ".join(terms), count(amount), amount))
-    facts = {"forward": counts.forward_flops, "backward": counts.backward_flops}
-    facts |= {"model": counts.model_flops, "per_token": counts.per_token}
-    facts |= {"tokens": counts.tokens, "ways": counts.backward_flops / counts.forward_flops}
-    steps += steps_of(FLOPS_STEPS, facts)
+    ways = counts.backward_flops / counts.forward_flops
+    steps += steps_of(FLOPS_STEPS, counts=counts, ways=ways)
     for name, amount in counts.recomputed.items():
         label = f"recomputed: {name.replace('_', ' ')}"
         steps.append(Step(label, "in the backward pass", count(amount)))

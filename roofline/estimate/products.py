@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
+from itertools import product as pairs
 from math import prod
-from typing import Annotated, Any, Unpack
+from typing import Annotated, NamedTuple, Unpack
 
 from results.show.terminal import one_line
-from results.show.units import count, duration, number
 from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
 from roofline.accounting.strides import after, dense_strides
-from roofline.estimate.answer import Answer, Step, by_machine
+from roofline.estimate.answer import Answer, Row, by_machine, steps_of
 from roofline.estimate.options import Computing, machines_of, sources_of
 from roofline.estimate.question import (
     OneOf,
@@ -118,6 +118,20 @@ def operations(value: object) -> list[str]:
     return [word.strip() for word in re.findall(r"\[[^\]]*\]|[^,]+", text)]
 
 
+TENSOR_STEPS = (
+    ("elements", "{extents}", "{elements:count}"),
+    ("bytes", "{elements:,} x {bits} bits / 8", "{stored:count}"),
+    ("block scales", "{elements:,} / 16, one byte each", "{scales:count}"),
+    ("in GB", "{total:,} / 10^9", "{gigabytes:number} GB"),
+    ("in GiB", "{total:,} / 2^30", "{total:memory}"),
+    (
+        "strides",
+        "products of the following extents, in elements (row-major)",
+        "{strides}",
+    ),
+)
+
+
 @question
 def tensor(
     shape: Annotated[tuple[int, ...], extents],
@@ -128,40 +142,41 @@ def tensor(
     copy.
     """
     elements = prod(shape)
-    strides = list(dense_strides(shape))
-    rows = _operations(shape, dtype, then or ())
+    strides = dense_strides(shape)
     stored = bytes_of(elements, dtype)
     scales = scale_bytes(elements, dtype)
     total = stored + scales
-    steps = [
-        Step("elements", " x ".join(map(str, shape)), count(elements)),
-        Step("bytes", f"{elements:,} x {DTYPE_BITS[dtype]} bits / 8", count(stored)),
-    ]
-    if scales:
-        steps.append(Step("block scales", f"{elements:,} / 16, one byte each", count(scales)))
-    steps += [
-        Step("in GB", f"{total:,} / 10^9", f"{number(total / 1e9)} GB"),
-        Step("in GiB", f"{total:,} / 2^30", f"{number(total / 2**30)} GiB"),
-        Step(
-            "strides",
-            "products of the following extents, in elements (row-major)",
-            ", ".join(map(str, strides)),
-        ),
-    ]
-    values: dict[str, Any] = {
-        "elements": elements,
-        "bytes": total,
-        "scale_bytes": scales,
-        "strides": strides,
-        "dtype": dtype,
-    }
+    values: Row = {"elements": elements, "bytes": total, "scale_bytes": scales}
+    values |= {"strides": list(strides), "dtype": dtype}
     notes = ["dense and contiguous; a view needs no bytes", "GB is 10^9 bytes, GiB 2^30"]
+    steps = steps_of(
+        TENSOR_STEPS,
+        extents=" x ".join(map(str, shape)),
+        elements=elements,
+        bits=DTYPE_BITS[dtype],
+        stored=stored,
+        scales=scales or None,
+        total=total,
+        gigabytes=total / 1e9,
+        strides=", ".join(map(str, strides)),
+    )
+    title = [f"A tensor of {'x'.join(map(str, shape))} in {dtype}"]
+    rows: list[Row] = []
+    for operation in then or ():
+        shape, strides, is_copy = after(operation, shape, strides)
+        row: Row = {"op": operation, "result": "view", "shape": "x".join(map(str, shape))}
+        row |= {"strides": list(strides), "bytes_copied": 0}
+        if is_copy:
+            row["result"] = "copy"
+            row["bytes_copied"] = bytes_of(prod(shape), dtype) + scale_bytes(prod(shape), dtype)
+        rows.append(row)
+        title.append(operation)
     if rows:
         values["copied_bytes"] = sum(row["bytes_copied"] for row in rows)
         notes.append("view or copy as in torch; a copy reads and writes the bytes copied")
     return Answer(
         main=("bytes", "elements", "copied_bytes"),
-        title=", ".join([f"A tensor of {'x'.join(map(str, shape))} in {dtype}", *(then or ())]),
+        title=", ".join(title),
         values=values,
         rows=rows,
         rows_key="steps",
@@ -177,24 +192,6 @@ def tensor(
         source="CS336 (2025) lecture 2: numel() x element_size()",
         assumptions=notes,
     )
-
-
-def _operations(shape: tuple[int, ...], dtype: str, then: Sequence[str]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    strides = dense_strides(shape)
-    for operation in then:
-        shape, strides, is_copy = after(operation, shape, strides)
-        copied = prod(shape) if is_copy else 0
-        rows.append(
-            {
-                "op": operation,
-                "result": "copy" if is_copy else "view",
-                "shape": "x".join(map(str, shape)),
-                "strides": list(strides),
-                "bytes_copied": bytes_of(copied, dtype) + scale_bytes(copied, dtype),
-            }
-        )
-    return rows
 
 
 FORMAT_COLUMNS = {
@@ -215,29 +212,31 @@ def dtype(
     value: Annotated[Fraction | float, exact] | None = None,
 ) -> Answer:
     """Ranges and precision of floating-point formats, and a value rounded to each."""
-    rows: list[dict[str, Any]] = []
+    rows = []
     columns = {"dtype": "dtype", **FORMAT_COLUMNS}
     title = "Floating-point formats"
-    values: dict[str, float] = {}
-    for name in dtype or FORMATS:
-        row: dict[str, Any] = {"dtype": name}
-        for key in FORMAT_COLUMNS:
-            fact = getattr(FORMATS[name], key)
-            row[key] = fact if "bits" in key else float(fact)
-        rows.append(row)
+    values: Row = {}
+    sources = []
     if value is not None:
         columns["value"] = "value"
         title += f", and {float(value):g} in each"
         values["asked"] = float(value)
-        for row in rows:
-            row["value"] = shown_in(Fraction(value), row["dtype"])
+    for name in dtype or FORMATS:
+        row: Row = {"dtype": name}
+        for key in FORMAT_COLUMNS:
+            fact = getattr(FORMATS[name], key)
+            row[key] = fact if "bits" in key else float(fact)
+        if value is not None:
+            row["value"] = shown_in(Fraction(value), name)
+        rows.append(row)
+        sources.append(FORMATS[name].source)
     return Answer(
         title=title,
         values=values,
         steps=(),
         formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), "
         "epsilon 2^-m",
-        source="; ".join(dict.fromkeys(FORMATS[row["dtype"]].source for row in rows)),
+        source="; ".join(dict.fromkeys(sources)),
         assumptions=[
             "digits: log10 of 2^(m + 1); fewer below `normal from`, none at `smallest`",
             "rounding to nearest, ties to even; half of `smallest` and less becomes 0",
@@ -246,6 +245,37 @@ def dtype(
         rows=rows,
         columns=columns,
     )
+
+
+MATMUL_STEPS = (
+    ("as a matmul", "{product.folded}", "{product.times}{product.m}x{product.n}x{product.k}"),
+    ("FLOPs", "2 x {product.times}{product.m} x {product.n} x {product.k}", "{flops:count}"),
+    (
+        "bytes",
+        (
+            "{product.times}({product.m} x {product.k} + {product.k} x {product.n} read, "
+            "{product.m} x {product.n} written)"
+        ),
+        "{bytes:count}",
+    ),
+    ("intensity", "{flops:number} / {bytes:number}", "{intensity:number} FLOP/B"),
+    ("compute", "{flops:number} / {peak_flops_per_s:number}", "{compute_s:time}"),
+    ("memory", "{bytes:number} / {bandwidth_bytes_per_s:number}", "{memory_s:time}"),
+    ("time", "the longer one", "{seconds:time}, {bound}-bound"),
+)
+
+
+class _Product(NamedTuple):
+    m: int
+    n: int
+    k: int
+    batch: int
+    folded: str | None = None
+    """The indices of an einsum by axis."""
+
+    @property
+    def times(self) -> str:
+        return f"{self.batch} x " if self.batch > 1 else ""
 
 
 @question
@@ -259,59 +289,43 @@ def matmul(
     """FLOPs and bytes of a matrix product (m, k) x (k, n) or of an einsum, and its minimum time on
     a machine.
     """
-    (m, n, k), batch, steps = _product(shape, batch, einsum, sizes)
-    has_machine = not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options)
-    machines = machines_of(options) if has_machine else []
+    product = _product(shape, batch, einsum, sizes)
+    machines: list[Machine] = []
+    if not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options):
+        machines = machines_of(options)
     dtypes = options.get("dtype", ["bf16"])
-    rows = [
-        _matmul_row((m, n, k), batch, machine, dtype)
-        for machine in (machines or (None,))
-        for dtype in dtypes
-    ]
-    row = next((row for row in rows if row["seconds"] is not None), rows[0])
-    if machines and row["seconds"] is None:
-        peak_of(machines[0], dtypes[0])
-    times = f"{batch} x " if batch > 1 else ""
-    repeated = f", {batch} times" if batch > 1 else ""
     columns = {"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"}
-    steps += [
-        Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
-        Step(
-            "bytes",
-            f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)",
-            count(row["bytes"]),
-        ),
-        Step(
-            "intensity",
-            f"{number(row['flops'])} / {number(row['bytes'])}",
-            f"{number(row['intensity'])} FLOP/B",
-        ),
+    main = ["flops", "bytes", "intensity"]
+    sources = ["Williams, Waterman and Patterson (2009)"]
+    notes = [
+        "lower bound: each operand moves once, at full bandwidth and peak",
+        "output: bf16 for fp8 and nvfp4, int32 for int8; block scales are not counted",
     ]
+    rows = [_matmul_row(product, None, dtype) for dtype in dtypes]
+    row = rows[0]
     if machines:
+        rows = [_matmul_row(product, *at) for at in pairs(machines, dtypes)]
+        timed = [row for row in rows if row["seconds"] is not None]
+        if not timed:
+            peak_of(machines[0], dtypes[0])
+        row = timed[0]
         columns = {"gpu": "GPU", **columns, "seconds": "time", "bound": "bound"}
-        for limit, work, rate in LIMITS:
-            arithmetic = f"{number(row[work])} / {number(row[rate])}"
-            steps.append(Step(limit, arithmetic, duration(row[f"{limit}_s"])))
-        longer = f"{duration(row['seconds'])}, {row['bound']}-bound"
-        steps.append(Step("time", "the longer one", longer))
+        main = ["seconds", "bound"]
+        sources.append(sources_of(machines))
+        lacking = [row for row in rows if "reason" in row]
+        notes += [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in lacking]
+    title = f"Einsum {einsum}"
+    if not einsum:
+        repeated = f", {product.batch} times" if product.batch > 1 else ""
+        title = f"Matrix product {product.m}x{product.n}x{product.k}{repeated} (MxNxK)"
     return Answer(
-        main=("seconds", "bound") if machines else ("flops", "bytes", "intensity"),
-        title=f"Einsum {einsum}" if einsum else f"Matrix product {m}x{n}x{k}{repeated} (MxNxK)",
+        main=main,
+        title=title,
         **by_machine(rows),
-        steps=steps,
+        steps=steps_of(MATMUL_STEPS, **dict.fromkeys(TIMES) | row, product=product),
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
-        source="; ".join(
-            filter(None, ["Williams, Waterman and Patterson (2009)", sources_of(machines)])
-        ),
-        assumptions=[
-            "lower bound: each operand moves once, at full bandwidth and peak",
-            "output: bf16 for fp8 and nvfp4, int32 for int8; block scales are not counted",
-            *(
-                f"{row['gpu']} has {row['reason']} {row['dtype']}"
-                for row in rows
-                if "reason" in row
-            ),
-        ],
+        source="; ".join(filter(None, sources)),
+        assumptions=notes,
         columns=columns,
     )
 
@@ -321,47 +335,31 @@ def _product(
     batch: int,
     einsum: str | None,
     sizes: Mapping[str, int] | None,
-) -> tuple[tuple[int, int, int], int, list[Step]]:
-    """Return the extents (m, n, k) and the batch of a shape or an einsum, and the step that folds
-    the einsum.
-    """
+) -> _Product:
     if shape is not None and einsum is None and sizes is None:
-        return shape, batch, []
+        return _Product(*shape, batch)
     if shape is not None or einsum is None or sizes is None or batch > 1:
         raise ConfigError(
             "expected --shape MxNxK, with --batch for several products, or --einsum with --sizes"
         )
     axes = axes_of(einsum, sizes)
-    m, n, k, batch = (
-        prod(sizes[index] for index in axes[axis]) for axis in ("m", "n", "k", "batch")
-    )
-    folded = ", ".join(f"{axis} = {' '.join(indices)}" for axis, indices in axes.items() if indices)
-    return (
-        (m, n, k),
-        batch,
-        [Step("as a matmul", folded, f"{f'{batch} x ' if batch > 1 else ''}{m}x{n}x{k}")],
-    )
+    extent = {axis: prod(sizes[index] for index in indices) for axis, indices in axes.items()}
+    folded = [f"{axis} = {' '.join(indices)}" for axis, indices in axes.items() if indices]
+    return _Product(**extent, folded=", ".join(folded))
 
 
-LIMITS = (("compute", "flops", "peak_flops_per_s"), ("memory", "bytes", "bandwidth_bytes_per_s"))
 TIMES = ("seconds", "bound", "compute_s", "memory_s", "peak_flops_per_s", "bandwidth_bytes_per_s")
 
 
-def _matmul_row(
-    shape: tuple[int, int, int], batch: int, machine: Machine | None, dtype: str
-) -> dict[str, Any]:
-    m, n, k = shape
-    work = matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, dtype), batch)
-    row: dict[str, Any] = {"gpu": machine.slug} if machine else {}
-    row |= {
-        "dtype": dtype,
-        "flops": work.flops,
-        "bytes": work.bytes,
-        "intensity": intensity(work.flops, work.bytes),
-    }
+def _matmul_row(product: _Product, machine: Machine | None, dtype: str) -> Row:
+    out_dtype = OUT_DTYPES.get(dtype, dtype)
+    work = matmul_work(product.m, product.n, product.k, dtype, out_dtype, product.batch)
+    row: Row = {"gpu": machine.slug} if machine else {}
+    row |= {"dtype": dtype, "flops": work.flops, "bytes": work.bytes}
+    row |= {"intensity": intensity(work.flops, work.bytes), "seconds": None}
     if machine is None:
-        return row | {"seconds": None}
+        return row
     if machine.peak(dtype, MEASURED_FIRST) is None:
-        return row | {"seconds": None, "bound": None, "reason": why_not(machine, dtype)}
+        return row | {"bound": None, "reason": why_not(machine, dtype)}
     limit = attainable(machine, work.flops, work.bytes, dtype)
     return row | {name: getattr(limit, name) for name in TIMES}

@@ -5,21 +5,22 @@ memory.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Unpack
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple, Unpack
 
-from results.show.units import count, duration, gibibytes, number, quantity
+from results.show.units import count, gibibytes, quantity
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, weight_bytes_read
 from roofline.accounting.machines import bandwidth_of, memory_of
 from roofline.accounting.number_formats import STORED_BITS
 from roofline.accounting.parameters import count_parameters
-from roofline.estimate.answer import Answer, Step, by_machine
+from roofline.estimate.answer import Answer, Row, Step, by_machine, steps_of
 from roofline.estimate.options import (
     Serving,
     Training,
     Use,
+    Uses,
     machines_of,
     model_of,
     sources_of,
@@ -42,6 +43,61 @@ BY_PARAMETERS = (
 )
 STEPS_BY_PARAMETERS = (
     "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
+)
+STEPS_BY_WEIGHTS = (
+    "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + "
+    "pairs) B / peak, (weights + B s kv) / bandwidth); critical batch: the smallest "
+    "compute-bound one"
+)
+
+INFER_STEPS = (
+    ("weights", "{total:count} parameters", "{weight_bytes:bytes}"),
+    ("cache per token", "{plan.config.layers} layers", "{kv_bytes_per_token:bytes}"),
+    ("cache", "{cached}", "{cache_bytes:bytes}"),
+    ("prefill FLOPs", "{plan.batch} x {plan.prompt} tokens", "{prefill_flops:number}"),
+    (
+        "prefill",
+        "{prefill_flops:number} / {peak_flops_per_s:number}",
+        "{prefill_seconds:time}, {prefill_bound}-bound",
+    ),
+    ("decode bytes", "{read}", "{decode_bytes:bytes}"),
+    (
+        "decode step",
+        (
+            "max({decode_flops:number} / {peak_flops_per_s:number}, "
+            "{decode_bytes:number} / {bandwidth_bytes_per_s:number})"
+        ),
+        "{decode_seconds:time}, {decode_bound}-bound",
+    ),
+    ("tokens/s", "{plan.batch} / {decode_seconds:time}", "{tokens_per_s:number}"),
+    ("critical batch", "compute time = memory time at {plan.prompt} tokens", "{critical}"),
+    ("without a cache", "the same at 0 tokens", "{critical_without_cache}"),
+    ("memory", "{parts} / all devices of {memory_bytes:memory}", "{used:percent}"),
+)
+
+REPLY_STEPS = (
+    ("first token", "prefill of {plan.batch} x {plan.prompt} tokens", "{first_token_s:time}"),
+    ("other tokens", "{steps}", "{others_s:time}"),
+    ("reply", "sum", "{seconds:time}"),
+    ("tokens/s", "{plan.batch} x {tokens} / {seconds:time}", "{tokens_per_s:number}"),
+    (
+        "price of 10^6 tokens",
+        "{gpus:,} x {hour:g} an hour / 3600 / {tokens_per_s:number} x 10^6",
+        "{price_per_million_tokens:number}",
+    ),
+)
+
+CONTEXT_STEPS = (
+    ("memory", "{gpus:,} x {memory_bytes:memory}", "{total_bytes:bytes}"),
+    ("weights", "{params:count} parameters in {weight_dtype}", "{weight_bytes:bytes}"),
+    ("left for the cache", "memory - weights", "{left_bytes:bytes}"),
+    ("cache per token", "{layers} layers in {kv_dtype}", "{kv_bytes_per_token:bytes}"),
+    ("longest context", "of {sequences}", "{longest}"),
+    (
+        "largest batch",
+        "of {prompt} tokens each, {cache_bytes:bytes} of cache",
+        "{batch:,} sequences",
+    ),
 )
 
 
@@ -72,56 +128,35 @@ class _Plan(NamedTuple):
             kv_bytes=_element_bytes(self.kv_dtype),
         )
 
-    def held(self, use: Use, positions: int) -> dict[str, Any]:
+    def held(self, use: Use, positions: int) -> Row:
         limits = self.limits(use)
-        memory_bytes = use.machine.usable_memory_bytes
         stored = max(1, round(count_parameters(self.config).total * limits.weight_bytes))
         cache = kv_cache_bytes(self.config, positions, self.batch, limits.kv_bytes)
-        total = stored + cache
-        return {
-            "weight_bytes": stored,
-            "cache_bytes": None if self.config.parameters else cache,
-            "memory_bytes": memory_bytes,
-            "used": memory_bytes and total / (self.gpus * memory_bytes),
-            "fits": None if memory_bytes is None else total <= self.gpus * memory_bytes,
-            "gpus_needed": None if memory_bytes is None else -(-total // memory_bytes),
-        }
+        row: Row = {"weight_bytes": stored, "cache_bytes": cache}
+        if self.config.parameters:
+            row["cache_bytes"] = None
+        row["memory_bytes"] = memory_bytes = use.machine.usable_memory_bytes
+        row |= {"used": None, "fits": None, "gpus_needed": None}
+        if memory_bytes is not None:
+            total = stored + cache
+            available = self.gpus * memory_bytes
+            row |= {"used": total / available, "fits": total <= available}
+            row["gpus_needed"] = -(-total // memory_bytes)
+        return row
 
-    def row(self, use: Use) -> dict[str, Any]:
-        limits = self.limits(use)
-        config = self.config
-        row = use.row
-        for name, work in (
-            ("prefill", limits.prefill(self.prompt)),
-            ("decode", limits.decode(self.prompt)),
-        ):
-            compute_s, memory_s = limits.times(work)
-            row[f"{name}_seconds"] = max(compute_s, memory_s)
-            row[f"{name}_bound"] = bound(compute_s, memory_s, None)
-            row[f"{name}_flops"], row[f"{name}_bytes"] = work
-        row["tokens_per_s"] = self.batch / row["decode_seconds"]
-        row["peak_flops_per_s"] = limits.peak_flops_per_s
-        row["bandwidth_bytes_per_s"] = limits.bandwidth_bytes_per_s
-        row["kv_bytes_per_token"] = (
-            None if config.parameters else kv_bytes_per_token(config, limits.kv_bytes)
-        )
-        row["critical_batch"] = limits.critical_batch(self.prompt)
-        row["critical_batch_without_cache"] = limits.critical_batch(0)
-        row["weight_bytes_read"] = weight_bytes_read(config, self.batch, limits.weight_bytes)
-        return row | self.held(use, self.prompt)
-
-    def warnings(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    def warnings(self, rows: Sequence[Row]) -> list[str]:
         lines = []
         for row in rows:
             if row["fits"] is False:
                 held = f"{quantity(row['weight_bytes'], 'B')} of weights"
                 if row["cache_bytes"] is not None:
                     held += f" and {quantity(row['cache_bytes'], 'B')} of cache"
-                available = (
-                    f"{count(self.gpus, 'device')} {row['gpu']} of {gibibytes(row['memory_bytes'])}"
+                available = f"{count(self.gpus, 'device')} {row['gpu']}"
+                available += f" of {gibibytes(row['memory_bytes'])}"
+                lines.append(
+                    f"does not fit: {held} on {available}; at least {row['gpus_needed']:,} are "
+                    f"needed; the times are hypothetical"
                 )
-                needed = f"at least {row['gpus_needed']:,} are needed; the times are hypothetical"
-                lines.append(f"does not fit: {held} on {available}; {needed}")
         return lines
 
     def notes(self, positions: int) -> list[str]:
@@ -160,41 +195,35 @@ def infer(
     config = model_of(model, options, params)
     if fits and "gpu" not in options:
         options["gpu"] = list(load_gpus())
-    uses, missing = uses_of(options, memory)
+    uses = uses_of(options, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
-    rows = [plan.row(use) for use in uses]
+    rows = [_infer_row(plan, use) for use in uses.uses]
     if fits:
-        rows = sorted((row for row in rows if row["fits"]), key=lambda row: row["decode_seconds"])
-        missing = []
-        if not rows:
+        fitting = [pair for pair in zip(rows, uses.uses, strict=True) if pair[0]["fits"]]
+        if not fitting:
             raise ConfigError(
                 f"{config.name} with {batch} x {prompt} tokens fits on {count(gpus, 'device')} of "
                 f"none of the GPUs"
             )
-        fitting: list[Use] = []
-        for row in rows:
-            fitting += [use for use in uses if use.row.items() <= row.items()]
-        uses = fitting
+        fitting.sort(key=lambda pair: pair[0]["decode_seconds"])
+        rows = [row for row, _ in fitting]
+        uses = Uses([use for _, use in fitting], [])
     notes = plan.notes(prompt)
+    formula = STEPS_BY_PARAMETERS
     if not config.parameters:
         notes.append(
             f"critical batch: with {prompt} tokens per cache; `without a cache` ignores it"
         )
-    by_weights = (
-        "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + "
-        "pairs) B / peak, (weights + B s kv) / bandwidth); critical batch: the smallest "
-        "compute-bound one"
-    )
+        formula = STEPS_BY_WEIGHTS
     return Answer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
         title=f"Generation with {config.name}: {batch} x {prompt} tokens, {count(gpus, 'device')}",
         warnings=plan.warnings(rows),
         **by_machine(rows, kv_bytes_per_token=rows[0]["kv_bytes_per_token"]),
         steps=_infer_steps(plan, rows[0]),
-        formula=STEPS_BY_PARAMETERS if config.parameters else by_weights,
-        source=f"Pope et al. (2022); Austin et al. (2025); "
-        f"{sources_of(use.machine for use in uses)}",
-        assumptions=[*notes, *missing],
+        formula=formula,
+        source=f"Pope et al. (2022); Austin et al. (2025); {uses.source}",
+        assumptions=[*notes, *uses.notes],
         columns={
             "gpu": "GPU",
             "dtype": "dtype",
@@ -209,70 +238,53 @@ def infer(
     )
 
 
-def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
-    peak = number(row["peak_flops_per_s"])
-    bandwidth = number(row["bandwidth_bytes_per_s"])
+def _infer_row(plan: _Plan, use: Use) -> Row:
+    limits = plan.limits(use)
+    row = use.row
+    works = {"prefill": limits.prefill(plan.prompt), "decode": limits.decode(plan.prompt)}
+    for name, work in works.items():
+        compute_s, memory_s = limits.times(work)
+        row[f"{name}_seconds"] = max(compute_s, memory_s)
+        row[f"{name}_bound"] = bound(compute_s, memory_s, None)
+        row[f"{name}_flops"], row[f"{name}_bytes"] = work
+    row["tokens_per_s"] = plan.batch / row["decode_seconds"]
+    row["peak_flops_per_s"] = limits.peak_flops_per_s
+    row["bandwidth_bytes_per_s"] = limits.bandwidth_bytes_per_s
+    row["kv_bytes_per_token"] = None
+    if not plan.config.parameters:
+        row["kv_bytes_per_token"] = kv_bytes_per_token(plan.config, limits.kv_bytes)
+    row["critical_batch"] = limits.critical_batch(plan.prompt)
+    row["critical_batch_without_cache"] = limits.critical_batch(0)
+    row["weight_bytes_read"] = weight_bytes_read(plan.config, plan.batch, limits.weight_bytes)
+    return row | plan.held(use, plan.prompt)
+
+
+def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
     config = plan.config
-    prefills = f"{plan.batch} x {plan.prompt} tokens"
-    has_cache = row["cache_bytes"] is not None
+    cached = f"{plan.batch} x {plan.prompt} tokens"
+    if config.windowed_layers:
+        cached += f", {config.windowed_layers} layers store at most {config.window}"
     read = f"{quantity(row['weight_bytes_read'], 'B')} of weights"
-    longest = (
-        f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
-    )
-    prefill = f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound"
-    steps = [
-        Step(
-            "weights",
-            f"{count(count_parameters(config).total)} parameters",
-            quantity(row["weight_bytes"], "B"),
-        )
-    ]
-    if has_cache:
-        steps.append(
-            Step(
-                "cache per token",
-                f"{config.layers} layers",
-                quantity(row["kv_bytes_per_token"], "B"),
-            )
-        )
-        cached = prefills
-        if config.windowed_layers:
-            cached += f", {config.windowed_layers} layers store at most {config.window}"
-        steps.append(Step("cache", cached, quantity(row["cache_bytes"], "B")))
+    parts = "weights"
+    without_cache = None
+    if row["cache_bytes"] is not None:
         read += f" + {quantity(row['cache_bytes'], 'B')}"
-    steps += [
-        Step("prefill FLOPs", prefills, number(row["prefill_flops"])),
-        Step("prefill", f"{number(row['prefill_flops'])} / {peak}", prefill),
-        Step("decode bytes", read, quantity(row["decode_bytes"], "B")),
-        Step(
-            "decode step",
-            longest,
-            f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound",
-        ),
-        Step(
-            "tokens/s",
-            f"{plan.batch} / {duration(row['decode_seconds'])}",
-            number(row["tokens_per_s"]),
-        ),
-        Step(
-            "critical batch",
-            f"compute time = memory time at {plan.prompt} tokens",
-            _batch(row["critical_batch"]),
-        ),
-    ]
-    if has_cache:
-        steps.append(
-            Step(
-                "without a cache",
-                "the same at 0 tokens",
-                _batch(row["critical_batch_without_cache"]),
-            )
-        )
+        parts = "weights and cache"
+        without_cache = _batch(row["critical_batch_without_cache"])
+    steps = steps_of(
+        INFER_STEPS,
+        **row,
+        plan=plan,
+        total=count_parameters(config).total,
+        cached=cached,
+        read=read,
+        critical=_batch(row["critical_batch"]),
+        critical_without_cache=without_cache,
+        parts=parts,
+    )
     if row["used"] is None:
-        return [*steps, Step("memory", "unknown for this machine", "-")]
-    parts = "weights and cache" if has_cache else "weights"
-    devices_memory = f"all devices of {gibibytes(row['memory_bytes'])}"
-    return [*steps, Step("memory", f"{parts} / {devices_memory}", f"{100 * row['used']:.1f} %")]
+        steps.append(Step("memory", "unknown for this machine", "-"))
+    return steps
 
 
 def _batch(value: int | None) -> str:
@@ -295,76 +307,63 @@ def generate(
 ) -> Answer:
     """Minimum time of a reply, from the prompt to its last token, and its price."""
     config = model_of(model, options, params)
-    uses, missing = uses_of(options, memory)
+    uses = uses_of(options, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
-    rows = [_reply(plan, use, output_tokens, price) for use in uses]
+    generated = batch * output_tokens
+    rows = []
+    for use in uses.uses:
+        limits = plan.limits(use)
+        first_s = max(limits.times(limits.prefill(prompt)))
+        seconds = first_s + limits.decode_seconds(prompt, output_tokens)
+        row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s}
+        row |= {"tokens_per_s": generated / seconds, "price_per_million_tokens": None}
+        row |= use.cost(gpus, seconds, price)
+        if price is not None:
+            row["price_per_million_tokens"] = row["price"] / generated * 1e6
+        rows.append(row | plan.held(use, prompt + output_tokens - 1))
     row = rows[0]
-    growing = "" if row["cache_bytes"] is None else ", with a growing cache"
-    steps = [
-        Step(
-            "first token", f"prefill of {batch} x {prompt} tokens", duration(row["first_token_s"])
-        ),
-        Step(
-            "other tokens",
-            f"{output_tokens - 1:,} steps{growing}",
-            duration(row["seconds"] - row["first_token_s"]),
-        ),
-        Step("reply", "sum", duration(row["seconds"])),
-        Step(
-            "tokens/s",
-            f"{batch} x {output_tokens} / {duration(row['seconds'])}",
-            number(row["tokens_per_s"]),
-        ),
-    ]
-    columns = {"gpu": "GPU", "dtype": "dtype", "seconds": "reply", "first_token_s": "first token"}
-    columns |= {"tokens_per_s": "tokens/s", "used": "memory"}
+    columns = {
+        "gpu": "GPU",
+        "dtype": "dtype",
+        "seconds": "reply",
+        "first_token_s": "first token",
+        "tokens_per_s": "tokens/s",
+        "used": "memory",
+    }
     if price is not None:
-        rate = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
-        steps.append(Step("price of 10^6 tokens", rate, number(row["price_per_million_tokens"])))
         columns["price_per_million_tokens"] = "price of 10^6"
-    formula = (
-        "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / "
-        "bandwidth)"
-    )
-    if config.parameters:
-        formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
+    other_steps = f"{output_tokens - 1:,} steps"
+    formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
+    if not config.parameters:
+        other_steps += ", with a growing cache"
+        formula = (
+            "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / "
+            "bandwidth)"
+        )
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of "
         f"{prompt}, {count(gpus, 'device')}",
         warnings=plan.warnings(rows),
         **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
-        steps=steps,
+        steps=steps_of(
+            REPLY_STEPS,
+            **row,
+            plan=plan,
+            tokens=output_tokens,
+            steps=other_steps,
+            others_s=row["seconds"] - row["first_token_s"],
+            hour=price,
+        ),
         formula=formula,
-        source=f"Pope et al. (2022); {sources_of(use.machine for use in uses)}",
+        source=f"Pope et al. (2022); {uses.source}",
         assumptions=[
             *plan.notes(prompt + output_tokens),
             "price per generated token; energy is the maximum by TDP",
-            *missing,
+            *uses.notes,
         ],
         columns=columns,
     )
-
-
-def _reply(plan: _Plan, use: Use, tokens: int, price: float | None) -> dict[str, Any]:
-    limits = plan.limits(use)
-    first = max(limits.times(limits.prefill(plan.prompt)))
-    seconds = first + limits.decode_seconds(plan.prompt, tokens)
-    cost = use.cost(plan.gpus, seconds, price)
-    generated = plan.batch * tokens
-    per_million = None
-    if cost["price"] is not None:
-        per_million = cost["price"] / generated * 1e6
-    return {
-        **use.row,
-        "gpus": plan.gpus,
-        "seconds": seconds,
-        "first_token_s": first,
-        "tokens_per_s": generated / seconds,
-        "price_per_million_tokens": per_million,
-        **cost,
-        **plan.held(use, plan.prompt + tokens - 1),
-    }
 
 
 @question
@@ -382,51 +381,26 @@ def context(
     config = model_of(model, options)
     element_bytes = _element_bytes(kv_dtype)
     machines = machines_of(options, memory)
-    weight_bytes = max(1, round(count_parameters(config).total * STORED_BITS[weight_dtype] / 8))
-    rows: list[dict[str, Any]] = []
+    parameters = count_parameters(config).total
+    weight_bytes = max(1, round(parameters * STORED_BITS[weight_dtype] / 8))
+    per_token = kv_bytes_per_token(config, element_bytes)
+    cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes)
+    rows: list[Row] = []
+    warnings = []
     for machine in machines:
-        free = gpus * memory_of(machine) - weight_bytes
-        rows.append(
-            {
-                "gpu": machine.slug,
-                "gpus": gpus,
-                "memory_bytes": memory_of(machine),
-                "free_bytes": free,
-                "kv_bytes_per_token": kv_bytes_per_token(config, element_bytes),
-                "context": _longest_context(config, free, batch, element_bytes),
-                "batch": max(0, free) // kv_cache_bytes(config, prompt, 1, element_bytes),
-            }
-        )
+        memory_bytes = memory_of(machine)
+        free = gpus * memory_bytes - weight_bytes
+        row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
+        row |= {"free_bytes": free, "kv_bytes_per_token": per_token}
+        row["context"] = _longest_context(config, free, batch, element_bytes)
+        row["batch"] = max(0, free) // cache_bytes
+        rows.append(row)
+        if free < 0:
+            weights = f"{quantity(weight_bytes, 'B')} of weights"
+            devices = f"{count(gpus, 'device')} {machine.slug}"
+            warnings.append(f"does not fit: {weights} on {devices}")
     row = rows[0]
-    cache = quantity(kv_cache_bytes(config, prompt, 1, element_bytes), "B")
-    steps = [
-        Step(
-            "memory",
-            f"{gpus:,} x {gibibytes(row['memory_bytes'])}",
-            quantity(gpus * row["memory_bytes"], "B"),
-        ),
-        Step(
-            "weights",
-            f"{count(count_parameters(config).total)} parameters in {weight_dtype}",
-            quantity(weight_bytes, "B"),
-        ),
-        Step("left for the cache", "memory - weights", quantity(max(0, row["free_bytes"]), "B")),
-        Step(
-            "cache per token",
-            f"{config.layers} layers in {kv_dtype}",
-            quantity(row["kv_bytes_per_token"], "B"),
-        ),
-        Step(
-            "longest context",
-            f"of {batch} sequences" if batch > 1 else "of 1 sequence",
-            _limit(row["context"], "tokens"),
-        ),
-        Step(
-            "largest batch",
-            f"of {prompt} tokens each, {cache} of cache",
-            _limit(row["batch"], "sequences"),
-        ),
-    ]
+    longest = "no limit" if row["context"] is None else f"{row['context']:,} tokens"
     notes = [
         "activations, workspaces and fragmentation need memory too: leave 10 % or more free",
         "weights and cache are shared evenly by all devices",
@@ -436,14 +410,23 @@ def context(
     return Answer(
         main=("context", "batch"),
         title=f"Context and batch of {config.name} on {count(gpus, 'device')}",
-        warnings=[
-            f"does not fit: {quantity(weight_bytes, 'B')} of weights on {count(gpus, 'device')} "
-            f"{each['gpu']}"
-            for each in rows
-            if each["free_bytes"] < 0
-        ],
+        warnings=warnings,
         **by_machine(rows, weight_bytes=weight_bytes),
-        steps=steps,
+        steps=steps_of(
+            CONTEXT_STEPS,
+            **row,
+            total_bytes=gpus * row["memory_bytes"],
+            params=parameters,
+            weight_dtype=weight_dtype,
+            weight_bytes=weight_bytes,
+            left_bytes=max(0, row["free_bytes"]),
+            layers=config.layers,
+            kv_dtype=kv_dtype,
+            sequences=count(batch, "sequence"),
+            longest=longest,
+            prompt=prompt,
+            cache_bytes=cache_bytes,
+        ),
         formula="longest s with batch x cache(s) <= devices x memory - weights; cache(s) = 2 L k "
         "d w s at most",
         source=f"Pope et al. (2022); {config.source}; {sources_of(machines)}",
@@ -475,7 +458,3 @@ def _longest_context(
     if free_bytes <= 0:
         return 0
     return max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1)
-
-
-def _limit(value: int | None, unit: str) -> str:
-    return "no limit" if value is None else f"{value:,} {unit}"
