@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, isqrt
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
-from results.show.units import count, duration, number, quantity
+from results.show.units import count, quantity
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
-from roofline.estimate.answer import Answer, Curve, Step, by_machine
+from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
 from roofline.estimate.models import Optimizer, Recipe
-from roofline.estimate.options import Serving, model_of, uses_of
+from roofline.estimate.options import Options, Serving, model_of, uses_of
 from roofline.estimate.question import Model, Number, OneOf, Share, Whole, question
-from roofline.estimate.step import KINDS, NODE_DEVICES, Layout, matmul_share, network_of
+from roofline.estimate.step import (
+    NETWORK_BYTES_PER_S,
+    NODE_DEVICES,
+    Layout,
+    matmul_share,
+    network_of,
+)
 from roofline.machine import MEASURED_FIRST
 from roofline.model import mfu as share_of
 
@@ -81,6 +86,43 @@ LAYOUT = Shared.__annotations__.keys() - Serving.__annotations__.keys()
 """Options of a layout, with which `train` gives the time of a step."""
 
 
+STEPS = (
+    (
+        "devices",
+        (
+            "{sharding.data_parallel} data x {sharding.tensor_parallel} tensor x "
+            "{sharding.pipeline_parallel} pipeline"
+        ),
+        "{layout.devices:,}",
+    ),
+    ("memory", "ZeRO {sharding.zero}, the fuller device", "{layout.total_bytes:bytes}"),
+    (
+        "compute",
+        "FLOPs at {layout.use.peak:number} FLOP/s x {layout.use.mfu:.4g}{moved}",
+        "{compute:time}",
+    ),
+    ("tensor", "{sent[tensor]:bytes} sent in {sending[tensor]:time}, not hidden", "{tensor:time}"),
+    ("expert", "{sent[expert]:bytes} sent in {sending[expert]:time}, not hidden", "{expert:time}"),
+    (
+        "bubble",
+        (
+            "({sharding.pipeline_parallel} - 1) / ({plan.micro_batches} x {layout.interleave}) "
+            "of the time without it"
+        ),
+        "{bubble:time}",
+    ),
+    ("data", "{sent[data]:bytes} sent in {sending[data]:time}, not hidden", "{data:time}"),
+    (
+        "pipeline",
+        "{sent[pipeline]:bytes} sent in {sending[pipeline]:time}, not hidden",
+        "{pipeline:time}",
+    ),
+    ("optimizer", "reads and writes its state", "{optimizer:time}"),
+    ("step", "sum", "{layout.seconds:time}"),
+    ("communication", "waiting for links", "{communication:percent}"),
+)
+
+
 @question
 def parallel(
     model: Model | None = None,
@@ -100,18 +142,12 @@ def parallel(
     """
     config = model_of(model, options)
     uses = uses_of(options, memory)
-    found: list[Layout] = []
+    how = {"batch": batch, "checkpoint": checkpoint}
+    found = []
     for use in uses.uses:
-        links = network_of(use.machine, options, network)
+        links = network_of(use.machine, {**options, "network": network or NETWORK_BYTES_PER_S})
         for sharding in shardings(gpus, config.layers, config.kv_heads, batch):
-            plan = step_plan(
-                config,
-                recipe,
-                optimizer,
-                sequence,
-                sharding,
-                {"batch": batch, "checkpoint": checkpoint},
-            )
+            plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
             found.append(Layout(plan, use._replace(mfu=mfu), links))
     fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
     if not found:
@@ -125,6 +161,7 @@ def parallel(
             f"--checkpoint full or more --gpus"
         )
     fitting.sort(key=lambda layout: layout.seconds)
+    best = fitting[0]
     rows = [layout.row() for layout in fitting[:SHOWN]]
     return Answer(
         main=("data_parallel", "tensor_parallel", "pipeline_parallel", "zero", "seconds"),
@@ -132,10 +169,10 @@ def parallel(
         f"a step",
         values=rows[0],
         rows=rows,
-        worked=f"{rows[0]['gpu']}, {rows[0]['dtype']}",
-        steps=_steps(fitting[0]),
+        worked=f"{best.use.machine.slug}, {best.use.dtype}",
+        steps=_steps(best, rows[0]),
         formula=FORMULA,
-        source=f"{SOURCE}; {uses.source}; {fitting[0].network.source}",
+        source=f"{SOURCE}; {uses.source}; {best.network.source}",
         assumptions=[
             (
                 f"executed FLOPs at {mfu:g} of the peak; micro-batches of one sequence; "
@@ -157,7 +194,7 @@ def step_plan(
     optimizer: str,
     sequence: int,
     sharding: Sharding,
-    options: Mapping[str, Any],
+    options: Options,
 ) -> StepPlan:
     batch = options.get("batch", 1024)
     micro_batch = options.get("micro_batch", 1)
@@ -166,56 +203,36 @@ def step_plan(
         raise ConfigError(
             f"--batch {batch} is not a multiple of {data} data-parallel devices x {micro_batch}"
         )
-    kernels = Kernels(
-        RECIPES[recipe].activation_bytes,
-        is_sequence_parallel=options.get("sequence_parallel", False),
-    )
+    precision = RECIPES[recipe]
+    splits_norms = options.get("sequence_parallel", False)
     return StepPlan(
         config=config,
-        recipe=RECIPES[recipe],
+        recipe=precision,
         optimizer=optimizer,
         sequence=sequence,
         batch=batch // data,
         micro_batches=batch // data // micro_batch,
         checkpoint=options.get("checkpoint", "none"),
-        kernels=kernels,
+        kernels=Kernels(precision.activation_bytes, is_sequence_parallel=splits_norms),
         sharding=sharding,
     )
 
 
-def _steps(layout: Layout) -> list[Step]:
-    sharding = layout.sharding
-    plan = layout.plan
-    sent = layout.sent()
-    data = sharding.data_parallel
-    tensor = sharding.tensor_parallel
-    stages = sharding.pipeline_parallel
-    arithmetic = {
-        "compute": f"FLOPs at {number(layout.use.peak)} FLOP/s x {layout.use.mfu:.4g}",
-        "bubble": f"({stages} - 1) / ({plan.micro_batches} x {layout.interleave}) of the time "
-        f"without it",
-        "optimizer": "reads and writes its state",
-    }
-    for kind in KINDS:
-        sending = duration(layout.sending[kind])
-        arithmetic[kind] = f"{quantity(sent[kind], 'B')} sent in {sending}, not hidden"
+def _steps(layout: Layout, row: Row) -> list[Step]:
+    moved = ""
     if layout.bandwidth_bytes_per_s < inf:
-        arithmetic["compute"] += f", activations at {quantity(layout.bandwidth_bytes_per_s, 'B')}/s"
-    return [
-        Step(
-            "devices", f"{data} data x {tensor} tensor x {stages} pipeline", f"{layout.devices:,}"
-        ),
-        Step(
-            "memory", f"ZeRO {sharding.zero}, the fuller device", quantity(layout.total_bytes, "B")
-        ),
-        *(
-            Step(part, arithmetic[part], duration(seconds))
-            for part, seconds in layout.parts.items()
-            if seconds
-        ),
-        Step("step", "sum", duration(layout.seconds)),
-        Step("communication", "waiting for links", f"{100 * layout.communication:.1f} %"),
-    ]
+        moved = f", activations at {quantity(layout.bandwidth_bytes_per_s, 'B')}/s"
+    return steps_of(
+        STEPS,
+        **{part: seconds or None for part, seconds in layout.parts.items()},
+        layout=layout,
+        plan=layout.plan,
+        sharding=layout.plan.sharding,
+        sent=layout.sent(),
+        sending=layout.sending,
+        communication=row["communication"],
+        moved=moved,
+    )
 
 
 def predicted(
@@ -223,74 +240,69 @@ def predicted(
     tokens: float | None,
     price: float | None,
     mfu: float | None,
-    options: Mapping[str, Any],
+    options: Options,
 ) -> Answer:
     """Return the time of a training step, what its communication costs, and up to how many devices
     it scales.
     """
     uses = uses_of(options)
     config = plan.config
-    sequence = plan.sequence
     batch = plan.batch * plan.sharding.data_parallel
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     layouts = []
     notes = []
+    warnings = []
     for use in uses.uses:
-        links = network_of(use.machine, options, options.get("network"))
-        bytes_per_s = inf
+        bandwidth = None
         if mfu:
             share = mfu
             note = f"executed FLOPs at {mfu:g} of the peak"
         else:
             share, note = matmul_share(use)
-            if bandwidth := use.machine.bandwidth(MEASURED_FIRST):
-                bytes_per_s = bandwidth.value
+            bandwidth = use.machine.bandwidth(MEASURED_FIRST)
         layout = Layout(
-            plan, use._replace(mfu=share), links, options.get("interleave", 1), bytes_per_s
+            plan,
+            use._replace(mfu=share),
+            network_of(use.machine, options),
+            options.get("interleave", 1),
+            bandwidth.value if bandwidth else inf,
         )
-        row = layout.row() | {
-            "gpus": layout.devices,
-            "expert_parallel": plan.sharding.expert_parallel,
-        }
+        row = layout.row()
+        row |= {"gpus": layout.devices, "expert_parallel": plan.sharding.expert_parallel}
         row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
         row["step_seconds"] = row.pop("seconds")
-        row["tokens_per_s"] = batch * sequence / layout.seconds
-        row["flops_per_s"] = (
-            train_flops(config, sequence).per_token * row["tokens_per_s"] / layout.devices
-        )
+        speed = batch * plan.sequence / layout.seconds
+        reached = train_flops(config, plan.sequence).per_token * speed / layout.devices
         peak = use.machine.peak(use.dtype)
-        row["mfu"] = share_of(row["flops_per_s"], peak.value if peak else use.peak)
-        row["largest_gpus"] = max(
-            count for count, speed in scaling(layout).items() if speed >= SCALES
-        )
+        row |= {"tokens_per_s": speed, "flops_per_s": reached}
+        row["mfu"] = share_of(reached, peak.value if peak else use.peak)
+        far = [devices for devices, linear in scaling(layout).items() if linear >= SCALES]
+        row["largest_gpus"] = max(far)
         if tokens is not None:
-            seconds = tokens / row["tokens_per_s"]
+            seconds = tokens / speed
             row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
             row |= use.cost(layout.devices, seconds, price)
             row["device_hours"] = layout.devices * seconds / 3600
+        if row["total_bytes"] > (row["memory_bytes"] or inf):
+            total = quantity(row["total_bytes"], "B")
+            warnings.append(f"does not fit: {total} on one {row['gpu']}")
         rows.append(row)
         layouts.append(layout)
         notes.append(note)
-    too_large = [row for row in rows if row["total_bytes"] > (row["memory_bytes"] or inf)]
+    first = layouts[0]
+    farthest = count(rows[0]["largest_gpus"], "device")
     return Answer(
         main=("step_seconds", "communication", "mfu", "largest_gpus", "days", "price"),
-        title=f"Training step of {config.name} on {count(rows[0]['gpus'], 'device')}: {batch} x "
-        f"{sequence} tokens",
-        warnings=[
-            f"does not fit: {quantity(row['total_bytes'], 'B')} on one {row['gpu']}"
-            for row in too_large
-        ],
+        title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
+        f"{plan.sequence} tokens",
+        warnings=warnings,
         **by_machine(rows),
         steps=[
-            *_steps(layouts[0]),
-            Step(
-                "scales to",
-                f"{100 * SCALES:g} % of linear speed",
-                count(rows[0]["largest_gpus"], "device"),
-            ),
+            *_steps(first, rows[0]),
+            Step("scales to", f"{100 * SCALES:g} % of linear speed", farthest),
         ],
         formula=FORMULA,
-        source=f"{SOURCE}; {uses.source}; {layouts[0].network.source}",
+        source=f"{SOURCE}; {uses.source}; {first.network.source}",
         assumptions=[
             *dict.fromkeys(notes),
             (
@@ -306,7 +318,7 @@ def predicted(
                 "left out: launches, uneven experts, stragglers, data loading, failures, memory of "
                 "interleaving"
             ),
-            *config.notes_on(sequence),
+            *config.notes_on(plan.sequence),
             *uses.notes,
         ],
         columns={
@@ -318,12 +330,12 @@ def predicted(
             "step_seconds": "step",
         },
         curve=Curve(
-            "devices", "fraction of linear speed", {config.name: list(scaling(layouts[0]).items())}
+            "devices", "fraction of linear speed", {config.name: list(scaling(first).items())}
         ),
     )
 
 
-def sharding_of(gpus: int, options: Mapping[str, Any]) -> Sharding:
+def sharding_of(gpus: int, options: Options) -> Sharding:
     tensor = options.get("tensor_parallel", 1)
     pipeline = options.get("pipeline_parallel", 1)
     data = options.get("data_parallel") or max(1, gpus // (tensor * pipeline))
@@ -348,7 +360,7 @@ def scaling(layout: Layout) -> dict[int, float]:
     all experts.
     """
     plan = layout.plan
-    sharding = layout.sharding
+    sharding = plan.sharding
     micro_batches = plan.micro_batches * sharding.data_parallel
     sequences = plan.batch // plan.micro_batches
     small = [ways for ways in range(1, isqrt(micro_batches) + 1) if micro_batches % ways == 0]
@@ -368,23 +380,18 @@ def shardings(gpus: int, layers: int, kv_heads: int, batch: int) -> list[Shardin
     """Return the layouts whose parts are equal: heads, layers and sequences of the batch divide
     evenly.
     """
-    tensors = [
-        ways for ways in range(1, NODE_DEVICES + 1) if gpus % ways == 0 and kv_heads % ways == 0
-    ]
     found = []
-    for tensor in tensors:
-        stages = [
-            ways
-            for ways in range(1, layers + 1)
-            if layers % ways == 0 and gpus // tensor % ways == 0
-        ]
-        for pipeline in stages:
-            data = gpus // tensor // pipeline
-            if batch % data == 0:
-                # With a pipeline, stages 2 and 3 would share gradients and weights again for each
-                # micro-batch.
-                highest = 0
-                if data > 1:
-                    highest = 3 if pipeline == 1 else 1
-                found += [Sharding(zero, data, tensor, pipeline) for zero in range(highest + 1)]
+    for tensor in range(1, NODE_DEVICES + 1):
+        if gpus % tensor or kv_heads % tensor:
+            continue
+        for pipeline in range(1, layers + 1):
+            data, rest = divmod(gpus // tensor, pipeline)
+            if rest or layers % pipeline or not data or batch % data:
+                continue
+            # With a pipeline, stages 2 and 3 would share gradients and weights again for each
+            # micro-batch.
+            highest = 0
+            if data > 1:
+                highest = 3 if pipeline == 1 else 1
+            found += [Sharding(zero, data, tensor, pipeline) for zero in range(highest + 1)]
     return found

@@ -4,20 +4,21 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from results.show.units import quantity
 from roofline.accounting.activations import Kernels, checkpoint_group, model_activations
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import train_flops
-from roofline.accounting.state import FP32_BYTES, Sharding, held_weights, state_bytes
+from roofline.accounting.state import FP32_BYTES, held_weights, state_bytes
 from roofline.accounting.step_memory import StepPlan, step_memory
-from roofline.estimate.options import Use
+from roofline.estimate.answer import Row
+from roofline.estimate.options import Options, Use
 from roofline.links import Fit, bus_factor, read_fits
 from roofline.machine import MEASURED_FIRST, Machine
 
@@ -67,28 +68,17 @@ class Network:
     def source(self) -> str:
         known = [f"{op} measured on {fit.ranks} ranks" for op, fit in self.fits.items()]
         known.append(f"links of {quantity(self.link_bytes_per_s, 'B')}/s in a node, one way")
-        return "; ".join(
-            [*known, f"{quantity(self.network_bytes_per_s, 'B')}/s between nodes (--network)"]
-        )
+        known.append(f"{quantity(self.network_bytes_per_s, 'B')}/s between nodes (--network)")
+        return "; ".join(known)
 
 
-class Transfer(NamedTuple):
-    """A collective that devices repeat in a step."""
+class Traffic(NamedTuple):
+    """What a device sends in a step, by kind of parallelism."""
 
-    kind: str
-    op: str
-    size_bytes: int
-    """As `roofline.links` counts it."""
-    ranks: int
-    stride: int
-    """Devices from one rank to the next: tensor parallelism is innermost, then experts, data and
-    pipeline.
-    """
-    times: int
-
-    @property
-    def sent_bytes(self) -> float:
-        return self.times * self.size_bytes * bus_factor(self.op, self.ranks)
+    sent: dict[str, float]
+    """Bytes."""
+    sending: dict[str, float]
+    """Seconds."""
 
 
 @dataclass(frozen=True)
@@ -103,18 +93,14 @@ class Layout:
     bandwidth_bytes_per_s: float = inf
     """Of the memory; infinite if the MFU includes work that it limits."""
 
-    @property
-    def sharding(self) -> Sharding:
-        return self.plan.sharding
-
     @cached_property
     def stage(self) -> ModelConfig:
-        return self.sharding.stage(self.plan.config)
+        return self.plan.sharding.stage(self.plan.config)
 
     @cached_property
     def kernels(self) -> Kernels:
         kernels = self.plan.kernels or Kernels(self.plan.recipe.activation_bytes)
-        return replace(kernels, tensor_parallel=self.sharding.tensor_parallel)
+        return replace(kernels, tensor_parallel=self.plan.sharding.tensor_parallel)
 
     @cached_property
     def total_bytes(self) -> int:
@@ -128,11 +114,14 @@ class Layout:
         Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters
         (2021), sections 2.2.1 and 2.2.2.
         """
-        return (self.sharding.pipeline_parallel - 1) / (self.plan.micro_batches * self.interleave)
+        waiting = self.plan.sharding.pipeline_parallel - 1
+        return waiting / (self.plan.micro_batches * self.interleave)
 
     @cached_property
-    def transfers(self) -> list[Transfer]:
-        """Return what a device sends in a step.
+    def traffic(self) -> Traffic:
+        """What a device sends in a step, and how long, by kind of parallelism.
+
+        Tensor parallelism is innermost, then experts, data and pipeline.
 
         Sources:
 
@@ -147,62 +136,61 @@ class Layout:
         - pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
         """
         plan = self.plan
-        sharding = self.sharding
+        sharding = plan.sharding
         micro_batches = plan.micro_batches
         data = sharding.data_parallel
         tensor = sharding.tensor_parallel
         pipeline = sharding.pipeline_parallel
+        sent = dict.fromkeys(KINDS, 0.0)
+        sending = dict.fromkeys(KINDS, 0.0)
+
+        def send(
+            kind: str, op: str, size_bytes: int, ranks: int, times: int, stride: int = 1
+        ) -> None:
+            """Add a collective of every `stride`-th device; its size is counted as by
+            `roofline.links`.
+            """
+            if ranks > 1:
+                sent[kind] += times * size_bytes * bus_factor(op, ranks)
+                sending[kind] += times * self.network.seconds(op, size_bytes, ranks, stride)
+
         hidden_bytes = plan.tokens * plan.config.width * plan.recipe.activation_bytes
         own_bytes = hidden_bytes // self.kernels.token_ways
         rounds = micro_batches * (6 if checkpoint_group(plan.checkpoint, self.stage.layers) else 4)
-        found = [
-            Transfer("tensor", "all-reduce", hidden_bytes, tensor, 1, self.stage.layers * rounds)
-        ]
+        send("tensor", "all-reduce", hidden_bytes, tensor, self.stage.layers * rounds)
         if experts := self.stage.experts:
-            routed = Transfer(
-                kind="expert",
-                op="all-to-all",
-                size_bytes=experts.per_token * own_bytes,
-                ranks=sharding.expert_parallel,
-                stride=tensor,
-                times=experts.layers * rounds,
-            )
-            found.append(routed)
+            routed_bytes = experts.per_token * own_bytes
+            times = experts.layers * rounds
+            send("expert", "all-to-all", routed_bytes, sharding.expert_parallel, times, tensor)
         # The slowest send counts: it is between nodes if one node does not have all devices.
         across = -(-data * tensor * pipeline // 2)
         sends = 2 * micro_batches * self.interleave
-        found.append(Transfer("pipeline", "send-recv", own_bytes, min(2, pipeline), across, sends))
-        held = held_weights(plan.config, sharding)
+        send("pipeline", "send-recv", own_bytes, min(2, pipeline), sends, across)
+        reduction = "reduce-scatter" if sharding.zero else "all-reduce"
+        reduced = micro_batches if sharding.zero > 1 else 1
+        gathered = 2 * micro_batches if sharding.zero == 3 else int(sharding.zero > 0)
+        elements = {True: 0, False: 0}
+        for weight in held_weights(plan.config, sharding):
+            elements[weight.component == "experts"] += weight.elements
         replicas = sharding.replicas_of_experts()
         for are_experts, ranks, stride in (
             (False, data, tensor),
             (True, replicas, data * tensor // replicas),
         ):
-            elements = sum(
-                weight.elements for weight in held if (weight.component == "experts") is are_experts
-            )
-            gradients = plan.recipe.gradient_bytes * elements
-            weights = plan.recipe.activation_bytes * elements
-            reduced = micro_batches if sharding.zero > 1 else 1
-            gathered = 2 * micro_batches if sharding.zero == 3 else int(sharding.zero > 0)
-            reduction = "reduce-scatter" if sharding.zero else "all-reduce"
-            found.append(Transfer("data", reduction, gradients, ranks, stride, reduced))
-            found.append(Transfer("data", "all-gather", weights, ranks, stride, gathered))
-        return [transfer for transfer in found if transfer.ranks > 1]
-
-    def by_kind(self, amount: Callable[[Transfer], float]) -> dict[str, float]:
-        return {kind: sum(amount(t) for t in self.transfers if t.kind == kind) for kind in KINDS}
+            gradients = plan.recipe.gradient_bytes * elements[are_experts]
+            weights = plan.recipe.activation_bytes * elements[are_experts]
+            send("data", reduction, gradients, ranks, reduced, stride)
+            send("data", "all-gather", weights, ranks, gathered, stride)
+        return Traffic(sent, sending)
 
     def sent(self) -> dict[str, int]:
         """Return the bytes that a device sends in a step, by kind of parallelism."""
-        return {kind: round(sent) for kind, sent in self.by_kind(lambda t: t.sent_bytes).items()}
+        return {kind: round(sent) for kind, sent in self.traffic.sent.items()}
 
-    @cached_property
+    @property
     def sending(self) -> dict[str, float]:
         """Seconds that the links are busy in a step, by kind of parallelism."""
-        return self.by_kind(
-            lambda t: t.times * self.network.seconds(t.op, t.size_bytes, t.ranks, t.stride)
-        )
+        return self.traffic.sending
 
     @cached_property
     def computing(self) -> tuple[float, float]:
@@ -214,33 +202,28 @@ class Layout:
         """
         plan = self.plan
         kernels = self.kernels
-        ways = self.sharding.tensor_parallel
+        ways = plan.sharding.tensor_parallel
         sequences = plan.batch // plan.micro_batches
         counted_by = "gemm-causal-half" if kernels.is_flash else "gemm-full"
         counts = train_flops(
             self.stage, plan.sequence, sequences, counted_by, plan.checkpoint, kernels.is_flash
         )
         head = counts.components.get("lm_head", 0)
-        core = sum(
-            flops.get("attention_core", 0) for flops in (counts.components, counts.recomputed)
-        )
+        core = counts.components.get("attention_core", 0)
+        core += counts.recomputed.get("attention_core", 0)
         core += counts.recomputed.get("attention_scores", 0)
         scores = self.use.machine.peak("bf16", MEASURED_FIRST)
         core_peak = min(self.use.peak, scores.value) if scores else self.use.peak
-        flops_s = (
-            ((counts.hardware_flops - head - core) / self.use.peak + core / core_peak)
-            / self.use.mfu
-            / ways
-        )
+        flops_s = (counts.hardware_flops - head - core) / self.use.peak + core / core_peak
+        flops_s = flops_s / self.use.mfu / ways
         saved = model_activations(self.stage, plan.sequence, sequences, kernels)
         again = saved if checkpoint_group(plan.checkpoint, self.stage.layers) else {}
         if plan.checkpoint == "selective":
             again = {"attention_scores": saved.get("attention_scores", 0)}
         layers_bytes = 5 * sum(saved.values()) + 2 * sum(again.values())
         head_bytes = 5 * FP32_BYTES * plan.tokens * self.stage.vocabulary / ways
-        head_s = (
-            head / self.use.peak / self.use.mfu / ways + head_bytes / self.bandwidth_bytes_per_s
-        )
+        head_s = head / self.use.peak / self.use.mfu / ways
+        head_s += head_bytes / self.bandwidth_bytes_per_s
         return flops_s + layers_bytes / self.bandwidth_bytes_per_s, head_s
 
     @cached_property
@@ -253,22 +236,22 @@ class Layout:
         up to stage 1 that of the last micro-batch. A pipeline waits for the sends while it fills
         and drains. The optimizer reads and writes its state.
         """
-        count = self.plan.micro_batches
-        pipeline = self.sharding.pipeline_parallel
+        plan = self.plan
+        count = plan.micro_batches
+        pipeline = plan.sharding.pipeline_parallel
         sending = self.sending
         layers_s, head_s = self.computing
         whole_s = layers_s + (sending["tensor"] + sending["expert"]) / count
-        last = (
-            max(0, self.plan.config.layers - (pipeline - 1) * self.stage.layers) / self.stage.layers
-        )
-        stages = [(last, head_s)]
-        if pipeline > 1:
-            stages.append((1.0, 0.0))
-        share, head_s = max(stages, key=lambda stage: stage[0] * whole_s + stage[1])
+        last_layers = max(0, plan.config.layers - (pipeline - 1) * self.stage.layers)
+        share = last_layers / self.stage.layers
+        # A full stage without the head may take longer than the last one.
+        if pipeline > 1 and whole_s > share * whole_s + head_s:
+            share = 1.0
+            head_s = 0.0
         ideal_s = count * (share * whole_s + head_s)
-        hidden_s = ideal_s * {2: BACKWARD, 3: 1.0}.get(self.sharding.zero, BACKWARD / count)
+        hidden_s = ideal_s * {2: BACKWARD, 3: 1.0}.get(plan.sharding.zero, BACKWARD / count)
         filling_s = sending["pipeline"] * (pipeline - 1) / (count * self.interleave)
-        state = state_bytes(self.plan.config, self.plan.recipe, self.plan.optimizer, self.sharding)
+        state = state_bytes(plan.config, plan.recipe, plan.optimizer, plan.sharding)
         return {
             "compute": count * (share * layers_s + head_s),
             "tensor": share * sending["tensor"],
@@ -285,32 +268,26 @@ class Layout:
         return sum(self.parts.values())
 
     @property
-    def communication(self) -> float:
-        """Fraction of a step spent waiting for links."""
-        return sum(self.parts[kind] for kind in KINDS) / self.seconds
-
-    @property
     def devices(self) -> int:
-        return (
-            self.sharding.data_parallel
-            * self.sharding.tensor_parallel
-            * self.sharding.pipeline_parallel
-        )
+        ways = self.plan.sharding
+        return ways.data_parallel * ways.tensor_parallel * ways.pipeline_parallel
 
-    def row(self) -> dict[str, Any]:
-        names = ("data_parallel", "tensor_parallel", "pipeline_parallel", "zero")
-        return {
-            **self.use.row,
-            **{name: getattr(self.sharding, name) for name in names},
-            "micro_batches": self.plan.micro_batches,
-            "total_bytes": self.total_bytes,
-            "memory_bytes": self.use.machine.usable_memory_bytes,
-            **{f"sent_{kind}_bytes": sent for kind, sent in self.sent().items()},
-            "sent_bytes": sum(self.sent().values()),
-            "bubble": self.bubble,
-            "communication": self.communication,
-            "seconds": self.seconds,
-        }
+    def row(self) -> Row:
+        sharding = self.plan.sharding
+        waiting_s = sum(self.parts[kind] for kind in KINDS)
+        sent = self.sent()
+        row = self.use.row
+        for name in ("data_parallel", "tensor_parallel", "pipeline_parallel", "zero"):
+            row[name] = getattr(sharding, name)
+        row["micro_batches"] = self.plan.micro_batches
+        row["total_bytes"] = self.total_bytes
+        row["memory_bytes"] = self.use.machine.usable_memory_bytes
+        row |= {f"sent_{kind}_bytes": sent[kind] for kind in KINDS}
+        row["sent_bytes"] = sum(sent.values())
+        row["bubble"] = self.bubble
+        row["communication"] = waiting_s / self.seconds
+        row["seconds"] = self.seconds
+        return row
 
 
 KINDS = ("data", "tensor", "pipeline", "expert")
@@ -344,18 +321,19 @@ def matmul_share(use: Use) -> tuple[float, str]:
     return share, f"matmuls at {share:.3g} of the peak: {fastest}"
 
 
-def network_of(machine: Machine, options: Mapping[str, Any], across: float | None) -> Network:
+def network_of(machine: Machine, options: Options) -> Network:
     """Return the links of a device; ConfigError if they are unknown.
 
     Without a link in the table, collectives that were not measured are as slow as the slowest one.
     """
-    measured = Path(options.get("measured", ""))
-    fits = read_fits(measured) if "measured" in options and measured.is_dir() else {}
-    link = (machine.link_bytes_per_s or 0) / 2 or min(
-        (fit.bytes_per_s for fit in fits.values()), default=0
-    )
+    fits: dict[str, Fit] = {}
+    if "measured" in options and Path(options["measured"]).is_dir():
+        fits = read_fits(Path(options["measured"]))
+    link = (machine.link_bytes_per_s or 0) / 2
+    if not link and fits:
+        link = min(fit.bytes_per_s for fit in fits.values())
     if not link:
         raise ConfigError(
             f"{machine.slug} has no known link between devices; --gpu names one that has"
         )
-    return Network(link, across or NETWORK_BYTES_PER_S, fits)
+    return Network(link, options.get("network", NETWORK_BYTES_PER_S), fits)
