@@ -159,25 +159,31 @@ def machines_of(options: Options, memory: float | None = None) -> list[Machine]:
     if memory is not None:
         given["memory"] = memory
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
-    if "measured" in options and Path(options["measured"]).is_dir():
-        machines.append(fleet_machine(Path(options["measured"])))
-    elif "measured" in options:
-        chosen = Selection(
-            ops=frozenset(options.get("op", ())),
-            providers=frozenset(options.get("provider", ())),
-            machine=options.get("machine"),
-            since_s=options.get("since"),
-        )
-        run = _whole(chosen.load(options["measured"]))
-        machines.append(run_machine(run, f"run {run.environment.run_id}"))
-    if not machines and given:
-        machines.append(Machine("given"))
-    if not machines:
+    if "measured" in options:
+        machines.append(_measured(options))
+    if not machines and not given:
         raise ConfigError(
             "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, "
             "or --peak, --bandwidth or --memory"
         )
-    return [_as_given(machine, given, options.get("dtype", ["bf16"])) for machine in machines]
+    if not given:
+        return machines
+    dtypes = options.get("dtype", ["bf16"])
+    return [_as_given(machine, given, dtypes) for machine in machines or [Machine("given")]]
+
+
+def _measured(options: Options) -> Machine:
+    path = Path(options["measured"])
+    if path.is_dir():
+        return fleet_machine(path)
+    chosen = Selection(
+        ops=frozenset(options.get("op", ())),
+        providers=frozenset(options.get("provider", ())),
+        machine=options.get("machine"),
+        since_s=options.get("since"),
+    )
+    run = _whole(chosen.load(options["measured"]))
+    return run_machine(run, f"run {run.environment.run_id}")
 
 
 def _whole(run: Run) -> Run:
@@ -193,30 +199,27 @@ def fleet_machine(directory: Path) -> Machine:
     A rank has its fastest matmul and copy, alone or with all others, whichever is slower; the rest
     is of the GPU table.
     """
-    runs = [
-        _whole(load_run(summary.path)) for summary in list_runs(directory, counts_records=False)
-    ]
+    summaries = list_runs(directory, counts_records=False)
+    runs = [_whole(load_run(summary.path)) for summary in summaries]
     if not runs:
         raise ConfigError(f"no run in {directory}")
-    fastest: dict[tuple[Any, ...], float] = {}
+    fastest: dict[tuple[str, ...], float] = {}
     for run in runs:
         for record in run.records:
-            if record.op not in ("matmul", "copy") or record.status != "ok":
-                continue
             work = record.flops
             figure = ("flops", record.dtype)
             if record.op == "copy":
                 work = (record.bytes_read or 0) + (record.bytes_written or 0)
                 figure = ("bandwidth", "copy")
-            if record.median_s and work:
-                row = (*figure, run.path, str(record.options.get("phase")))
+            is_used = record.op in ("matmul", "copy") and record.status == "ok"
+            if is_used and record.median_s and work:
+                row = (*figure, str(run.path), str(record.options.get("phase")))
                 fastest[row] = max(fastest.get(row, 0), work / record.median_s)
     where = f"measured by the slowest of {len(runs)} files in {directory}"
-    slowest_last = sorted(fastest.items(), key=lambda entry: -entry[1])
-    ceilings = [
-        Ceiling(quantity, name, rate, "measured", where)
-        for (quantity, name, *_), rate in slowest_last
-    ]
+    ceilings = []
+    for row in sorted(fastest, key=fastest.__getitem__, reverse=True):
+        quantity, name, *_ = row
+        ceilings.append(Ceiling(quantity, name, fastest[row], "measured", where))
     device = runs[0].environment.device
     known = load_gpus().get(device["slug"], Machine(device["slug"], device["name"]))
     source = "; ".join(filter(None, [where if ceilings else "", known.source]))
@@ -225,20 +228,19 @@ def fleet_machine(directory: Path) -> Machine:
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
-    figures = [("flops", dtype, "peak") for dtype in dtypes] + [
-        ("bandwidth", "memory", "bandwidth")
-    ]
-    machine = machine.with_entries(
-        Ceiling(quantity, name, float(given[option]), "given", "as given")
-        for quantity, name, option in figures
-        if option in given
-    )
+    figures = []
+    if "peak" in given:
+        figures += [("flops", dtype, float(given["peak"])) for dtype in dtypes]
+    if "bandwidth" in given:
+        figures.append(("bandwidth", "memory", float(given["bandwidth"])))
+    source = f"{' and '.join(given)} as given"
+    if machine.source:
+        source += f"; {machine.source}"
     if "memory" in given:
-        machine = replace(
-            machine, memory_reported_bytes=max(1, int(given["memory"])), memory_bytes=None
-        )
-    sources = [f"{' and '.join(given)} as given" if given else "", machine.source]
-    return replace(machine, source="; ".join(filter(None, sources)))
+        memory_bytes = max(1, int(given["memory"]))
+        machine = replace(machine, memory_reported_bytes=memory_bytes, memory_bytes=None)
+    entries = [Ceiling(*figure, "given", "as given") for figure in figures]
+    return replace(machine.with_entries(entries), source=source)
 
 
 class Use(NamedTuple):

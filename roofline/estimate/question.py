@@ -187,14 +187,6 @@ class Parameter(NamedTuple):
     def takes_several(self) -> bool:
         return isinstance(self.read, SomeOf) or self.read is names
 
-    def value_of(self, value: object) -> Any:
-        if self.read is bool:
-            return bool(value)
-        try:
-            return self.read(value)
-        except ConfigError as error:
-            raise ConfigError(f"argument --{self.name}: {error}") from None
-
 
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
     """Parse the arguments of an estimate, and document them."""
@@ -224,41 +216,35 @@ def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
         hints |= get_type_hints(options, include_extras=True)
     known = {}
     for key, hint in hints.items():
+        read = bool if hint is bool else text_of
+        for part in (hint, *get_args(hint)):
+            if hasattr(part, "__metadata__"):
+                read = part.__metadata__[0]
         default = bound[key].default if key in bound else None
         is_required = default is Bound.empty
         name = key.replace("_", "-")
-        known[key] = Parameter(name, _reader(hint), None if is_required else default, is_required)
+        known[key] = Parameter(name, read, None if is_required else default, is_required)
     return known
-
-
-def _reader(hint: Any) -> Callable[[object], Any]:
-    for part in (hint, *get_args(hint)):
-        if hasattr(part, "__metadata__"):
-            read: Callable[[object], Any] = part.__metadata__[0]
-            return read
-    return bool if hint is bool else text_of
 
 
 def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> dict[str, Any]:
     """Parse the arguments of an estimate; None, False and empty texts count as omitted."""
     known = parameters(function)
-    for key in given:
+    values = {}
+    for key, value in given.items():
         if key not in known:
-            name = f"--{key.replace('_', '-')}"
-            problem = f"unrecognized arguments: {name}"
+            problem = f"unrecognized arguments: --{key.replace('_', '-')}"
             if hint := did_you_mean(key, known, 1):
                 problem += f"; {hint}"
             raise ConfigError(problem)
-    is_given = {
-        key: value
-        for key, value in given.items()
-        if value is not None and value is not False and value != ""
-    }
-    missing = [
-        f"--{parameter.name}"
-        for key, parameter in known.items()
-        if parameter.is_required and key not in is_given
-    ]
-    if missing:
+        if value is not None and value is not False and value != "":
+            values[key] = value
+    needed = [key for key, parameter in known.items() if parameter.is_required]
+    if missing := [f"--{known[key].name}" for key in needed if key not in values]:
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}")
-    return {key: known[key].value_of(value) for key, value in is_given.items()}
+    for key, value in values.items():
+        try:
+            values[key] = known[key].read(value)
+        except ConfigError as error:
+            raise ConfigError(f"argument --{known[key].name}: {error}") from None
+    return values

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer
+from roofline.estimate.answer import Answer, Row
 from roofline.estimate.question import parameters, positive, values_of, whole
 
 MAX_POINTS = 1000
@@ -26,12 +27,12 @@ class Over(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Over:
         """Parse `batch=1,8,64`, `sequence=2048:131072:x2` or `prompt=1:100:+10`."""
-        name, sign, listed = text.partition("=")
+        name, _, listed = text.partition("=")
         option = name.strip().removeprefix("--").replace("_", "-")
         values = [word.strip() for word in listed.split(",") if word.strip()]
         if match := RANGE.fullmatch(listed):
             values = _range(*match.groups())
-        if not sign or not option or not values or len(values) > MAX_POINTS:
+        if not option or not values or len(values) > MAX_POINTS:
             shown = one_line(text)
             raise ConfigError(
                 f"--over '{shown}' is not OPTION=1,8,64, OPTION=2048:131072:x2 or "
@@ -56,74 +57,84 @@ class Sweep(NamedTuple):
 
     overs: Sequence[Over]
     main: Sequence[str]
-    rows: list[dict[str, Any]]
+    rows: list[Row]
 
     @property
     def columns(self) -> list[str]:
         """Columns of the printed table: the options, varying machines, and the main results."""
-        several = [
-            name
-            for name in ("gpu", "dtype", "convention")
-            if len({row.get(name) for row in self.rows}) > 1
-        ]
-        names = [over.option for over in self.overs]
-        known: set[str] = set()
+        known = dict.fromkeys(self.rows[0], False)
         for row in self.rows:
-            known.update(key for key, value in row.items() if value is not None)
-        shown = (*several, *self.main, "critical_batch") if self.main else self.rows[0]
-        names += [key for key in shown if key in known and key != "reason"]
+            for key, value in row.items():
+                known[key] |= value is not None
+        names = [over.option for over in self.overs]
+        shown = self.rows[0].keys()
+        if self.main:
+            shown = [*self.main, "critical_batch"]
+            for name in ("convention", "dtype", "gpu"):
+                if len({row.get(name) for row in self.rows}) > 1:
+                    shown.insert(0, name)
+        names += [key for key in shown if known.get(key) and key != "reason"]
         if any(row.get("fits") is False for row in self.rows):
             names.append("fits")
-        if any(row["reason"] for row in self.rows):
+        if known["reason"]:
             names.append("reason")
         return list(dict.fromkeys(names))
 
 
 def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Sweep:
     """Evaluate an estimate at each combination of the values."""
-    if not 1 <= len(overs) <= 2 or len({over.option for over in overs}) < len(overs):
+    swept_options = [over.option for over in overs]
+    if not 1 <= len(overs) <= 2 or len(set(swept_options)) < len(overs):
         raise ConfigError(
             "expected one or two different options: --over sequence=2048:131072:x2 --over "
             "batch=1,8,64"
         )
     function: Callable[..., Answer] = getattr(estimate, name)
     known = [parameter.name for parameter in parameters(function).values()]
-    for over in overs:
-        if over.option not in known:
+    for option in swept_options:
+        if option not in known:
             options = ", ".join(f"--{option}" for option in known)
-            raise ConfigError(f"{name} has no option --{over.option}; it has {options}")
-    points = list(product(*(over.values for over in overs)))
-    if len(points) > MAX_POINTS:
-        raise ConfigError(f"{len(points):,} points exceed {MAX_POINTS:,}")
-    named = [
-        {over.option.replace("-", "_"): value for over, value in zip(overs, at, strict=True)}
-        for at in points
-    ]
+            raise ConfigError(f"{name} has no option --{option}; it has {options}")
+    count = prod(len(over.values) for over in overs)
+    if count > MAX_POINTS:
+        raise ConfigError(f"{count:,} points exceed {MAX_POINTS:,}")
+    combinations = product(*(over.values for over in overs))
+    points = [dict(zip(swept_options, values, strict=True)) for values in combinations]
     # Parse all points first, to fail before the first answer.
-    parsed = [values_of(function, {**given, **values}) for values in named]
-    rows: list[dict[str, Any]] = []
-    answer = None
+    parsed = []
+    for point in points:
+        at = {option.replace("-", "_"): value for option, value in point.items()}
+        parsed.append(values_of(function, {**given, **at}))
+    rows: list[Row] = []
+    main = None
     problem = None
     for values, point in zip(parsed, points, strict=True):
-        swept_values = {
-            over.option: _typed(value) for over, value in zip(overs, point, strict=True)
-        }
+        here = {option: _typed(value) for option, value in point.items()}
         try:
             answer = function(**values)
         except ConfigError as error:
             problem = error
-            rows.append({**swept_values, "reason": str(error)})
+            rows.append({**here, "reason": str(error)})
             continue
+        main = answer.main
         answers = answer.rows
-        if len(answers) <= 1:
-            answers = [{**answer.values, **(answers[0] if answers else {})}]
-        rows += [{**_scalars(row), **swept_values, "reason": None} for row in answers]
-    if answer is None:
+        if not answers:
+            answers = [answer.values]
+        elif len(answers) == 1:
+            answers = [answer.values | answers[0]]
+        for row in answers:
+            plain = {
+                key: value
+                for key, value in row.items()
+                if value is None or isinstance(value, str | int | float)
+            }
+            rows.append({**plain, **here, "reason": None})
+    if main is None:
         raise problem or ConfigError("nothing to sweep")
-    names = dict.fromkeys(over.option for over in overs)
+    names = dict.fromkeys(swept_options)
     for row in rows:
         names |= dict.fromkeys(row)
-    return Sweep(overs, answer.main, [{key: row.get(key) for key in names} for row in rows])
+    return Sweep(overs, main, [names | row for row in rows])
 
 
 def _typed(value: str) -> float | str:
@@ -131,14 +142,6 @@ def _typed(value: str) -> float | str:
         return positive(value)
     except ConfigError:
         return value
-
-
-def _scalars(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in row.items()
-        if value is None or isinstance(value, str | int | float)
-    }
 
 
 def memory_marks(rows: Sequence[Mapping[str, Any]], option: str) -> dict[str, float]:
