@@ -175,8 +175,11 @@ def _answered(args: argparse.Namespace) -> str:
         with busy("drawing"):
             save_picture(draw_answer(answer, args.theme), args.output)
     rows = answer.rows or [step._asdict() for step in answer.steps]
+    names: dict[str, Any] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
     table = Table(
-        rows=lambda: rows,
+        rows=lambda: [names | row for row in rows],
         document=answer.to_dict,
         draw=lambda console: print_answer(console, answer),
     )

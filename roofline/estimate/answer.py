@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """Values by key, as in JSON: those of one machine and dtype."""
 
-WRITERS = {
+WRITERS: dict[str, Callable[[Any], str]] = {
     "bytes": lambda value: quantity(value, "B"),
     "count": count,
     "devices": lambda value: count(value, "device"),
@@ -65,8 +65,8 @@ def steps_of(lines: Lines, **facts: Any) -> list[Step]:
     for label, arithmetic, result in lines:
         fields = [name for _, name, _, _ in TEXTS.parse(arithmetic + result) if name]
         if all(TEXTS.get_field(name, (), facts)[0] is not None for name in fields):
-            texts = [TEXTS.format(text, **facts) for text in (arithmetic, result)]
-            steps.append(Step(label, *texts))
+            shown = TEXTS.format(arithmetic, **facts)
+            steps.append(Step(label, shown, TEXTS.format(result, **facts)))
     return steps
 
 
@@ -207,9 +207,9 @@ def print_answer(console: Console, answer: Answer) -> None:
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         columns = []
         for index, (key, title) in enumerate(answer.columns.items()):
-            side = "left" if index == 0 else "right"
+            cells = _cells(answer.rows, key)
             below = max(0, index - 1)  # the later columns hold the result
-            columns.append(Column(title, _cells(answer.rows, key), side, goes_below=below))
+            columns.append(Column(title, cells, "right" if index else "left", goes_below=below))
         print_grid(console, columns)
         print_lines(console, "")
     if answer.steps:

@@ -434,7 +434,7 @@ def fit(
     rows: list[Row] = []
     for machine in machines:
         memory_bytes = memory_of(machine)
-        row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
+        row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
         row |= {"params": int(memory_bytes * gpus / each), "bytes_per_param": each}
         rows.append(row)
         sold = (machine.memory_bytes or 0) * 10**9 // 2**30

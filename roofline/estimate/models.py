@@ -12,7 +12,6 @@ from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kerne
 from roofline.accounting.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
-    FlopCount,
     convention_of,
     train_flops,
 )
@@ -191,7 +190,7 @@ def flops(
     ]
     if params is not None:
         notes = ["6 N excludes attention scores; N counts the parameters used by a token"]
-    values = {
+    values: Row = {
         "per_token": counts.per_token,
         "per_step": counts.model_flops,
         "forward_flops": counts.forward_flops,
@@ -205,7 +204,22 @@ def flops(
     sources = [counts.convention.source, config.source]
     main = ["per_token", "per_step"]
     subject = f"a training step of {config.name}: {batch} x {sequence} tokens"
-    steps = _flops_steps(counts)
+    steps = []
+    kinds = {
+        "forward": counts.forward,
+        "dgrad": counts.input_gradients,
+        "wgrad": counts.weight_gradients,
+    }
+    for name, amount in counts.components.items():
+        terms = [f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)]
+        steps.append(Step(name.replace("_", " "), " + ".join(terms), count(amount), amount))
+    ways = counts.backward_flops / counts.forward_flops
+    steps += steps_of(FLOPS_STEPS, counts=counts, ways=ways)
+    for name, amount in counts.recomputed.items():
+        label = f"recomputed: {name.replace('_', ' ')}"
+        steps.append(Step(label, "in the backward pass", count(amount)))
+    used = "used for HFU; model FLOPs are used for MFU"
+    steps.append(Step("hardware FLOPs per step", used, count(counts.hardware_flops)))
     if tokens is not None:
         run: Row = {"tokens": tokens}
         per_token: Row = {}
@@ -231,26 +245,6 @@ def flops(
 
 RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
 """FLOPs of a step by the name of the same FLOPs of a run."""
-
-
-def _flops_steps(counts: FlopCount) -> list[Step]:
-    steps = []
-    kinds = {
-        "forward": counts.forward,
-        "dgrad": counts.input_gradients,
-        "wgrad": counts.weight_gradients,
-    }
-    for name, amount in counts.components.items():
-        terms = [f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)]
-        steps.append(Step(name.replace("_", " "), " + ".join(terms), count(amount), amount))
-    ways = counts.backward_flops / counts.forward_flops
-    steps += steps_of(FLOPS_STEPS, counts=counts, ways=ways)
-    for name, amount in counts.recomputed.items():
-        label = f"recomputed: {name.replace('_', ' ')}"
-        steps.append(Step(label, "in the backward pass", count(amount)))
-    used = "used for HFU; model FLOPs are used for MFU"
-    steps.append(Step("hardware FLOPs per step", used, count(counts.hardware_flops)))
-    return steps
 
 
 @question

@@ -228,7 +228,7 @@ def fleet_machine(directory: Path) -> Machine:
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
-    figures = []
+    figures: list[tuple[str, str, float]] = []
     if "peak" in given:
         figures += [("flops", dtype, float(given["peak"])) for dtype in dtypes]
     if "bandwidth" in given:

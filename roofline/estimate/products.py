@@ -248,12 +248,12 @@ def dtype(
 
 
 MATMUL_STEPS = (
-    ("as a matmul", "{product.folded}", "{product.times}{product.m}x{product.n}x{product.k}"),
-    ("FLOPs", "2 x {product.times}{product.m} x {product.n} x {product.k}", "{flops:count}"),
+    ("as a matmul", "{product.folded}", "{times}{product.m}x{product.n}x{product.k}"),
+    ("FLOPs", "2 x {times}{product.m} x {product.n} x {product.k}", "{flops:count}"),
     (
         "bytes",
         (
-            "{product.times}({product.m} x {product.k} + {product.k} x {product.n} read, "
+            "{times}({product.m} x {product.k} + {product.k} x {product.n} read, "
             "{product.m} x {product.n} written)"
         ),
         "{bytes:count}",
@@ -272,10 +272,6 @@ class _Product(NamedTuple):
     batch: int
     folded: str | None = None
     """The indices of an einsum by axis."""
-
-    @property
-    def times(self) -> str:
-        return f"{self.batch} x " if self.batch > 1 else ""
 
 
 @question
@@ -314,15 +310,19 @@ def matmul(
         sources.append(sources_of(machines))
         lacking = [row for row in rows if "reason" in row]
         notes += [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in lacking]
-    title = f"Einsum {einsum}"
-    if not einsum:
-        repeated = f", {product.batch} times" if product.batch > 1 else ""
-        title = f"Matrix product {product.m}x{product.n}x{product.k}{repeated} (MxNxK)"
+    times = ""
+    repeated = ""
+    if product.batch > 1:
+        times = f"{product.batch} x "
+        repeated = f", {product.batch} times"
+    title = f"Matrix product {product.m}x{product.n}x{product.k}{repeated} (MxNxK)"
+    if einsum:
+        title = f"Einsum {einsum}"
     return Answer(
         main=main,
         title=title,
         **by_machine(rows),
-        steps=steps_of(MATMUL_STEPS, **dict.fromkeys(TIMES) | row, product=product),
+        steps=steps_of(MATMUL_STEPS, **dict.fromkeys(TIMES) | row, product=product, times=times),
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source="; ".join(filter(None, sources)),
         assumptions=notes,

@@ -163,16 +163,13 @@ HELP: dict[str, str] = tomllib.loads(
 class Parameter(NamedTuple):
     """A parameter of an estimate."""
 
+    key: str
     name: str
     """Name of the option, with dashes."""
     read: Callable[[object], Any]
     """Parses a value; `bool` for a flag."""
     default: Any
     is_required: bool
-
-    @property
-    def key(self) -> str:
-        return self.name.replace("-", "_")
 
     @property
     def help(self) -> str:
@@ -216,14 +213,14 @@ def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
         hints |= get_type_hints(options, include_extras=True)
     known = {}
     for key, hint in hints.items():
-        read = bool if hint is bool else text_of
+        read: Callable[[object], Any] = bool if hint is bool else text_of
         for part in (hint, *get_args(hint)):
             if hasattr(part, "__metadata__"):
                 read = part.__metadata__[0]
         default = bound[key].default if key in bound else None
         is_required = default is Bound.empty
-        name = key.replace("_", "-")
-        known[key] = Parameter(name, read, None if is_required else default, is_required)
+        default = None if is_required else default
+        known[key] = Parameter(key, key.replace("_", "-"), read, default, is_required)
     return known
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, NamedTuple, Unpack
 
 from results.show.units import count, gibibytes, quantity
@@ -449,10 +450,7 @@ def _longest_context(
 
     A cache does not grow without limit if each layer has a window or a state.
     """
-
-    def needed(tokens: int) -> int:
-        return kv_cache_bytes(config, tokens, batch, element_bytes)
-
+    needed = partial(kv_cache_bytes, config, batch=batch, element_bytes=element_bytes)
     if needed(MAX_EXTENT) <= free_bytes:
         return None
     if free_bytes <= 0:

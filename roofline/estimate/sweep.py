@@ -67,7 +67,7 @@ class Sweep(NamedTuple):
             for key, value in row.items():
                 known[key] |= value is not None
         names = [over.option for over in self.overs]
-        shown = self.rows[0].keys()
+        shown = list(self.rows[0])
         if self.main:
             shown = [*self.main, "critical_batch"]
             for name in ("convention", "dtype", "gpu"):

@@ -254,3 +254,12 @@ def test_critical_batch_of_tpus(capsys, slug, batch):
     """Austin et al. 2025 have 240 for a v5e; peak over bandwidth of each datasheet."""
     data = data_of(capsys, f"infer --model llama-2-70b --gpu {slug} --gpus 16")
     assert data["critical_batch_without_cache"] == pytest.approx(batch, rel=0.01)
+
+
+def test_rows_with_different_keys_are_one_csv_table(capsys):
+    """An A100 has no peak of fp8, so its row has a reason instead of times."""
+    line = "matmul --shape 64 --gpu a100-sxm-80gb,h100-sxm --dtype fp8e4m3 --format csv"
+    header, a100, h100 = text_of(capsys, line).splitlines()
+    assert {"compute_s", "reason"} <= set(header.split(","))
+    assert a100.startswith("a100-sxm-80gb,fp8e4m3")
+    assert len(a100.split(",")) == len(h100.split(",")) == len(header.split(","))
