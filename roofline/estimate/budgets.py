@@ -66,11 +66,7 @@ TRAIN_STEPS = (
         "{device_hours:number} hours x {use.machine.tdp_w:number} W at most",
         "{energy_mwh:number} MWh",
     ),
-    (
-        "landmark",
-        "{flops:number} / {landmark[flops]:number}",
-        "{landmark[ratio]:number} x {landmark[name]}",
-    ),
+    scaling.LANDMARK_STEP,
     ("state of a device", "{state_bytes:bytes} / {gpus:,}", "{state_each:bytes}"),
     (
         "headroom",
@@ -158,7 +154,7 @@ def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: st
 @question
 def train(
     tokens: Number | None = None,
-    model: Model | None = None,
+    model: Model = None,
     params: Number | None = None,
     sequence: Whole = 2048,
     convention: Convention = "6nd",
@@ -210,6 +206,7 @@ def train(
         speed=use.speed(gpus),
         price_per_hour=price,
         energy_mwh=energy_j and energy_j / 3.6e9,
+        run_flops=flops,
         landmark=landmark,
         state_bytes=whole_state,
         state_each=state_each,
@@ -238,7 +235,7 @@ def train(
 
 @question
 def mfu(
-    model: Model | None = None,
+    model: Model = None,
     params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
@@ -326,7 +323,7 @@ def mfu(
 
 @question
 def gpus(
-    model: Model | None = None,
+    model: Model = None,
     params: Number | None = None,
     bytes_per_param: Number | None = None,
     recipe: Recipe | None = None,

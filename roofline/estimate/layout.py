@@ -125,7 +125,7 @@ STEPS = (
 
 @question
 def parallel(
-    model: Model | None = None,
+    model: Model = None,
     gpus: Whole = 8,
     sequence: Whole = 2048,
     batch: Whole = 1024,

@@ -29,7 +29,7 @@ from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.estimate.answer import Answer, Row, Step, steps_of
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
-from roofline.estimate.scaling import landmark_of
+from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, OneOf(("flash", "unfused"))]
@@ -67,28 +67,8 @@ FLOPS_STEPS = (
     ),
 )
 
-RUN_STEPS = (
-    (
-        "run",
-        "{run_per_token:number} per token x {tokens:number} tokens",
-        "{run_flops:number}",
-    ),
-    (
-        "run forward",
-        "{run_forward_per_token:number} per token x {tokens:number} tokens",
-        "{run_forward_flops:number}",
-    ),
-    (
-        "run backward",
-        "{run_backward_per_token:number} per token x {tokens:number} tokens",
-        "{run_backward_flops:number}",
-    ),
-    (
-        "landmark",
-        "{run_flops:number} / {landmark[flops]:number}",
-        "{landmark[ratio]:number} x {landmark[name]}",
-    ),
-)
+RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
+"""FLOPs of a step by the name of the same FLOPs of a run."""
 
 UPKEEP = (
     ("gradient norm", "gradients of a device, read once", "gradient_norm"),
@@ -113,7 +93,7 @@ estimated.
 
 
 @question
-def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
+def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
     """Parameters of a model by component and weight."""
     config = model_of(model, options)
     counts = count_parameters(config)
@@ -152,7 +132,7 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
 
 @question
 def flops(
-    model: Model | None = None,
+    model: Model = None,
     params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
@@ -222,15 +202,17 @@ def flops(
     steps.append(Step("hardware FLOPs per step", used, count(counts.hardware_flops)))
     if tokens is not None:
         run: Row = {"tokens": tokens}
-        per_token: Row = {}
-        for key, source in RUN.items():
-            run[f"{key}_flops"] = values[source] * tokens / counts.tokens
-            per_token[f"{key}_per_token"] = values[source] / counts.tokens
+        for name, key in RUN.items():
+            flops_of_run = values[key] * tokens / counts.tokens
+            run[f"{name}_flops"] = flops_of_run
+            per_token = f"{number(values[key] / counts.tokens)} per token"
+            arithmetic = f"{per_token} x {number(tokens)} tokens"
+            steps.append(Step(name.replace("_", " "), arithmetic, number(flops_of_run)))
         main = list(run)[1:]
         subject = f"training {config.name} on {number(tokens)} tokens"
         landmark = landmark_of(run["run_flops"])
         sources.append(landmark["source"])
-        steps += steps_of(RUN_STEPS, **per_token, **run, landmark=landmark)
+        steps += steps_of([LANDMARK_STEP], run_flops=run["run_flops"], landmark=landmark)
         values |= {**run, "landmark": landmark}
     return Answer(
         main=main,
@@ -243,13 +225,9 @@ def flops(
     )
 
 
-RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
-"""FLOPs of a step by the name of the same FLOPs of a run."""
-
-
 @question
 def memory(
-    model: Model | None = None,
+    model: Model = None,
     params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,

@@ -151,7 +151,7 @@ Number = Annotated[float, positive]
 Whole = Annotated[int, whole]
 Share = Annotated[float, share]
 Names = Annotated[list[str], names]
-Model = Annotated[str | ModelConfig, model_named]
+Model = Annotated[str | ModelConfig | None, model_named]
 
 _P = ParamSpec("_P")
 

@@ -53,6 +53,13 @@ LANDMARKS = (
 )
 
 
+LANDMARK_STEP = (
+    "landmark",
+    "{run_flops:number} / {landmark[flops]:number}",
+    "{landmark[ratio]:number} x {landmark[name]}",
+)
+
+
 def landmark_of(flops: float) -> Row:
     """Return the landmark nearest to a training run by ratio."""
     nearest = min(LANDMARKS, key=lambda landmark: abs(log(flops / landmark.flops)))

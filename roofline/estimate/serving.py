@@ -181,7 +181,7 @@ class _Plan(NamedTuple):
 
 @question
 def infer(
-    model: Model | None = None,
+    model: Model = None,
     params: Number | None = None,
     prompt: Whole = 2048,
     batch: Whole = 1,
@@ -294,7 +294,7 @@ def _batch(value: int | None) -> str:
 
 @question
 def generate(
-    model: Model | None = None,
+    model: Model = None,
     params: Number | None = None,
     prompt: Whole = 2048,
     batch: Whole = 1,
@@ -369,7 +369,7 @@ def generate(
 
 @question
 def context(
-    model: Model | None = None,
+    model: Model = None,
     prompt: Whole = 2048,
     batch: Whole = 1,
     weight_dtype: Stored = "bf16",
