@@ -113,10 +113,10 @@ class Answer:
         document = dict(self.values)
         if self.rows:
             document[self.rows_key] = [dict(row) for row in self.rows]
-        for key in ("formula", "source"):
-            document[key] = getattr(self, key)
-        for key in ("assumptions", "warnings"):
-            document[key] = list(getattr(self, key))
+        document["formula"] = self.formula
+        document["source"] = self.source
+        document["assumptions"] = list(self.assumptions)
+        document["warnings"] = list(self.warnings)
         document.setdefault("steps", [step._asdict() for step in self.steps])
         return document
 
@@ -132,8 +132,9 @@ def by_machine(rows: Sequence[Row], **shared: Any) -> Row:
     row.
     """
     names = [rows[0][key] for key in ("gpu", "dtype") if key in rows[0]]
-    values = shared | rows[0] if len(rows) == 1 else shared
-    return {"values": values, "rows": rows, "worked": ", ".join(names)}
+    if len(rows) == 1:
+        shared |= rows[0]
+    return {"values": shared, "rows": rows, "worked": ", ".join(names)}
 
 
 def text_of_value(key: str, value: float | str) -> str:

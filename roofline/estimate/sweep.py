@@ -62,10 +62,9 @@ class Sweep(NamedTuple):
     @property
     def columns(self) -> list[str]:
         """Columns of the printed table: the options, varying machines, and the main results."""
-        known = dict.fromkeys(self.rows[0], False)
+        known: set[str] = set()
         for row in self.rows:
-            for key, value in row.items():
-                known[key] |= value is not None
+            known.update(key for key, value in row.items() if value is not None)
         names = [over.option for over in self.overs]
         shown = list(self.rows[0])
         if self.main:
@@ -73,10 +72,10 @@ class Sweep(NamedTuple):
             for name in ("convention", "dtype", "gpu"):
                 if len({row.get(name) for row in self.rows}) > 1:
                     shown.insert(0, name)
-        names += [key for key in shown if known.get(key) and key != "reason"]
+        names += [key for key in shown if key in known and key != "reason"]
         if any(row.get("fits") is False for row in self.rows):
             names.append("fits")
-        if known["reason"]:
+        if "reason" in known:
             names.append("reason")
         return list(dict.fromkeys(names))
 
