@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, isqrt
-from typing import Annotated, Unpack
+from typing import Unpack
 
 from results.show.units import count, quantity
 from roofline.accounting.activations import Kernels
@@ -14,9 +14,9 @@ from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
 from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
-from roofline.estimate.models import Optimizer, Recipe
+from roofline.estimate.models import Optimizer, Recipe, Zero
 from roofline.estimate.options import Options, Serving, model_of, uses_of
-from roofline.estimate.question import Model, Number, OneOf, Share, Whole, question
+from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.estimate.step import (
     NETWORK_BYTES_PER_S,
     NODE_DEVICES,
@@ -78,7 +78,7 @@ class Shared(Serving, total=False):
     interleave: Whole
     expert_parallel: Whole
     sequence_parallel: bool
-    zero: Annotated[str, OneOf(("0", "1", "2", "3"))]
+    zero: Zero
     network: Number
 
 

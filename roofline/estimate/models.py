@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, Unpack
+from typing import Annotated, Unpack
 
 from results.show.units import count, duration, gibibytes, number, quantity
 from roofline.accounting import activations, parameters
@@ -35,6 +35,7 @@ from roofline.machine import MEASURED_FIRST, Machine
 Attention = Annotated[str, OneOf(("flash", "unfused"))]
 Convention = Annotated[str, OneOf(tuple(CONVENTIONS))]
 Recipe = Annotated[str, OneOf(tuple(RECIPES))]
+Zero = Annotated[int | str, OneOf(("0", "1", "2", "3"))]
 Optimizer = Annotated[str, OneOf(tuple(OPTIMIZERS))]
 
 
@@ -234,12 +235,10 @@ def memory(
     attention: Attention = "flash",
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    kernels: Annotated[
-        Literal["fused", "eager", "cpu"], OneOf(("fused", "eager", "cpu"))
-    ] = "fused",
+    kernels: Annotated[str, OneOf(("fused", "eager", "cpu"))] = "fused",
     checkpoint: str = "none",
     accumulate: Whole = 1,
-    zero: Annotated[int, OneOf(("0", "1", "2", "3"))] = 0,
+    zero: Zero = 0,
     data_parallel: Whole = 1,
     tensor_parallel: Whole = 1,
     pipeline_parallel: Whole = 1,

@@ -203,7 +203,7 @@ def fleet_machine(directory: Path) -> Machine:
     runs = [_whole(load_run(summary.path)) for summary in summaries]
     if not runs:
         raise ConfigError(f"no run in {directory}")
-    fastest: dict[tuple[str, ...], float] = {}
+    fastest: dict[tuple[tuple[str, str], str], float] = {}
     for run in runs:
         for record in run.records:
             work = record.flops
@@ -213,18 +213,21 @@ def fleet_machine(directory: Path) -> Machine:
                 figure = ("bandwidth", "copy")
             is_used = record.op in ("matmul", "copy") and record.status == "ok"
             if is_used and record.median_s and work:
-                row = (*figure, str(run.path), str(record.options.get("phase")))
-                fastest[row] = max(fastest.get(row, 0), work / record.median_s)
+                key = (figure, f"{run.path} {record.options.get('phase')}")
+                fastest[key] = max(fastest.get(key, 0), work / record.median_s)
     where = f"measured by the slowest of {len(runs)} files in {directory}"
-    ceilings = []
-    for row in sorted(fastest, key=fastest.__getitem__, reverse=True):
-        quantity, name, *_ = row
-        ceilings.append(Ceiling(quantity, name, fastest[row], "measured", where))
+    slowest: dict[tuple[str, str], float] = {}
+    for (figure, _), rate in fastest.items():
+        slowest[figure] = min(rate, slowest.get(figure, rate))
+    ceilings = [Ceiling(*figure, rate, "measured", where) for figure, rate in slowest.items()]
     device = runs[0].environment.device
     known = load_gpus().get(device["slug"], Machine(device["slug"], device["name"]))
     source = "; ".join(filter(None, [where if ceilings else "", known.source]))
-    machine = known.with_entries(ceilings)  # of equal figures, the last one counts
-    return replace(machine, memory_reported_bytes=device.get("memory_bytes"), source=source)
+    return replace(
+        known.with_entries(ceilings),
+        memory_reported_bytes=device.get("memory_bytes"),
+        source=source,
+    )
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
