@@ -198,9 +198,11 @@ def train(
     use = uses.uses[0]
     landmark = scaling.landmark_of(flops)
     energy_j = row["energy_j"]
+    facts: Row = {"headroom_bytes": None, "memory_bytes": None}
+    facts |= row
     steps = steps_of(
         TRAIN_STEPS,
-        **{"headroom_bytes": None, "memory_bytes": None} | row,
+        **facts,
         use=use,
         counted=counted,
         speed=use.speed(gpus),

@@ -41,11 +41,7 @@ Optimizer = Annotated[str, OneOf(tuple(OPTIMIZERS))]
 
 PARAMS_STEPS = (
     ("total", "sum", "{counts.total:count} = {counts.total:number}"),
-    (
-        "active per token",
-        "{experts.per_token} of {experts.count} experts",
-        "{counts.active:count} = {counts.active:number}",
-    ),
+    ("active per token", "{chosen}", "{counts.active:count} = {counts.active:number}"),
     (
         "in matrix products",
         "without lookups, norms and biases; with the head",
@@ -107,11 +103,11 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
         arithmetic = " x ".join(map(str, factors))
         steps.append(Step(label, arithmetic, count(weight.elements), weight.elements))
     main = ["total"]
-    lines = list(PARAMS_STEPS)
-    if counts.active == counts.total or not config.experts:
-        del lines[1]
+    chosen = None
     if counts.active != counts.total:
         main.append("active")
+        if config.experts:
+            chosen = f"{config.experts.per_token} of {config.experts.count} experts"
     tied = "the head has separate weights"
     if config.is_tied:
         tied = "the head uses the embedding's weights"
@@ -124,7 +120,7 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
             "matmul": counts.matmul,
             "components": dict(counts.components),
         },
-        steps=[*steps, *steps_of(lines, counts=counts, experts=config.experts)],
+        steps=[*steps, *steps_of(PARAMS_STEPS, counts=counts, chosen=chosen)],
         formula=parameters.FORMULA,
         source=f"{config.source}; {parameters.source_of(config)}",
         assumptions=[tied, *config.assumptions],

@@ -310,6 +310,7 @@ def matmul(
         sources.append(sources_of(machines))
         lacking = [row for row in rows if "reason" in row]
         notes += [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in lacking]
+    facts = dict.fromkeys(TIMES) | row
     times = ""
     repeated = ""
     if product.batch > 1:
@@ -322,7 +323,7 @@ def matmul(
         main=main,
         title=title,
         **by_machine(rows),
-        steps=steps_of(MATMUL_STEPS, **dict.fromkeys(TIMES) | row, product=product, times=times),
+        steps=steps_of(MATMUL_STEPS, **facts, product=product, times=times),
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source="; ".join(filter(None, sources)),
         assumptions=notes,

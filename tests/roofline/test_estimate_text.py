@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from test_estimate import text_of
 
-from roofline.estimate.answer import Answer, Step, print_answer
+from roofline.estimate.answer import Answer, Step, print_answer, steps_of
+from roofline.work import Work
 
 
 def marked(text):
@@ -89,3 +90,16 @@ def test_parts_have_bars_in_a_terminal_alone():
 def test_sources_are_of_this_model_alone(capsys):
     assert "Mixtral of Experts" not in text_of(capsys, "params --model gpt2")
     assert "Mixtral of Experts" in " ".join(text_of(capsys, "params --model mixtral-8x7b").split())
+
+
+def test_a_step_that_needs_an_unknown_value_is_left_out():
+    lines = (
+        ("speed", "{work.flops:number} / {seconds:time}", "{speed:number} FLOP/s"),
+        ("memory", "{gpus:,} x 80 GB", "{used:percent} of {total:bytes}"),
+        ("price", "{gpus:,} devices", "{price:number}"),
+    )
+    facts = {"speed": 1e15, "gpus": 1024, "used": 0.25, "total": 8e10, "price": None}
+    assert steps_of(lines, work=Work(10**12, 0, 0), seconds=1e-3, **facts) == [
+        Step("speed", "1e12 / 1 ms", "1e15 FLOP/s"),
+        Step("memory", "1,024 x 80 GB", "25.0 % of 80 GB"),
+    ]
