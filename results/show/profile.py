@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from results.record import Environment, ProfileOp, Record
+from results.record import Environment, Fusion, ProfileOp, Record, StepTotals
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
 from results.show.table import print_header
 from results.show.terminal import printable
 from results.show.units import ABSENT, duration, number, percent, quantity
+from results.show.units import count as counted
 from roofline.machine import Machine
-from roofline.model import judged, mbu
+from roofline.model import intensity, judged, mbu
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,153 +39,175 @@ MAX_SHOWN_FUSIONS = 5
 
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
-OF_A_STEP = (
-    "A step takes {time_s}; under the profiler {profiled_s}, {in_operations} of it in operations.",
-    (
-        "Times and shares of operations are those of one profiled step, the one nearest to the "
-        "time of a step."
-    ),
-)
-OF_A_TRACE = (
-    (
-        "The trace covers {time_s}, {in_operations} of it in operations. Rows and sums are of all "
-        "steps in it."
-    ),
-    "Its kernels overlap for {overlap_s} on several streams; each counts in full.",
-    "It has no shapes for {no_shape}, whose own work is not counted.",
-)
-SENTENCES = (
-    (
-        "It computes {flops}, {matmul_flops} of them in products; its operations move "
-        "{moved_bytes}: MFU {mfu}, MBU {mbu}."
-    ),
-    (
-        "{memory_bound} of the time is in operations that memory bounds, {compute_bound} in those "
-        "that computing bounds."
-    ),
-    (
-        "{neither} of the time is in other operations: launches or both bound them, or no roof is "
-        "known."
-    ),
-    "Where nothing is fused, the same operations move {eager_bytes}.",
-    "With every operation at its roof it would take {at_roof_s}.",
-    (
-        "Rules cover {modelled_flops} of FLOPs and {modelled_bytes} of bytes; rows without one are "
-        "flagged unmodelled."
-    ),
-    (
-        "Fusing could save at most {fusable_s} at the memory ceiling: each storage moved once is "
-        "{unique_bytes}."
-    ),
-)
-"""Sentences about the totals, with their keys; those about a step or a trace come first."""
 
-OPTIONAL = ("eager_bytes", "fusable_s", "modelled_flops", "overlap_s", "no_shape")
-"""Keys whose sentences are left out if there is nothing to say."""
+NO_DETAILS = ProfileOp(module="", phase="", matmul_flops=None)
 
 
 def op_of(record: Record) -> ProfileOp:
     """Return the details of a row of a profile; empty for another row."""
-    blank = ProfileOp(module="", phase="", matmul_flops=None)
-    return record.details_as(ProfileOp) or blank
+    return record.details_as(ProfileOp) or NO_DETAILS
 
 
-def _time_s(record: Record) -> float:
-    return op_of(record).time_s or 0.0
+@dataclass
+class Sum:
+    """Sums over rows of a profile; what is unknown counts as 0."""
+
+    calls: int = 0
+    flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    time_s: float = 0.0
+    share: float = 0.0
+
+    def add(self, record: Record) -> None:
+        details = op_of(record)
+        self.calls += record.count or 0
+        self.flops += record.flops or 0
+        self.bytes_read += record.bytes_read or 0
+        self.bytes_written += record.bytes_written or 0
+        self.time_s += details.time_s or 0.0
+        self.share += details.share or 0.0
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
 
 
-def _share(record: Record) -> float:
-    return op_of(record).share or 0.0
+def moved_bytes(record: Record) -> int | None:
+    return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
 
 
-BY: dict[str, Callable[[Record], str]] = {
-    "op": lambda record: record.op,
-    "module": lambda record: op_of(record).module,
-    "phase": lambda record: op_of(record).phase or record.op,
-    "shape": lambda record: record.op if record.op in REMAINDERS else f"{record.op} {record.case}",
-    "kernel": lambda record: ", ".join(op_of(record).kernels) or record.op,
-}
-"""Keys for grouping rows; by module, a row counts in all modules around it."""
+def group_of(record: Record, by: str) -> str:
+    """Return the name of a row's group by `op`, `module`, `phase`, `shape` or `kernel`."""
+    details = op_of(record)
+    if by == "module":
+        return details.module
+    if by == "phase" and details.phase:
+        return details.phase
+    if by == "kernel" and details.kernels:
+        return ", ".join(details.kernels)
+    if by == "shape" and record.op not in REMAINDERS:
+        return f"{record.op} {record.case}"
+    return record.op
 
 
-def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
-    """Return the totals of a step, None if a ceiling is missing; empty if nothing was timed.
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Totals of a profiled step; None if a ceiling is missing."""
 
-    `fusable_s` is the time, at the memory ceiling, of all bytes beyond moving each storage once.
-    `attributed` is the fraction of time in counted operations, host gaps and profiler overhead;
-    `in_operations` is that of counted operations. `at_roof_s` is the time of the step if each
-    operation reached its roof and the host took the same time.
-    """
+    step: StepTotals
+    bandwidth: float | None
+    """Bytes per second of the memory ceiling."""
+    profiled_s: float
+    flops: int
+    matmul_flops: int
+    bytes_read: int
+    bytes_written: int
+    fusable_s: float | None
+    """Time, at the memory ceiling, of all bytes beyond moving each storage once."""
+    at_roof_s: float
+    """Time of the step if each operation reached its roof and the host took the same time."""
+    memory_bound: float
+    """Fraction of the time in operations that memory bounds."""
+    compute_bound: float
+    attributed: float
+    """Fraction of the time in counted operations, host gaps and profiler overhead."""
+    in_operations: float
+    """Fraction of the time in counted operations."""
+    phases: dict[str, dict[str, float]]
+    """FLOPs and seconds of the operations of each phase."""
+    mfu: float | None
+    mbu: float | None
+
+    def saved_s(self, fusion: Fusion) -> float | None:
+        return fusion.saved_bytes / self.bandwidth if self.bandwidth else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the totals as JSON outputs have them, with the facts of the step among them."""
+        values = to_builtins(self)
+        del values["bandwidth"]
+        facts: dict[str, Any] = values.pop("step")
+        facts["eager_bytes"] = self.step.eager_bytes
+        facts["fusing"] = [
+            to_builtins(fusion) | {"saved_s": self.saved_s(fusion)} for fusion in self.step.fusing
+        ]
+        return facts | values
+
+
+def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | None:
+    """Return the totals of a step; None if nothing was timed."""
     step = environment.profile
     if step is None:
-        return {}
-    scored = list(zip(records, judged(environment, records), strict=True))
-
-    def share(is_counted: Callable[[Record, Mapping[str, Any]], bool]) -> float:
-        return sum(_share(record) for record, score in scored if is_counted(record, score))
-
-    ceilings = Machine.from_dict(environment.hardware)
-    flops = sum(record.flops or 0 for record in records)
-    read = sum(record.bytes_read or 0 for record in records)
-    written = sum(record.bytes_written or 0 for record in records)
-    counts = [(op_of(record).matmul_flops, record.dtype) for record in records]
-    products = [(count, ceilings.peak(dtype)) for count, dtype in counts if count]
-    peak_s = None
-    if all(peak for _, peak in products):
-        peak_s = sum(count / peak.value for count, peak in products if peak)
-    bandwidth = ceilings.bandwidth_for(read, written)
-    unique = step.unique_bytes
+        return None
+    machine = Machine.from_dict(environment.hardware)
+    every = Sum()
+    attributed = Sum()
+    in_operations = Sum()
+    phases = {phase: Sum() for phase in ("forward", "backward", "optimizer")}
+    bounds: dict[str | None, Sum] = defaultdict(Sum)
+    matmul_flops = 0
+    peak_s: float | None = 0.0
+    at_roof_s = 0.0
+    for record, score in zip(records, judged(environment, records), strict=True):
+        details = op_of(record)
+        every.add(record)
+        if record.op != UNATTRIBUTED:
+            attributed.add(record)
+        if record.op not in REMAINDERS:
+            in_operations.add(record)
+        if details.phase in phases:
+            phases[details.phase].add(record)
+        bounds[score["bound"]].add(record)
+        if details.matmul_flops:
+            matmul_flops += details.matmul_flops
+            peak = machine.peak(record.dtype)
+            if peak is None or peak_s is None:
+                peak_s = None
+            else:
+                peak_s += details.matmul_flops / peak.value
+        at_roof_s += _at_roof_s(record, score)
+    ceiling = machine.bandwidth_for(every.bytes_read, every.bytes_written)
+    bandwidth = ceiling.value if ceiling else None
     fusable_s = None
-    if bandwidth and unique is not None:
-        fusable_s = max(0, read + written - unique) / bandwidth.value
-    fusing = [
-        to_builtins(each) | {"saved_s": each.saved_bytes / bandwidth.value if bandwidth else None}
-        for each in step.fusing
-    ]
-    facts: dict[str, Any] = to_builtins(step)
-    return facts | {
-        "eager_bytes": step.eager_bytes,
-        "fusing": fusing,
-        "profiled_s": sum(map(_time_s, records)),
-        "flops": flops,
-        "matmul_flops": sum(count for count, _ in products),
-        "bytes_read": read,
-        "bytes_written": written,
-        "fusable_s": fusable_s,
-        "at_roof_s": sum(_at_roof_s(record, score) for record, score in scored),
-        "memory_bound": share(lambda _, score: score["bound"] == "memory"),
-        "compute_bound": share(lambda _, score: score["bound"] == "compute"),
-        "attributed": share(lambda record, _: record.op != UNATTRIBUTED),
-        "in_operations": share(lambda record, _: record.op not in REMAINDERS),
-        "phases": _phases(records),
-        "mfu": None if peak_s is None else peak_s / step.time_s,
-        "mbu": mbu((read + written) / step.time_s, bandwidth.value) if bandwidth else None,
-    }
-
-
-def _phases(records: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """Return the FLOPs and the seconds of the operations of each phase."""
-    phases = {}
-    for phase in ("forward", "backward", "optimizer"):
-        if rows := [record for record in records if op_of(record).phase == phase]:
-            time_s = sum(map(_time_s, rows))
-            phases[phase] = {"flops": sum(record.flops or 0 for record in rows), "time_s": time_s}
-    return phases
+    if bandwidth and step.unique_bytes is not None:
+        fusable_s = max(0, every.moved_bytes - step.unique_bytes) / bandwidth
+    return Totals(
+        step=step,
+        bandwidth=bandwidth,
+        profiled_s=every.time_s,
+        flops=every.flops,
+        matmul_flops=matmul_flops,
+        bytes_read=every.bytes_read,
+        bytes_written=every.bytes_written,
+        fusable_s=fusable_s,
+        at_roof_s=at_roof_s,
+        memory_bound=bounds["memory"].share,
+        compute_bound=bounds["compute"].share,
+        attributed=attributed.share,
+        in_operations=in_operations.share,
+        phases={
+            phase: {"flops": each.flops, "time_s": each.time_s}
+            for phase, each in phases.items()
+            if each.calls
+        },
+        mfu=None if peak_s is None else peak_s / step.time_s,
+        mbu=mbu(every.moved_bytes / step.time_s, bandwidth) if bandwidth else None,
+    )
 
 
 def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
     if record.op == OVERHEAD:
         return 0.0
-    time_s = _time_s(record)
-    if score["roofline_pct"] is None or not (
-        record.flops or record.bytes_read or record.bytes_written
-    ):
+    time_s = op_of(record).time_s or 0.0
+    has_work = record.flops or moved_bytes(record)
+    if not has_work or score["roofline_pct"] is None:
         return time_s  # no roof
     return time_s * min(1.0, float(score["roofline_pct"]) / 100)
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
-    return {"totals": totals_of(environment, records)} | document(environment, records)
+    totals = totals_of(environment, records)
+    return {"totals": totals.to_dict() if totals else {}} | document(environment, records)
 
 
 def render(
@@ -193,177 +218,188 @@ def render(
     by: str | None = None,
     is_whole: bool = False,
 ) -> None:
-    """Print a profile: `top` rows, grouped by a key of `BY` if given; if `is_whole`, all rows and a
-    module tree.
+    """Print a profile: `top` rows, in groups if `by` is given, see `group_of`; if `is_whole`, all
+    rows and a module tree.
     """
-    scores = judged(environment, records)
-    scored = [
-        (record, score)
-        for record, score in zip(records, scores, strict=True)
-        if record.status == "ok"
-    ]
     print_header(environment, records, console)
-    if not scored:
+    timed = [record for record in records if record.status == "ok"]
+    if not timed:
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
-        return print_lines(
-            console, *(printable(f"no time was measured: {reason}") for reason in reasons)
-        )
-    timed = [record for record, _ in scored]
+        for reason in reasons:
+            print_lines(console, printable(f"no time was measured: {reason}"))
+        return
     totals = totals_of(environment, records)
     texts = sentences(totals) if totals else []
     console.print("", *texts, "", sep="\n", highlight=False)
     if by is not None:
-        return _print_groups(timed, by, console, top)
-    _print_rows(scored, console, len(scored) if is_whole else top)
+        _print_groups(timed, by, console, top)
+        return
+    scored = list(zip(timed, judged(environment, timed), strict=True))
+    _print_rows(scored, console, len(timed) if is_whole else top)
     if is_whole:
         console.print()
         _print_groups(timed, "module", console, len(timed))
-    return None
 
 
-def sentences(totals: Mapping[str, Any]) -> list[str]:
-    values = dict(totals)
-    phases = values.pop("phases")
-    values["moved_bytes"] = totals["bytes_read"] + totals["bytes_written"]
-    values["neither"] = max(
-        0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"]
-    )
-    if min(totals["modelled_flops"], totals["modelled_bytes"]) == 1:
-        values["modelled_flops"] = None
-    no_shape = totals.get("no_shape", {})
-    values["no_shape"] = (
-        ", ".join(
-            f"{op} ({calls} call{'' if calls == 1 else 's'})" for op, calls in no_shape.items()
+def sentences(totals: Totals) -> list[str]:
+    """Return what is printed above the rows."""
+    step = totals.step
+    time = duration(step.time_s)
+    in_operations = f"{percent(totals.in_operations)} of it in operations."
+    if step.no_shape is None:
+        profiled = duration(totals.profiled_s)
+        said = [f"A step takes {time}; under the profiler {profiled}, {in_operations}"]
+    else:
+        said = [f"The trace covers {time}, {in_operations} Rows and sums are of all steps in it."]
+    if len(totals.phases) > 1:
+        parts = [
+            f"{name} {quantity(part['flops'], 'FLOP')} in {duration(part['time_s'])}"
+            for name, part in totals.phases.items()
+        ]
+        said.append(f"Operations by phase: {', '.join(parts)}.")
+    if step.no_shape is None:
+        said.append(
+            "Times and shares of operations are those of one profiled step, the one nearest to the "
+            "time of a step."
         )
-        or None
-    )
-    values["overlap_s"] = max(0.0, round(totals["profiled_s"] - totals["time_s"], 9)) or None
-    texts = {name: _text(name, value) for name, value in values.items() if name != "fusing"}
-    absent = [name for name in OPTIONAL if values.get(name) is None]
-    lines = (OF_A_TRACE if "no_shape" in totals else OF_A_STEP) + SENTENCES
-    said = [
-        line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)
-    ]
-    if len(phases) > 1:
-        parts = (
-            f"{name} {_text('flops', part['flops'])} in {duration(part['time_s'])}"
-            for name, part in phases.items()
+    overlap_s = round(totals.profiled_s - step.time_s, 9)
+    if step.no_shape is not None and overlap_s > 0:
+        said.append(
+            f"Its kernels overlap for {duration(overlap_s)} on several streams; each counts in "
+            f"full."
         )
-        said.insert(1, f"Operations by phase: {', '.join(parts)}.")
-    for each in totals["fusing"][:MAX_SHOWN_FUSIONS]:
-        if each["saved_s"]:
-            saved = duration(each["saved_s"])
-            said.append(f"- {fusion_text(each)}: {saved} of {texts['time_s']}")
+    if step.no_shape:
+        calls = [f"{op} ({counted(times, 'call')})" for op, times in step.no_shape.items()]
+        said.append(f"It has no shapes for {', '.join(calls)}, whose own work is not counted.")
+    moved = quantity(totals.bytes_read + totals.bytes_written, "B")
+    neither = max(0.0, totals.in_operations - totals.memory_bound - totals.compute_bound)
+    said.append(
+        f"It computes {quantity(totals.flops, 'FLOP')}, {quantity(totals.matmul_flops, 'FLOP')} of "
+        f"them in products; its operations move {moved}: MFU {percent(totals.mfu)}, MBU "
+        f"{percent(totals.mbu)}."
+    )
+    said.append(
+        f"{percent(totals.memory_bound)} of the time is in operations that memory bounds, "
+        f"{percent(totals.compute_bound)} in those that computing bounds."
+    )
+    said.append(
+        f"{percent(neither)} of the time is in other operations: launches or both bound them, or "
+        f"no roof is known."
+    )
+    if step.eager_bytes is not None:
+        eager = quantity(step.eager_bytes, "B")
+        said.append(f"Where nothing is fused, the same operations move {eager}.")
+    at_roof = duration(totals.at_roof_s)
+    said.append(f"With every operation at its roof it would take {at_roof}.")
+    if min(step.modelled_flops, step.modelled_bytes) != 1:
+        said.append(
+            f"Rules cover {percent(step.modelled_flops)} of FLOPs and "
+            f"{percent(step.modelled_bytes)} of bytes; rows without one are flagged unmodelled."
+        )
+    if totals.fusable_s is not None:
+        said.append(
+            f"Fusing could save at most {duration(totals.fusable_s)} at the memory ceiling: each "
+            f"storage moved once is {quantity(step.unique_bytes, 'B')}."
+        )
+    for fusion in step.fusing[:MAX_SHOWN_FUSIONS]:
+        if saved_s := totals.saved_s(fusion):
+            said.append(f"- {fusion_text(fusion)}: {duration(saved_s)} of {time}")
     return said
 
 
-def fusion_text(fusion: Mapping[str, Any]) -> str:
-    first, *others = fusion["operations"]
-    where = f" in {fusion['module']}" if fusion["module"] else ""
-    times = f", {fusion['count']} times" if fusion["count"] > 1 else ""
+def fusion_text(fusion: Fusion) -> str:
+    first, *others = fusion.operations
+    where = f" in {fusion.module}" if fusion.module else ""
+    times = f", {fusion.count} times" if fusion.count > 1 else ""
     return f"{' and '.join(dict.fromkeys(others))} into the {first} before{where}{times}"
 
 
-def _text(name: str, value: float | str | None) -> str:
-    if isinstance(value, str):
-        return value
-    if name.endswith("_s"):
-        return duration(value)
-    if name.endswith(("flops", "bytes")) and not name.startswith("modelled"):
-        return quantity(value, "FLOP" if name.endswith("flops") else "B")
-    return percent(value)
+def intensity_of(record: Record) -> float | None:
+    """Return the FLOPs per byte of a row; None if it has no work, or moves nothing."""
+    moved = moved_bytes(record)
+    return None if record.flops is None or moved is None else intensity(record.flops, moved)
+
+
+def columns_of(records: Sequence[Record]) -> list[Column]:
+    """Return the columns of rows of a profile that need no machine: three names and three sizes of
+    the work.
+    """
+    return [
+        Column("op", [record.op for record in records]),
+        Column("shapes", [record.case for record in records], goes_below=6),
+        Column("count", [str(record.count) for record in records], "right", 5),
+        Column("FLOPs", [quantity(record.flops) for record in records], "right", 4),
+        Column("bytes", [quantity(moved_bytes(record)) for record in records], "right", 3),
+        Column("FLOP/B", [number(intensity_of(record), 3) for record in records], "right", 2),
+    ]
+
+
+def module_column(records: Sequence[Record]) -> Column:
+    return Column("module", [op_of(record).module for record in records], goes_below=6)
 
 
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
-    operations = [op_of(record) for record, _ in rows]
+    records = [record for record, _ in rows]
+    operations = [op_of(record) for record in records]
     # Views have no roof and no bound.
     moving = [score if moved_bytes(record) else {} for record, score in rows]
-    columns = [
-        Column("op", [record.op for record, _ in rows]),
-        Column("shapes", [record.case for record, _ in rows], goes_below=6),
-        Column("count", [str(record.count) for record, _ in rows], "right", 5),
+    columns = columns_of(records)
+    columns[3:3] = [
         Column("time", [duration(each.time_s) for each in operations], "right"),
         Column("share", [percent(each.share) for each in operations], "right"),
-        Column("FLOPs", [quantity(record.flops) for record, _ in rows], "right", 4),
-        Column("bytes", [quantity(moved_bytes(record)) for record, _ in rows], "right", 3),
-        Column("FLOP/B", [number(score["intensity"], 3) for _, score in rows], "right", 2),
+    ]
+    columns += [
         Column("bound", [score.get("bound") or ABSENT for score in moving]),
         Column("% roof", [percent(score.get("roofline_pct"), 100) for score in moving], "right"),
         Column("phase", [each.phase for each in operations], leaves=1),
-        Column("module", [each.module for each in operations], goes_below=6),
+        module_column(records),
     ]
-    print_grid(
-        console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags"
-    )
+    print_grid(console, columns, [_note(record, score) for record, score in rows], "flags")
     if rest := scored[top:]:
-        share = percent(sum(_share(record) for record, _ in rest))
+        share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
 
 
-def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
-    yield from record.flags
+def _note(record: Record, score: Mapping[str, Any]) -> str:
+    notes = list(record.flags)
     if score["excess"]:
-        yield "above-roof"
+        notes.append("above-roof")
     if record.op in REMAINDERS:
-        names = op_of(record).kernels
-        times = op_of(record).kernels_s
-        longest = [
-            f"{name} {duration(time_s)}" for name, time_s in zip(names, times, strict=False)
-        ][:MAX_NAMES]
-        more = [f"and {len(names) - len(longest)} more"] if len(names) > len(longest) else []
-        yield REMAINDERS[record.op] + (f": {', '.join([*longest, *more])}" if longest else "")
+        notes.append(REMAINDERS[record.op])
+        details = op_of(record)
+        longest = list(zip(details.kernels, details.kernels_s, strict=False))[:MAX_NAMES]
+        kernels = [f"{name} {duration(time_s)}" for name, time_s in longest]
+        if len(details.kernels) > len(kernels):
+            kernels.append(f"and {len(details.kernels) - len(kernels)} more")
+        if kernels:
+            notes[-1] += f": {', '.join(kernels)}"
+    return ", ".join(notes)
 
 
 def _print_groups(records: Sequence[Record], by: str, console: Console, top: int) -> None:
     """Print grouped rows; modules are a tree, each including its submodules."""
-    groups: dict[tuple[str, ...], list[Record]] = {}
+    sums: dict[tuple[str, ...], Sum] = defaultdict(Sum)
     for record in records:
-        name = BY[by](record)
-        path = tuple(filter(None, name.split(".")))
-        keys = [path[:depth] for depth in range(len(path) + 1)] if by == "module" else [(name,)]
-        for key in keys:
-            groups.setdefault(key, []).append(record)
-    times = {key: sum(map(_time_s, group)) for key, group in groups.items()}
-    longest = sorted(times, key=lambda key: -times[key])[:top]
+        path = (group_of(record, by),)
+        if by == "module":
+            path = ("all", *filter(None, path[0].split(".")))
+            for depth in range(1, len(path)):
+                sums[path[:depth]].add(record)
+        sums[path].add(record)
+    longest = sorted(sums, key=lambda path: -sums[path].time_s)[:top]
     if by == "module":
-        titles = {key: "  " * len(key) + (key[-1] if key else "all") for key in sorted(longest)}
-    else:
-        titles = {key: key[0] for key in longest}
-    shown = [groups[key] for key in titles]
+        longest.sort()
+    shown = [sums[path] for path in longest]
     columns = [
-        Column(by, list(titles.values())),
-        Column(
-            "calls",
-            [str(sum(record.count or 0 for record in group)) for group in shown],
-            "right",
-            1,
-        ),
-        Column("time", [duration(times[key]) for key in titles], "right"),
-        Column(
-            "share",
-            [percent(sum(map(_share, group))) for group in shown],
-            "right",
-        ),
-        Column(
-            "FLOPs",
-            [quantity(sum(record.flops or 0 for record in group) or None) for group in shown],
-            "right",
-        ),
-        Column(
-            "bytes",
-            [
-                quantity(sum(moved_bytes(record) or 0 for record in group) or None)
-                for group in shown
-            ],
-            "right",
-        ),
+        Column(by, ["  " * (len(path) - 1) + path[-1] for path in longest]),
+        Column("calls", [str(each.calls) for each in shown], "right", 1),
+        Column("time", [duration(each.time_s) for each in shown], "right"),
+        Column("share", [percent(each.share) for each in shown], "right"),
+        Column("FLOPs", [quantity(each.flops or None) for each in shown], "right"),
+        Column("bytes", [quantity(each.moved_bytes or None) for each in shown], "right"),
     ]
     print_grid(console, columns)
-    if len(groups) > top:
-        print_lines(console, f"... and {len(groups) - top} more: --top shows them")
-
-
-def moved_bytes(record: Record) -> int | None:
-    return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
+    if len(sums) > top:
+        print_lines(console, f"... and {len(sums) - top} more: --top shows them")

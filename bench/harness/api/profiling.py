@@ -41,8 +41,9 @@ class Profile(Records):
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Totals of the step, see `results.show.profile.totals_of`."""
-        return totals_of(self.environment, self)
+        """Totals of the step, see `results.show.profile.Totals`; empty if nothing was timed."""
+        totals = totals_of(self.environment, self)
+        return totals.to_dict() if totals else {}
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return the rows as a frame, with the keys of `--format json`."""

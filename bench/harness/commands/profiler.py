@@ -22,7 +22,7 @@ from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError
 
 BY = ("op", "module", "phase", "shape", "kernel")
-"""Keys of `results.show.profile.BY`, which is slower to import."""
+"""Groups of `results.show.profile.group_of`, which is slower to import."""
 
 DEFAULT_SHAPE = "4x128"
 

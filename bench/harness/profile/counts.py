@@ -16,14 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from torch import Tag, Tensor
+from torch.utils.flop_counter import flop_registry
 
 from bench.harness.profile.operation import DATA_DEPENDENT, HOST_SYNC, UNMODELLED, Operation
+from bench.harness.torch_private import tree_iter
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
 from roofline.work import Work
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _names(text: str) -> frozenset[str]:
@@ -208,7 +209,11 @@ def count(
         is_known = True
         read = work.bytes_read
         written = work.bytes_written
-    flags = tuple(call.flags())
+    flags: tuple[str, ...] = ()
+    if func._opname == "_local_scalar_dense":
+        flags = (HOST_SYNC,)
+    elif is_data_dependent(func):
+        flags = (DATA_DEPENDENT,)
     if not is_known:
         flags += (UNMODELLED,)
     operation = Operation(
@@ -272,28 +277,11 @@ class Call:
 
     @property
     def is_fusable(self) -> bool:
-        import torch
-
-        is_elementwise = torch.Tag.pointwise in self.func.tags and not self.base.startswith(
-            "_foreach_"
-        )
+        is_elementwise = Tag.pointwise in self.func.tags and not self.base.startswith("_foreach_")
         return self.namespace in ("aten", "prims") and (is_elementwise or self.base in ROWWISE)
-
-    def flags(self) -> Iterator[str]:
-        import torch
-
-        if self.func._opname == "_local_scalar_dense":
-            yield HOST_SYNC
-        elif {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(
-            self.func.tags
-        ):
-            yield DATA_DEPENDENT
 
     def flops(self) -> tuple[int, int, bool]:
         """Return the FLOPs, the matmul FLOPs among them, and whether there is a rule for them."""
-        import torch
-        from torch.utils.flop_counter import flop_registry
-
         if self.is_free:
             return 0, 0, True
         is_aten = self.namespace == "aten"
@@ -310,7 +298,7 @@ class Call:
         is_aten = is_aten or self.namespace == "prims"  # in graphs of the compiler
         if is_aten and self.base in MOVES:
             return 0, 0, True
-        is_pointwise = torch.Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
+        is_pointwise = Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
         is_known = is_aten and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
@@ -368,6 +356,11 @@ class Call:
         )
 
 
+def is_data_dependent(func: Any) -> bool:
+    """Whether the shape of the result, or its meaning, depends on values."""
+    return bool({Tag.dynamic_output_shape, Tag.data_dependent_output} & set(func.tags))
+
+
 def name_of(func: Any) -> str:
     return str(getattr(func, "_overloadpacket", func))
 
@@ -377,11 +370,7 @@ def base_name(name: str) -> str:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    import torch
-
-    from bench.harness.torch_private import tree_iter
-
-    return (leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor))
+    return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
 
 
 def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:

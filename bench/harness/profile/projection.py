@@ -10,11 +10,10 @@ left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from msgspec import structs
+from msgspec import to_builtins
 from torch.overrides import TorchFunctionMode
 
 from bench.harness.cli.arguments import UsageError
@@ -22,15 +21,15 @@ from bench.harness.profile.operation import CountedStep, fusions_of
 from bench.harness.profile.records import product_dtypes, work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
-from results.record import Record
+from results.record import Fusion, Record
 from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
-from results.show.profile import fusion_text, moved_bytes, op_of
-from results.show.units import ABSENT, duration, number, quantity
+from results.show.profile import columns_of, fusion_text, intensity_of, module_column, op_of
+from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
 from roofline.gpu_table import UnknownGpuError, find_gpu
 from roofline.machine import Machine, machine_of
-from roofline.model import bound, intensity, limits_s
+from roofline.model import bound, limits_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,51 +48,52 @@ class Projected:
     """A step on one machine."""
 
     def __init__(self, records: Sequence[Record], machine: Machine) -> None:
-        limits = [limits_s(record, machine) for record in records]
         self.machine = machine
-        self.least_s = [max(each[:2]) if each else None for each in limits]
-        """Of each row, all its calls together; None if the machine has no peak for its dtype or no
-        rule counts it.
-        """
-        self.bounds = [
-            bound(each[0], each[1], None) if each and max(each[:2]) else None for each in limits
-        ]
+        self.least_s = [least_s(record, machine) for record in records]
+        """Of each row, all its calls together."""
         self.total_s = sum(filter(None, self.least_s))
+        self.shares = [(each or 0.0) / (self.total_s or 1.0) for each in self.least_s]
+        self.bounds: list[str | None] = []
+        for record, time_s in zip(records, self.least_s, strict=True):
+            limits = limits_s(record, machine)
+            self.bounds.append(bound(limits[0], limits[1], None) if limits and time_s else None)
 
-    def seconds(self, moved_bytes: int) -> float:
-        """Return the time that bytes take at the memory roof."""
+    def saved_s(self, fusion: Fusion) -> float:
+        """Return the time that the saved bytes take at the memory roof."""
         bandwidth = self.machine.bandwidth()
-        return moved_bytes / bandwidth.value if bandwidth else 0.0
+        return fusion.saved_bytes / bandwidth.value if bandwidth else 0.0
+
+
+def least_s(record: Record, machine: Machine) -> float | None:
+    """Return the least seconds of a row; None if the machine has no peak for its dtype, or no rule
+    counts it.
+    """
+    limits = limits_s(record, machine)
+    return max(limits[:2]) if limits else None
 
 
 class Projection:
     """A step on machines that are not here; it prints as the table of `bench profile --on`."""
 
     def __init__(self, step: CountedStep, machines: Sequence[Machine]) -> None:
-        self.name = step.name
-        self.mode = step.mode
-        self.records = step.records
-        self.fusions = step.fusions
+        self.step = step
+        self.records = sorted(
+            step.records, key=lambda record: -(least_s(record, machines[0]) or 0.0)
+        )
+        """The longest on the first machine first."""
         self.machines = [Projected(self.records, machine) for machine in machines]
 
     def fused_s(self, on: Projected) -> float:
         """Return the least time of the step with all chains fused."""
-        return on.total_s - on.seconds(sum(fusion.saved_bytes for fusion in self.fusions))
-
-    @cached_property
-    def order(self) -> list[int]:
-        """Indices of the rows, the longest on the first machine first."""
-        least_s = self.machines[0].least_s
-        return sorted(range(len(self.records)), key=lambda row: -(least_s[row] or 0.0))
+        return on.total_s - sum(map(on.saved_s, self.step.fusions))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of plain values for each row and machine, with times in seconds."""
         rows = []
         for on in self.machines:
-            for row in self.order:
-                record = self.records[row]
+            for index, record in enumerate(self.records):
                 operation = op_of(record)
-                least_s = on.least_s[row]
+                time_s = on.least_s[index]
                 rows.append(
                     {
                         "machine": on.machine.slug,
@@ -107,10 +107,10 @@ class Projection:
                         "bytes_read": record.bytes_read,
                         "bytes_written": record.bytes_written,
                         "matmul_flops": operation.matmul_flops,
-                        "intensity": _intensity(record),
-                        "bound": on.bounds[row],
-                        "least_s": least_s,
-                        "share": None if least_s is None else least_s / (on.total_s or 1.0),
+                        "intensity": intensity_of(record),
+                        "bound": on.bounds[index],
+                        "least_s": time_s,
+                        "share": None if time_s is None else on.shares[index],
                         "flags": list(record.flags),
                     }
                 )
@@ -118,9 +118,13 @@ class Projection:
 
     def document(self) -> dict[str, Any]:
         """Return what `--format json` prints."""
+        fusing = []
+        for fusion in self.step.fusions:
+            saved_s = {on.machine.slug: on.saved_s(fusion) for on in self.machines}
+            fusing.append(to_builtins(fusion) | {"saved_s": saved_s})
         return {
-            "name": self.name,
-            "mode": self.mode,
+            "name": self.step.name,
+            "mode": self.step.mode,
             "note": LOWER_BOUND,
             "machines": [
                 {
@@ -132,15 +136,7 @@ class Projection:
                 }
                 for on in self.machines
             ],
-            "fusing": [
-                structs.asdict(fusion)
-                | {
-                    "saved_s": {
-                        on.machine.slug: on.seconds(fusion.saved_bytes) for on in self.machines
-                    }
-                }
-                for fusion in self.fusions
-            ],
+            "fusing": fusing,
             "rows": self.rows(),
         }
 
@@ -151,76 +147,60 @@ class Projection:
         return pd.DataFrame(self.rows())
 
     def table(self, top: int = 20) -> Table:
-        columns = self._columns(top)
         return Table(
             rows=self.rows,
-            shown=lambda: rows_of(columns),
+            shown=lambda: rows_of(self._columns(top)),
             document=self.document,
-            draw=partial(self._draw, columns, top),
-            notes=lambda: "\n" + "\n".join(["", *self.sentences()]) + "\n",
+            draw=lambda console: self._draw(console, top),
+            notes=lambda: "\n".join(["\n", *self.sentences(), ""]),
         )
 
     def sentences(self) -> list[str]:
         """Return what the step takes on each machine, and what fusing would save."""
         lines = []
         for on in self.machines:
-            lines.append(
-                f"{on.machine.name}: at least {duration(on.total_s)} a step; "
-                f"{self._roofs(on.machine)}"
-            )
-            if missing := sum(least_s is None for least_s in on.least_s):
+            total = duration(on.total_s)
+            lines.append(f"{on.machine.name}: at least {total} a step; {self._roofs(on.machine)}")
+            if missing := on.least_s.count(None):
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )
-        fused = " or ".join(duration(self.fused_s(on)) for on in self.machines)
-        if self.fusions:
+        if self.step.fusions:
+            fused = " or ".join(duration(self.fused_s(on)) for on in self.machines)
             lines.append(f"Fused like torch.compile does, at least {fused}; what saves most:")
-        for fusion in self.fusions[:MAX_CHAINS]:
-            saved = (
-                f"{duration(on.seconds(fusion.saved_bytes))} of {duration(on.total_s)}"
-                for on in self.machines
-            )
-            lines.append(f"- {fusion_text(structs.asdict(fusion))}: {' or '.join(saved)}")
+        for fusion in self.step.fusions[:MAX_CHAINS]:
+            saved = [
+                f"{duration(on.saved_s(fusion))} of {duration(on.total_s)}" for on in self.machines
+            ]
+            lines.append(f"- {fusion_text(fusion)}: {' or '.join(saved)}")
         return lines
 
     def _roofs(self, machine: Machine) -> str:
-        roofs = [("", machine.bandwidth(), "B/s")]
-        roofs += [
-            (f"{dtype} peak ", machine.peak(dtype), "FLOP/s")
-            for dtype in product_dtypes(self.records)
-        ]
-        return ", ".join(
-            f"{name}{quantity(roof.value, unit)} {roof.kind}" for name, roof, unit in roofs if roof
-        )
+        texts = []
+        if bandwidth := machine.bandwidth():
+            texts.append(f"{quantity(bandwidth.value, 'B/s')} {bandwidth.kind}")
+        for dtype in product_dtypes(self.step.records):
+            if peak := machine.peak(dtype):
+                texts.append(f"{dtype} peak {quantity(peak.value, 'FLOP/s')} {peak.kind}")
+        return ", ".join(texts)
 
     def _columns(self, top: int) -> list[Column]:
-        records = [self.records[row] for row in self.order[:top]]
-        columns = [
-            Column("op", [record.op for record in records]),
-            Column("shapes", [record.case for record in records], goes_below=True),
-            Column("count", [str(record.count) for record in records], "right", 3),
-            Column("FLOPs", [quantity(record.flops) for record in records], "right", 2),
-            Column("bytes", [quantity(moved_bytes(record)) for record in records], "right", 1),
-            Column("FLOP/B", [number(_intensity(record), 3) for record in records], "right", 4),
-        ]
+        records = self.records[:top]
+        columns = columns_of(records)
         for on in self.machines:
             name = f" {on.machine.slug}" if len(self.machines) > 1 else ""
-            rows = self.order[:top]
-            shares = [(on.least_s[row] or 0.0) / (on.total_s or 1.0) for row in rows]
             columns += [
-                Column(f"least time{name}", [duration(on.least_s[row]) for row in rows], "right"),
-                Column("share", [f"{100 * share:.1f}%" for share in shares], "right"),
-                Column("bound", [on.bounds[row] or ABSENT for row in rows]),
+                Column(f"least time{name}", list(map(duration, on.least_s[:top])), "right"),
+                Column("share", [f"{100 * share:.1f}%" for share in on.shares[:top]], "right"),
+                Column("bound", [each or ABSENT for each in on.bounds[:top]]),
             ]
-        return [
-            *columns,
-            Column("module", [op_of(record).module for record in records], goes_below=True),
-        ]
+        return [*columns, module_column(records)]
 
-    def _draw(self, columns: Sequence[Column], top: int, console: Console) -> None:
-        flags = [", ".join(self.records[row].flags) for row in self.order[:top]]
-        print_lines(console, f"{self.name}, {self.mode}: {LOWER_BOUND}", *self.sentences(), "")
-        print_grid(console, columns, flags, "flags")
+    def _draw(self, console: Console, top: int = 20) -> None:
+        title = f"{self.step.name}, {self.step.mode}: {LOWER_BOUND}"
+        print_lines(console, title, *self.sentences(), "")
+        flags = [", ".join(record.flags) for record in self.records[:top]]
+        print_grid(console, self._columns(top), flags, "flags")
         if len(self.records) > top:
             print_lines(
                 console,
@@ -231,7 +211,7 @@ class Projection:
         return self.table().render("table")
 
     def _repr_html_(self) -> str:
-        return html_of(partial(self._draw, self._columns(20), 20))
+        return html_of(self._draw)
 
 
 class FusedAttention(TorchFunctionMode):
@@ -242,10 +222,9 @@ class FusedAttention(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention:
-            return attention(*args, **kwargs)
-        return func(*args, **kwargs)
+            func = attention
+        return func(*args, **(kwargs or {}))
 
 
 def attention(
@@ -300,8 +279,3 @@ def machine_named(name: str) -> Machine:
             return machine_of(load_run(find_run(name)).environment)
         except StoreError:
             raise UsageError(str(error)) from None
-
-
-def _intensity(record: Record) -> float | None:
-    moved = moved_bytes(record)
-    return intensity(record.flops, moved) if record.flops is not None and moved else None

@@ -19,13 +19,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
-from bench.harness.profile.counts import count, dtypes_of, shapes_text, tensors_in
-from bench.harness.profile.operation import NO_SHAPE, STEP, TAG, UNMODELLED, Breakdown, Operation
-from bench.harness.profile.tracing import ON_HOST, PRECOMPILED, divide
-from bench.harness.timing.launched import ON_GPU, span_of
+from bench.harness.profile.counts import (
+    count,
+    dtypes_of,
+    is_data_dependent,
+    shapes_text,
+    tensors_in,
+)
+from bench.harness.profile.operation import NO_SHAPE, STEP, UNMODELLED, Breakdown, Operation
+from bench.harness.profile.tracing import (
+    ON_HOST,
+    PRECOMPILED,
+    Event,
+    divide_events,
+    host_events,
+)
+from bench.harness.timing.launched import ON_GPU, kernels_of, span_of
+from bench.harness.torch_private import has_kernel, has_kernel_for
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
@@ -153,59 +168,27 @@ def breakdown_of(events: Events) -> Breakdown:
     duration = max(span_of(event)[1] for event in events) - begin
     if not duration:
         raise UsageError("has operations that took no time")
-    operations, tags = tagged(events)
-    breakdown = Breakdown(operations, unique_bytes=None, samples_s=[duration / 1e9], is_trace=True)
     whole = {
-        **tags[0],
+        **events[0],
+        "cat": "user_annotation",
         "name": STEP,
-        "ts": min(event["ts"] for event in events),
+        "ts": begin / 1000,
         "dur": duration / 1000,
     }
-    divide(breakdown, {"traceEvents": [whole, *tags, *events]})
+    document = {"traceEvents": [whole, *events]}
+    calls = Calls(events)
+    on_host = host_events(document, calls.set_owner)
+    if not calls.operations:
+        raise UsageError("has no torch operations")
+    breakdown = Breakdown(
+        calls.operations, unique_bytes=None, samples_s=[duration / 1e9], is_trace=True
+    )
+    divide_events(breakdown, on_host, kernels_of(document))
     return breakdown
 
 
 def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
     return event.get("pid"), event.get("tid")
-
-
-Around = tuple[float, str, bool]
-"""End and phase of an event around others in its thread, and whether all that happens in it is of
-one operation.
-"""
-
-
-def tagged(events: Events) -> tuple[list[Operation], list[dict[str, Any]]]:
-    """Return the operations, and the events with which `bench profile` would have tagged them."""
-    calls = Calls(events)
-    operations = list[Operation]()
-    tags = list[dict[str, Any]]()
-    open_events: dict[Any, list[Around]] = {}
-    on_host = [event for event in events if event["cat"] in ("cpu_op", "user_annotation")]
-    for event in sorted(on_host, key=lambda event: (event["ts"], -event["dur"])):
-        around = open_events.setdefault(thread_of(event), [])
-        while around and around[-1][0] <= event["ts"]:
-            around.pop()
-        _, phase, is_owned = around[-1] if around else (0.0, "forward", False)
-        phase = next(
-            (phase for prefix, phase in PHASES.items() if event["name"].startswith(prefix)), phase
-        )
-        operation = None if is_owned else calls.operation(event)
-        if operation is not None:
-            tags.append(
-                {
-                    **event,
-                    "cat": "user_annotation",
-                    "name": f"{TAG}{len(operations)} {operation.op}",
-                }
-            )
-            operations.append(replace(operation, phase=phase, kernels=set()))
-        # What has no rule may call operations that have one: the own time stays with it.
-        is_owned |= operation is not None and operation.is_modelled
-        around.append((event["ts"] + event["dur"], phase, is_owned))
-    if not operations:
-        raise UsageError("has no torch operations")
-    return operations, tags
 
 
 class Calls:
@@ -222,24 +205,37 @@ class Calls:
         self._dtypes = DTYPES | {TENSORS: next(floats, "float32")}
         self._known: dict[str, Operation | None] = {}
         self._regions: dict[str, int] = {}
+        self.operations: list[Operation] = []
 
-    def operation(self, event: Mapping[str, Any]) -> Operation | None:
+    def set_owner(self, event: Event) -> None:
+        """Set the phase of an event, and its operation if it is one and in no other."""
+        for prefix, phase in PHASES.items():
+            if event.name.startswith(prefix):
+                event.phase = phase
+        # What has no rule may call operations that have one: the own time stays with it.
+        if isinstance(event.owner, Operation) and event.owner.is_modelled:
+            return
+        operation = self._operation(event)
+        if operation is not None:
+            event.owner = replace(operation, phase=event.phase, kernels=set())
+            self.operations.append(event.owner)
+
+    def _operation(self, event: Event) -> Operation | None:
         """Return an event as an operation with its work; None if it is not one, or is decomposed by
         torch.
         """
-        name = event["name"]
-        args = event["args"]
+        name = event.name
         if name.startswith(PRECOMPILED):
             number = self._regions.setdefault(name, len(self._regions))
             return Operation(f"compiled.region{number}", NO_SHAPE, flags=(UNMODELLED,))
         namespace, _, op = name.partition("::")
-        if event["cat"] != "cpu_op" or not (namespace.isidentifier() and op.isidentifier()):
+        if event.category != "cpu_op" or not (namespace.isidentifier() and op.isidentifier()):
             return None
-        kinds = args.get("Input type", ())
-        dims = args.get("Input Dims", ())
+        kinds = event.args.get("Input type", ())
+        dims = event.args.get("Input Dims", ())
         # Older versions of torch record neither strides nor numbers.
-        strides = args.get("Input Strides") or [None] * len(dims)
-        numbers = args.get("Concrete Inputs") or [""] * len(dims)
+        strides = event.args.get("Input Strides") or [None] * len(dims)
+        numbers = event.args.get("Concrete Inputs") or [""] * len(dims)
         given = list(map(Argument, kinds, map(self._dtypes.get, kinds), dims, strides, numbers))
         key = f"{name} {given}"
         if key not in self._known:
@@ -267,15 +263,11 @@ class Argument(NamedTuple):
             return self._tensor(self.dims, self.strides)
         return list(map(self._tensor, self.dims, self.strides or [None] * len(self.dims)))
 
-    def _tensor(self, dims: Sequence[int], strides: Sequence[int] | None) -> Any:
-        import torch
-
-        how: dict[str, Any] = {"dtype": getattr(torch, str(self.dtype)), "device": "meta"}
-        return (
-            torch.empty(dims, **how)
-            if strides is None
-            else torch.empty_strided(dims, strides, **how)
-        )
+    def _tensor(self, dims: Sequence[int], strides: Sequence[int] | None) -> torch.Tensor:
+        dtype = getattr(torch, str(self.dtype))
+        if strides is None:
+            return torch.empty(dims, dtype=dtype, device="meta")
+        return torch.empty_strided(dims, strides, dtype=dtype, device="meta")
 
     def fits(self, expected: Any) -> bool:
         """Whether an argument of a schema takes it."""
@@ -311,10 +303,6 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     """Return the operation of a call, not modelled if the call cannot be repeated; None if torch
     decomposes it.
     """
-    import torch
-
-    from bench.harness.torch_private import has_kernel
-
     packet = getattr(getattr(torch.ops, namespace), op, None)
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
     # Overloads without a kernel are TorchScript's.
@@ -332,30 +320,24 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     )
     if func is None:
         return unknown
-    pairs = list(zip(func._schema.arguments, given, strict=True))
-    if any(argument.lacks_shapes(expected) for expected, argument in pairs):
-        return replace(unknown, shapes=NO_SHAPE)
-    is_data_dependent = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(
-        func.tags
-    )
+    args = []
+    kwargs = {}
     try:
-        args = [argument.value(expected) for expected, argument in pairs if not expected.kwarg_only]
-        kwargs = {
-            expected.name: argument.value(expected)
-            for expected, argument in pairs
-            if expected.kwarg_only
-        }
+        for expected, argument in zip(func._schema.arguments, given, strict=True):
+            if argument.lacks_shapes(expected):
+                return replace(unknown, shapes=NO_SHAPE)
+            if expected.kwarg_only:
+                kwargs[expected.name] = argument.value(expected)
+            else:
+                args.append(argument.value(expected))
         with warnings.catch_warnings(action="ignore"):
-            return count(func, args, kwargs, None if is_data_dependent else func(*args, **kwargs))[
-                0
-            ]
+            result = None if is_data_dependent(func) else func(*args, **kwargs)
+            return count(func, args, kwargs, result)[0]
     except Exception:  # operations raise classes of their own, and some cannot run without data
         return unknown
 
 
 def is_decomposed(func: Any) -> bool:
-    from bench.harness.torch_private import has_kernel_for
-
     name = func.name()
     # Only a GPU has a kernel for the fused RMS norm.
     is_whole = has_kernel_for(name, "CPU") or name == "aten::_fused_rms_norm"

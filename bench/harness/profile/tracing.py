@@ -10,23 +10,26 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from torch.profiler import ProfilerActivity, profile
+
 from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
 from bench.harness.profile.operation import MODULE, STEP, TAG, Breakdown, Operation
 from bench.harness.profile.records import records_of, step_of, work_records
+from bench.harness.profile.step import ProfiledStep, Tags, account, compiled, state_kept
 from bench.harness.profile.target import Target, guarded_call
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
+from bench.harness.torch_private import RecordFunctionFast
 from results.record import Record, StepTotals
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.profile.step import ProfiledStep
 
 MAX_STEPS = 10
 MAX_OPERATIONS = 60_000
@@ -54,8 +57,6 @@ def profiled(
     """Count and time a step; return its records, the longest first, and its totals: None, with all
     records `failed`, if it could not be timed.
     """
-    from bench.harness.profile.step import ProfiledStep, account
-
     step = ProfiledStep(target, mode)
     breakdown = account(step)
     try:
@@ -77,8 +78,6 @@ def timed(
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> Breakdown:
-    from bench.harness.profile.step import compiled, state_kept
-
     with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
         if is_compiled:
             step, breakdown = compiled(step, breakdown)
@@ -91,16 +90,10 @@ def timed(
 
 
 def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
-    from torch.profiler import ProfilerActivity, profile
-
-    from bench.harness.profile.step import Tags
-    from bench.harness.torch_private import RecordFunctionFast
-
     prepare_profiler()
-    is_gpu = step.target.device.startswith("cuda")
     tags = Tags(step)
     activities = [ProfilerActivity.CPU]
-    if is_gpu:
+    if step.target.device.startswith("cuda"):
         activities.append(ProfilerActivity.CUDA)
     with (
         profile(activities=activities, record_shapes=keep is not None) as profiler,
@@ -130,14 +123,15 @@ class Event:
     name: str
     begin: int
     end: int
-    thread: Any = None
-    correlation: int | None = None
-    """ID that a launch shares with its kernel."""
+    thread: Any
+    category: str
+    args: Mapping[str, Any]
     own: int = 0
     """Time outside of nested events."""
     module: str = ""
+    phase: str = "forward"
     owner: Operation | str | None = None
-    """The tagged operation around it, or the name of a compiled region without a tag."""
+    """The operation around it, or the name of a compiled region without a tag."""
     first: Operation | None = None
     """The first operation within it."""
     is_tagging: bool = False
@@ -150,67 +144,71 @@ class Event:
         )
 
 
-def host_events(document: Mapping[str, Any], operations: Sequence[Operation]) -> list[Event]:
-    """Return the host events by start, with the operation and the module around each."""
+def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None]) -> list[Event]:
+    """Return the host events by start.
+
+    `set_owner` is given each event with the owner, the module and the phase of the event around it,
+    and replaces what differs.
+    """
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_HOST:
             thread = (event.get("pid"), event.get("tid"))
-            correlation = event.get("args", {}).get("correlation")
-            events.append(Event(event["name"], *span_of(event), thread, correlation))
+            begin, end = span_of(event)
+            args = event.get("args", {})
+            events.append(Event(event["name"], begin, end, thread, event["cat"], args))
     events.sort(key=lambda event: (event.begin, -event.end))
     open_events: dict[Any, list[Event]] = {}
     for event in events:
         around = open_events.setdefault(event.thread, [])
         while around and around[-1].end <= event.begin:
             around.pop()
-        _place(event, around, operations)
+        event.is_tagging = event.name == MODE or event.name.startswith(TAG)
+        if around:
+            parent = around[-1]
+            # Times are rounded: an event must not outlast the one around it.
+            event.end = min(event.end, parent.end)
+            event.owner = parent.owner
+            event.module = parent.module
+            event.phase = parent.phase
+            parent.own -= event.end - event.begin
+            parent.is_tagging |= event.name == MODE
+        event.own = event.end - event.begin
+        set_owner(event)
         around.append(event)
+        if isinstance(event.owner, Operation):
+            for outer in around:
+                outer.first = outer.first or event.owner
     return events
-
-
-def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation]) -> None:
-    """Set the owner and module of an event from the events around it, the innermost last."""
-    if around:
-        parent = around[-1]
-        # Times are rounded: an event must not outlast the one around it.
-        event.end = min(event.end, parent.end)
-        event.owner = parent.owner
-        event.module = parent.module
-        parent.own -= event.end - event.begin
-        parent.is_tagging |= event.name == MODE
-    event.own = event.end - event.begin
-    event.is_tagging = event.name == MODE or event.name.startswith(TAG)
-    if event.name.startswith(PRECOMPILED):
-        event.owner = event.owner or event.name
-    elif event.name.startswith(TAG) and not isinstance(event.owner, str):
-        # None if the step called a different operation than when it was counted.
-        index, _, name = event.name.removeprefix(TAG).partition(" ")
-        event.owner = next(
-            (known for known in operations[int(index) :][:1] if known.op == name), None
-        )
-    elif event.name.startswith(MODULE):
-        event.module = event.name.removeprefix(MODULE)
-    if isinstance(event.owner, Operation):
-        for outer in (*around, event):
-            outer.first = outer.first or event.owner
 
 
 def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
     """Attribute the time of the recorded step whose duration is nearest to that without a
     profiler.
     """
-    events = host_events(document, breakdown.operations)
-    kernels = kernels_of(document)
+
+    def set_owner(event: Event) -> None:
+        if event.name.startswith(PRECOMPILED):
+            event.owner = event.owner or event.name
+        elif event.name.startswith(MODULE):
+            event.module = event.name.removeprefix(MODULE)
+        elif event.name.startswith(TAG) and not isinstance(event.owner, str):
+            # None if the step called a different operation than when it was counted.
+            index, _, name = event.name.removeprefix(TAG).partition(" ")
+            known = breakdown.operations[int(index) :][:1]
+            event.owner = known[0] if known and known[0].op == name else None
+
+    divide_events(breakdown, host_events(document, set_owner), kernels_of(document))
+
+
+def divide_events(breakdown: Breakdown, events: Sequence[Event], kernels: Sequence[Kernel]) -> None:
     expected = median(breakdown.samples_s) * 1e9
 
     def within(step: Event) -> list[Event]:
         inside = [event for event in events if step.begin <= event.begin and event.end <= step.end]
-        return (
-            inside
-            if kernels
-            else [event for event in inside if event.thread == step.thread and not event.is_tagging]
-        )
+        if kernels:
+            return inside
+        return [event for event in inside if event.thread == step.thread and not event.is_tagging]
 
     def distance(step: Event) -> float:
         spent = step.end - step.begin if kernels else sum(event.own for event in within(step))
@@ -235,12 +233,10 @@ def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
             first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
         elif event.is_operation:
             breakdown.unattributed[event.name] += event.own
-        else:
-            # Time of autograd for a node belongs to the module of the node.
-            is_node = first is not None and not event.name.startswith((STEP, MODULE))
-            breakdown.gaps[first.module if first is not None and is_node else event.module] += (
-                event.own
-            )
+        elif first is None or event.name.startswith((STEP, MODULE)):
+            breakdown.gaps[event.module] += event.own
+        else:  # time of autograd for a node belongs to the module of the node
+            breakdown.gaps[first.module] += event.own
 
 
 def _divide_gpu(
@@ -251,8 +247,9 @@ def _divide_gpu(
     Overlapping time counts once, so that the parts sum to the step; in a trace from a file each
     kernel counts in full.
     """
-    owners: dict[int | None, Any] = {
-        event.correlation: event.owner for event in events if event.correlation is not None
+    # A launch shares an id with its kernel.
+    owners = {
+        event.args["correlation"]: event.owner for event in events if "correlation" in event.args
     }
     reached = step.begin
     busy = 0
