@@ -321,9 +321,10 @@ def intensity_of(record: Record) -> float | None:
 
 
 def columns_of(records: Sequence[Record]) -> list[Column]:
-    """Return the columns of rows of a profile that need no machine: three names and three sizes of
-    the work.
+    """Return the columns of a profile that need no machine: op, shapes, count, FLOPs, bytes,
+    FLOP/B, module.
     """
+    modules = [op_of(record).module for record in records]
     return [
         Column("op", [record.op for record in records]),
         Column("shapes", [record.case for record in records], goes_below=6),
@@ -331,11 +332,8 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
         Column("FLOPs", [quantity(record.flops) for record in records], "right", 4),
         Column("bytes", [quantity(moved_bytes(record)) for record in records], "right", 3),
         Column("FLOP/B", [number(intensity_of(record), 3) for record in records], "right", 2),
+        Column("module", modules, goes_below=6),
     ]
-
-
-def module_column(records: Sequence[Record]) -> Column:
-    return Column("module", [op_of(record).module for record in records], goes_below=6)
 
 
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
@@ -349,11 +347,10 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         Column("time", [duration(each.time_s) for each in operations], "right"),
         Column("share", [percent(each.share) for each in operations], "right"),
     ]
-    columns += [
+    columns[-1:-1] = [
         Column("bound", [score.get("bound") or ABSENT for score in moving]),
         Column("% roof", [percent(score.get("roofline_pct"), 100) for score in moving], "right"),
         Column("phase", [each.phase for each in operations], leaves=1),
-        module_column(records),
     ]
     print_grid(console, columns, [_note(record, score) for record, score in rows], "flags")
     if rest := scored[top:]:

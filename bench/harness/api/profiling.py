@@ -13,7 +13,9 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.measure.rows import Settings
 from bench.harness.profile.counts import shapes_text
+from bench.harness.profile.operation import summed
 from bench.harness.profile.records import main_dtype, product_dtypes
+from bench.harness.profile.step import ProfiledStep, counted
 from bench.harness.profile.target import on_meta, target_of
 from bench.harness.profile.tracing import profiled
 from bench.harness.run import stamp
@@ -89,12 +91,13 @@ def profile(
     elif backward:
         mode = "backward"
     if on is not None:
-        from bench.harness.profile.projection import Projection, counted, machine_named
+        from bench.harness.profile import projection
 
         if compile:
             raise UsageError("on= runs no compiler; remove compile=")
-        machines = list(map(machine_named, [on] if isinstance(on, str) else on))
-        return Projection(counted(lambda: on_meta(target), mode), machines)
+        names = [on] if isinstance(on, str) else on
+        step = projection.counted(lambda: on_meta(target), mode)
+        return projection.Projection(step, list(map(projection.machine_named, names)))
     device = detect(target.device)
     measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
     if device.is_gpu:  # the profiler stays attached to this process and slows down launches
@@ -119,18 +122,16 @@ def with_work(
     torch operations; an operation that fuses several moves less. Kernels launched outside torch
     operations are not counted.
     """
-    from bench.harness.profile.step import ProfiledStep, counted
-
     args = tuple(args)
     blank = replace(blank, case=shapes_text([*args, *kwargs.values()]) or "-", work="as declared")
     missing = [name for name in COUNTS if getattr(blank, name) is None]
     if not missing and blank.dtype:
         return blank
-    operations = counted(
-        ProfiledStep(target_of("", function, args, dict(kwargs)), "plain")
-    ).operations
+    step = ProfiledStep(target_of("", function, args, dict(kwargs)), "plain")
     working = [
-        call for call in operations if call.flops or call.bytes_moved or not call.is_modelled
+        call
+        for call in counted(step).operations
+        if call.flops or call.bytes_moved or not call.is_modelled
     ]
     if working and not blank.dtype and (dtype := main_dtype(working)) in DTYPES:
         blank = replace(blank, dtype=dtype)
@@ -154,8 +155,8 @@ def with_work(
     blank = replace(blank, work=f"{source}; {declared} as declared" if declared else source)
     if unknown or not working:
         return blank
+    total = summed(working)
     if "flops" in missing:
-        is_matrix = any(call.matmul_flops for call in working)
-        blank = replace(blank, units="matrix" if is_matrix else "vector", count=len(working))
-    counts = {name: sum(getattr(call, name) for call in working) for name in missing}
-    return replace(blank, **counts)
+        units = "matrix" if total.matmul_flops else "vector"
+        blank = replace(blank, units=units, count=len(working))
+    return replace(blank, **{name: getattr(total, name) for name in missing})

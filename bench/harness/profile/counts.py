@@ -193,8 +193,9 @@ def count(
     given = list(call.values.values())
     shapes = shapes_text(given) or shapes_text([result])
     dtypes = dtypes_of([*tensors_in(given)] or tensors_in(result))
-    traffic = call.traffic()
-    read, written = (sum(moved.bytes for moved in side) for side in traffic)
+    reads, writes = call.traffic()
+    read = total_bytes(reads)
+    written = total_bytes(writes)
     flops, products, is_known = call.flops()
     if (call.namespace, call.base) in RULES:
         rule, is_product = RULES[call.namespace, call.base]
@@ -227,7 +228,7 @@ def count(
         flags=flags,
     )
     operation.is_fusable = call.is_fusable
-    return operation, traffic
+    return operation, (reads, writes)
 
 
 class Call:
@@ -261,24 +262,18 @@ class Call:
                 self.read += tensors
         known = {id(tensor) for tensor in (*self.read, *self.updated)}
         self.created = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
-        if self.namespace == "aten" and (
-            self.base.endswith("_like") or self.base.startswith("new_")
-        ):
+        is_aten = self.namespace == "aten"
+        if is_aten and (self.base.endswith("_like") or self.base.startswith("new_")):
             self.read = []  # only the shape of the input is needed
-
-    @property
-    def is_free(self) -> bool:
-        is_free = self.base in FREE and self.namespace == "aten"
-        return (
-            is_free
+        self.is_free = bool(
+            getattr(func, "is_view", False)
             or self.namespace in ("profiler", "prim")
-            or bool(getattr(self.func, "is_view", False))
+            or (is_aten and self.base in FREE)
         )
-
-    @property
-    def is_fusable(self) -> bool:
-        is_elementwise = Tag.pointwise in self.func.tags and not self.base.startswith("_foreach_")
-        return self.namespace in ("aten", "prims") and (is_elementwise or self.base in ROWWISE)
+        is_elementwise = Tag.pointwise in func.tags and not self.base.startswith("_foreach_")
+        self.is_fusable = self.namespace in ("aten", "prims") and (
+            is_elementwise or self.base in ROWWISE
+        )
 
     def flops(self) -> tuple[int, int, bool]:
         """Return the FLOPs, the matmul FLOPs among them, and whether there is a rule for them."""
@@ -411,6 +406,10 @@ def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
         earlier = moved[key].bytes if key in moved else 0
         moved[key] = Moved(view.storage, min(view.storage.nbytes(), earlier + view.bytes))
     return list(moved.values())
+
+
+def total_bytes(moves: Iterable[Moved]) -> int:
+    return sum(moved.bytes for moved in moves)
 
 
 def _part(tensor: Tensor, elements: int) -> Moved:

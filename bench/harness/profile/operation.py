@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,6 +85,19 @@ class Operation:
         return self.bytes_read + self.bytes_written
 
 
+def summed(operations: Iterable[Operation]) -> Operation:
+    """Return the work, the time and the kernels of operations together."""
+    total = Operation("sum")
+    for operation in operations:
+        total.flops += operation.flops
+        total.matmul_flops += operation.matmul_flops
+        total.bytes_read += operation.bytes_read
+        total.bytes_written += operation.bytes_written
+        total.time_ns += operation.time_ns
+        total.kernels |= operation.kernels
+    return total
+
+
 @dataclass
 class Breakdown:
     """The operations of a step and, once the step was timed, where its time went."""
@@ -105,19 +118,17 @@ class Breakdown:
 
     @property
     def duration_ns(self) -> int:
-        operations_ns = sum(operation.time_ns for operation in self.operations)
-        return operations_ns + sum(self.unattributed.values()) + sum(self.gaps.values())
+        operations_ns = summed(self.operations).time_ns
+        return operations_ns + self.unattributed.total() + self.gaps.total()
 
 
 def pattern(module: str) -> str:
     """Return the path of a module with `*` for the number of a layer; a path of numbers alone
     stays.
     """
-    return (
-        module
-        if module.replace(".", "").isdigit()
-        else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
-    )
+    if module.replace(".", "").isdigit():
+        return module
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
 class CountedStep(NamedTuple):

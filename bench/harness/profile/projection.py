@@ -23,7 +23,7 @@ from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Fusion, Record
 from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
-from results.show.profile import columns_of, fusion_text, intensity_of, module_column, op_of
+from results.show.profile import columns_of, fusion_text, intensity_of, op_of
 from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
@@ -189,12 +189,12 @@ class Projection:
         columns = columns_of(records)
         for on in self.machines:
             name = f" {on.machine.slug}" if len(self.machines) > 1 else ""
-            columns += [
+            columns[-1:-1] = [
                 Column(f"least time{name}", list(map(duration, on.least_s[:top])), "right"),
                 Column("share", [f"{100 * share:.1f}%" for share in on.shares[:top]], "right"),
                 Column("bound", [each or ABSENT for each in on.bounds[:top]]),
             ]
-        return [*columns, module_column(records)]
+        return columns
 
     def _draw(self, console: Console, top: int = 20) -> None:
         title = f"{self.step.name}, {self.step.mode}: {LOWER_BOUND}"

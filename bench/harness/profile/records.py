@@ -10,7 +10,14 @@ from typing import Any
 
 from msgspec import structs
 
-from bench.harness.profile.operation import NO_SHAPE, Breakdown, Operation, fusions_of, pattern
+from bench.harness.profile.operation import (
+    NO_SHAPE,
+    Breakdown,
+    Operation,
+    fusions_of,
+    pattern,
+    summed,
+)
 from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
 from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
 
@@ -24,14 +31,11 @@ MAX_FUSIONS = 20
 
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and remainder with time or work, the longest first."""
-    rows = [
-        (_record(row), float(sum(operation.time_ns for operation in row)))
-        for row in _rows(breakdown)
-    ]
-    rows = sorted([*rows, *_remainders(breakdown)], key=lambda row: -row[1])
-    return [
-        _timed(record, spent_ns * NS, spent_ns / breakdown.duration_ns) for record, spent_ns in rows
-    ]
+    parts = [(_record(row), float(summed(row).time_ns)) for row in _rows(breakdown)]
+    parts += _remainders(breakdown)
+    parts.sort(key=lambda part: -part[1])
+    duration_ns = breakdown.duration_ns
+    return [_timed(record, spent_ns * NS, spent_ns / duration_ns) for record, spent_ns in parts]
 
 
 def work_records(breakdown: Breakdown) -> list[Record]:
@@ -43,35 +47,25 @@ def _rows(breakdown: Breakdown) -> list[list[Operation]]:
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
         signature = operation.op, operation.shapes, operation.dtypes
-        rows.setdefault((signature, pattern(operation.module), operation.phase), []).append(
-            operation
-        )
-    shown = [
-        row
-        for row in rows.values()
-        if any(one.time_ns or one.flops or one.bytes_moved for one in row)
-    ]
+        row = rows.setdefault((signature, pattern(operation.module), operation.phase), [])
+        row.append(operation)
+    totals = [(row, summed(row)) for row in rows.values()]
+    shown = [row for row, total in totals if total.time_ns or total.flops or total.bytes_moved]
     return shown or list(rows.values())
 
 
 def _record(row: Sequence[Operation]) -> Record:
     first = row[0]
-    module = pattern(row[0].module)
-
-    def total(name: str) -> int | None:
-        return sum(getattr(operation, name) for operation in row) if first.is_modelled else None
-
-    details = ProfileOp(
-        module=module,
-        phase=first.phase,
-        matmul_flops=total("matmul_flops"),
-        shapes=first.shapes,
-        dtypes=first.dtypes,
-        kernels=tuple(sorted(set().union(*(operation.kernels for operation in row)))),
-    )
-    units = None
-    if details.matmul_flops is not None:
-        units = "matrix" if details.matmul_flops else "vector"
+    module = pattern(first.module)
+    total = summed(row)
+    work: dict[str, Any] = {}
+    if first.is_modelled:
+        work = {
+            "flops": total.flops,
+            "bytes_read": total.bytes_read,
+            "bytes_written": total.bytes_written,
+            "units": "matrix" if total.matmul_flops else "vector",
+        }
     return Record(
         op=first.op,
         provider="torch",
@@ -81,12 +75,16 @@ def _record(row: Sequence[Operation]) -> Record:
         options={"module": module, "phase": first.phase},
         status="ok",
         flags=first.flags,
-        flops=total("flops"),
-        bytes_read=total("bytes_read"),
-        bytes_written=total("bytes_written"),
-        units=units,
         count=len(row),
-        details=details,
+        details=ProfileOp(
+            module=module,
+            phase=first.phase,
+            matmul_flops=total.matmul_flops if first.is_modelled else None,
+            shapes=first.shapes,
+            dtypes=first.dtypes,
+            kernels=tuple(sorted(total.kernels)),
+        ),
+        **work,
     )
 
 
@@ -94,67 +92,69 @@ def _timed(record: Record, time_s: float, share: float) -> Record:
     record = replace(record, details=structs.replace(op_of(record), time_s=time_s, share=share))
     if time_s < MIN_TIME_S:
         return replace(record, status="skipped", reason="it took no time")
-    record = replace(record, samples_s=(time_s,), median_s=time_s)
-    return replace(record, launches_per_sample=1, method="host", cache="warm")
+    return replace(
+        record,
+        samples_s=(time_s,),
+        median_s=time_s,
+        launches_per_sample=1,
+        method="host",
+        cache="warm",
+    )
 
 
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
-    details = ProfileOp(module="", phase="", matmul_flops=None)
+    """Return what is no operation, with its nanoseconds."""
     dtype = main_dtype(breakdown.operations)
-    blank = Record(
-        op="",
+    if longest := breakdown.unattributed.most_common(MAX_KERNELS):
+        kernels = tuple(name for name, _ in longest)
+        kernels_s = tuple(spent_ns * NS for _, spent_ns in longest)
+        record = _remainder(UNATTRIBUTED, dtype, kernels=kernels, kernels_s=kernels_s)
+        yield record, breakdown.unattributed.total()
+    gap_ns = breakdown.gaps.total()
+    overhead_ns = 0
+    if not breakdown.is_trace:
+        longer_ns = breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
+        overhead_ns = min(gap_ns, max(0, longer_ns))
+    if overhead_ns:
+        yield _remainder(OVERHEAD, dtype), overhead_ns
+    gaps: Counter[str] = Counter()
+    for module, spent_ns in breakdown.gaps.items():
+        gaps[pattern(module)] += spent_ns
+    for module, spent_ns in gaps.items():
+        left_ns = spent_ns * (1 - overhead_ns / max(1, gap_ns))  # each has a part of the overhead
+        if left_ns:
+            yield _remainder(HOST_GAP, dtype, module), left_ns
+
+
+def _remainder(op: str, dtype: str, module: str = "", **kernels: Any) -> Record:
+    return Record(
+        op=op,
         provider="torch",
         dtype=dtype,
         shape={"calls": 1},
         case="-",
         status="ok",
-        options={},
+        options={"module": module} if module else {},
         count=0,
-        details=details,
+        details=ProfileOp(module=module, phase="", matmul_flops=None, **kernels),
     )
-    if nobodys := breakdown.unattributed.most_common(MAX_KERNELS):
-        named = structs.replace(
-            details,
-            kernels=tuple(name for name, _ in nobodys),
-            kernels_s=tuple(spent * NS for _, spent in nobodys),
-        )
-        yield replace(blank, op=UNATTRIBUTED, details=named), breakdown.unattributed.total()
-    gap = breakdown.gaps.total()
-    longer = (
-        0 if breakdown.is_trace else breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
-    )
-    overhead = min(gap, max(0, longer))
-    if overhead:
-        yield replace(blank, op=OVERHEAD), overhead
-    gaps: Counter[str] = Counter()
-    for module, spent in breakdown.gaps.items():
-        gaps[pattern(module)] += spent
-    for module, spent in gaps.items():
-        if left := spent * (1 - overhead / max(1, gap)):  # each has a part of the overhead
-            options = {"module": module} if module else {}
-            inside = structs.replace(details, module=module)
-            yield replace(blank, op=HOST_GAP, options=options, details=inside), left
 
 
 def step_of(breakdown: Breakdown) -> StepTotals:
     """Return the facts for the totals that are not in the rows."""
     # Work without a rule counts by the generic rules.
-    operations = breakdown.operations
-    flops = sum(operation.flops for operation in operations)
-    moved = sum(operation.bytes_moved for operation in operations)
-    modelled = [operation for operation in operations if operation.is_modelled]
-    known_flops = sum(operation.flops for operation in modelled)
-    known_bytes = sum(operation.bytes_moved for operation in modelled)
-    unshaped: Counter[str] = Counter()
+    every = summed(breakdown.operations)
+    known = summed(operation for operation in breakdown.operations if operation.is_modelled)
+    no_shape = None
     if breakdown.is_trace:
-        unshaped.update(each.op for each in operations if each.shapes == NO_SHAPE)
+        no_shape = Counter(each.op for each in breakdown.operations if each.shapes == NO_SHAPE)
     return StepTotals(
         time_s=float(median(breakdown.samples_s)),
         unique_bytes=breakdown.unique_bytes,
         eager_bytes=breakdown.eager_bytes,
-        modelled_flops=known_flops / flops if flops else 1.0,
-        modelled_bytes=known_bytes / moved if moved else 1.0,
-        no_shape=dict(unshaped) if breakdown.is_trace else None,
+        modelled_flops=known.flops / every.flops if every.flops else 1.0,
+        modelled_bytes=known.bytes_moved / every.bytes_moved if every.bytes_moved else 1.0,
+        no_shape=no_shape,
         fusing=tuple(fusions_of(breakdown.operations)[:MAX_FUSIONS]),
     )
 

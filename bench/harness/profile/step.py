@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +15,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.profile.counts import count, distinct, dtypes_of, name_of, tensors_in
-from bench.harness.profile.operation import MODULE, TAG, UNMODELLED, Breakdown, Operation
+from bench.harness.profile.counts import (
+    count,
+    distinct,
+    dtypes_of,
+    name_of,
+    tensors_in,
+    total_bytes,
+)
+from bench.harness.profile.operation import MODULE, TAG, UNMODELLED, Breakdown, Operation, summed
 from bench.harness.profile.target import ORIGINALS, Target, guarded_call
 from bench.harness.torch_private import (
     RecordFunctionFast as Range,  # unlike record_function, it is not an operation
@@ -61,52 +67,42 @@ class ProfiledStep:
             backward(result)
         if self.mode == "train":
             self.phase = "optimizer"
-            # A learning rate of 0 leaves the parameters unchanged.
-            parameters = self.target.modules.parameters()
-            make = (
-                MetaAdamW
-                if self.target.device == "meta"
-                else partial(torch.optim.AdamW, lr=0.0, fused=True)
-            )
-            self._optimizer = self._optimizer or make(parameters)
-            self._optimizer.step()
+            self._update_parameters()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
 
+    def _update_parameters(self) -> None:
+        parameters = self.target.modules.parameters()
+        if self.target.device == "meta":
+            update_on_meta(parameters)
+            return
+        if self._optimizer is None:
+            # A learning rate of 0 leaves the parameters unchanged.
+            self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+        self._optimizer.step()
 
-class MetaAdamW:
-    """The fused AdamW step on the meta device, which `torch.optim` refuses there, with two moments
-    per parameter.
+
+def update_on_meta(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Run the fused AdamW step on the meta device, which `torch.optim` refuses there, with two
+    moments per parameter.
     """
-
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._moments = [[torch.empty_like(x) for x in self._parameters] for _ in range(2)]
-        self._steps = [torch.empty((), device="meta") for _ in self._parameters]
-
-    def step(self) -> None:
-        given = [index for index, x in enumerate(self._parameters) if x.grad is not None]
-        parameters: Any = [self._parameters[index] for index in given]
-        lists: Any = [
-            [values[index] for index in given] for values in (*self._moments, self._steps)
-        ]
-        gradients: Any = [x.grad for x in parameters]
-        with torch.no_grad():
-            fused_adamw(
-                parameters,
-                gradients,
-                exp_avgs=lists[0],
-                exp_avg_sqs=lists[1],
-                max_exp_avg_sqs=[],
-                state_steps=lists[2],
-                lr=0.0,
-                beta1=0.9,
-                beta2=0.999,
-                weight_decay=0.01,
-                eps=1e-8,
-                amsgrad=False,
-                maximize=False,
-            )
+    given: Any = [parameter for parameter in parameters if parameter.grad is not None]
+    with torch.no_grad():
+        fused_adamw(
+            given,
+            [parameter.grad for parameter in given],
+            exp_avgs=[torch.empty_like(parameter) for parameter in given],
+            exp_avg_sqs=[torch.empty_like(parameter) for parameter in given],
+            max_exp_avg_sqs=[],
+            state_steps=[torch.empty((), device="meta") for _ in given],
+            lr=0.0,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.01,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def leaves_of(target: Target) -> list[torch.Tensor]:
@@ -271,10 +267,8 @@ def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
     with account.watching(is_eager):
         step()
     # Of each storage, the larger of its bytes read and written, up to its size.
-    return Breakdown(
-        account.operations,
-        sum(min(size, max(sides)) for _, size, sides in account.storages.values()),
-    )
+    used = [min(size, max(sides)) for _, size, sides in account.storages.values()]
+    return Breakdown(account.operations, sum(used))
 
 
 def account(step: ProfiledStep) -> Breakdown:
@@ -315,9 +309,7 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
         fast()
         counted(fast, is_eager=False)
         operations = counted(fast, is_eager=False).operations
-    return fast, Breakdown(
-        operations, eager.unique_bytes, sum(operation.bytes_moved for operation in eager.operations)
-    )
+    return fast, Breakdown(operations, eager.unique_bytes, summed(eager.operations).bytes_moved)
 
 
 def region_of(name: str, graph: Any) -> Operation:
@@ -328,18 +320,20 @@ def region_of(name: str, graph: Any) -> Operation:
         if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
             args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta.get("val"))
             operations.append(count(node.target, args, kwargs, node.meta.get("val"))[0])
+    total = summed(operations)
     working = [
         operation for operation in operations if operation.flops or not operation.is_modelled
     ]
     names = list(
         dict.fromkeys(operation.op.removeprefix("aten.") for operation in working or operations)
     )
-    more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
+    if len(names) > MAX_NAMES:
+        names[MAX_NAMES:] = [f"and {len(names) - MAX_NAMES} more"]
     return Operation(
         f"compiled.{name}",
-        " ".join([*names[:MAX_NAMES], *more]),
-        flops=sum(operation.flops for operation in operations),
-        matmul_flops=sum(operation.matmul_flops for operation in operations),
+        " ".join(names),
+        flops=total.flops,
+        matmul_flops=total.matmul_flops,
         flags=() if all(operation.is_modelled for operation in operations) else (UNMODELLED,),
     )
 
@@ -364,15 +358,12 @@ def shown(
                 for tensor in tensors_in(result)
                 if tensor.untyped_storage()._cdata not in inputs
             ]
-            read, written = (
-                sum(moved.bytes for moved in distinct(tensors)) for tensors in (given, made)
-            )
             call = replace(
                 region,
                 dtypes=dtypes_of(given),
                 phase=step.phase,
-                bytes_read=read,
-                bytes_written=written,
+                bytes_read=total_bytes(distinct(given)),
+                bytes_written=total_bytes(distinct(made)),
             )
             tags.operations.append(call)
         return result

@@ -32,14 +32,8 @@ from bench.harness.profile.counts import (
     tensors_in,
 )
 from bench.harness.profile.operation import NO_SHAPE, STEP, UNMODELLED, Breakdown, Operation
-from bench.harness.profile.tracing import (
-    ON_HOST,
-    PRECOMPILED,
-    Event,
-    divide_events,
-    host_events,
-)
-from bench.harness.timing.launched import ON_GPU, kernels_of, span_of
+from bench.harness.profile.tracing import ON_HOST, PRECOMPILED, Event, divide
+from bench.harness.timing.launched import ON_GPU, span_of
 from bench.harness.torch_private import has_kernel, has_kernel_for
 from roofline.gpu_table import gpus_named
 
@@ -175,15 +169,13 @@ def breakdown_of(events: Events) -> Breakdown:
         "ts": begin / 1000,
         "dur": duration / 1000,
     }
-    document = {"traceEvents": [whole, *events]}
     calls = Calls(events)
-    on_host = host_events(document, calls.set_owner)
-    if not calls.operations:
-        raise UsageError("has no torch operations")
     breakdown = Breakdown(
         calls.operations, unique_bytes=None, samples_s=[duration / 1e9], is_trace=True
     )
-    divide_events(breakdown, on_host, kernels_of(document))
+    divide(breakdown, {"traceEvents": [whole, *events]}, calls.set_owner)
+    if not calls.operations:
+        raise UsageError("has no torch operations")
     return breakdown
 
 
@@ -215,29 +207,25 @@ class Calls:
         # What has no rule may call operations that have one: the own time stays with it.
         if isinstance(event.owner, Operation) and event.owner.is_modelled:
             return
-        operation = self._operation(event)
+        operation = None
+        namespace, _, op = event.name.partition("::")
+        if event.name.startswith(PRECOMPILED):
+            number = self._regions.setdefault(event.name, len(self._regions))
+            operation = Operation(f"compiled.region{number}", NO_SHAPE, flags=(UNMODELLED,))
+        elif event.category == "cpu_op" and namespace.isidentifier() and op.isidentifier():
+            operation = self._operation(namespace, op, event.args)
         if operation is not None:
             event.owner = replace(operation, phase=event.phase, kernels=set())
             self.operations.append(event.owner)
 
-    def _operation(self, event: Event) -> Operation | None:
-        """Return an event as an operation with its work; None if it is not one, or is decomposed by
-        torch.
-        """
-        name = event.name
-        if name.startswith(PRECOMPILED):
-            number = self._regions.setdefault(name, len(self._regions))
-            return Operation(f"compiled.region{number}", NO_SHAPE, flags=(UNMODELLED,))
-        namespace, _, op = name.partition("::")
-        if event.category != "cpu_op" or not (namespace.isidentifier() and op.isidentifier()):
-            return None
-        kinds = event.args.get("Input type", ())
-        dims = event.args.get("Input Dims", ())
+    def _operation(self, namespace: str, op: str, args: Mapping[str, Any]) -> Operation | None:
+        kinds = args.get("Input type", ())
+        dims = args.get("Input Dims", ())
         # Older versions of torch record neither strides nor numbers.
-        strides = event.args.get("Input Strides") or [None] * len(dims)
-        numbers = event.args.get("Concrete Inputs") or [""] * len(dims)
+        strides = args.get("Input Strides") or [None] * len(dims)
+        numbers = args.get("Concrete Inputs") or [""] * len(dims)
         given = list(map(Argument, kinds, map(self._dtypes.get, kinds), dims, strides, numbers))
-        key = f"{name} {given}"
+        key = f"{namespace} {op} {given}"
         if key not in self._known:
             self._known[key] = operation_of(namespace, op, given)
         return self._known[key]
@@ -278,13 +266,6 @@ class Argument(NamedTuple):
         )
         return is_alike or not self.kind
 
-    def lacks_shapes(self, expected: Any) -> bool:
-        """Whether it is a list of tensors without their shapes: of optional tensors, or of more
-        than 30.
-        """
-        name = str(expected.type)
-        return name.startswith("List[") and "Tensor" in name and not self.dims
-
     def value(self, expected: Any) -> Any:
         """Return what an argument of a schema is given."""
         if self.dtype is not None:
@@ -324,7 +305,9 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     kwargs = {}
     try:
         for expected, argument in zip(func._schema.arguments, given, strict=True):
-            if argument.lacks_shapes(expected):
+            kind = str(expected.type)
+            if kind.startswith("List[") and "Tensor" in kind and not argument.dims:
+                # Of optional tensors, or of more than 30.
                 return replace(unknown, shapes=NO_SHAPE)
             if expected.kwarg_only:
                 kwargs[expected.name] = argument.value(expected)

@@ -182,12 +182,18 @@ def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None])
     return events
 
 
-def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
+def divide(
+    breakdown: Breakdown,
+    document: Mapping[str, Any],
+    set_owner: Callable[[Event], None] | None = None,
+) -> None:
     """Attribute the time of the recorded step whose duration is nearest to that without a
     profiler.
+
+    `set_owner` is that of `host_events`; None: the one for steps with tags.
     """
 
-    def set_owner(event: Event) -> None:
+    def set_tagged(event: Event) -> None:
         if event.name.startswith(PRECOMPILED):
             event.owner = event.owner or event.name
         elif event.name.startswith(MODULE):
@@ -198,10 +204,8 @@ def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
             known = breakdown.operations[int(index) :][:1]
             event.owner = known[0] if known and known[0].op == name else None
 
-    divide_events(breakdown, host_events(document, set_owner), kernels_of(document))
-
-
-def divide_events(breakdown: Breakdown, events: Sequence[Event], kernels: Sequence[Kernel]) -> None:
+    events = host_events(document, set_owner or set_tagged)
+    kernels = kernels_of(document)
     expected = median(breakdown.samples_s) * 1e9
 
     def within(step: Event) -> list[Event]:
