@@ -123,77 +123,62 @@ def run(
 ) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
-    from bench.harness.profile.records import product_dtypes
+    from bench.harness.profile import records as rows
     from bench.harness.run import Progress, Run
-    from results.show import profile as shown
+    from results.show.profile import document_of, render
 
     if args.source is not None:
-        return run_trace(args, argv)
-    if args.signature:
+        check_trace(args)
+    elif args.signature:
         print_out(SIGNATURE)
         return 0
-    check(args)
+    else:
+        check(args)
     check_places(args)
     if args.on:
-        from bench.harness.profile.projection import Projection, machine_named
+        return project(args)
+    is_here = True
+    host = ""
+    if args.source is not None:
+        from bench.harness.profile.trace_file import from_trace
 
+        breakdown, gpu, host = from_trace(args.source)
+        args.device = "cpu"
+        device = gpu or device_of(args)
+        is_here = gpu is None
+        records = rows.records_of(breakdown)
+        totals = rows.step_of(breakdown)
+    else:
+        device = device_of(args)
         with closing(Progress(args.quiet)) as progress:
-            progress.say(f"counting {args.target or args.model.name}")
-            machines = [machine_named(name) for name in args.on]
-            projection = Projection(answer_of(args, counted_step, None), machines)
-        print_out(projection.table(args.top).render(args.format))
-        return 0
-    device = device_of(args)
-    with closing(Progress(args.quiet)) as progress:
-        progress.say(f"profiling {args.target or args.model.name}")
-        records, totals = answer_of(args, records_of, device)
+            progress.say(f"profiling {args.target or args.model.name}")
+            records, totals = answer_of(args, records_of, device)
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
-        run.start(product_dtypes(records), profile=totals)
+        run.start(rows.product_dtypes(records) if is_here else None, is_here, profile=totals)
+        if is_here and host not in ("", platform.node()):
+            run.progress.note(
+                f"the trace was recorded on '{host}'; the roofs are those of this machine"
+            )
         for record in records:
             run.keep(record)
-        run.judge_again()
+        if args.source is None:
+            run.judge_again()
     return run.conclude(
-        partial(shown.render, top=args.top, by=args.by, is_whole=args.verbose), shown.document_of
+        partial(render, top=args.top, by=args.by, is_whole=args.verbose), document_of
     )
 
 
-def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
-    """Show a trace from a file. Its GPU need not be here; a CPU's trace is compared with the roofs
-    of this machine.
-    """
-    from bench.harness.cli.main import check_places, device_of
-    from bench.harness.measure.rows import Settings
-    from bench.harness.profile import records as rows
-    from bench.harness.profile.trace_file import from_trace
-    from bench.harness.run import Run
-    from results.show import profile as shown
+def project(args: argparse.Namespace) -> int:
+    from bench.harness.profile.projection import Projection, machine_named
+    from bench.harness.run import Progress
 
-    defaults = (None, False, *(OPTIONS[name]["default"] for name in ("--seed", "--timeout")))
-    if given := [name for name in OF_A_MODEL if getattr(args, name) not in defaults]:
-        name = "FILE:FUNCTION" if given[0] == "target" else f"--{given[0]}"
-        raise UsageError(f"--from reads a recorded trace and runs no model; leave {name} out")
-    check_places(args)
-    breakdown, gpu, host = from_trace(args.source)
-    args.device = "cpu"
-    records = rows.records_of(breakdown)
-    totals = rows.step_of(breakdown)
-    with Run(
-        args, "bench", "profile", gpu or device_of(args), Settings(cache="warm").to_dict(), argv
-    ) as run:
-        if gpu is None:
-            run.start(rows.product_dtypes(records), profile=totals)
-            if host not in ("", platform.node()):
-                run.progress.note(
-                    f"the trace was recorded on '{host}'; the roofs are those of this machine"
-                )
-        else:
-            run.start(None, is_here=False, profile=totals)
-        for record in records:
-            run.keep(record)
-    return run.conclude(
-        partial(shown.render, top=args.top, by=args.by, is_whole=args.verbose), shown.document_of
-    )
+    with closing(Progress(args.quiet)) as progress:
+        progress.say(f"counting {args.target or args.model.name}")
+        machines = [machine_named(name) for name in args.on]
+        step = answer_of(args, counted_step, None)
+    print_out(Projection(step, machines).table(args.top).render(args.format))
+    return 0
 
 
 def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any) -> Any:
@@ -226,19 +211,21 @@ def records_of(args: argparse.Namespace, device: Device) -> tuple[list[Record], 
     protocol.announce()
     target = target_from(args, device.torch_name)
     protocol.announce(runs=False)
-    return profiled(target, mode_of(args), device, args.budget, args.trace, args.compile)
+    return profiled(target, args.mode, device, args.budget, args.trace, args.compile)
 
 
 def counted_step(args: argparse.Namespace, _: None) -> CountedStep:
     from bench.harness.profile.projection import counted
 
-    return counted(lambda: target_from(args, "meta"), mode_of(args))
+    return counted(lambda: target_from(args, "meta"), args.mode)
 
 
-def mode_of(args: argparse.Namespace) -> str:
-    if args.train:
-        return "train"
-    return "backward" if args.backward else "forward"
+def check_trace(args: argparse.Namespace) -> None:
+    defaults = (None, False, *(OPTIONS[name]["default"] for name in ("--seed", "--timeout")))
+    for name in OF_A_MODEL:
+        if getattr(args, name) not in defaults:
+            given = "FILE:FUNCTION" if name == "target" else f"--{name}"
+            raise UsageError(f"--from reads a recorded trace and runs no model; leave {given} out")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -256,6 +243,9 @@ def check(args: argparse.Namespace) -> None:
         for option in ("compile", "trace", "by", "plot", "output"):
             if getattr(args, option):
                 raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
+    args.mode = "backward" if args.backward else "forward"
+    if args.train:
+        args.mode = "train"
     args.shape = parse_batch_shape(args.shape or DEFAULT_SHAPE)
     if args.model is not None:
         try:

@@ -10,6 +10,7 @@ left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,19 +50,41 @@ class Projected:
 
     def __init__(self, records: Sequence[Record], machine: Machine) -> None:
         self.machine = machine
-        self.least_s = [least_s(record, machine) for record in records]
-        """Of each row, all its calls together."""
-        self.total_s = sum(filter(None, self.least_s))
-        self.shares = [(each or 0.0) / (self.total_s or 1.0) for each in self.least_s]
-        self.bounds: list[str | None] = []
-        for record, time_s in zip(records, self.least_s, strict=True):
-            limits = limits_s(record, machine)
-            self.bounds.append(bound(limits[0], limits[1], None) if limits and time_s else None)
+        self.rows = [_row(record, machine) for record in records]
+        """Plain values of each row, with the least seconds of all its calls together."""
+        self.total_s = sum(row["least_s"] or 0.0 for row in self.rows)
+        for row in self.rows:
+            if row["least_s"] is not None:
+                row["share"] = row["least_s"] / (self.total_s or 1.0)
 
     def saved_s(self, fusion: Fusion) -> float:
         """Return the time that the saved bytes take at the memory roof."""
         bandwidth = self.machine.bandwidth()
         return fusion.saved_bytes / bandwidth.value if bandwidth else 0.0
+
+
+def _row(record: Record, machine: Machine) -> dict[str, Any]:
+    operation = op_of(record)
+    time_s = least_s(record, machine)
+    limits = limits_s(record, machine)
+    return {
+        "machine": machine.slug,
+        "op": record.op,
+        "shapes": operation.shapes,
+        "dtype": record.dtype,
+        "module": operation.module,
+        "phase": operation.phase,
+        "count": record.count,
+        "flops": record.flops,
+        "bytes_read": record.bytes_read,
+        "bytes_written": record.bytes_written,
+        "matmul_flops": operation.matmul_flops,
+        "intensity": intensity_of(record),
+        "bound": bound(limits[0], limits[1], None) if limits and time_s else None,
+        "least_s": time_s,
+        "share": None,
+        "flags": list(record.flags),
+    }
 
 
 def least_s(record: Record, machine: Machine) -> float | None:
@@ -89,32 +112,7 @@ class Projection:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of plain values for each row and machine, with times in seconds."""
-        rows = []
-        for on in self.machines:
-            for index, record in enumerate(self.records):
-                operation = op_of(record)
-                time_s = on.least_s[index]
-                rows.append(
-                    {
-                        "machine": on.machine.slug,
-                        "op": record.op,
-                        "shapes": operation.shapes,
-                        "dtype": record.dtype,
-                        "module": operation.module,
-                        "phase": operation.phase,
-                        "count": record.count,
-                        "flops": record.flops,
-                        "bytes_read": record.bytes_read,
-                        "bytes_written": record.bytes_written,
-                        "matmul_flops": operation.matmul_flops,
-                        "intensity": intensity_of(record),
-                        "bound": on.bounds[index],
-                        "least_s": time_s,
-                        "share": None if time_s is None else on.shares[index],
-                        "flags": list(record.flags),
-                    }
-                )
-        return rows
+        return list(chain.from_iterable(on.rows for on in self.machines))
 
     def document(self) -> dict[str, Any]:
         """Return what `--format json` prints."""
@@ -161,7 +159,7 @@ class Projection:
         for on in self.machines:
             total = duration(on.total_s)
             lines.append(f"{on.machine.name}: at least {total} a step; {self._roofs(on.machine)}")
-            if missing := on.least_s.count(None):
+            if missing := sum(row["least_s"] is None for row in on.rows):
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )
@@ -188,11 +186,12 @@ class Projection:
         records = self.records[:top]
         columns = columns_of(records)
         for on in self.machines:
+            rows = on.rows[:top]
             name = f" {on.machine.slug}" if len(self.machines) > 1 else ""
             columns[-1:-1] = [
-                Column(f"least time{name}", list(map(duration, on.least_s[:top])), "right"),
-                Column("share", [f"{100 * share:.1f}%" for share in on.shares[:top]], "right"),
-                Column("bound", [each or ABSENT for each in on.bounds[:top]]),
+                Column(f"least time{name}", [duration(row["least_s"]) for row in rows], "right"),
+                Column("share", [f"{100 * (row['share'] or 0.0):.1f}%" for row in rows], "right"),
+                Column("bound", [row["bound"] or ABSENT for row in rows]),
             ]
         return columns
 
@@ -235,7 +234,7 @@ def attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,
+    **_: Any,
 ) -> torch.Tensor:
     """Return the attention of tensors (..., heads, tokens, width) by the operation of one
     kernel.
