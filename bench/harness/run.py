@@ -38,8 +38,6 @@ from results.show.terminal import (
 )
 from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
 from roofline.machine import Ceiling, Machine
-from roofline.picture.figure import plot_run
-from roofline.picture.scene import NoCeilingError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -360,6 +358,9 @@ class Run(AbstractContextManager["Run"]):
         """Draw the records; if there is no ceiling and no `--plot`, print a note instead."""
         if path is None:
             return
+        from roofline.picture.figure import plot_run
+        from roofline.picture.scene import NoCeilingError
+
         assert self.environment is not None
         try:
             plot_run(self.environment, self.records, path)

@@ -261,8 +261,8 @@ class Table:
     """CSV header if there is no row."""
     shown: Callable[[], Sequence[Mapping[str, Any]]] | None = None
     """Returns the rows of texts for Markdown; None: `rows`."""
-    titles: Iterable[str] = ()
-    """Markdown header if there is no row."""
+    titles: Callable[[], Iterable[str]] = tuple
+    """Returns the Markdown header if there is no row."""
     document: Callable[[], Any] | None = None
     """Returns the JSON document; None: the rows."""
     draw: Callable[[Console], object] | None = None
@@ -280,8 +280,11 @@ class Table:
             return json_text((self.document or self.rows)())
         if form == "csv":
             return csv_text(self.rows(), self.columns)
-        rows, columns = (self.shown, self.titles) if self.shown else (self.rows, self.columns)
-        return f"{self.head()}{markdown_text(rows(), columns)}{self.notes()}"
+        if self.shown is None:
+            body = markdown_text(self.rows(), self.columns)
+        else:
+            body = markdown_text(self.shown(), self.titles())
+        return f"{self.head()}{body}{self.notes()}"
 
 
 def json_text(value: Any) -> str:

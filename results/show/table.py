@@ -69,7 +69,7 @@ def table_of_run(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
         shown=lambda: table_rows(environment, records),
-        titles=[column.title for column in _all_columns([], [])],
+        titles=lambda: [column.title for column in _all_columns([], [])],
         document=content or (lambda: document(environment, records)),
         draw=draw,
         head=lambda: (

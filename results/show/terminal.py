@@ -52,6 +52,10 @@ class OutputError(RuntimeError):
     """The output cannot be written; the message is one line."""
 
 
+class PlotError(ValueError):
+    """The plot cannot be drawn; the message is one line."""
+
+
 def printable(text: object) -> str:
     """Return a text whose unprintable characters are escaped as in Python."""
     shown = str(text)

@@ -17,6 +17,7 @@ from pathlib import Path
 from results.compare.flags import DISTURBED, ONE_SIDED
 from results.record import Environment, ProfileOp, Record
 from results.show.picture import end_of
+from results.show.terminal import PlotError as PlotError
 from results.show.terminal import one_line
 from results.show.units import number
 from roofline.machine import KINDS, Ceiling, Machine
@@ -40,10 +41,6 @@ HEADROOM = 0.07
 stacked there."""
 
 Measured = tuple[Environment, Sequence[Record]]
-
-
-class PlotError(ValueError):
-    """The plot cannot be drawn; the message is one line."""
 
 
 class NoCeilingError(PlotError):

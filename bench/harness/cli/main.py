@@ -19,6 +19,7 @@ from results.show.terminal import (
     INTERRUPTED,
     NO_DEVICE,
     OutputError,
+    PlotError,
     busy,
     fail,
     install_command,
@@ -80,7 +81,6 @@ def guarded(
     prog = getattr(args, "prog", parser.prog)
     from bench.harness.device.device import NoDeviceError
     from results.store.runfile import StoreError
-    from roofline.picture.scene import PlotError
 
     try:
         return body(args)
