@@ -48,19 +48,29 @@ LOWER_BOUND = "least times at the roofs of each machine, not measured: a real st
 class Projected:
     """A step on one machine."""
 
-    def __init__(self, records: Sequence[Record], machine: Machine) -> None:
-        self.machine = machine
+    def __init__(self, step: CountedStep, records: Sequence[Record], machine: Machine) -> None:
+        self.name = machine.name
+        self.slug = machine.slug
+        self.bandwidth = machine.bandwidth()
         self.rows = [_row(record, machine) for record in records]
         """Plain values of each row, with the least seconds of all its calls together."""
         self.total_s = sum(row["least_s"] or 0.0 for row in self.rows)
         for row in self.rows:
             if row["least_s"] is not None:
                 row["share"] = row["least_s"] / (self.total_s or 1.0)
+        self.fused_s = self.total_s - sum(map(self.saved_s, step.fusions))
+        """The least time of the step with all chains fused."""
+        roofs = []
+        if self.bandwidth:
+            roofs.append(f"{quantity(self.bandwidth.value, 'B/s')} {self.bandwidth.kind}")
+        for dtype in product_dtypes(step.records):
+            if peak := machine.peak(dtype):
+                roofs.append(f"{dtype} peak {quantity(peak.value, 'FLOP/s')} {peak.kind}")
+        self.roofs = ", ".join(roofs)
 
     def saved_s(self, fusion: Fusion) -> float:
         """Return the time that the saved bytes take at the memory roof."""
-        bandwidth = self.machine.bandwidth()
-        return fusion.saved_bytes / bandwidth.value if bandwidth else 0.0
+        return fusion.saved_bytes / self.bandwidth.value if self.bandwidth else 0.0
 
 
 def _row(record: Record, machine: Machine) -> dict[str, Any]:
@@ -104,11 +114,7 @@ class Projection:
             step.records, key=lambda record: -(least_s(record, machines[0]) or 0.0)
         )
         """The longest on the first machine first."""
-        self.machines = [Projected(self.records, machine) for machine in machines]
-
-    def fused_s(self, on: Projected) -> float:
-        """Return the least time of the step with all chains fused."""
-        return on.total_s - sum(map(on.saved_s, self.step.fusions))
+        self.machines = [Projected(step, self.records, machine) for machine in machines]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of plain values for each row and machine, with times in seconds."""
@@ -118,7 +124,7 @@ class Projection:
         """Return what `--format json` prints."""
         fusing = []
         for fusion in self.step.fusions:
-            saved_s = {on.machine.slug: on.saved_s(fusion) for on in self.machines}
+            saved_s = {on.slug: on.saved_s(fusion) for on in self.machines}
             fusing.append(to_builtins(fusion) | {"saved_s": saved_s})
         return {
             "name": self.step.name,
@@ -126,11 +132,11 @@ class Projection:
             "note": LOWER_BOUND,
             "machines": [
                 {
-                    "slug": on.machine.slug,
-                    "name": on.machine.name,
-                    "source": self._roofs(on.machine),
+                    "slug": on.slug,
+                    "name": on.name,
+                    "source": on.roofs,
                     "least_s": on.total_s,
-                    "fused_s": self.fused_s(on),
+                    "fused_s": on.fused_s,
                 }
                 for on in self.machines
             ],
@@ -158,13 +164,13 @@ class Projection:
         lines = []
         for on in self.machines:
             total = duration(on.total_s)
-            lines.append(f"{on.machine.name}: at least {total} a step; {self._roofs(on.machine)}")
+            lines.append(f"{on.name}: at least {total} a step; {on.roofs}")
             if missing := sum(row["least_s"] is None for row in on.rows):
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )
         if self.step.fusions:
-            fused = " or ".join(duration(self.fused_s(on)) for on in self.machines)
+            fused = " or ".join(duration(on.fused_s) for on in self.machines)
             lines.append(f"Fused like torch.compile does, at least {fused}; what saves most:")
         for fusion in self.step.fusions[:MAX_CHAINS]:
             saved = [
@@ -173,21 +179,12 @@ class Projection:
             lines.append(f"- {fusion_text(fusion)}: {' or '.join(saved)}")
         return lines
 
-    def _roofs(self, machine: Machine) -> str:
-        texts = []
-        if bandwidth := machine.bandwidth():
-            texts.append(f"{quantity(bandwidth.value, 'B/s')} {bandwidth.kind}")
-        for dtype in product_dtypes(self.step.records):
-            if peak := machine.peak(dtype):
-                texts.append(f"{dtype} peak {quantity(peak.value, 'FLOP/s')} {peak.kind}")
-        return ", ".join(texts)
-
     def _columns(self, top: int) -> list[Column]:
         records = self.records[:top]
         columns = columns_of(records)
         for on in self.machines:
             rows = on.rows[:top]
-            name = f" {on.machine.slug}" if len(self.machines) > 1 else ""
+            name = f" {on.slug}" if len(self.machines) > 1 else ""
             columns[-1:-1] = [
                 Column(f"least time{name}", [duration(row["least_s"]) for row in rows], "right"),
                 Column("share", [f"{100 * (row['share'] or 0.0):.1f}%" for row in rows], "right"),

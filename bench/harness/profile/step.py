@@ -34,7 +34,6 @@ from bench.harness.torch_private import (
     disable_current_modes,
     fused_adamw,
     sequence_number,
-    tree_iter,
 )
 
 MAX_NAMES = 4
@@ -109,13 +108,10 @@ def leaves_of(target: Target) -> list[torch.Tensor]:
     """Return the parameters and the arguments that get a gradient."""
     given = [
         tensor
-        for tensor in tree_iter((target.args, target.kwargs))
-        if isinstance(tensor, torch.Tensor)
+        for tensor in tensors_in((target.args, target.kwargs))
+        if tensor.is_leaf and tensor.requires_grad
     ]
-    return [
-        *target.modules.parameters(),
-        *(tensor for tensor in given if tensor.is_leaf and tensor.requires_grad),
-    ]
+    return [*target.modules.parameters(), *given]
 
 
 def backward(result: Any) -> None:
@@ -123,8 +119,8 @@ def backward(result: Any) -> None:
     gradient.
     """
     loss = getattr(result, "loss", None)
-    tensors = [loss] if isinstance(loss, torch.Tensor) else tree_iter(result)
-    start = next((x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad), None)
+    found = tensors_in(loss if isinstance(loss, torch.Tensor) else result)
+    start = next((tensor for tensor in found if tensor.requires_grad), None)
     if start is None:
         raise UsageError(
             "no result of the step requires a gradient, so there is no backward pass to profile"

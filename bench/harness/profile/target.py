@@ -73,14 +73,10 @@ def target_of(
 
     if not callable(function):
         raise UsageError(f"{name}: expected a function or a module, got {type(function).__name__}")
-    modules = (
-        function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-    )
-    modules = (
-        getattr(modules, ORIGINALS[0], modules)
-        if isinstance(modules, torch.nn.Module)
-        else torch.nn.Module()
-    )
+    modules = getattr(function, "__self__", function)
+    if not isinstance(modules, torch.nn.Module):
+        modules = torch.nn.Module()
+    modules = getattr(modules, ORIGINALS[0], modules)
     tensors = [*tree_iter((args, kwargs)), *modules.parameters()]
     devices = [str(tensor.device) for tensor in tensors if isinstance(tensor, torch.Tensor)]
     device = next((name for name in devices if name.startswith("cuda")), "cpu")

@@ -111,17 +111,15 @@ def load(content: bytes) -> dict[str, Any]:
         raise UsageError(
             "is not a Chrome trace; expected one of torch.profiler's export_chrome_trace"
         )
-    events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
-    events = [
-        {"dur": 0, "args": {}} | event
-        for event in events
-        if event.get("cat") in (*ON_HOST, *ON_GPU)
-    ]
-    events = [event for event in events if not event["name"].startswith(OURS)]
-    calls = [event for event in events if event["cat"] == "cpu_op"]
-    if not calls:
+    events = []
+    for event in document["traceEvents"]:
+        is_known = event.get("ph") == "X" and event.get("cat") in (*ON_HOST, *ON_GPU)
+        if is_known and not event["name"].startswith(OURS):
+            events.append({"dur": 0, "args": {}} | event)
+    has_shapes = ["Input Dims" in event["args"] for event in events if event["cat"] == "cpu_op"]
+    if not has_shapes:
         raise UsageError("has no torch operations; record it with ProfilerActivity.CPU")
-    if not any("Input Dims" in event["args"] for event in calls):
+    if not any(has_shapes):
         raise UsageError("has no shapes; record it with torch.profiler.profile(record_shapes=True)")
     return {**document, "traceEvents": events}
 
@@ -156,10 +154,13 @@ def breakdown_of(events: Events) -> Breakdown:
     if not any(event["cat"] in ON_GPU for event in events):
         spent: Counter[Any] = Counter()
         for event in events:
-            spent[thread_of(event)] += event["dur"] if event["cat"] == "cpu_op" else 0
-        events = [event for event in events if thread_of(event) == spent.most_common(1)[0][0]]
-    begin = min(span_of(event)[0] for event in events)
-    duration = max(span_of(event)[1] for event in events) - begin
+            if event["cat"] == "cpu_op":
+                spent[thread_of(event)] += event["dur"]
+        [(longest, _)] = spent.most_common(1)
+        events = [event for event in events if thread_of(event) == longest]
+    spans = [span_of(event) for event in events]
+    begin = min(begin for begin, _ in spans)
+    duration = max(end for _, end in spans) - begin
     if not duration:
         raise UsageError("has operations that took no time")
     whole = {
@@ -190,11 +191,10 @@ class Calls:
         kinds: Counter[str] = Counter()
         for event in events:
             kinds.update(event["args"].get("Input type", ()))
-        floats = (
-            DTYPES[kind] for kind, _ in kinds.most_common() if "float" in DTYPES.get(kind, "")
-        )
+        dtypes = [DTYPES.get(kind, "") for kind, _ in kinds.most_common()]
+        floats = [dtype for dtype in dtypes if "float" in dtype]
         # Dtypes of lists of tensors are not recorded: the most frequent one is assumed.
-        self._dtypes = DTYPES | {TENSORS: next(floats, "float32")}
+        self._dtypes = DTYPES | {TENSORS: floats[0] if floats else "float32"}
         self._known: dict[str, Operation | None] = {}
         self._regions: dict[str, int] = {}
         self.operations: list[Operation] = []

@@ -206,23 +206,23 @@ def divide(
 
     events = host_events(document, set_owner or set_tagged)
     kernels = kernels_of(document)
-    expected = median(breakdown.samples_s) * 1e9
-
-    def within(step: Event) -> list[Event]:
-        inside = [event for event in events if step.begin <= event.begin and event.end <= step.end]
-        if kernels:
-            return inside
-        return [event for event in inside if event.thread == step.thread and not event.is_tagging]
-
-    def distance(step: Event) -> float:
-        spent = step.end - step.begin if kernels else sum(event.own for event in within(step))
-        return abs(spent - expected)
-
-    step = min((event for event in events if event.name == STEP), key=distance)
+    expected_ns = median(breakdown.samples_s) * 1e9
+    steps = []
+    for step in events:
+        if step.name == STEP:
+            spent_ns = step.end - step.begin
+            inside = [each for each in events if step.begin <= each.begin and each.end <= step.end]
+            if not kernels:
+                inside = [
+                    each for each in inside if each.thread == step.thread and not each.is_tagging
+                ]
+                spent_ns = sum(each.own for each in inside)
+            steps.append((abs(spent_ns - expected_ns), step, inside))
+    _, step, inside = min(steps, key=lambda each: each[0])
     if kernels:
-        _divide_gpu(breakdown, step, within(step), kernels)
+        _divide_gpu(breakdown, step, inside, kernels)
     else:
-        _divide_host(breakdown, within(step))
+        _divide_host(breakdown, inside)
 
 
 def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
