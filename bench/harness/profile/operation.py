@@ -169,33 +169,29 @@ def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], in
     """
     versions: list[Version] = []
     current: dict[int, Version] = {}
-    inputs: list[list[Version]] = []
+    first_of: list[int] = []
+    """Index of the first operation of the chain that each operation belongs to."""
+    chains: dict[int, list[Operation]] = {}
     for index, operation in enumerate(operations):
-        inputs.append([current[storage] for storage in operation.reads if storage in current])
+        inputs = [current[storage] for storage in operation.reads if storage in current]
+        first = index
+        if operation.is_fusable and inputs:
+            latest = max(version.writer for version in inputs)
+            chain = first_of[latest]
+            # What another operation made of the chain's results meanwhile cannot come back into the
+            # same kernel.
+            others = [each.writer for each in inputs if first_of[each.writer] != chain]
+            is_same_phase = operations[latest].phase == operation.phase
+            if is_same_phase and all(writer < chain for writer in others):
+                first = chain
+        first_of.append(first)
+        chains.setdefault(first, []).append(operation)
         for storage, read_bytes in operation.reads.items():
             if storage in current:
                 current[storage].readers[index] = read_bytes
         for storage, written_bytes in operation.writes.items():
             current[storage] = Version(index, written_bytes)
             versions.append(current[storage])
-    first_of = list(range(len(operations)))
-    """Index of the first operation of the chain that each operation belongs to."""
-    for index, operation in enumerate(operations):
-        if operation.is_fusable and inputs[index]:
-            latest = max(version.writer for version in inputs[index])
-            first = first_of[latest]
-            # What another operation made of the chain's results meanwhile cannot come back into the
-            # same kernel.
-            others = [
-                version.writer for version in inputs[index] if first_of[version.writer] != first
-            ]
-            if operations[latest].phase == operation.phase and all(
-                writer < first for writer in others
-            ):
-                first_of[index] = first
-    chains: dict[int, list[Operation]] = {}
-    for index, first in enumerate(first_of):
-        chains.setdefault(first, []).append(operations[index])
     saved: Counter[int] = Counter()
     for version in versions:
         first = first_of[version.writer]
