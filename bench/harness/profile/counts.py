@@ -210,13 +210,13 @@ def count(
         is_known = True
         read = work.bytes_read
         written = work.bytes_written
-    flags: tuple[str, ...] = ()
+    flags = []
     if func._opname == "_local_scalar_dense":
-        flags = (HOST_SYNC,)
+        flags.append(HOST_SYNC)
     elif is_data_dependent(func):
-        flags = (DATA_DEPENDENT,)
+        flags.append(DATA_DEPENDENT)
     if not is_known:
-        flags += (UNMODELLED,)
+        flags.append(UNMODELLED)
     operation = Operation(
         name,
         shapes,
@@ -225,9 +225,9 @@ def count(
         matmul_flops=products,
         bytes_read=read,
         bytes_written=written,
-        flags=flags,
+        flags=tuple(flags),
+        is_fusable=call.is_fusable,
     )
-    operation.is_fusable = call.is_fusable
     return operation, (reads, writes)
 
 
@@ -241,6 +241,7 @@ class Call:
         self.result = result
         self.namespace, _, name = name_of(func).partition(".")
         self.base = base_name(name)
+        self.aten = self.base if self.namespace == "aten" else ""
         schema = func._schema.arguments
         given = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
         self.values = {
@@ -253,23 +254,19 @@ class Call:
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             # The gradients of a fused optimizer are declared as written: only a gradient scaler
             # writes them.
-            if is_written and not (
-                argument.name == "grads" and self.values.get("grad_scale") is None
-            ):
+            if argument.name == "grads" and self.values.get("grad_scale") is None:
+                is_written = False
+            if is_written:
                 self.updated += tensors
-                self.read += [] if self.base in OVERWRITES or argument.is_out else tensors
-            else:
+            if not is_written or not (self.base in OVERWRITES or argument.is_out):
                 self.read += tensors
         known = {id(tensor) for tensor in (*self.read, *self.updated)}
         self.created = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
-        is_aten = self.namespace == "aten"
-        if is_aten and (self.base.endswith("_like") or self.base.startswith("new_")):
+        self.written = [*self.updated, *self.created]
+        if self.aten.endswith("_like") or self.aten.startswith("new_"):
             self.read = []  # only the shape of the input is needed
-        self.is_free = bool(
-            getattr(func, "is_view", False)
-            or self.namespace in ("profiler", "prim")
-            or (is_aten and self.base in FREE)
-        )
+        is_view = bool(getattr(func, "is_view", False))
+        self.is_free = is_view or self.aten in FREE or self.namespace in ("profiler", "prim")
         is_elementwise = Tag.pointwise in func.tags and not self.base.startswith("_foreach_")
         self.is_fusable = self.namespace in ("aten", "prims") and (
             is_elementwise or self.base in ROWWISE
@@ -279,28 +276,30 @@ class Call:
         """Return the FLOPs, the matmul FLOPs among them, and whether there is a rule for them."""
         if self.is_free:
             return 0, 0, True
-        is_aten = self.namespace == "aten"
         packet = self.func._overloadpacket
         products = None
-        if is_aten and "scaled_dot_product" in self.base:
-            products = attention_flops(self.values) * (2 if self.base.endswith("backward") else 1)
-        elif is_aten and self.base == "_grouped_mm":  # not in torch's table
+        if "scaled_dot_product" in self.aten:
+            products = attention_flops(self.values)
+            if self.aten.endswith("backward"):
+                products *= 2
+        elif self.aten == "_grouped_mm":  # not in torch's table
             products = grouped_flops(self.values)
         elif packet in flop_registry:
             products = int(flop_registry[packet](*self.args, **self.kwargs, out_val=self.result))
         if products is not None:
             return products, products, True
-        is_aten = is_aten or self.namespace == "prims"  # in graphs of the compiler
-        if is_aten and self.base in MOVES:
+        is_torchs = self.namespace in ("aten", "prims")  # the latter in graphs of the compiler
+        if is_torchs and self.base in MOVES:
             return 0, 0, True
         is_pointwise = Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
-        is_known = is_aten and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
+        is_known = is_torchs and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
         largest = max(
             sum(x.numel() for x in operand if x.dtype.is_floating_point) for operand in operands
         )
-        return largest * (FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1), 0, is_known
+        each = FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1
+        return largest * each, 0, is_known
 
     def traffic(self) -> Traffic:
         """Return the reads and writes: by default each input and each output once.
@@ -310,14 +309,13 @@ class Call:
         """
         if self.is_free:
             return [], []
-        base = self.base if self.namespace == "aten" else ""
-        written = distinct([*self.updated, *self.created])
+        base = self.aten
+        written = distinct(self.written)
         table: Any = self.values.get("weight" if base == "embedding" else "self")
         others = distinct(other for other in self.read if other is not table)
         if base in TAKES:
             target = self.values.get("target")
-            results = [*self.updated, *self.created]
-            taken = results[0] if target is None else target
+            taken = self.written[0] if target is None else target
             return [_part(table, taken.numel()), *others], written
         if base in PUTS and not self.created:
             indexed = _part(table, self._elements_put(table))
