@@ -176,26 +176,28 @@ def project(args: argparse.Namespace) -> int:
     with closing(Progress(args.quiet)) as progress:
         progress.say(f"counting {args.target or args.model.name}")
         machines = [machine_named(name) for name in args.on]
-        step = answer_of(args, counted_step, None)
+        step = answer_of(args, counted_step)
     print_out(Projection(step, machines).table(args.top).render(args.format))
     return 0
 
 
-def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any) -> Any:
-    """Return `function(args, what)`.
+def answer_of(
+    args: argparse.Namespace, function: Callable[..., Any], device: Device | None = None
+) -> Any:
+    """Return `function(args, device)`; without a device nothing is measured.
 
     A worker runs a user's code, and the profiler of a GPU: it stays attached to its process and
     would slow down the launches of the calibration.
     """
     from bench.harness import worker
 
-    is_on_gpu = function is records_of and what.is_gpu
+    is_on_gpu = device is not None and device.is_gpu
     if args.target is None and not is_on_gpu:
-        return function(args, what)
+        return function(args, device)
     timeout_s = worker.OWN_TIMEOUT_S if args.target is None else args.timeout
     try:
         answer, output = worker.call(
-            function, args, what, timeout_s=timeout_s, step="a call, or the import,"
+            function, args, device, timeout_s=timeout_s, step="a call, or the import,"
         )
     except worker.WorkerError as error:
         raise UsageError(f"{args.target or args.model.name}: {error}") from None

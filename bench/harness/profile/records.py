@@ -46,9 +46,9 @@ def work_records(breakdown: Breakdown) -> list[Record]:
 def _rows(breakdown: Breakdown) -> list[list[Operation]]:
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
-        signature = operation.op, operation.shapes, operation.dtypes
-        row = rows.setdefault((signature, pattern(operation.module), operation.phase), [])
-        row.append(operation)
+        call = operation.op, operation.shapes, operation.dtypes
+        place = pattern(operation.module), operation.phase
+        rows.setdefault((call, place), []).append(operation)
     totals = [(row, summed(row)) for row in rows.values()]
     shown = [row for row, total in totals if total.time_ns or total.flops or total.bytes_moved]
     return shown or list(rows.values())
@@ -163,7 +163,7 @@ def main_dtype(rows: Iterable[Operation | Record]) -> str:
     flops: Counter[str] = Counter()
     for row in rows:
         flops[row.dtype] += row.flops or 0
-    return max(flops, key=lambda dtype: flops[dtype], default="fp32")
+    return flops.most_common(1)[0][0] if flops else "fp32"
 
 
 def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def breakdown_of(events: Events) -> Breakdown:
         **events[0],
         "cat": "user_annotation",
         "name": STEP,
-        "ts": begin / 1000,
+        "ts": min(event["ts"] for event in events),
         "dur": duration / 1000,
     }
     calls = Calls(events)
