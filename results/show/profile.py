@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
@@ -40,37 +40,14 @@ MAX_SHOWN_FUSIONS = 5
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 
+PHASES = ("forward", "backward", "optimizer")
+
 NO_DETAILS = ProfileOp(module="", phase="", matmul_flops=None)
 
 
 def op_of(record: Record) -> ProfileOp:
     """Return the details of a row of a profile; empty for another row."""
     return record.details_as(ProfileOp) or NO_DETAILS
-
-
-@dataclass
-class Sum:
-    """Sums over rows of a profile; what is unknown counts as 0."""
-
-    calls: int = 0
-    flops: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    time_s: float = 0.0
-    share: float = 0.0
-
-    def add(self, record: Record) -> None:
-        details = op_of(record)
-        self.calls += record.count or 0
-        self.flops += record.flops or 0
-        self.bytes_read += record.bytes_read or 0
-        self.bytes_written += record.bytes_written or 0
-        self.time_s += details.time_s or 0.0
-        self.share += details.share or 0.0
-
-    @property
-    def moved_bytes(self) -> int:
-        return self.bytes_read + self.bytes_written
 
 
 def moved_bytes(record: Record) -> int | None:
@@ -91,33 +68,34 @@ def group_of(record: Record, by: str) -> str:
     return record.op
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
 class Totals:
-    """Totals of a profiled step; None if a ceiling is missing."""
+    """Totals of a profiled step."""
 
     step: StepTotals
-    bandwidth: float | None
-    """Bytes per second of the memory ceiling."""
-    profiled_s: float
-    flops: int
-    matmul_flops: int
-    bytes_read: int
-    bytes_written: int
-    fusable_s: float | None
+    bandwidth: float | None = None
+    """Bytes per second of the memory ceiling; None if it is unknown."""
+    profiled_s: float = 0.0
+    flops: int = 0
+    matmul_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    fusable_s: float | None = None
     """Time, at the memory ceiling, of all bytes beyond moving each storage once."""
-    at_roof_s: float
+    at_roof_s: float = 0.0
     """Time of the step if each operation reached its roof and the host took the same time."""
-    memory_bound: float
+    memory_bound: float = 0.0
     """Fraction of the time in operations that memory bounds."""
-    compute_bound: float
-    attributed: float
+    compute_bound: float = 0.0
+    attributed: float = 0.0
     """Fraction of the time in counted operations, host gaps and profiler overhead."""
-    in_operations: float
+    in_operations: float = 0.0
     """Fraction of the time in counted operations."""
-    phases: dict[str, dict[str, float]]
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)
     """FLOPs and seconds of the operations of each phase."""
-    mfu: float | None
-    mbu: float | None
+    mfu: float | None = None
+    """None if the peak of a dtype is unknown."""
+    mbu: float | None = None
 
     def saved_s(self, fusion: Fusion) -> float | None:
         return fusion.saved_bytes / self.bandwidth if self.bandwidth else None
@@ -139,70 +117,54 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     step = environment.profile
     if step is None:
         return None
+    totals = Totals(step)
     machine = Machine.from_dict(environment.hardware)
-    every = Sum()
-    attributed = Sum()
-    in_operations = Sum()
-    phases = {phase: Sum() for phase in ("forward", "backward", "optimizer")}
-    bounds: dict[str | None, Sum] = defaultdict(Sum)
-    matmul_flops = 0
-    peak_s: float | None = 0.0
-    at_roof_s = 0.0
+    products_s: list[float | None] = []
+    """Seconds of the products of each row at the peak of its dtype."""
     for record, score in zip(records, judged(environment, records), strict=True):
         details = op_of(record)
-        every.add(record)
+        time_s = details.time_s or 0.0
+        share = details.share or 0.0
+        totals.profiled_s += time_s
+        totals.flops += record.flops or 0
+        totals.bytes_read += record.bytes_read or 0
+        totals.bytes_written += record.bytes_written or 0
         if record.op != UNATTRIBUTED:
-            attributed.add(record)
+            totals.attributed += share
         if record.op not in REMAINDERS:
-            in_operations.add(record)
-        if details.phase in phases:
-            phases[details.phase].add(record)
-        bounds[score["bound"]].add(record)
+            totals.in_operations += share
+        if score["bound"] == "memory":
+            totals.memory_bound += share
+        if score["bound"] == "compute":
+            totals.compute_bound += share
+        if record.op != OVERHEAD:
+            totals.at_roof_s += time_s * _fraction_at_roof(record, score)
+        if details.phase:
+            phase = totals.phases.setdefault(details.phase, {"flops": 0, "time_s": 0.0})
+            phase["flops"] += record.flops or 0
+            phase["time_s"] += time_s
         if details.matmul_flops:
-            matmul_flops += details.matmul_flops
+            totals.matmul_flops += details.matmul_flops
             peak = machine.peak(record.dtype)
-            if peak is None or peak_s is None:
-                peak_s = None
-            else:
-                peak_s += details.matmul_flops / peak.value
-        at_roof_s += _at_roof_s(record, score)
-    ceiling = machine.bandwidth_for(every.bytes_read, every.bytes_written)
-    bandwidth = ceiling.value if ceiling else None
-    fusable_s = None
-    if bandwidth and step.unique_bytes is not None:
-        fusable_s = max(0, every.moved_bytes - step.unique_bytes) / bandwidth
-    return Totals(
-        step=step,
-        bandwidth=bandwidth,
-        profiled_s=every.time_s,
-        flops=every.flops,
-        matmul_flops=matmul_flops,
-        bytes_read=every.bytes_read,
-        bytes_written=every.bytes_written,
-        fusable_s=fusable_s,
-        at_roof_s=at_roof_s,
-        memory_bound=bounds["memory"].share,
-        compute_bound=bounds["compute"].share,
-        attributed=attributed.share,
-        in_operations=in_operations.share,
-        phases={
-            phase: {"flops": each.flops, "time_s": each.time_s}
-            for phase, each in phases.items()
-            if each.calls
-        },
-        mfu=None if peak_s is None else peak_s / step.time_s,
-        mbu=mbu(every.moved_bytes / step.time_s, bandwidth) if bandwidth else None,
-    )
+            products_s.append(details.matmul_flops / peak.value if peak else None)
+    totals.phases = {name: totals.phases[name] for name in PHASES if name in totals.phases}
+    if None not in products_s:
+        totals.mfu = sum(filter(None, products_s)) / step.time_s
+    moved = totals.bytes_read + totals.bytes_written
+    if bandwidth := machine.bandwidth_for(totals.bytes_read, totals.bytes_written):
+        totals.bandwidth = bandwidth.value
+        totals.mbu = mbu(moved / step.time_s, bandwidth.value)
+        if step.unique_bytes is not None:
+            totals.fusable_s = max(0, moved - step.unique_bytes) / bandwidth.value
+    return totals
 
 
-def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
-    if record.op == OVERHEAD:
-        return 0.0
-    time_s = op_of(record).time_s or 0.0
+def _fraction_at_roof(record: Record, score: Mapping[str, Any]) -> float:
+    """Return the least time of a row over its time; 1 if it has no roof."""
     has_work = record.flops or moved_bytes(record)
     if not has_work or score["roofline_pct"] is None:
-        return time_s  # no roof
-    return time_s * min(1.0, float(score["roofline_pct"]) / 100)
+        return 1.0
+    return min(1.0, float(score["roofline_pct"]) / 100)
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
@@ -375,20 +337,39 @@ def _note(record: Record, score: Mapping[str, Any]) -> str:
     return ", ".join(notes)
 
 
+@dataclass
+class Group:
+    """Sums over rows of a profile; what is unknown counts as 0."""
+
+    calls: int = 0
+    time_s: float = 0.0
+    share: float = 0.0
+    flops: int = 0
+    moved_bytes: int = 0
+
+    def add(self, record: Record) -> None:
+        details = op_of(record)
+        self.calls += record.count or 0
+        self.time_s += details.time_s or 0.0
+        self.share += details.share or 0.0
+        self.flops += record.flops or 0
+        self.moved_bytes += moved_bytes(record) or 0
+
+
 def _print_groups(records: Sequence[Record], by: str, console: Console, top: int) -> None:
     """Print grouped rows; modules are a tree, each including its submodules."""
-    sums: dict[tuple[str, ...], Sum] = defaultdict(Sum)
+    groups: dict[tuple[str, ...], Group] = defaultdict(Group)
     for record in records:
         path = (group_of(record, by),)
         if by == "module":
             path = ("all", *filter(None, path[0].split(".")))
             for depth in range(1, len(path)):
-                sums[path[:depth]].add(record)
-        sums[path].add(record)
-    longest = sorted(sums, key=lambda path: -sums[path].time_s)[:top]
+                groups[path[:depth]].add(record)
+        groups[path].add(record)
+    longest = sorted(groups, key=lambda path: -groups[path].time_s)[:top]
     if by == "module":
         longest.sort()
-    shown = [sums[path] for path in longest]
+    shown = [groups[path] for path in longest]
     columns = [
         Column(by, ["  " * (len(path) - 1) + path[-1] for path in longest]),
         Column("calls", [str(each.calls) for each in shown], "right", 1),
@@ -398,5 +379,5 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         Column("bytes", [quantity(each.moved_bytes or None) for each in shown], "right"),
     ]
     print_grid(console, columns)
-    if len(sums) > top:
-        print_lines(console, f"... and {len(sums) - top} more: --top shows them")
+    if len(groups) > top:
+        print_lines(console, f"... and {len(groups) - top} more: --top shows them")

@@ -348,18 +348,16 @@ def shown(
             result = function(args)
         if isinstance(tags, Account):
             # Outputs that are part of an input are not written.
-            inputs = {tensor.untyped_storage()._cdata for tensor in given}
-            made = [
-                tensor
-                for tensor in tensors_in(result)
-                if tensor.untyped_storage()._cdata not in inputs
-            ]
+            read = distinct(given)
+            inputs = {moved.storage._cdata for moved in read}
+            made = distinct(tensors_in(result))
+            written = [moved for moved in made if moved.storage._cdata not in inputs]
             call = replace(
                 region,
                 dtypes=dtypes_of(given),
                 phase=step.phase,
-                bytes_read=total_bytes(distinct(given)),
-                bytes_written=total_bytes(distinct(made)),
+                bytes_read=total_bytes(read),
+                bytes_written=total_bytes(written),
             )
             tags.operations.append(call)
         return result
