@@ -66,19 +66,16 @@ class ProfiledStep:
             backward(result)
         if self.mode == "train":
             self.phase = "optimizer"
-            self._update_parameters()
+            parameters = self.target.modules.parameters()
+            if self.target.device == "meta":
+                update_on_meta(parameters)
+            else:
+                if self._optimizer is None:
+                    # A learning rate of 0 leaves the parameters unchanged.
+                    self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+                self._optimizer.step()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
-
-    def _update_parameters(self) -> None:
-        parameters = self.target.modules.parameters()
-        if self.target.device == "meta":
-            update_on_meta(parameters)
-            return
-        if self._optimizer is None:
-            # A learning rate of 0 leaves the parameters unchanged.
-            self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
-        self._optimizer.step()
 
 
 def update_on_meta(parameters: Iterable[torch.nn.Parameter]) -> None:
