@@ -31,7 +31,7 @@ MAX_FUSIONS = 20
 
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and remainder with time or work, the longest first."""
-    parts = [(_record(row), float(summed(row).time_ns)) for row in _rows(breakdown)]
+    parts = [(_record(row, total), float(total.time_ns)) for row, total in _rows(breakdown)]
     parts += _remainders(breakdown)
     parts.sort(key=lambda part: -part[1])
     duration_ns = breakdown.duration_ns
@@ -40,24 +40,28 @@ def records_of(breakdown: Breakdown) -> list[Record]:
 
 def work_records(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row, with its work and no time."""
-    return [_record(row) for row in _rows(breakdown)]
+    return [_record(row, total) for row, total in _rows(breakdown)]
 
 
-def _rows(breakdown: Breakdown) -> list[list[Operation]]:
+def _rows(breakdown: Breakdown) -> list[tuple[list[Operation], Operation]]:
+    """Return the operations of each row and their sum; rows without time and work only if there is
+    no other.
+    """
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
         call = operation.op, operation.shapes, operation.dtypes
         place = pattern(operation.module), operation.phase
         rows.setdefault((call, place), []).append(operation)
     totals = [(row, summed(row)) for row in rows.values()]
-    shown = [row for row, total in totals if total.time_ns or total.flops or total.bytes_moved]
-    return shown or list(rows.values())
+    shown = [
+        (row, total) for row, total in totals if total.time_ns or total.flops or total.bytes_moved
+    ]
+    return shown or totals
 
 
-def _record(row: Sequence[Operation]) -> Record:
+def _record(row: Sequence[Operation], total: Operation) -> Record:
     first = row[0]
     module = pattern(first.module)
-    total = summed(row)
     work: dict[str, Any] = {}
     if first.is_modelled:
         work = {
