@@ -107,9 +107,7 @@ def profile(
         raise UsageError(records[0].reason)
     dtypes = product_dtypes(records)
     ceilings = measured.complete(ceilings_of(device, None), dtypes)
-    environment = stamp(
-        "bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",)
-    )
+    environment = stamp("bench", device, ceilings, Settings(cache="warm").to_dict(), ("profile",))
     return Profile(replace(environment, profile=totals), records, render)
 
 

@@ -243,10 +243,8 @@ class Call:
         self.base = base_name(name)
         self.aten = self.base if self.namespace == "aten" else ""
         schema = func._schema.arguments
-        given = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
-        self.values = {
-            argument.name: given[argument.name] for argument in schema if argument.name in given
-        }
+        names = [argument.name for argument in schema]
+        self.values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
         self.read: list[Tensor] = []
         self.updated: list[Tensor] = []
         for argument in schema:
