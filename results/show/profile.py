@@ -360,7 +360,7 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
     """Print grouped rows; modules are a tree, each including its submodules."""
     groups: dict[tuple[str, ...], Group] = defaultdict(Group)
     for record in records:
-        path = (group_of(record, by),)
+        path: tuple[str, ...] = (group_of(record, by),)
         if by == "module":
             path = ("all", *filter(None, path[0].split(".")))
             for depth in range(1, len(path)):
