@@ -102,7 +102,7 @@ class Totals:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the totals as JSON outputs have them, with the facts of the step among them."""
-        values = to_builtins(self)
+        values: dict[str, Any] = to_builtins(self)
         del values["bandwidth"]
         facts: dict[str, Any] = values.pop("step")
         facts["eager_bytes"] = self.step.eager_bytes
