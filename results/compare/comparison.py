@@ -18,13 +18,13 @@ from results.compare.sides import (
     Unmatched,
     check_request,
     differences,
-    labels_of,
     match,
     revision_text,
     sides_of,
 )
 from results.compare.turns import RoundTimes, compare_rounds, cycles_ratio, shared_rounds
 from results.record import Environment, Record, RowKey, name_of
+from results.show.units import count
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -175,10 +175,9 @@ def compared_of(
     is_one_run = second is None
     other = second or first
     check_request(first, other, request, is_one_run)
-    name, baseline, candidate = sides_of(first, other, request)
+    labels, baseline, candidate = sides_of(first, other, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
-    labels = labels_of(first, other, request, name)
     judge_before = judge_of(first.environment)
     judge_after = judge_of(other.environment)
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
@@ -347,10 +346,9 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
         return []
     before = max(row.baseline.runs for row in repeated)
     after = max(row.candidate.runs for row in repeated)
-    named = "1 row" if len(repeated) == 1 else f"{len(repeated)} rows"
-    runs = f"up to {before} of the baseline's and {after} of the candidate's"
     return [
-        f"{named} compared by the means over all runs of the same code without interference: {runs}"
+        f"{count(len(repeated), 'row')} compared by the means over all runs of the same code "
+        f"without interference: up to {before} of the baseline's and {after} of the candidate's"
     ]
 
 

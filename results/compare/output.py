@@ -12,7 +12,7 @@ from results.compare.sides import Unmatched, revision_text
 from results.record import text_of
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.terminal import printable
-from results.show.units import ABSENT, duration, percent, uncertainty
+from results.show.units import ABSENT, count, duration, percent, uncertainty
 from results.stats.comparison import (
     FASTER,
     MORE_SAMPLES,
@@ -51,14 +51,12 @@ def counts(compared: Compared) -> dict[str, int]:
     return {verdict: verdicts[verdict] for verdict in VERDICTS}
 
 
-def foremost(compared: Compared, count: int) -> Sequence[ComparedRow]:
-    """Return all rows in their order if there are at most `count`, else the `count` most important
-    rows.
-    """
-    if len(compared.rows) <= count:
+def foremost(compared: Compared, most: int) -> Sequence[ComparedRow]:
+    """Return all rows in their order if there are at most `most`, else the most important ones."""
+    if len(compared.rows) <= most:
         return compared.rows
     ranked = sorted(compared.rows, key=lambda row: VERDICTS.index(row.compared.verdict))
-    return ranked[:count]
+    return ranked[:most]
 
 
 def exit_code(compared: Compared, fail_on: str) -> int:
@@ -158,10 +156,9 @@ def geomean_lines(compared: Compared) -> list[str]:
     lines = []
     for mean in means:
         kind = " ".join(filter(None, (mean["op"], mean["provider"])))
-        rows = "1 row" if mean["rows"] == 1 else f"{mean['rows']:,} rows"
         lines.append(
             f"{kind}, {mean['baseline']} -> {mean['candidate']}: geometric mean "
-            f"{_mean_words(mean)}, {rows}"
+            f"{_mean_words(mean)}, {count(mean['rows'], 'row')}"
         )
     return list(map(printable, lines))
 
@@ -278,12 +275,11 @@ def _below(compared: Compared) -> str:
 
 def headline(compared: Compared) -> str:
     verdicts = ", ".join(
-        f"{count} {verdict}" for verdict, count in counts(compared).items() if count
+        f"{rows} {verdict}" for verdict, rows in counts(compared).items() if rows
     )
-    rows = len(compared.rows)
     said = "nothing compared"
-    if rows:
-        said = f"{verdicts} of 1 row" if rows == 1 else f"{verdicts} of {rows:,} rows"
+    if compared.rows:
+        said = f"{verdicts} of {count(len(compared.rows), 'row')}"
     text = f"{compared.baseline} -> {compared.candidate}: {said}"
     means = geomeans(compared)
     if len(means) == 1:
@@ -396,8 +392,9 @@ def _print_rows(compared: Compared, console: Console) -> None:
     reasons = columns.pop("reason").cells
     advice = []
     for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows
-        if count := sum(phrase in reason for reason in reasons):
-            advice.append(f"1 row: {phrase}" if count == 1 else f"{count} rows: {phrase}")
+        rows = sum(phrase in reason for reason in reasons)
+        if rows:
+            advice.append(f"{count(rows, 'row')}: {phrase}")
         reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]
     console.print()
     print_grid(console, columns.values(), reasons, "reason")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from results.show.terminal import ADVANCED, Parser
+from results.show.units import count
 from results.store.runfile import MEASURING, Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, unix_time
 
@@ -82,8 +83,7 @@ class Selection:
             return f"{text}: {MEASURING}"
         if not run.problems:
             return text
-        count = len(run.problems)
-        lines = "1 line" if count == 1 else f"{count:,} lines"
+        lines = count(len(run.problems), "line")
         return f"{text}: {lines} cannot be used, the first is {run.problems[0]}"
 
     def fits(self, run: RunSummary) -> bool:

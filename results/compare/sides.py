@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from results.record import DEFINITION_PREFIX, Environment, Record, RowKey
+from results.show.units import count
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
 
@@ -29,6 +30,8 @@ USUAL_BASELINE = "torch"
 
 SAME_MACHINE = ("clock_mode", "power_limit_w", "governor", "turbo")
 """Keys of the settings, the preflight or the device that must be equal if both runs have them."""
+
+COMPARES_ANYWAY = "; --force compares them anyway"
 
 WRONG = ("invalid", "failed")
 """Statuses of a result that cannot be used."""
@@ -62,8 +65,10 @@ def is_users(record: Record) -> bool:
 
 def revision_text(git: Mapping[str, Any] | None) -> str | None:
     """Return a git revision, ten digits, with `-dirty` if files were changed; None if unknown."""
-    sha = git.get("sha") if git else None
-    return f"{str(sha)[:10]}{'-dirty' if git and git.get('dirty') else ''}" if sha else None
+    if not git or not git.get("sha"):
+        return None
+    dirty = "-dirty" if git.get("dirty") else ""
+    return f"{str(git['sha'])[:10]}{dirty}"
 
 
 def revision_of(record: Record, environment: Environment) -> str | None:
@@ -75,10 +80,8 @@ def revision_of(record: Record, environment: Environment) -> str | None:
 
 def definitions(records: Iterable[Record]) -> list[str]:
     """Return the distinct hashes of the op's definition, without those of older versions."""
-    known = (record.op_sha256 for record in records)
-    return list(
-        dict.fromkeys(sha for sha in known if sha is not None and sha.startswith(DEFINITION_PREFIX))
-    )
+    known = (record.op_sha256 or "" for record in records)
+    return list(dict.fromkeys(sha for sha in known if sha.startswith(DEFINITION_PREFIX)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,128 +158,132 @@ def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: 
     if request.baseline is not None and not request.by_provider:
         raise CompareError(f"--baseline {request.baseline} requires --by provider")
     if request.by == "git":
-        before, after = revisions(first, second)
-        if None in (before, after):
+        found = revisions(first, second)
+        if found is None:
             raise CompareError(
                 "--by git: a run has no revision (its function is not in a git repository); "
                 "omit --by to compare the runs"
             )
-        if before == after and not request.force:
+        if found[0] == found[1] and not request.force:
             raise CompareError(
-                f"--by git: both runs are of revision {before}; omit --by to compare them"
+                f"--by git: both runs are of revision {found[0]}; omit --by to compare them"
             )
 
 
-def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
-    """Return the revisions that distinguish two runs, None if unknown.
+def revisions(first: Run, second: Run) -> tuple[str, str] | None:
+    """Return the revisions that distinguish two runs; None if unknown.
 
     They are those of the users' kernels, or of the measuring code if the users' are equal or
     unknown.
     """
-    users = [
-        dict.fromkeys(
-            revision_text(record.source_git) for record in run.records if is_users(record)
-        )
-        for run in (first, second)
-    ]
-    pairs: list[tuple[str | None, str | None]] = []
-    if all(users):
-        before, after = (None if None in names else " + ".join(map(str, names)) for names in users)
-        pairs.append((before, after))
-    if all(any(not is_users(record) for record in run.records) for run in (first, second)):
-        pairs.append((revision_text(first.environment.git), revision_text(second.environment.git)))
-    known = [pair for pair in pairs if None not in pair]
+    known = []
+    for of_users in (True, False):
+        before = _revision(first, of_users)
+        after = _revision(second, of_users)
+        if before and after:
+            known.append((before, after))
     different = [pair for pair in known if pair[0] != pair[1]]
-    for preferred in (different, known, pairs):
-        if preferred:
-            return preferred[0]
-    return None, None
+    return next(iter(different + known), None)
+
+
+def _revision(run: Run, of_users: bool) -> str | None:
+    """Return the revisions of the users' kernels in a run, or that of the measuring code."""
+    names: dict[str, None] = {}
+    for record in run.records:
+        if is_users(record) == of_users:
+            name = revision_of(record, run.environment)
+            if name is None:
+                return None
+            names[name] = None
+    return " + ".join(names)
 
 
 def _providers(run: Run, request: CompareOptions) -> list[str]:
     names = list(dict.fromkeys(record.provider for record in run.records))
-    return [name for name in names if VERSION.fullmatch(name)] if request.by == "version" else names
+    if request.by != "version":
+        return names
+    return sorted(filter(VERSION.fullmatch, names), key=_version)
+
+
+def _version(name: str) -> tuple[int, str]:
+    number = re.search(r"-v(\d+)", name)
+    return int(number[1]) if number else 0, name
 
 
 def sides_of(
-    run: Run, other: Run, request: CompareOptions
-) -> tuple[str | None, list[Record], list[Record]]:
-    """Return the provider of the baseline, None if the run is the baseline, and the records of both
-    sides.
-    """
+    first: Run, second: Run, request: CompareOptions
+) -> tuple[tuple[str, str], list[Record], list[Record]]:
+    """Return the names of both sides, and the records of each."""
     if not request.by_provider:
-        return None, list(run.records), list(other.records)
-    names = _providers(run, request)
-    if request.by == "version":
-        numbers = {}
-        for name in names:
-            version = re.search(r"-v(\d+)", name)
-            numbers[name] = int(version[1]) if version else 0
-        names.sort(key=lambda name: (numbers[name], name))
+        labels = (first.environment.run_id, second.environment.run_id)
+        found = revisions(first, second)
+        if found and (request.by == "git" or found[0] != found[1]):
+            labels = found
+        return labels, list(first.records), list(second.records)
+    names = _providers(first, request)
     if not names:
         raise CompareError(
-            f"{run.path}: no provider is a version of a kernel, such as triton-v1 or "
+            f"{first.path}: no provider is a version of a kernel, such as triton-v1 or "
             f"file.py:function"
         )
-    chosen = request.baseline or (USUAL_BASELINE if USUAL_BASELINE in names else names[0])
+    usual = USUAL_BASELINE if USUAL_BASELINE in names else names[0]
+    chosen = request.baseline or usual
     if chosen not in names:
         raise CompareError(f"unknown baseline {chosen} (choose from {', '.join(names)})")
-    others = {name for name in _providers(other, request) if name != chosen}
+    others = [name for name in _providers(second, request) if name != chosen]
     if not others:
         kind = "version of a kernel" if request.by == "version" else "provider"
-        raise CompareError(f"{other.path}: no other {kind} to compare with {chosen}")
-    baseline = [record for record in run.records if record.provider == chosen]
-    return chosen, baseline, [record for record in other.records if record.provider in others]
+        raise CompareError(f"{second.path}: no other {kind} to compare with {chosen}")
+    label = others[0] if len(others) == 1 else f"{len(others)} providers"
+    baseline = [record for record in first.records if record.provider == chosen]
+    candidate = [record for record in second.records if record.provider in others]
+    return (chosen, label), baseline, candidate
 
 
-def labels_of(
-    first: Run, second: Run, request: CompareOptions, baseline: str | None
-) -> tuple[str, str]:
-    if baseline is not None:
-        others = [name for name in _providers(second, request) if name != baseline]
-        return baseline, others[0] if len(others) == 1 else f"{len(others)} providers"
-    before, after = revisions(first, second)
-    if request.by == "git" or (None not in (before, after) and before != after):
-        return str(before), str(after)
-    return first.environment.run_id, second.environment.run_id
+def _note_by_force(problem: str, advice: str, force: bool, kind: str = "") -> str:
+    """Return the note on a problem that `force` ignores; raise it as a CompareError without."""
+    if not force:
+        raise CompareError(f"{kind}{problem}{advice}")
+    return f"compared by force: {problem}"
 
 
 def differences(first: Environment, second: Environment, force: bool) -> list[str]:
     """Return notes on differences between two runs; CompareError if the machine differs, unless
     `force`.
     """
-    facts = [
-        (
-            "GPU" if first.device["type"] != "cpu" else "device",
-            first.device["name"],
-            second.device["name"],
-        ),
-        ("device type", first.device["type"], second.device["type"]),
-        ("host", first.host.get("name") or None, second.host.get("name") or None),
-        ("threads", first.device.get("threads"), second.device.get("threads")),
-        *((key, _fact(first, key), _fact(second, key)) for key in SAME_MACHINE),
-    ]
-    refused = [
-        f"{name} {before} against {after}"
-        for name, before, after in facts
-        if before is not None and after is not None and before != after
-    ]
-    if refused and not force:
-        raise CompareError(
-            f"not the same machine: {'; '.join(refused)}; --force compares them anyway"
-        )
+    before = _machine(first)
+    after = _machine(second)
     changed = [
+        f"{name} {before[name]} against {after[name]}"
+        for name in before
+        if name in after and before[name] != after[name]
+    ]
+    versions = [
         f"{name} {first.versions.get(name)} to {second.versions.get(name)}"
-        for name in dict.fromkeys((*first.versions, *second.versions))
+        for name in first.versions | second.versions
         if first.versions.get(name) != second.versions.get(name)
     ]
-    notes = [f"compared by force: {text}" for text in refused]
-    return notes + ([f"other versions: {', '.join(changed)}"] if changed else [])
+    notes = []
+    if changed:
+        kind = "not the same machine: "
+        notes.append(_note_by_force("; ".join(changed), COMPARES_ANYWAY, force, kind))
+    if versions:
+        notes.append(f"other versions: {', '.join(versions)}")
+    return notes
 
 
-def _fact(environment: Environment, key: str) -> Any:
-    groups = (environment.settings, environment.preflight, environment.device)
-    return next((group[key] for group in groups if group.get(key) is not None), None)
+def _machine(environment: Environment) -> dict[str, Any]:
+    """Return the known facts that are equal for runs of one machine."""
+    device = environment.device
+    facts = {
+        "GPU" if device["type"] != "cpu" else "device": device["name"],
+        "device type": device["type"],
+        "host": environment.host.get("name") or None,
+        "threads": device.get("threads"),
+    }
+    for group in (device, environment.preflight, environment.settings):
+        facts |= {key: group[key] for key in SAME_MACHINE if group.get(key) is not None}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 class MatchedPair(NamedTuple):
@@ -309,55 +316,67 @@ def match(
     differ.
     """
     ignored, notes = _measured_differently(baseline, candidate, force)
-    anyone: dict[str, Any] = {} if with_provider else {"provider": None}
-    keyed = {
-        side: [(record.row._replace(**ignored, **anyone), record) for record in records]
-        for side, records in (("baseline", baseline), ("candidate", candidate))
+    anyone = {} if with_provider else {"provider": None}
+    common = ignored | anyone
+    right = {
+        _case_of(record.row._replace(**common)) for record in baseline if record.status == "ok"
     }
-    # Keys without the cache state, their last field: a record that failed before timing has none.
-    wrong = {
-        side: {
-            (key[:-1], record.provider): record for key, record in records if record.status in WRONG
-        }
-        for side, records in keyed.items()
-    }
-    right = {key[:-1] for key, record in keyed["baseline"] if record.status == "ok"}
-    finished: dict[str, dict[tuple[RowKey, str], list[Record]]] = {side: {} for side in keyed}
-    unmatched = []
-    for side, records in keyed.items():
-        for key, record in records:
-            failed = wrong[side].get((key[:-1], record.provider))
-            if record.status != "ok":
-                is_broken = record.status in WRONG and side == "candidate" and key[:-1] in right
-                unmatched.append(Unmatched(side, record, _status(record), is_broken))
-            elif failed is not None:  # one wrong result is enough
-                unmatched.append(
-                    Unmatched(side, record, f"another measurement was {_status(failed)}")
-                )
-            else:
-                finished[side].setdefault((key, record.provider), []).append(record)
-    by_key = {key: records for (key, _), records in finished["baseline"].items()}
-    wrong_by_key = {key: record for (key, _), record in reversed(wrong["baseline"].items())}
+    before, wrong, unmatched = _finished("baseline", baseline, common, set())
+    after, _, others = _finished("candidate", candidate, common, right)
+    unmatched += others
+    by_key = {key: records for (key, _), records in before.items()}
+    failures = {case: record for (case, _), record in wrong.items()}
     pairs = []
-    used = set()
-    for (key, _), matching in finished["candidate"].items():
+    for (key, _), records in after.items():
         if key in by_key:
-            pairs.append(MatchedPair(matching[0].row._replace(**anyone), by_key[key], matching))
-            used.add(key)
+            pairs.append(MatchedPair(records[0].row._replace(**anyone), by_key[key], records))
             continue
-        failed = wrong_by_key.get(key[:-1])
-        reason = (
-            f"the baseline {failed.provider} is {_status(failed)}"
-            if failed
-            else "not in the baseline"
-        )
-        unmatched += [Unmatched("candidate", record, reason) for record in matching]
-    for key, matching in by_key.items():
-        if key not in used:
+        failed = failures.get(_case_of(key))
+        reason = "not in the baseline"
+        if failed:
+            reason = f"the baseline {failed.provider} is {_status(failed)}"
+        unmatched += [Unmatched("candidate", record, reason) for record in records]
+    matched = {key for key, _ in after}
+    for key, records in by_key.items():
+        if key not in matched:
             reason = "not in the candidate"
-            unmatched += [Unmatched("baseline", record, reason) for record in matching]
+            unmatched += [Unmatched("baseline", record, reason) for record in records]
     notes += _redefined(pairs, force) + _with_other_work(pairs)
     return pairs, sorted(unmatched, key=lambda row: row.side), notes
+
+
+def _finished(
+    side: str, records: Sequence[Record], common: dict[str, None], right: Collection[RowKey]
+) -> tuple[
+    dict[tuple[RowKey, str], list[Record]], dict[tuple[RowKey, str], Record], list[Unmatched]
+]:
+    """Return the usable records by key and provider, the wrong ones by case and provider, and the
+    unusable ones.
+
+    A wrong result of a case in `right` is broken.
+    """
+    rows = [(record.row._replace(**common), record) for record in records]
+    wrong = {
+        (_case_of(key), record.provider): record for key, record in rows if record.status in WRONG
+    }
+    finished: dict[tuple[RowKey, str], list[Record]] = {}
+    unmatched = []
+    for key, record in rows:
+        failed = wrong.get((_case_of(key), record.provider))
+        if record.status != "ok":
+            is_broken = record.status in WRONG and _case_of(key) in right
+            unmatched.append(Unmatched(side, record, _status(record), is_broken))
+        elif failed is not None:  # one wrong result is enough
+            reason = f"another measurement was {_status(failed)}"
+            unmatched.append(Unmatched(side, record, reason))
+        else:
+            finished.setdefault((key, record.provider), []).append(record)
+    return finished, wrong, unmatched
+
+
+def _case_of(key: RowKey) -> RowKey:
+    """Return a key without the cache state, which a record that failed before timing lacks."""
+    return key._replace(cache=None)
 
 
 def _status(record: Record) -> str:
@@ -366,65 +385,53 @@ def _status(record: Record) -> str:
 
 def _measured_differently(
     baseline: Sequence[Record], candidate: Sequence[Record], force: bool
-) -> tuple[dict[str, Any], list[str]]:
-    names = []
-    differences = []
+) -> tuple[dict[str, None], list[str]]:
+    """Return the fields of a key to ignore, and notes on them."""
+    changed = {}
     for name in ("fill", "cache"):
-        before, after = (
-            {getattr(record, name) for record in side if record.status == "ok"}
-            for side in (baseline, candidate)
-        )
-        if len(before) == len(after) == 1 and before != after:
-            names.append(name)
-            differences.append(
-                f"{name} {before.pop() or 'unknown'} against {after.pop() or 'unknown'}"
-            )
-    if not differences:
+        before = _only(baseline, name)
+        after = _only(candidate, name)
+        if before and after and before != after:
+            changed[name] = f"{name} {before} against {after}"
+    if not changed:
         return {}, []
-    text = " and ".join(differences)
-    if not force:
-        raise CompareError(
-            f"the two sides were measured differently: {text}; --force compares them anyway"
-        )
-    return dict.fromkeys(names), [f"compared by force: {text}"]
+    kind = "the two sides were measured differently: "
+    note = _note_by_force(" and ".join(changed.values()), COMPARES_ANYWAY, force, kind)
+    return dict.fromkeys(changed), [note]
+
+
+def _only(records: Sequence[Record], name: str) -> str | None:
+    """Return the value that all successful records have; None if they differ."""
+    values = {getattr(record, name) for record in records if record.status == "ok"}
+    return values.pop() or "unknown" if len(values) == 1 else None
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    rows_found = []
-    for pair in pairs:
-        known = definitions(pair.baseline + pair.candidate)
-        if len(known) > 1:
-            rows_found.append((pair.key, known))
-    if not rows_found:
+    found = [pair for pair in pairs if len(_definitions_of(pair)) > 1]
+    if not found:
         return []
-    key, known = rows_found[0]
-    ops = ", ".join(dict.fromkeys(key.op for key, _ in rows_found))
-    hashes = " against ".join(sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in known)
-    rows = "1 row" if len(rows_found) == 1 else f"{len(rows_found)} rows"
-    text = (
-        f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} "
-        f"{key.dtype} ({hashes})"
+    ops = ", ".join(dict.fromkeys(pair.key.op for pair in found))
+    hashes = " against ".join(
+        sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in _definitions_of(found[0])
     )
-    if not force:
-        raise CompareError(
-            f"{text}: the time may have changed because the op did; choose other ops with --op, "
-            f"or use --force"
-        )
-    return [f"compared by force: {text}"]
+    what = f"of {ops} measured by two definitions of the op"
+    advice = (
+        ": the time may have changed because the op did; choose other ops with --op, or use --force"
+    )
+    return [_note_by_force(f"{_such_as(found, what)} ({hashes})", advice, force)]
+
+
+def _definitions_of(pair: MatchedPair) -> list[str]:
+    return definitions(pair.baseline + pair.candidate)
 
 
 def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
     work_of = attrgetter("flops", "bytes_read", "bytes_written")
-    rows_found = [
-        pair.key for pair in pairs if len(set(map(work_of, pair.baseline + pair.candidate))) > 1
-    ]
-    if not rows_found:
-        return []
-    rows = "1 row" if len(rows_found) == 1 else f"{len(rows_found)} rows"
-    key = rows_found[0]
-    return [
-        (
-            f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} "
-            f"{key.dtype}"
-        )
-    ]
+    found = [pair for pair in pairs if len(set(map(work_of, pair.baseline + pair.candidate))) > 1]
+    what = "with other FLOPs or bytes on the two sides"
+    return [_such_as(found, what)] if found else []
+
+
+def _such_as(pairs: Sequence[MatchedPair], what: str) -> str:
+    key = pairs[0].key
+    return f"{count(len(pairs), 'row')} {what}, such as {key.op} {key.case} {key.dtype}"
