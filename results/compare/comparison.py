@@ -346,10 +346,10 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
         return []
     before = max(row.baseline.runs for row in repeated)
     after = max(row.candidate.runs for row in repeated)
-    return [
-        f"{count(len(repeated), 'row')} compared by the means over all runs of the same code "
-        f"without interference: up to {before} of the baseline's and {after} of the candidate's"
-    ]
+    rows_text = count(len(repeated), "row")
+    runs = f"up to {before} of the baseline's and {after} of the candidate's"
+    means = "compared by the means over all runs of the same code without interference"
+    return [f"{rows_text} {means}: {runs}"]
 
 
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:

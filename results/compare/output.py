@@ -274,9 +274,7 @@ def _below(compared: Compared) -> str:
 
 
 def headline(compared: Compared) -> str:
-    verdicts = ", ".join(
-        f"{rows} {verdict}" for verdict, rows in counts(compared).items() if rows
-    )
+    verdicts = ", ".join(f"{rows} {verdict}" for verdict, rows in counts(compared).items() if rows)
     said = "nothing compared"
     if compared.rows:
         said = f"{verdicts} of {count(len(compared.rows), 'row')}"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.stats.samples import MIN_FOR_CORRELATION, student_t
+from results.stats.samples import MIN_FOR_CORRELATION, Interval, student_t
 
 DEFAULT_MARGIN = 0.01
 """Changes of the time up to this fraction do not matter."""
@@ -105,66 +105,60 @@ class Comparison:
 
 
 def judged(
-    center: float,
-    low: float,
-    high: float,
-    degrees: float,
+    interval: Interval,
     count: int,
     margin: float,
     unit: str = "sample",
     drift: float = 0.0,
     remedy: str = MORE_SAMPLES,
-    is_too_narrow: bool = False,
     halves_in_ranks: float = math.inf,
 ) -> Comparison:
     """Return the comparison for the 95 % interval of the logarithm of a ratio.
 
-    `count` is the number of pairs, or of samples of the shorter side. `is_too_narrow`: the samples
-    correlate so much that even their range is too narrow. `halves_in_ranks`: half widths between
-    center and margin, counted in samples.
+    `count` is the number of pairs, or of samples of the shorter side. `halves_in_ranks`: half
+    widths between center and margin, counted in samples.
     """
-    ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
+    ends = (math.exp(interval.low), math.exp(min(interval.high, MAX_LOG)))
     note = f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements" if drift else ""
-    reason = _reason(*ends, margin, remedy) + note
-    p_value = _p_value(center, low, high, degrees, math.log1p(margin), halves_in_ranks)
     compared = Comparison(
-        ratio=math.exp(center),
+        ratio=math.exp(interval.center),
         ci95=ends,
-        verdict=verdict_of(*ends, margin, count),
-        reason=reason,
+        verdict=_verdict_of(*ends, margin),
+        reason=_reason(*ends, margin, remedy) + note,
         pairs=count,
         margin=margin,
-        p_value=p_value,
+        p_value=_p_value(interval, math.log1p(margin), halves_in_ranks),
         drift=drift,
-        degrees=degrees,
+        degrees=interval.degrees,
     )
     if count < MIN_PAIRS:
         units = unit if count == 1 else f"{unit}s"
         return replace(compared, reason="").unsure(f"only {count} {units} of at least {MIN_PAIRS}")
-    if is_too_narrow and not is_beyond_disturbance(ends, margin):
+    if is_beyond_disturbance(ends, margin):
+        return compared
+    if count >= MIN_FOR_CORRELATION and interval.share_needed > 1:
         return compared.unsure(
             f"; the interval is too narrow: {count} {unit}s that resemble their neighbors are too "
             f"few"
         )
-    if compared.verdict != _verdict_of(*ends, margin):
+    if count < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
         return compared.unsure(f", but {count} {unit}s are too few to estimate their correlation")
     return compared
 
 
-def _p_value(
-    center: float, low: float, high: float, degrees: float, margin: float, halves_in_ranks: float
-) -> float:
+def _p_value(interval: Interval, margin: float, halves_in_ranks: float) -> float:
     """Return `Comparison.p_value`; for heavy tails, the samples between center and margin count
     too.
     """
+    center = interval.center
     distance = abs(center) - margin
-    half = center - low if center > 0 else high - center
     if distance <= 0:
         return 1.0
     from scipy.special import stdtr
 
+    half = center - interval.low if center > 0 else interval.high - center
     halves = min(distance / half if half > 0 else math.inf, halves_in_ranks)
-    return float(2 * stdtr(degrees, -halves * student_t(degrees)))
+    return float(2 * stdtr(interval.degrees, -halves * student_t(interval.degrees)))
 
 
 def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:

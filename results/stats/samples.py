@@ -90,7 +90,7 @@ class Interval:
     high: float
     degrees: float
     """Degrees of freedom of Student's t distribution behind the interval."""
-    share_needed: float
+    share_needed: float = 0.0
     """Half width in ranks over half of all ranks; above 1 the interval should be wider than all
     samples.
     """

@@ -81,17 +81,8 @@ def compare_pairs(
         for baseline, candidate in zip(baseline_s, candidate_s, strict=True)
     ]
     interval = interval_of_median(ratios, widening)
-    return judged(
-        center=interval.center,
-        low=interval.low,
-        high=interval.high,
-        degrees=interval.degrees,
-        count=len(ratios),
-        margin=margin,
-        unit=unit,
-        is_too_narrow=interval.share_needed > 1 and len(ratios) >= MIN_FOR_CORRELATION,
-        halves_in_ranks=_halves_in_ranks(ratios, interval, math.log1p(margin)),
-    )
+    halves = _halves_in_ranks(ratios, interval, math.log1p(margin))
+    return judged(interval, len(ratios), margin, unit, halves_in_ranks=halves)
 
 
 def judge_rounds(
@@ -227,16 +218,8 @@ def compare_sides(
     center = candidate.center - baseline.center
     samples = min(baseline.samples, candidate.samples)
     remedy = MORE_RUNS if between > (below + above) / 2 * MIN_SPREAD_SHARE else MORE_SAMPLES
-    compared = judged(
-        center=center,
-        low=center - below,
-        high=center + above,
-        degrees=degrees,
-        count=samples,
-        margin=margin,
-        drift=between,
-        remedy=remedy,
-    )
+    interval = Interval(center, center - below, center + above, degrees)
+    compared = judged(interval, samples, margin, drift=between, remedy=remedy)
     if samples < MIN_PAIRS:  # the range of a few samples is not a 95 % interval
         return replace(compared, ci95=UNKNOWN, drift=0.0)
     if spread is None or not spread.has_runs:
