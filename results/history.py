@@ -20,11 +20,11 @@ from results.compare.flags import DISTURBED
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import Record, RowKey
-from results.show.grid import Column, Table, print_grid, print_lines, rows_of
+from results.show.grid import Column, Table, flat, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
-from results.show.units import ABSENT, PREFIXES, TIME_UNITS, percent, quantity
+from results.show.units import ABSENT, PREFIXES, TIME_UNITS, count, percent, quantity
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -64,6 +64,9 @@ METHOD = (
     "the ratio of their times is beyond the margin; at most 1 % of histories without a "
     "difference have a change by chance (Holm's correction)"
 )
+
+CASE = ("op", "dtype", "case", "options", "fill", "cache")
+"""Fields of a record that are equal in all runs of a history."""
 
 MAX_LISTED = 6
 """Maximum number of names in a message."""
@@ -177,43 +180,42 @@ def history(
             f"--machine"
         )
     by_row = {row: _known(row, sides, metric, notes) for row, sides in by_row.items()}
-    saved = SavedRuns([*runs, chosen] if chosen else runs)
-
-    def compared(bases: Mapping[Side, tuple[RowKey, Side]]) -> dict[Side, Comparison]:
-        rows = [
-            compare_apart(key, base, side, margin, saved).compared
-            for side, (key, base) in bases.items()
-        ]
-        return dict(zip(bases, with_holm(rows), strict=True))
-
-    last_bases: dict[Side, tuple[RowKey, Side]] = {}
-    chosen_bases: dict[Side, tuple[RowKey, Side]] = {}
-    for row, sides in by_row.items():
-        key = row[0]
-        for last, side in pairwise(sides):
-            last_bases[side] = (key, last)
-        if chosen and row[:2] in chosen_sides and len({_host(chosen), row[2]} - {""}) < 2:
+    to_last: dict[Side, Side] = {}
+    to_chosen: dict[Side, Side] = {}
+    for (key, provider, host), sides in by_row.items():
+        to_last |= {side: last for last, side in pairwise(sides)}
+        base = chosen_sides.get((key, provider))
+        if chosen and base and len({_host(chosen), host} - {""}) < 2:
             others = [s for s in sides if s.environment.run_id != chosen.environment.run_id]
-            chosen_bases |= dict.fromkeys(others, (key, chosen_sides[row[:2]]))
-    to_last = compared(last_bases)
-    to_chosen = compared(chosen_bases)
+            to_chosen |= dict.fromkeys(others, base)
+    saved = SavedRuns([*runs, chosen] if chosen else runs)
+    last_verdicts = _compared(to_last, margin, saved)
+    chosen_verdicts = _compared(to_chosen, margin, saved)
     series: list[Series] = []
     for (key, provider, host), sides in by_row.items():
-        case = {
-            name: getattr(key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")
-        }
+        case: Series = {name: getattr(key, name) for name in CASE}
         case |= {"provider": provider, "device": devices[0], "host": host, "metric": metric}
-        points = [
-            _point(side, metric, to_last.get(side), is_new) for side, is_new in _redefined(sides)
-        ]
+        points = []
+        for side, is_redefined in _redefined(sides):
+            point = _point(side, metric, last_verdicts.get(side), is_redefined)
+            if chosen:
+                point |= _verdict(CHOSEN, chosen_verdicts.get(side))
+            points.append(point)
         if chosen:
             case["against"] = chosen.environment.run_id
-            points = [
-                point | _verdict(CHOSEN, to_chosen.get(side))
-                for point, side in zip(points, sides, strict=True)
-            ]
         series.append(case | {"points": points})
     return series
+
+
+def _compared(
+    bases: Mapping[Side, Side], margin: float, saved: SavedRuns
+) -> dict[Side, Comparison]:
+    """Compare each side with its base."""
+    rows = [
+        compare_apart(side.records[0].row, base, side, margin, saved).compared
+        for side, base in bases.items()
+    ]
+    return dict(zip(bases, with_holm(rows), strict=True))
 
 
 def _host(run: Run) -> str:
@@ -247,7 +249,7 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
         raise CompareError(
             f"no run has a successful record of {shown}; list runs with python -m results list"
         )
-    for name in ("op", "dtype", "case", "fill", "cache", "options"):
+    for name in CASE:
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
             shown = ", ".join(values[:MAX_LISTED]) + (", ..." if len(values) > MAX_LISTED else "")
@@ -311,16 +313,8 @@ def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
-    row = {name: case[name] for name in ("op", "dtype", "case", "provider", "host", "metric")}
-    for name, value in point.items():
-        if name in ("ci95_s", "ci95", "ratio_ci95", "chosen_ci95"):
-            row |= {
-                f"{name}_low": value[0] if value else None,
-                f"{name}_high": value[1] if value else None,
-            }
-        else:
-            row[name] = ",".join(value) if name == "flags" else value
-    return row
+    names = ("op", "dtype", "case", "provider", "host", "metric")
+    return {name: case[name] for name in names} | flat(point)
 
 
 def _columns(series: Sequence[Series]) -> list[Column]:
@@ -433,12 +427,20 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
         title = picture.plain(_heading(series), 200)
-        count = "1 run" if len(order) == 1 else f"{len(order)} runs"
-        top = picture.write_head(figure, title, count, foot + AXES_HEIGHT)
+        top = picture.write_head(figure, title, count(len(order), "run"), foot + AXES_HEIGHT)
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
         for number, (name, case) in enumerate(zip(_names(series), series, strict=True)):
-            _draw_line(axes, case | {"provider": name}, positions, number, scale)
+            _draw_line(axes, name, case["points"], positions, number, scale)
+        disturbed = [
+            (positions[point["run_id"]], point["value"] / scale)
+            for _, point in _points(series)
+            if not DISTURBED.isdisjoint(point["flags"])
+        ]
+        if disturbed:
+            at, values = zip(*disturbed, strict=True)
+            ink = picture.tone(picture.INK)
+            axes.plot(at, values, "x", color=ink, markersize=10, zorder=3, label="disturbed")
         step = -(-len(order) // MAX_TICKS)
         dates = [
             f"{_short_date(runs[run_id]['started_at'])} {runs[run_id]['revision'] or ''}"
@@ -472,30 +474,30 @@ def _scale(series: Sequence[Series]) -> tuple[float, str]:
 
 
 def _draw_line(
-    axes: Axes, case: Series, positions: dict[str, int], number: int, scale: float
+    axes: Axes,
+    name: str,
+    points: Sequence[Mapping[str, Any]],
+    positions: Mapping[str, int],
+    number: int,
+    scale: float,
 ) -> None:
-    from results.show.picture import INK, SERIES_MARKERS, end_of, plain, series_color, tone
+    from results.show.picture import SERIES_MARKERS, end_of, plain, series_color
 
-    at = [positions[point["run_id"]] for point in case["points"]]
-    values = [point["value"] / scale for point in case["points"]]
-    ends = [
-        [end / scale for end in point["ci95"] or [point["value"]] * 2] for point in case["points"]
-    ]
-    below = [max(0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
-    above = [max(0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
-    style: dict[str, Any] = {
-        "marker": SERIES_MARKERS[number % len(SERIES_MARKERS)],
-        "color": series_color(number),
-    }
-    style |= {"markersize": 5, "label": plain(end_of(case["provider"], 44))}
-    axes.errorbar(at, values, yerr=[below, above], capsize=3, linewidth=1.4, **style)
-    crossed = [
-        index
-        for index, point in enumerate(case["points"])
-        if not DISTURBED.isdisjoint(point["flags"])
-    ]
-    if crossed:
-        style |= {"marker": "x", "markersize": 10, "color": tone(INK), "linestyle": "", "zorder": 3}
-        is_in_legend = any(line.get_label() == "disturbed" for line in axes.lines)
-        style["label"] = None if is_in_legend else "disturbed"
-        axes.plot([at[index] for index in crossed], [values[index] for index in crossed], **style)
+    below = []
+    above = []
+    for point in points:
+        value = point["value"]
+        low, high = point["ci95"] or (value, value)
+        below.append(max(0, value - low) / scale)
+        above.append(max(0, high - value) / scale)
+    axes.errorbar(
+        [positions[point["run_id"]] for point in points],
+        [point["value"] / scale for point in points],
+        yerr=[below, above],
+        capsize=3,
+        linewidth=1.4,
+        marker=SERIES_MARKERS[number % len(SERIES_MARKERS)],
+        color=series_color(number),
+        markersize=5,
+        label=plain(end_of(name, 44)),
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text
 from results.record import text_of
-from results.show.grid import Column, Table, print_grid, print_lines, rows_of
+from results.show.grid import Column, Table, flat, print_grid, print_lines, rows_of
 from results.show.terminal import printable
 from results.show.units import ABSENT, count, duration, percent, uncertainty
 from results.stats.comparison import (
@@ -237,25 +237,15 @@ def flat_rows(compared: Compared) -> list[dict[str, Any]]:
     """Return a row for each comparison, and a row with the verdict `UNMATCHED` for each record
     without one.
     """
-    rows = []
-    for row in map(json_row, compared.rows):
-        low, high = row.pop("ci95") or (None, None)
-        metric_low, metric_high = row.pop("metric_ci95") or (None, None)
-        row |= {name: ",".join(row[name]) for name in ("flags_baseline", "flags_candidate")}
-        ends = {
-            "ci95_low": low,
-            "ci95_high": high,
-            "metric_ci95_low": metric_low,
-            "metric_ci95_high": metric_high,
-        }
-        rows.append(row | ends)
+    rows = [flat(json_row(row)) for row in compared.rows]
     for unmatched in compared.unmatched:
         known = json_unmatched(unmatched)
-        known |= {f"provider_{unmatched.side}": unmatched.record.provider, "verdict": UNMATCHED}
-        rows.append(
-            {name: known.get(name) for name in rows[0]}
-            | {"reason": f"{unmatched.side}: {unmatched.reason}"}
-        )
+        known |= {
+            f"provider_{unmatched.side}": unmatched.record.provider,
+            "verdict": UNMATCHED,
+            "reason": f"{unmatched.side}: {unmatched.reason}",
+        }
+        rows.append({name: known.get(name) for name in rows[0]})
     return rows
 
 

@@ -287,6 +287,18 @@ class Table:
         return f"{self.head()}{body}{self.notes()}"
 
 
+def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object as a row: an interval in two columns, a list of names in one."""
+    row: dict[str, Any] = {}
+    for name, value in entry.items():
+        if "ci95" in name:
+            low, high = value or (None, None)
+            row |= {f"{name}_low": low, f"{name}_high": high}
+        else:
+            row[name] = ",".join(value) if isinstance(value, list) else value
+    return row
+
+
 def json_text(value: Any) -> str:
     text = json.dumps(value, allow_nan=False)
     try:
