@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +52,18 @@ examples:
 
 METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
 """Metrics of a history, and the title of each."""
+
+UNITS = {"time": "s", "flops": "FLOP/s"}
+"""Units of the metrics that are no fractions."""
+
+LAYOUT: dict[str, dict[str, Any]] = {
+    "provider": {"goes_below": 4, "heads": True},
+    **{title: {"side": "right"} for title in (*METRICS.values(), "95% CI")},
+    "time ratio to last": {"side": "right", "leaves": 2},
+    "time ratio to chosen": {"side": "right", "leaves": 3},
+    "run": {"leaves": 1},
+}
+"""Arguments of `Column` by title."""
 
 LAST = ("ratio_to_last", "ratio_ci95", "verdict", "reason")
 CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
@@ -318,53 +328,40 @@ def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(series: Sequence[Series]) -> list[Column]:
-    metric = series[0]["metric"]
-    points = []
+    shown = []
     for name, case in zip(_names(series), series, strict=True):
-        points += [point | {"provider": name} for point in case["points"]]
-    changes = ["<- the op was redefined" if point["is_redefined"] else "" for point in points]
-
-    units = {"time": "s", "flops": "FLOP/s"}
-    value_text = partial(quantity, unit=units[metric]) if metric in units else percent
-
-    def texts(title: str, key: str, **layout: Any) -> Column:
-        return Column(title, [point[key] or ABSENT for point in points], **layout)
-
-    def ratios(title: str, key: str, leaves: int) -> Column:
-        return Column(
-            title,
-            [f"{point[key]:.4f}" if point[key] else ABSENT for point in points],
-            "right",
-            leaves,
-        )
-
-    columns = [
-        Column("date", [_short_date(point["started_at"]) for point in points]),
-        texts("revision", "revision"),
-        texts("provider", "provider", goes_below=4, heads=True),
-        Column(METRICS[metric], [value_text(point["value"]) for point in points], "right"),
-        Column(
-            "95% CI",
-            [format_half_width(point["ci95"], point["value"]) for point in points],
-            "right",
-        ),
-        ratios("time ratio to last", "ratio_to_last", leaves=2),
-        texts("verdict", "verdict"),
-    ]
-    if "against" in series[0]:
-        columns += [
-            ratios("time ratio to chosen", CHOSEN[0], leaves=3),
-            texts("verdict to chosen", CHOSEN[2]),
-        ]
-    columns += [
-        Column("flags", [", ".join(point["flags"]) for point in points]),
-        Column("change", changes),
-        texts("run", "run_id", leaves=1),
-    ]
+        shown += [_cells(point, name, case) for point in case["points"]]
+    styles = ["bold" if cells["change"] else "" for cells in shown]
     return [
-        replace(column, styles=["bold" if change else "" for change in changes])
-        for column in columns
+        Column(title, [cells[title] for cells in shown], styles=styles, **LAYOUT.get(title, {}))
+        for title in shown[0]
     ]
+
+
+def _cells(point: Mapping[str, Any], provider: str, case: Series) -> dict[str, str]:
+    metric = case["metric"]
+    unit = UNITS.get(metric)
+    value = point["value"]
+    cells = {
+        "date": _short_date(point["started_at"]),
+        "revision": point["revision"] or ABSENT,
+        "provider": provider,
+        METRICS[metric]: quantity(value, unit) if unit else percent(value),
+        "95% CI": format_half_width(point["ci95"], value),
+        "time ratio to last": _ratio(point[LAST[0]]),
+        "verdict": point["verdict"] or ABSENT,
+    }
+    if "against" in case:
+        cells["time ratio to chosen"] = _ratio(point[CHOSEN[0]])
+        cells["verdict to chosen"] = point[CHOSEN[2]] or ABSENT
+    cells["flags"] = ", ".join(point["flags"])
+    cells["change"] = "<- the op was redefined" if point["is_redefined"] else ""
+    cells["run"] = point["run_id"]
+    return cells
+
+
+def _ratio(value: float | None) -> str:
+    return f"{value:.4f}" if value else ABSENT
 
 
 def _names(series: Sequence[Series]) -> list[str]:

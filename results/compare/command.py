@@ -142,15 +142,17 @@ def saved_verdicts(run: Run) -> str:
     """Return the table of a saved comparison; empty if the run is not one or has no compared
     rows.
     """
-    from results.compare.comparison import compared_of
+    from results.compare.comparison import compare
     from results.compare.output import as_text
 
     request = saved_request(run)
-    try:
-        compared = compared_of(run, None, request, None) if request else None
-    except CompareError:  # the selected records have no baseline
+    if request is None:
         return ""
-    return "\n" + as_text(compared, "table", "slower") if compared and compared.rows else ""
+    try:
+        compared = compare(run, None, request)
+    except CompareError:  # the selected records have no baseline, or no row of both
+        return ""
+    return "\n" + as_text(compared, "table", "slower")
 
 
 def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:

@@ -40,6 +40,9 @@ from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
 from roofline.model import judge_of
 
+MAX_SPREAD = 10.0
+"""Larger spreads, as a fraction of the time, are not printed."""
+
 
 @dataclass(frozen=True, eq=False)
 class ComparedRow:
@@ -63,11 +66,8 @@ class ComparedRow:
     def reason(self) -> str:
         before = self.baseline.records[0]
         after = self.candidate.records[0]
-        without = [
-            name
-            for name, record in (("baseline", before), ("candidate", after))
-            if not record.samples_s
-        ]
+        sides = {"baseline": before, "candidate": after}
+        without = [name for name, record in sides.items() if not record.samples_s]
         reason = self.compared.reason + self._cycles_words()
         if without:
             reason = f"only a median was saved of the {' and the '.join(without)}, no samples"
@@ -130,7 +130,7 @@ class Compared:
     baseline: str
     candidate: str
     environments: tuple[Environment, Environment]
-    request: CompareOptions
+    margin: float
     rows: tuple[ComparedRow, ...]
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
@@ -183,25 +183,25 @@ def compared_of(
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows: list[ComparedRow] = []
     for pair in pairs:
-        names = labels
-        if not pair.key.provider:
-            names = (pair.baseline[0].provider, pair.candidate[0].provider)
-        before = Side(names[0], pair.baseline, first.environment, judge_before)
-        after = Side(names[1], pair.candidate, other.environment, judge_after)
+        before = Side(labels[0], pair.baseline, first.environment, judge_before)
+        after = Side(labels[1], pair.candidate, other.environment, judge_after)
+        if request.by_provider:
+            before = replace(before, label=before.provider)
+            after = replace(after, label=after.provider)
         # Only records of one run can have been interleaved.
         rounds = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None
         if rounds:
             rows.append(_compare_interleaved(pair.key, before, after, rounds, request.margin))
         else:
             rows.append(compare_apart(pair.key, before, after, request.margin, saved, drift))
-    notes += [*remarks, *_runs_notes(rows), *_spread_notes([row.spread for row in rows])]
+    notes += [*remarks, *_runs_notes(rows), *_spread_notes(rows)]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
     return Compared(
         baseline=labels[0],
         candidate=labels[1],
         environments=(first.environment, other.environment),
-        request=request,
+        margin=request.margin,
         rows=tuple(rows),
         unmatched=(*alone, *_no_versions(other, request)),
         notes=tuple(notes),
@@ -215,7 +215,7 @@ def compare_live(
     request = CompareOptions(by="provider", baseline=baseline, margin=margin)
     run = Run(Path(), environment, tuple(records))
     if not run.records:  # interrupted before the first verdict
-        return Compared(baseline, "", (environment, environment), request, (), (), ())
+        return Compared(baseline, "", (environment, environment), margin, (), (), ())
     compared = compared_of(run, None, request, 0.0)
     unmatched = tuple(
         replace(row, is_broken=row.record.status in WRONG)
@@ -299,16 +299,16 @@ def _compare_interleaved(
 
 
 def _source_words(before: Record, after: Record, verdict: str) -> str:
-    if before.provider != after.provider or None in (before.source_sha256, after.source_sha256):
+    hashes = {before.source_sha256, after.source_sha256}
+    if before.provider != after.provider or None in hashes:
         return ""
     revision = revision_text(before.source_git)
     is_one_revision = revision == revision_text(after.source_git)
-    if before.source_sha256 != after.source_sha256:
+    if len(hashes) == 2:
         at = f" at revision {revision}" if revision and is_one_revision else ""
         return f"; its source file changed{at}"
-    if verdict in (FASTER, SLOWER) or not is_one_revision:
-        return "; its source file is unchanged"
-    return ""
+    is_said = verdict in (FASTER, SLOWER) or not is_one_revision
+    return "; its source file is unchanged" if is_said else ""
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
@@ -321,19 +321,15 @@ def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
     ]
 
 
-def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
-    learned = [
-        spread for spread in spreads if spread and spread.has_runs and spread.source != GIVEN
-    ]
-    if not learned:
+def _spread_notes(rows: Sequence[ComparedRow]) -> list[str]:
+    spreads = [row.spread for row in rows if row.spread and row.spread.has_runs]
+    learned = [spread for spread in spreads if spread.source != GIVEN]
+    largest = widest(learned)
+    if largest is None:
         return []
-    shares = sorted(100 * spread.share for spread in learned)
-    if shares[-1] > 1000:
+    shown = f"up to ±{100 * largest.share:.2g} %"
+    if largest.share > MAX_SPREAD:
         shown = "more than a factor of 10 (too few or too noisy)"
-    elif len(shares) == 1:
-        shown = f"±{shares[0]:.2g} %"
-    else:
-        shown = f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
     sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
     return [
         f"measurements of the same code differ by {shown} on this machine, estimated from {sources}"
@@ -356,9 +352,9 @@ def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
     shown = []
     for side in ("baseline", "candidate"):
         of_side = [row for row in unmatched if row.side == side]
-        first = min(of_side, key=lambda row: row.record.status != "ok", default=None)
-        if first is None:
+        if not of_side:
             shown.append(f"the {side} has no record")
-        else:
-            shown.append(f"the {side} has {name_of(first.record)} ({first.reason})")
+            continue
+        first = min(of_side, key=lambda row: row.record.status != "ok")
+        shown.append(f"the {side} has {name_of(first.record)} ({first.reason})")
     return f"nothing to compare: {', '.join(shown)}"

@@ -79,14 +79,12 @@ def _fastest_s(side: Side) -> float:
 
 
 def _listed(baseline: Sequence[str], candidate: Sequence[str]) -> str:
-    both = [flag for flag in baseline if flag in candidate]
-    sides = {"the baseline is": baseline, "the candidate is": candidate}
-    own = {side: [flag for flag in flags if flag not in both] for side, flags in sides.items()}
-    return "; ".join(
-        f"{who} flagged {', '.join(flags)}"
-        for who, flags in ({"both are": both} | own).items()
-        if flags
-    )
+    named = {
+        "both are": [flag for flag in baseline if flag in candidate],
+        "the baseline is": [flag for flag in baseline if flag not in candidate],
+        "the candidate is": [flag for flag in candidate if flag not in baseline],
+    }
+    return "; ".join(f"{who} flagged {', '.join(flags)}" for who, flags in named.items() if flags)
 
 
 def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
@@ -96,7 +94,7 @@ def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
     if compared.pairs >= MIN_DISTURBED_ROUNDS:
         return False
     ratio = _fastest_s(candidate) / _fastest_s(baseline)
-    ends = (ratio, ratio) if (ratio > 1) == (compared.ratio > 1) else (1.0, 1.0)
-    return not all(
-        is_beyond_disturbance(interval, compared.margin) for interval in (compared.ci95, ends)
-    )
+    if (ratio > 1) != (compared.ratio > 1):
+        return True
+    intervals = (compared.ci95, (ratio, ratio))
+    return not all(is_beyond_disturbance(ends, compared.margin) for ends in intervals)

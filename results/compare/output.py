@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
@@ -34,6 +34,21 @@ COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
 MAY_BE_SILENT = ("MFU baseline", "MFU candidate", "flagged")
 """Columns that are left out if all cells are empty."""
+
+LAYOUT: dict[str, dict[str, Any]] = {
+    "time ratio": {"side": "right"},
+    "95% CI": {"side": "right"},
+    "op": {"heads": True},
+    "dtype": {"heads": True},
+    "provider": {"goes_below": 4},
+    "options": {"goes_below": 3},
+    "baseline": {"side": "right", "goes_below": 5},
+    "candidate": {"side": "right", "goes_below": 5},
+    "MFU baseline": {"side": "right", "goes_below": 2},
+    "MFU candidate": {"side": "right", "goes_below": 2},
+    "% of ceiling": {"side": "right", "leaves": 1},
+}
+"""Arguments of `Column` by title."""
 
 FLAGGED = {
     (False, False): "",
@@ -86,7 +101,7 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "baseline": {"label": compared.baseline} | first,
         "candidate": {"label": compared.candidate} | second,
         "metric": "time",
-        "margin": compared.request.margin,
+        "margin": compared.margin,
         "fail_on": fail_on,
         "drift": _drift(compared),
         "rows": len(compared.rows),
@@ -279,47 +294,44 @@ def headline(compared: Compared) -> str:
 def _columns(compared: Compared) -> list[Column]:
     rows = compared.rows
     has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # named in the headline
-    providers = []
-    for row in rows:
-        provider = row.candidate.provider
-        if not has_one_baseline and not row.key.provider:
-            provider = f"{row.baseline.provider} -> {provider}"
-        providers.append(provider)
+    shown = [_cells(row, has_one_baseline) for row in rows]
+    columns = []
+    for title in shown[0] if shown else ():
+        cells = [each[title] for each in shown]
+        layout = dict(LAYOUT.get(title, {}))
+        if title == "verdict":
+            layout["styles"] = [COLORS[verdict] for verdict in cells]
+        if title == "provider":
+            layout["heads"] = len(set(cells)) == 1
+        is_silent = title in MAY_BE_SILENT and {*cells} <= {"", ABSENT}
+        if not is_silent and not (title == "options" and len(set(cells)) == 1):
+            columns.append(Column(title, cells, **layout))
+    return columns
 
-    def words(title: str, cell: Callable[[ComparedRow], str], **layout: Any) -> Column:
-        return Column(title, list(map(cell, rows)), **layout)
 
-    def numbers(title: str, cell: Callable[[ComparedRow], str], **layout: Any) -> Column:
-        return words(title, cell, side="right", **layout)
-
-    columns = [
-        words(
-            "verdict",
-            lambda row: row.compared.verdict,
-            styles=[COLORS[row.compared.verdict] for row in rows],
-        ),
-        numbers("time ratio", lambda row: f"{row.compared.bound}{row.ratio:.3f}x"),
-        numbers("95% CI", _half_width),
-        words("op", lambda row: row.key.op, heads=True),
-        words("case", lambda row: row.key.case),
-        words("dtype", lambda row: row.key.dtype, heads=True),
-        Column("provider", providers, goes_below=4, heads=len(set(providers)) == 1),
-        words("options", lambda row: row.key.options, goes_below=3),
-        numbers("baseline", lambda row: duration(row.baseline.time_s), goes_below=5),
-        numbers("candidate", lambda row: duration(row.candidate.time_s), goes_below=5),
-        numbers("MFU baseline", lambda row: percent(row.baseline.rate("mfu")), goes_below=2),
-        numbers("MFU candidate", lambda row: percent(row.candidate.rate("mfu")), goes_below=2),
-        numbers("% of ceiling", _of_ceiling, leaves=1),
-        words("flagged", lambda row: FLAGGED[bool(row.baseline.flags), bool(row.candidate.flags)]),
-        words("reason", lambda row: row.reason),
-    ]
-    silent = {
-        column.title
-        for column in columns
-        if column.title in MAY_BE_SILENT and {*column.cells} <= {"", ABSENT}
+def _cells(row: ComparedRow, has_one_baseline: bool) -> dict[str, str]:
+    before = row.baseline
+    after = row.candidate
+    provider = after.provider
+    if not has_one_baseline and not row.key.provider:
+        provider = f"{before.provider} -> {provider}"
+    return {
+        "verdict": row.compared.verdict,
+        "time ratio": f"{row.compared.bound}{row.ratio:.3f}x",
+        "95% CI": _half_width(row),
+        "op": row.key.op,
+        "case": row.key.case,
+        "dtype": row.key.dtype,
+        "provider": provider,
+        "options": row.key.options,
+        "baseline": duration(before.time_s),
+        "candidate": duration(after.time_s),
+        "MFU baseline": percent(before.rate("mfu")),
+        "MFU candidate": percent(after.rate("mfu")),
+        "% of ceiling": _of_ceiling(row),
+        "flagged": FLAGGED[bool(before.flags), bool(after.flags)],
+        "reason": row.reason,
     }
-    silent |= {"options"} if len({row.key.options for row in rows}) == 1 else set()
-    return [column for column in columns if column.title not in silent]
 
 
 def _half_width(row: ComparedRow) -> str:

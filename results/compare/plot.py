@@ -74,7 +74,7 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
 
 
 def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
-    margin = compared.request.margin
+    margin = compared.margin
     axes.axvspan(
         1 / (1 + margin), 1 + margin, color=tone(BAND), zorder=0, label=f"margin {100 * margin:g} %"
     )
