@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from results.fleet.causes import DATA, SEVERITIES, Rule, evidence, matching
 from results.fleet.devices import PHASES, Device, Earlier, Metric, Reading
@@ -51,12 +51,11 @@ class Row:
             self.clock -= node.clock or 0.0
 
 
-class Table(NamedTuple):
-    """One metric of comparable devices, or of nodes, in one phase."""
+Key = tuple[tuple[Any, ...], Metric, str]
+"""Group of comparable devices, metric and phase."""
 
-    group: tuple[Any, ...]
-    rows: dict[Any, Row]
-    """By index of the device, or by name of the node."""
+Tables = dict[Key, dict[Any, Row]]
+"""The rows of each key, by index of the device or by name of the node."""
 
 
 @dataclass
@@ -119,26 +118,27 @@ def change(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
-def _tables(
-    group: tuple[Any, ...], members: Iterable[int], devices: Sequence[Device]
-) -> Iterator[Table]:
-    """Yield the rows of each metric and phase; a single device has no peers."""
-    readings: dict[tuple[Metric, str], dict[int, Reading]] = defaultdict(dict)
-    for index in members:
-        for key, reading in devices[index].readings.items():
-            readings[key][index] = reading
-    for (metric, phase), known in sorted(readings.items(), key=lambda item: str(item[0])):
+def _tables(devices: Sequence[Device]) -> Tables:
+    """Return the rows of devices that have peers."""
+    readings: dict[Key, dict[int, Reading]] = defaultdict(dict)
+    for index, device in enumerate(devices):
+        for (metric, phase), reading in device.readings.items():
+            readings[device.group, metric, phase][index] = reading
+    tables: Tables = {}
+    for key, known in sorted(readings.items(), key=lambda item: str(item[0])):
         if len(known) < 2:
             continue
+        _, metric, phase = key
         rate = median(reading.rate for reading in known.values())
         clocks = [reading.clock for reading in known.values() if reading.clock is not None]
         clock = median(clocks) if clocks else 0.0
-        rows = {}
+        rows: dict[Any, Row] = {}
+        tables[key] = rows
         for index, reading in known.items():
             own = None if reading.clock is None else reading.clock - clock
             deviation = reading.rate - rate
             rows[index] = Row(metric, phase, deviation, reading.below, reading.above, own)
-        yield Table(group, rows)
+    return tables
 
 
 def _medians(facts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -150,24 +150,10 @@ def _medians(facts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: median(values) for name, values in known.items()}
 
 
-def _deviations(rows: Mapping[Any, Row]) -> list[tuple[dict[Any, float], PeerSpread]]:
-    """Return the deviations as measured and per clock, each with their spread; the latter only of
-    rows with a clock.
-    """
-    raw = {name: row.deviation for name, row in rows.items()}
-    per_clock = {name: row.per_clock for name, row in rows.items() if row.per_clock is not None}
-    prior = (LIMITS["prior_spread"], LIMITS["prior_degrees"])
-    return [
-        (values, PeerSpread.of(values.values(), *prior))
-        for values in (raw, per_clock)
-        if len(values) > 1
-    ]
-
-
 Found = dict[Any, set[Metric]]  # by index of a device, or name of a node
 
 
-def _found(tables: Iterable[Table]) -> tuple[Found, Found]:
+def _found(tables: Tables) -> tuple[Found, Found]:
     """Return what is slow in all measured phases, and what is in at least one.
 
     For the first, the upper end of the own interval counts, for the second the deviation. Each is
@@ -175,36 +161,40 @@ def _found(tables: Iterable[Table]) -> tuple[Found, Found]:
     """
     in_all: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     in_one: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    for group, rows in tables:
-        for kind, (values, spread) in enumerate(_deviations(rows)):
-            is_pair = len(values) == 2  # either may be the exception
+    for (group, metric, _), rows in tables.items():
+        raw = {name: row.deviation for name, row in rows.items()}
+        per_clock = {name: row.per_clock for name, row in rows.items() if row.per_clock is not None}
+        for kind, values in (("raw", raw), ("per clock", per_clock)):
+            if len(values) < 2:
+                continue
+            spread = PeerSpread.of(values.values(), LIMITS["prior_spread"], LIMITS["prior_degrees"])
             for name, value in values.items():
                 row = rows[name]
-                test = (group, row.metric, kind, name)
-                p_value = _p_value(spread, value, row, row.above)
-                in_all[test].append(1.0 if is_pair else p_value)
+                # Of two, either may be the exception.
+                p_value = 1.0 if len(values) == 2 else _p_value(spread, value, row, row.above)
+                test = (group, metric, kind, name)
+                in_all[test].append(p_value)
                 in_one[test].append(_p_value(spread, value, row, 0.0))
-    slow_in_all = {test: max(p_values) for test, p_values in in_all.items()}
-    slow_in_one = {
-        test: min(1.0, len(p_values) * min(p_values)) for test, p_values in in_one.items()
-    }
-    slow: Found = defaultdict(set)
-    suspect: Found = defaultdict(set)
-    for p_values, found in ((slow_in_all, slow), (slow_in_one, suspect)):
-        rejected = benjamini_hochberg(list(p_values.values()), LIMITS["false_discovery_rate"])
-        for (_, metric, _, name), is_found in zip(p_values, rejected, strict=True):
-            if is_found:
-                found[name].add(metric)
+    slow = _rejected({test: max(p_values) for test, p_values in in_all.items()})
+    suspect = _rejected(
+        {test: min(1.0, len(p_values) * min(p_values)) for test, p_values in in_one.items()}
+    )
     return slow, suspect
+
+
+def _rejected(p_values: Mapping[tuple[Any, ...], float]) -> Found:
+    found: Found = defaultdict(set)
+    rejected = benjamini_hochberg(list(p_values.values()), LIMITS["false_discovery_rate"])
+    for (_, metric, _, name), is_found in zip(p_values, rejected, strict=True):
+        if is_found:
+            found[name].add(metric)
+    return found
 
 
 def _p_value(spread: PeerSpread, value: float, row: Row, above: float) -> float:
     """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
-    if max(value - spread.center, row.deviation) + above > FLOOR:
-        return 1.0
-    from scipy.special import stdtr
-
-    return float(stdtr(spread.degrees, (value + above - spread.center) / spread.scale))
+    is_within = max(value - spread.center, row.deviation) + above > FLOOR
+    return 1.0 if is_within else spread.p_value(value + above)
 
 
 def judge(
@@ -219,10 +209,9 @@ def judge(
     for index, device in enumerate(devices):
         if device.readings:
             groups[device.group].append(index)
-    tables: list[Table] = []
+    tables = _tables(devices)
     facts: dict[int, dict[str, float]] = defaultdict(dict)
-    for group, members in groups.items():
-        tables += _tables(group, members, devices)
+    for members in groups.values():
         peers = _medians(devices[index].facts for index in members)
         for index in members:
             own = facts[index]
@@ -234,12 +223,12 @@ def judge(
     slow, suspect = _found(tables)
     rows: dict[int, list[Row]] = defaultdict(list)
     lost: dict[int, dict[str, None]] = defaultdict(dict)
-    for group, table in tables:
+    for (group, metric, phase), table in tables.items():
         for index, row in table.items():
             rows[index].append(row)
         if 2 * len(table) > len(groups[group]):
             for index in set(groups[group]) - table.keys():
-                lost[index][f"{row.metric.op} {row.phase}"] = None
+                lost[index][f"{metric.op} {phase}"] = None
     for index, device in enumerate(devices):
         finding = Finding(device, device.fleet.node, rows[index], facts[index])
         if lost[index] and not device.failures:
@@ -253,28 +242,29 @@ def judge(
 
 
 def _slow_nodes(
-    tables: Iterable[Table], devices: Sequence[Device], facts: Mapping[int, dict[str, float]]
+    tables: Tables, devices: Sequence[Device], facts: Mapping[int, dict[str, float]]
 ) -> Iterator[Finding]:
     """Yield the slow nodes, and make the rows of their devices relative to the node."""
     members: dict[str, list[int]] = defaultdict(list)
     for index in facts:
         members[devices[index].fleet.node].append(index)
-    of_nodes = []
-    for group, rows in tables:
-        parts: dict[str, list[Row]] = defaultdict(list)
-        for index, row in rows.items():
-            parts[devices[index].fleet.node].append(row)
-        large = {name: part for name, part in parts.items() if len(part) >= LIMITS["min_unit"]}
-        medians = {name: _median_row(part) for name, part in large.items()}
-        of_nodes.append((Table(group, medians), large))
-    found, _ = _found(nodes for nodes, _ in of_nodes)
+    of_nodes: Tables = {}
+    for key, rows in tables.items():
+        medians: dict[Any, Row] = {}
+        of_nodes[key] = medians
+        for name, indices in members.items():
+            part = [rows[index] for index in indices if index in rows]
+            if len(part) >= LIMITS["min_unit"]:
+                medians[name] = _median_row(part)
+    found, _ = _found(of_nodes)
     for name, metrics in sorted(found.items()):
         fallen = []
-        for nodes, parts in of_nodes:
-            if name in parts and nodes.rows[name].metric in metrics:
-                fallen.append(nodes.rows[name])
-                for row in parts[name]:
-                    row.subtract(nodes.rows[name])
+        for key, medians in of_nodes.items():
+            if name in medians and key[1] in metrics:
+                fallen.append(medians[name])
+                for index in members[name]:
+                    if index in tables[key]:
+                        tables[key][index].subtract(medians[name])
         finding = Finding(None, name, fallen, _medians(facts[index] for index in members[name]))
         finding.evidence.append(f"{len(members[name])} devices")
         finding.conclude(SLOW, metrics)

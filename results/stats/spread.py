@@ -70,6 +70,12 @@ class PeerSpread(NamedTuple):
         square = (prior_degrees * prior_scale**2 + own * mad**2) / degrees
         return cls(center, math.sqrt(square), degrees)
 
+    def p_value(self, value: float) -> float:
+        """Return the probability of a value so far below the center by chance."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.degrees, (value - self.center) / self.scale))
+
 
 class Repeats(NamedTuple):
     """Sums over repeated measurements of the same code, in logarithms of the time."""
