@@ -92,7 +92,7 @@ def add_options(parser: Parser, run_help: str) -> None:
     advanced.add_argument("--drift", type=margin, metavar="SHARE", help=text)
     text = "exit with 1 for SLOWER only, or for UNSURE too (default: slower)"
     advanced.add_argument("--fail-on", choices=("slower", "unsure"), default="slower", help=text)
-    text = "compare even if the machine, fill, cache or definition of the op differs"
+    text = "compare even if the machine or the definition of the op differs"
     advanced.add_argument("--force", action="store_true", help=text)
     add_format(parser)
     add_picture(parser)

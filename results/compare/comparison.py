@@ -23,7 +23,7 @@ from results.compare.sides import (
     sides_of,
 )
 from results.compare.turns import RoundTimes, compare_rounds, cycles_ratio, shared_rounds
-from results.record import Environment, Record, RowKey, name_of
+from results.record import Environment, Record, RowKey
 from results.show.units import count
 from results.stats.comparison import (
     DEFAULT_MARGIN,
@@ -71,7 +71,7 @@ class ComparedRow:
         reason = self.compared.reason + self._cycles_words()
         if without:
             reason = f"only a median was saved of the {' and the '.join(without)}, no samples"
-        return reason + _source_words(before, after, self.compared.verdict) + self._remark()
+        return reason + _source_words(before, after) + self._remark()
 
     def _remark(self) -> str:
         medians = self.candidate.time_s / self.baseline.time_s
@@ -298,17 +298,14 @@ def _compare_interleaved(
     return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(before, after))
 
 
-def _source_words(before: Record, after: Record, verdict: str) -> str:
+def _source_words(before: Record, after: Record) -> str:
     hashes = {before.source_sha256, after.source_sha256}
-    if before.provider != after.provider or None in hashes:
+    if before.provider != after.provider or None in hashes or len(hashes) == 1:
         return ""
     revision = revision_text(before.source_git)
     is_one_revision = revision == revision_text(after.source_git)
-    if len(hashes) == 2:
-        at = f" at revision {revision}" if revision and is_one_revision else ""
-        return f"; its source file changed{at}"
-    is_said = verdict in (FASTER, SLOWER) or not is_one_revision
-    return "; its source file is unchanged" if is_said else ""
+    at = f" at revision {revision}" if revision and is_one_revision else ""
+    return f"; its source file changed{at}"
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
@@ -356,5 +353,5 @@ def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
             shown.append(f"the {side} has no record")
             continue
         first = min(of_side, key=lambda row: row.record.status != "ok")
-        shown.append(f"the {side} has {name_of(first.record)} ({first.reason})")
+        shown.append(f"the {side} has {first.name} ({first.reason})")
     return f"nothing to compare: {', '.join(shown)}"

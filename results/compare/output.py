@@ -32,8 +32,8 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
-MAY_BE_SILENT = ("MFU baseline", "MFU candidate", "flagged")
-"""Columns that are left out if all cells are empty."""
+MAY_BE_SILENT = ("MFU baseline", "MFU candidate")
+"""Columns that are left out if nothing is known."""
 
 LAYOUT: dict[str, dict[str, Any]] = {
     "time ratio": {"side": "right"},
@@ -49,13 +49,6 @@ LAYOUT: dict[str, dict[str, Any]] = {
     "% of ceiling": {"side": "right", "leaves": 1},
 }
 """Arguments of `Column` by title."""
-
-FLAGGED = {
-    (False, False): "",
-    (True, False): "baseline",
-    (False, True): "candidate",
-    (True, True): "both",
-}
 
 UNMATCHED = "UNMATCHED"
 """Verdict in CSV of a record that was not compared."""
@@ -303,7 +296,7 @@ def _columns(compared: Compared) -> list[Column]:
             layout["styles"] = [COLORS[verdict] for verdict in cells]
         if title == "provider":
             layout["heads"] = len(set(cells)) == 1
-        is_silent = title in MAY_BE_SILENT and {*cells} <= {"", ABSENT}
+        is_silent = title in MAY_BE_SILENT and set(cells) == {ABSENT}
         if not is_silent and not (title == "options" and len(set(cells)) == 1):
             columns.append(Column(title, cells, **layout))
     return columns
@@ -329,7 +322,6 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> dict[str, str]:
         "MFU baseline": percent(before.rate("mfu")),
         "MFU candidate": percent(after.rate("mfu")),
         "% of ceiling": _of_ceiling(row),
-        "flagged": FLAGGED[bool(before.flags), bool(after.flags)],
         "reason": row.reason,
     }
 
@@ -351,9 +343,7 @@ def _of_ceiling(row: ComparedRow) -> str:
 
 
 def describe(row: Unmatched) -> str:
-    record = row.record
-    words = [record.op, record.case, record.dtype, record.provider, record.fill, record.cache]
-    return f"{row.side}: {' '.join(word for word in words if word)}: {row.reason}"
+    return f"{row.side}: {row.name}: {row.reason}"
 
 
 def print_table(compared: Compared, console: Console) -> None:
@@ -388,7 +378,6 @@ def _run_lines(compared: Compared) -> list[str]:
 
 def _print_rows(compared: Compared, console: Console) -> None:
     columns = {column.title: column for column in _columns(compared)}
-    columns.pop("flagged", None)  # the reason lists the flags
     reasons = columns.pop("reason").cells
     advice = []
     for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows

@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from results.record import DEFINITION_PREFIX, Environment, Record, RowKey
+from results.record import DEFINITION_PREFIX, Environment, Record, RowKey, name_of
 from results.show.units import count
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
@@ -30,8 +30,6 @@ USUAL_BASELINE = "torch"
 
 SAME_MACHINE = ("clock_mode", "power_limit_w", "governor", "turbo")
 """Keys of the settings, the preflight or the device that must be equal if both runs have them."""
-
-COMPARES_ANYWAY = "; --force compares them anyway"
 
 WRONG = ("invalid", "failed")
 """Statuses of a result that cannot be used."""
@@ -51,7 +49,7 @@ class CompareOptions:
     """Name of the baseline's provider."""
     margin: float = DEFAULT_MARGIN
     force: bool = False
-    """Compare runs even if machine, fill, cache or definitions differ."""
+    """Compare runs even if the machine or the definition of an op differs."""
 
     @property
     def by_provider(self) -> bool:
@@ -202,12 +200,11 @@ def _providers(run: Run, request: CompareOptions) -> list[str]:
     names = list(dict.fromkeys(record.provider for record in run.records))
     if request.by != "version":
         return names
-    return sorted(filter(VERSION.fullmatch, names), key=_version)
-
-
-def _version(name: str) -> tuple[int, str]:
-    number = re.search(r"-v(\d+)", name)
-    return int(number[1]) if number else 0, name
+    numbered = []
+    for name in filter(VERSION.fullmatch, names):
+        number = re.search(r"-v(\d+)", name)
+        numbered.append((int(number[1]) if number else 0, name))
+    return [name for _, name in sorted(numbered)]
 
 
 def sides_of(
@@ -240,13 +237,6 @@ def sides_of(
     return (chosen, label), baseline, candidate
 
 
-def _note_by_force(problem: str, advice: str, force: bool, kind: str = "") -> str:
-    """Return the note on a problem that `force` ignores; raise it as a CompareError without."""
-    if not force:
-        raise CompareError(f"{kind}{problem}{advice}")
-    return f"compared by force: {problem}"
-
-
 def differences(first: Environment, second: Environment, force: bool) -> list[str]:
     """Return notes on differences between two runs; CompareError if the machine differs, unless
     `force`.
@@ -263,10 +253,10 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
         for name in first.versions | second.versions
         if first.versions.get(name) != second.versions.get(name)
     ]
-    notes = []
-    if changed:
-        kind = "not the same machine: "
-        notes.append(_note_by_force("; ".join(changed), COMPARES_ANYWAY, force, kind))
+    text = "; ".join(changed)
+    if changed and not force:
+        raise CompareError(f"not the same machine: {text}; --force compares them anyway")
+    notes = [f"compared by force: {text}"] if changed else []
     if versions:
         notes.append(f"other versions: {', '.join(versions)}")
     return notes
@@ -305,48 +295,46 @@ class Unmatched:
     is_broken: bool = False
     """Whether it is a wrong or failed result of the candidate."""
 
+    @property
+    def name(self) -> str:
+        record = self.record
+        return " ".join(filter(None, (name_of(record), record.fill, record.cache)))
+
 
 def match(
-    baseline: Sequence[Record],
-    candidate: Sequence[Record],
-    with_provider: bool,
-    force: bool = False,
+    baseline: Sequence[Record], candidate: Sequence[Record], with_provider: bool, force: bool
 ) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
-    """Return pairs, unmatched records and notes; `force` matches even if fill or cache of the sides
-    differ.
-    """
-    ignored, notes = _measured_differently(baseline, candidate, force)
+    """Return pairs, unmatched records and notes; `force` allows two definitions of an op."""
     anyone = {} if with_provider else {"provider": None}
-    common = ignored | anyone
     right = {
-        _case_of(record.row._replace(**common)) for record in baseline if record.status == "ok"
+        _case_of(record.row._replace(**anyone)) for record in baseline if record.status == "ok"
     }
-    before, wrong, unmatched = _finished("baseline", baseline, common, set())
-    after, _, others = _finished("candidate", candidate, common, right)
+    before, wrong, unmatched = _finished("baseline", baseline, anyone, set())
+    after, _, others = _finished("candidate", candidate, anyone, right)
     unmatched += others
     by_key = {key: records for (key, _), records in before.items()}
     failures = {case: record for (case, _), record in wrong.items()}
     pairs = []
     for (key, _), records in after.items():
         if key in by_key:
-            pairs.append(MatchedPair(records[0].row._replace(**anyone), by_key[key], records))
+            pairs.append(MatchedPair(key, by_key[key], records))
             continue
         failed = failures.get(_case_of(key))
         reason = "not in the baseline"
         if failed:
             reason = f"the baseline {failed.provider} is {_status(failed)}"
         unmatched += [Unmatched("candidate", record, reason) for record in records]
-    matched = {key for key, _ in after}
+    matched = {pair.key for pair in pairs}
     for key, records in by_key.items():
         if key not in matched:
             reason = "not in the candidate"
             unmatched += [Unmatched("baseline", record, reason) for record in records]
-    notes += _redefined(pairs, force) + _with_other_work(pairs)
+    notes = _redefined(pairs, force) + _with_other_work(pairs)
     return pairs, sorted(unmatched, key=lambda row: row.side), notes
 
 
 def _finished(
-    side: str, records: Sequence[Record], common: dict[str, None], right: Collection[RowKey]
+    side: str, records: Sequence[Record], anyone: dict[str, None], right: Collection[RowKey]
 ) -> tuple[
     dict[tuple[RowKey, str], list[Record]], dict[tuple[RowKey, str], Record], list[Unmatched]
 ]:
@@ -355,7 +343,7 @@ def _finished(
 
     A wrong result of a case in `right` is broken.
     """
-    rows = [(record.row._replace(**common), record) for record in records]
+    rows = [(record.row._replace(**anyone), record) for record in records]
     wrong = {
         (_case_of(key), record.provider): record for key, record in rows if record.status in WRONG
     }
@@ -383,46 +371,26 @@ def _status(record: Record) -> str:
     return f"{record.status}: {record.reason or 'no reason was saved'}"
 
 
-def _measured_differently(
-    baseline: Sequence[Record], candidate: Sequence[Record], force: bool
-) -> tuple[dict[str, None], list[str]]:
-    """Return the fields of a key to ignore, and notes on them."""
-    changed = {}
-    for name in ("fill", "cache"):
-        before = _only(baseline, name)
-        after = _only(candidate, name)
-        if before and after and before != after:
-            changed[name] = f"{name} {before} against {after}"
-    if not changed:
-        return {}, []
-    kind = "the two sides were measured differently: "
-    note = _note_by_force(" and ".join(changed.values()), COMPARES_ANYWAY, force, kind)
-    return dict.fromkeys(changed), [note]
-
-
-def _only(records: Sequence[Record], name: str) -> str | None:
-    """Return the value that all successful records have; None if they differ."""
-    values = {getattr(record, name) for record in records if record.status == "ok"}
-    return values.pop() or "unknown" if len(values) == 1 else None
-
-
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    found = [pair for pair in pairs if len(_definitions_of(pair)) > 1]
+    found = []
+    known: list[str] = []
+    for pair in pairs:
+        hashes = definitions(pair.baseline + pair.candidate)
+        if len(hashes) > 1:
+            found.append(pair)
+            known = known or hashes
     if not found:
         return []
     ops = ", ".join(dict.fromkeys(pair.key.op for pair in found))
-    hashes = " against ".join(
-        sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in _definitions_of(found[0])
-    )
+    shown = " against ".join(sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in known)
     what = f"of {ops} measured by two definitions of the op"
-    advice = (
-        ": the time may have changed because the op did; choose other ops with --op, or use --force"
-    )
-    return [_note_by_force(f"{_such_as(found, what)} ({hashes})", advice, force)]
-
-
-def _definitions_of(pair: MatchedPair) -> list[str]:
-    return definitions(pair.baseline + pair.candidate)
+    text = f"{_such_as(found, what)} ({shown})"
+    if not force:
+        raise CompareError(
+            f"{text}: the time may have changed because the op did; choose other ops with --op, "
+            f"or use --force"
+        )
+    return [f"compared by force: {text}"]
 
 
 def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:

@@ -52,20 +52,14 @@ def test_a_candidate_that_became_wrong_fails(save, measured, make_skipped, capsy
 
 
 @pytest.mark.parametrize(
-    ("name", "usual", "value"), [("fill", "uniform", "zeros"), ("cache", "cold", "warm")]
+    ("changes", "state"), [({"fill": "zeros"}, "zeros cold"), ({"cache": "warm"}, "uniform warm")]
 )
-def test_another_fill_or_cache_is_refused_and_forced(save, measured, capsys, name, usual, value):
-    before, after = save("a", measured(seed=1)), save("b", measured(seed=1, **{name: value}))
-    message = refused(capsys, before, after)
-    assert (
-        f"the two sides were measured differently: {name} {usual} against {value}; --force"
-        in message
-    )
-    code, document = compared(capsys, before, after, "--force")
-    assert len(document["rows"]) == 1
-    assert document["unmatched"] == []
-    assert f"compared by force: {name} {usual} against {value}" in document["summary"]["notes"]
-    assert code == document["summary"]["exit_code"]
+def test_rows_of_another_fill_or_cache_do_not_match(save, measured, capsys, changes, state):
+    before, after = save("a", measured(seed=1)), save("b", measured(seed=1, **changes))
+    for force in ((), ("--force",)):
+        message = refused(capsys, before, after, *force)
+        assert "bf16 torch uniform cold (not in the candidate)" in message
+        assert f"bf16 torch {state} (not in the baseline)" in message
 
 
 def test_both_fills_in_both_runs_find_each_other(save, measured, capsys):
@@ -242,9 +236,10 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
     assert "--by git: expected two runs" in refused(capsys, providers, "--by", "git")
     message = refused(capsys, providers, other)
     assert (
-        "error: nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the" in message
+        "error: nothing to compare: the baseline has matmul 64x64 bf16 torch uniform cold (not in "
+        "the candidate)" in message
     )
-    assert "the candidate has matmul 3x3 bf16 torch (not in the baseline)" in message
+    assert "the candidate has matmul 3x3 bf16 torch uniform cold (not in the base" in message
 
 
 def test_by_git_needs_two_revisions(save, measured, capsys):

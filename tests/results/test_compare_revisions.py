@@ -109,11 +109,6 @@ def test_the_reason_tells_whether_the_file_of_a_kernel_changed(capsys, measured,
     assert "source file" not in reason(capsys, first, unknown)
 
 
-def test_two_revisions_of_one_text_are_said_to_be_the_same(capsys, users, save, here):
-    before, after = save("a", users(), **here), save("b", users(OTHER, seed=1), **here)
-    assert reason(capsys, before, after, "--by", "git").endswith("; its source file is unchanged")
-
-
 def test_two_providers_have_two_files_and_nothing_is_said(capsys, measured, save):
     one, other = (
         measured(scale, provider=f"triton-v{n}", source_sha256=str(n) * 64)
