@@ -71,10 +71,12 @@ def load(
         since_s = None if since is None else moment(since)
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"since={error}") from None
-    ops, dtypes, cases, providers = (
-        frozenset([name] if isinstance(name, str) else name) for name in (op, dtype, case, provider)
-    )
-    chosen = Selection(ops, dtypes, cases, providers, machine, since_s)
+    given = {"op": op, "dtype": dtype, "case": case, "provider": provider}
+    selected = {
+        name: frozenset([value] if isinstance(value, str) else value)
+        for name, value in given.items()
+    }
+    chosen = Selection(selected, machine, since_s)
     folder = Path(runs) if runs is not None else None
     names = [os.fspath(run)]
     if Path(run).is_dir():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from results import history
 from results.compare import command as compare_command
-from results.compare.selection import EVERYTHING, NAMED, Selection, add_selection
+from results.compare.selection import NAMED, Selection, add_selection
 from results.show.grid import Table
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
@@ -141,7 +141,7 @@ def _list(options: argparse.Namespace, directory: Path) -> int:
     chosen = Selection.of(options)
     if not runs:
         say(f"no run in {directory} yet: python -m bench.matmul makes one")
-    elif chosen != EVERYTHING:
+    elif not chosen.is_everything:
         runs = [run for run in runs if run.error is None and chosen.fits(run)]
         if not runs:
             say(f"no run in {directory} matches {NAMED}, --machine and --since")

@@ -17,7 +17,7 @@ from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
-from results.record import Record, RowKey
+from results.record import RowKey
 from results.show.grid import Column, Table, flat, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
 from results.show.table import format_half_width
@@ -26,13 +26,11 @@ from results.show.units import ABSENT, PREFIXES, TIME_UNITS, count, percent, qua
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
-    MIN_PAIRS,
     SLOWER,
     UNKNOWN,
     Comparison,
     with_holm,
 )
-from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
 
@@ -254,8 +252,8 @@ def _redefined(sides: Iterable[Side]) -> Iterator[tuple[Side, bool]]:
 
 def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
     if not keys:
-        parts = (selection.ops, selection.dtypes, selection.cases, selection.providers)
-        shown = " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
+        parts = [",".join(sorted(part)) for part in selection.names.values() if part]
+        shown = " ".join(parts) or "anything"
         raise CompareError(
             f"no run has a successful record of {shown}; list runs with python -m results list"
         )
@@ -284,7 +282,7 @@ def _point(
 ) -> dict[str, Any]:
     value = _value(side, metric)
     median_s = side.time_s
-    ends_s = _interval(side.records)
+    ends_s = side.records[0].ci95_s if len(side.records) == 1 else None
     ends = ends_s
     if metric != "time" and value and ends_s:
         ends = value * median_s / ends_s[1], value * median_s / ends_s[0]
@@ -311,15 +309,6 @@ def _verdict(keys: Sequence[str], compared: Comparison | None) -> dict[str, Any]
         return dict.fromkeys(keys)
     ends = None if compared.ci95 == UNKNOWN else compared.ci95
     return dict(zip(keys, (compared.ratio, ends, compared.verdict, compared.reason), strict=True))
-
-
-def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    if len(records) > 1:
-        return None
-    record = records[0]
-    if record.ci95_s or len(record.samples_s) < MIN_PAIRS:
-        return record.ci95_s
-    return median_ci95(record.samples_s)
 
 
 def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from results.show.terminal import ADVANCED, Parser
@@ -29,46 +29,35 @@ LATEST = ("op", "provider")
 
 @dataclass(frozen=True)
 class Selection:
-    """Selected runs and records; an empty set and None select all."""
+    """Selected runs and records; by default all."""
 
-    ops: frozenset[str] = frozenset()
-    dtypes: frozenset[str] = frozenset()
-    cases: frozenset[str] = frozenset()
-    providers: frozenset[str] = frozenset()
+    names: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Selected values by field of a record, one of `NAMES`; none select all."""
     machine: str | None = None
     since_s: float | None = None
 
     @classmethod
     def of(cls, options: argparse.Namespace, only: Iterable[str] = NAMES) -> Selection:
-        def chosen(name: str) -> frozenset[str]:
-            return frozenset[str]().union(*getattr(options, name)) if name in only else frozenset()
-
-        return cls(
-            ops=chosen("op"),
-            dtypes=chosen("dtype"),
-            cases=chosen("case"),
-            providers=chosen("provider"),
-            machine=options.machine,
-            since_s=options.since,
-        )
+        names = {name: frozenset[str]().union(*getattr(options, name)) for name in only}
+        return cls(names, options.machine, options.since)
 
     @property
     def has_names(self) -> bool:
-        return bool(self.ops or self.dtypes or self.cases or self.providers)
+        return any(self.names.values())
+
+    @property
+    def is_everything(self) -> bool:
+        return not self.has_names and self.machine is None and self.since_s is None
 
     def records_of(self, run: Run) -> Run:
-        chosen = [
-            record
-            for record in run.records
-            if (not self.ops or record.op in self.ops)
-            and (not self.dtypes or record.dtype in self.dtypes)
-            and (not self.cases or record.case in self.cases)
-            and (not self.providers or record.provider in self.providers)
-        ]
-        return replace(run, records=tuple(chosen))
+        chosen = run.records
+        for name, values in self.names.items():
+            if values:
+                chosen = tuple(record for record in chosen if getattr(record, name) in values)
+        return replace(run, records=chosen)
 
     def find(self, name: str, directory: Path | None = None) -> Path:
-        return find_run(name, directory, None if self == EVERYTHING else self.fits)
+        return find_run(name, directory, None if self.is_everything else self.fits)
 
     def load(self, name: str, directory: Path | None = None) -> Run:
         """Read a run with the selected records; raise StoreError if there are none."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import EVERYTHING, LATEST, Selection, add_selection
+from results.compare.selection import LATEST, Selection, add_selection
 from results.record import Environment, Record
 from results.show.picture import add_picture, check_picture, save_picture
 from results.show.spelling import did_you_mean
@@ -106,7 +106,7 @@ def draw(
             drawn, `StoreError` if a run is missing or unreadable, `UnknownGpuError` for an unknown
             slug.
     """
-    chosen = Selection(ops=frozenset(_listed(op)), providers=frozenset(_listed(provider)))
+    chosen = Selection({"op": _listed(op), "provider": _listed(provider)})
     sources = load_sources(
         [os.fspath(run) for run in runs], _listed(gpu), Path(folder) if folder else None, chosen
     )
@@ -199,7 +199,7 @@ def load_sources(
         raise PlotError(
             "expected a RUN (a path, a run id or latest) or --gpu SLUG, such as h100-sxm"
         )
-    if not names and chosen != EVERYTHING:
+    if not names and not chosen.is_everything:
         raise PlotError(
             "--op, --provider, --machine and --since select rows of saved runs; name a RUN, such "
             "as latest"

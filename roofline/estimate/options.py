@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from results.compare.selection import Selection, since
+from results.compare.selection import LATEST, Selection, since
 from results.show.units import COUNT_LETTERS, quantity
 from results.store.runfile import Run, StoreError, load_run
 from results.store.runs import list_runs
@@ -176,12 +176,8 @@ def _measured(options: Options) -> Machine:
     path = Path(options["measured"])
     if path.is_dir():
         return fleet_machine(path)
-    chosen = Selection(
-        ops=frozenset(options.get("op", ())),
-        providers=frozenset(options.get("provider", ())),
-        machine=options.get("machine"),
-        since_s=options.get("since"),
-    )
+    names = {name: options.get(name, ()) for name in LATEST}
+    chosen = Selection(names, options.get("machine"), options.get("since"))
     run = _whole(chosen.load(options["measured"]))
     return run_machine(run, f"run {run.environment.run_id}")
 
