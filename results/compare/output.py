@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
@@ -216,9 +216,8 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
 
 def json_unmatched(row: Unmatched) -> dict[str, Any]:
     names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
-    known = {name: getattr(row.record, name) for name in names} | {
-        "options": text_of(row.record.options)
-    }
+    known = {name: getattr(row.record, name) for name in names}
+    known["options"] = text_of(row.record.options)
     return {"side": row.side} | known | {"reason": row.reason, "broken": row.is_broken}
 
 
@@ -258,17 +257,20 @@ def flat_rows(compared: Compared) -> list[dict[str, Any]]:
 
 
 def _below(compared: Compared) -> str:
-    text = "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
+    text = "\n" + _listed(_run_lines(compared))
     if compared.unmatched:
-        listed = [f"- {printable(describe(row))}" for row in compared.unmatched]
-        inside = "\n".join(line.replace("<", "&lt;") for line in listed)
-        text += (
-            f"\n<details><summary>{len(compared.unmatched)} not "
-            f"compared</summary>\n\n{inside}\n\n</details>\n"
-        )
-    means = "".join(f"- {line}\n".replace("<", "&lt;") for line in geomean_lines(compared))
+        inside = _listed(printable(describe(row)) for row in compared.unmatched)
+        count_text = f"{len(compared.unmatched)} not compared"
+        text += f"\n<details><summary>{count_text}</summary>\n\n{inside}\n</details>\n"
     text += "".join(f"\n{printable(note)}\n" for note in compared.notes)
-    return text + (means and f"\nGeometric means:\n\n{means}")
+    means = geomean_lines(compared)
+    if means:
+        text += f"\nGeometric means:\n\n{_listed(means)}"
+    return text
+
+
+def _listed(lines: Iterable[str]) -> str:
+    return "".join(f"- {line}\n" for line in lines).replace("<", "&lt;")
 
 
 def headline(compared: Compared) -> str:
@@ -360,19 +362,11 @@ def _run_lines(compared: Compared) -> list[str]:
     lines = []
     names = {"baseline": compared.baseline, "candidate": compared.candidate}
     for (side, name), environment in zip(names.items(), compared.environments, strict=True):
+        facts = [environment.device["name"], environment.run_id, environment.started_at]
         code = revision_text(environment.git)
-        measured_with = f"measured with code at {code}" if code and code != name else None
-        facts = (
-            environment.device["name"],
-            environment.run_id,
-            environment.started_at,
-            measured_with,
-        )
-        lines.append(
-            printable(
-                f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})"
-            )
-        )
+        if code and code != name:
+            facts.append(f"measured with code at {code}")
+        lines.append(printable(f"{side}: {name} ({', '.join(filter(None, facts))})"))
     return lines
 
 

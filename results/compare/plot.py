@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.output import foremost, headline
+from results.compare.sides import Side
 from results.show.picture import (
     AXIS_PT,
     BAND,
@@ -122,32 +123,31 @@ def _name(row: ComparedRow) -> str:
 
 
 def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
-    shares = [(row.baseline.of_ceiling, row.candidate.of_ceiling) for row in rows]
-    has_shares = all(before is not None and after is not None for before, after in shares)
-    if has_shares:
-        pairs = [(100 * before[0], 100 * after[0]) for before, after in shares if before and after]
-    else:
-        rates = [
-            [side.rate("bytes_per_s") or 0 for side in (row.baseline, row.candidate)]
-            for row in rows
-        ]
-        pairs = [(before / 1e9, after / 1e9) for before, after in rates]
-    are_several = len({row.candidate.label for row in rows}) > 1
-    for side, name in enumerate(
-        (compared.baseline, "candidate" if are_several else compared.candidate)
-    ):
-        at = [index + (side - 0.5) * 0.36 for index in range(len(rows))]
-        axes.barh(
-            at,
-            [pair[side] for pair in pairs],
-            height=0.34,
-            color=tone(SIDE_COLORS[side]),
-            label=plain(end_of(name, 30)),
-        )
-    _finish(
-        axes, "% of the limiting ceiling" if has_shares else "GB/s of compulsory bytes", columns=1
-    )
+    baselines = [row.baseline for row in rows]
+    candidates = [row.candidate for row in rows]
+    has_ceilings = all(side.of_ceiling for side in baselines + candidates)
+    are_several = len({side.label for side in candidates}) > 1
+    name = "candidate" if are_several else compared.candidate
+    _draw_bars(axes, baselines, compared.baseline, 0, has_ceilings)
+    _draw_bars(axes, candidates, name, 1, has_ceilings)
+    title = "% of the limiting ceiling" if has_ceilings else "GB/s of compulsory bytes"
+    _finish(axes, title, columns=1)
     axes.tick_params(axis="y", labelleft=False)
+
+
+def _draw_bars(
+    axes: Axes, sides: Sequence[Side], name: str, place: int, has_ceilings: bool
+) -> None:
+    values = []
+    for side in sides:
+        share = side.of_ceiling
+        if has_ceilings and share:
+            values.append(100 * share[0])
+        else:
+            values.append((side.rate("bytes_per_s") or 0) / 1e9)
+    at = [index + (place - 0.5) * 0.36 for index in range(len(sides))]
+    label = plain(end_of(name, 30))
+    axes.barh(at, values, height=0.34, color=tone(SIDE_COLORS[place]), label=label)
 
 
 def _finish(axes: Axes, title: str, columns: int = 5) -> None:
