@@ -53,7 +53,7 @@ EXAMPLES = """examples:
   python -m results list --op gelu --since 2d
   python -m results show latest --provider triton-v2 -v
   python -m results compare 20261120T21 latest --margin 2%
-  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu
+  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096
   python -m results export latest --format csv -o run.csv
   python -m results export latest --format junit --baseline main.jsonl -o junit.xml
 """

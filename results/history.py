@@ -22,7 +22,7 @@ from results.show.grid import Column, Table, flat, print_grid, print_lines, rows
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
-from results.show.units import ABSENT, PREFIXES, TIME_UNITS, count, percent, quantity
+from results.show.units import ABSENT, TIME_UNITS, count, duration
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -45,18 +45,13 @@ which ignores comments): the time may have changed because the op did.
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2
   python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
-  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o history.png
-"""  # noqa: E501
-
-METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
-"""Metrics of a history, and the title of each."""
-
-UNITS = {"time": "s", "flops": "FLOP/s"}
-"""Units of the metrics that are no fractions."""
+  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 -o history.png
+"""
 
 LAYOUT: dict[str, dict[str, Any]] = {
     "provider": {"goes_below": 4, "heads": True},
-    **{title: {"side": "right"} for title in (*METRICS.values(), "95% CI")},
+    "time": {"side": "right"},
+    "95% CI": {"side": "right"},
     "time ratio to last": {"side": "right", "leaves": 2},
     "time ratio to chosen": {"side": "right", "leaves": 3},
     "run": {"leaves": 1},
@@ -88,9 +83,6 @@ def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "show only runs")
     parser.add_argument(
-        "--metric", choices=tuple(METRICS), default="time", help="quantity to show (default: time)"
-    )
-    parser.add_argument(
         "--against", metavar="RUN", help=f"also compare each run with this one: {run_help}"
     )
     add_margin(parser, DEFAULT_MARGIN)
@@ -115,9 +107,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     read = [*loaded, chosen] if chosen else loaded
     try:
-        series = history(
-            loaded, chosen, Selection.of(options), options.metric, options.margin, notes
-        )
+        series = history(loaded, chosen, Selection.of(options), options.margin)
     except CompareError as error:
         raise with_problem(error, read) from None
     if options.output is not None:
@@ -154,12 +144,7 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], li
 
 
 def history(
-    runs: Sequence[Run],
-    chosen: Run | None,
-    selection: Selection,
-    metric: str,
-    margin: float,
-    notes: list[str],
+    runs: Sequence[Run], chosen: Run | None, selection: Selection, margin: float
 ) -> list[Series]:
     """Return the history of one case, a series for each provider and host; each run is also
     compared with `chosen` if given.
@@ -187,7 +172,6 @@ def history(
             f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
             f"--machine"
         )
-    by_row = {row: _known(row, sides, metric, notes) for row, sides in by_row.items()}
     to_last: dict[Side, Side] = {}
     to_chosen: dict[Side, Side] = {}
     for (key, provider, host), sides in by_row.items():
@@ -202,10 +186,10 @@ def history(
     series: list[Series] = []
     for (key, provider, host), sides in by_row.items():
         case: Series = {name: getattr(key, name) for name in CASE}
-        case |= {"provider": provider, "device": devices[0], "host": host, "metric": metric}
+        case |= {"provider": provider, "device": devices[0], "host": host, "metric": "time"}
         points = []
         for side, is_redefined in _redefined(sides):
-            point = _point(side, metric, last_verdicts.get(side), is_redefined)
+            point = _point(side, last_verdicts.get(side), is_redefined)
             if chosen:
                 point |= _verdict(CHOSEN, chosen_verdicts.get(side))
             points.append(point)
@@ -228,18 +212,6 @@ def _compared(
 
 def _host(run: Run) -> str:
     return str(run.environment.host.get("name") or "")
-
-
-def _known(
-    row: tuple[RowKey, str, str], sides: Sequence[Side], metric: str, notes: list[str]
-) -> list[Side]:
-    key, provider, _ = row
-    unknown = [side for side in sides if not _value(side, metric)]
-    if len(unknown) == len(sides):
-        case = f"{key.op} {key.case} {key.dtype} {provider}"
-        raise CompareError(f"the {METRICS[metric]} of {case} is unknown in all runs")
-    notes += [f"{side.label}: its {METRICS[metric]} is unknown or 0; left out" for side in unknown]
-    return [side for side in sides if side not in unknown]
 
 
 def _redefined(sides: Iterable[Side]) -> Iterator[tuple[Side, bool]]:
@@ -271,21 +243,9 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
         )
 
 
-def _value(side: Side, metric: str) -> float | None:
-    if metric == "time":
-        return side.time_s
-    return side.rate("flops_per_s" if metric == "flops" else metric)
-
-
-def _point(
-    side: Side, metric: str, to_last: Comparison | None, is_redefined: bool
-) -> dict[str, Any]:
-    value = _value(side, metric)
+def _point(side: Side, to_last: Comparison | None, is_redefined: bool) -> dict[str, Any]:
     median_s = side.time_s
     ends_s = side.records[0].ci95_s if len(side.records) == 1 else None
-    ends = ends_s
-    if metric != "time" and value and ends_s:
-        ends = value * median_s / ends_s[1], value * median_s / ends_s[0]
     return {
         "run_id": side.environment.run_id,
         "started_at": side.environment.started_at,
@@ -295,8 +255,8 @@ def _point(
         "path": side.label,
         "median_s": median_s,
         "ci95_s": ends_s,
-        "value": value,
-        "ci95": ends,
+        "value": median_s,
+        "ci95": ends_s,
         **_verdict(LAST, to_last),
         "flags": list(side.flags),
         "is_change": to_last is not None and to_last.verdict in (FASTER, SLOWER),
@@ -328,15 +288,12 @@ def _columns(series: Sequence[Series]) -> list[Column]:
 
 
 def _cells(point: Mapping[str, Any], provider: str, case: Series) -> dict[str, str]:
-    metric = case["metric"]
-    unit = UNITS.get(metric)
-    value = point["value"]
     cells = {
         "date": _short_date(point["started_at"]),
         "revision": point["revision"] or ABSENT,
         "provider": provider,
-        METRICS[metric]: quantity(value, unit) if unit else percent(value),
-        "95% CI": format_half_width(point["ci95"], value),
+        "time": duration(point["median_s"]),
+        "95% CI": format_half_width(point["ci95_s"], point["median_s"]),
         "time ratio to last": _ratio(point[LAST[0]]),
         "verdict": point["verdict"] or ABSENT,
     }
@@ -407,9 +364,9 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     runs = {point["run_id"]: point for _, point in _points(series)}
     order = sorted(runs, key=lambda run_id: (runs[run_id]["started_at"], run_id))
     positions = {run_id: index for index, run_id in enumerate(order)}
-    metric = series[0]["metric"]
     foot = FOOT + 0.2 * len(series)
-    scale, unit = _scale(series)
+    largest_s = max(point["median_s"] for _, point in _points(series))
+    scale, unit = next((entry for entry in TIME_UNITS if largest_s >= entry[0]), TIME_UNITS[-1])
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
         title = picture.plain(_heading(series), 200)
@@ -419,7 +376,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         for number, (name, case) in enumerate(zip(_names(series), series, strict=True)):
             _draw_line(axes, name, case["points"], positions, number, scale)
         disturbed = [
-            (positions[point["run_id"]], point["value"] / scale)
+            (positions[point["run_id"]], point["median_s"] / scale)
             for _, point in _points(series)
             if not DISTURBED.isdisjoint(point["flags"])
         ]
@@ -441,22 +398,9 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         middle = (low + high) / 2
         reach = max(middle - low, middle * MIN_REACH)
         axes.set_ylim(middle - reach, middle + reach)
-        axes.set_ylabel(f"{METRICS[metric]}, {unit}, 95 % CI", fontsize=picture.AXIS_PT)
+        axes.set_ylabel(f"time, {unit}, 95 % CI", fontsize=picture.AXIS_PT)
         figure.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower left", ncols=3)
     return figure
-
-
-def _scale(series: Sequence[Series]) -> tuple[float, str]:
-    metric = series[0]["metric"]
-    largest = max(point["value"] for _, point in _points(series))
-    if metric in ("mfu", "mbu"):
-        return 0.01, "%"
-    units = (
-        [(scale, f"{prefix}FLOP/s") for scale, prefix in PREFIXES]
-        if metric == "flops"
-        else TIME_UNITS
-    )
-    return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 
 def _draw_line(
@@ -472,13 +416,13 @@ def _draw_line(
     below = []
     above = []
     for point in points:
-        value = point["value"]
-        low, high = point["ci95"] or (value, value)
+        value = point["median_s"]
+        low, high = point["ci95_s"] or (value, value)
         below.append(max(0, value - low) / scale)
         above.append(max(0, high - value) / scale)
     axes.errorbar(
         [positions[point["run_id"]] for point in points],
-        [point["value"] / scale for point in points],
+        [point["median_s"] / scale for point in points],
         yerr=[below, above],
         capsize=3,
         linewidth=1.4,

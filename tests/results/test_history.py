@@ -101,19 +101,6 @@ def test_each_run_is_compared_with_a_chosen_one_too(keep, capsys):
     )
 
 
-def test_the_metric_is_that_of_the_judge(keep, capsys):
-    keep(1)
-    (point,) = shown(capsys, "--metric", "mfu")[0]["points"]
-    assert point["value"] == pytest.approx(2**31 / point["median_s"] / 1000e12)
-    low, high = point["ci95"]
-    assert low == pytest.approx(2**31 / point["ci95_s"][1] / 1000e12)
-    assert low < point["value"] < high
-    (point,) = shown(capsys, "--metric", "flops")[0]["points"]
-    assert point["value"] == pytest.approx(2**31 / point["median_s"])
-    (point,) = shown(capsys, "--metric", "mbu")[0]["points"]
-    assert point["value"] == pytest.approx((2**22 + 2**21) / point["median_s"] / 2e12)
-
-
 def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path):
     for day in (1, 2, 3):
         keep(day, flags=("preempted",) if day == 3 else ())
@@ -219,9 +206,6 @@ def test_history_without_a_match_is_an_error(keep, capsys, runs):
     keep(1, dtype="fp8e4m3")
     assert "no run has a successful record of gelu bf16" in refused(
         capsys, "--op", "gelu", "--dtype", "bf16"
-    )
-    assert "the MFU of matmul 1024x1024x1024 fp8e4m3 torch is unknown in all runs" in refused(
-        capsys, "--metric", "mfu"
     )
 
 
