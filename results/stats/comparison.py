@@ -84,6 +84,50 @@ class Comparison:
     """Whether only a bound of the ratio is known, because other work took time from the samples:
     the true ratio is `shown_ratio` or further from 1."""
 
+    @classmethod
+    def of(
+        cls,
+        interval: Interval,
+        count: int,
+        margin: float,
+        unit: str = "sample",
+        drift: float = 0.0,
+        remedy: str = MORE_SAMPLES,
+        halves_in_ranks: float = math.inf,
+    ) -> Comparison:
+        """Return the comparison for the 95 % interval of the logarithm of a ratio.
+
+        `count` is the number of pairs, or of samples of the shorter side. `halves_in_ranks`: half
+        widths between center and margin, counted in samples.
+        """
+        ends = (math.exp(interval.low), math.exp(min(interval.high, MAX_LOG)))
+        reason = _reason(*ends, margin, remedy)
+        if drift:
+            reason += f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements"
+        compared = cls(
+            ratio=math.exp(interval.center),
+            ci95=ends,
+            verdict=_verdict_of(*ends, margin),
+            reason=reason,
+            pairs=count,
+            margin=margin,
+            p_value=_p_value(interval, math.log1p(margin), halves_in_ranks),
+            drift=drift,
+            degrees=interval.degrees,
+        )
+        if count < MIN_PAIRS:
+            few = f"only {count} {unit}" if count == 1 else f"only {count} {unit}s"
+            return replace(compared, reason="").unsure(f"{few} of at least {MIN_PAIRS}")
+        if is_beyond_disturbance(ends, margin):
+            return compared
+        if count >= MIN_FOR_CORRELATION and interval.share_needed > 1:
+            alike = f"{count} {unit}s that resemble their neighbors are too few"
+            return compared.unsure(f"; the interval is too narrow: {alike}")
+        if count < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
+            few = f"{count} {unit}s are too few to estimate their correlation"
+            return compared.unsure(f", but {few}")
+        return compared
+
     @property
     def shown_ratio(self) -> float:
         """`ratio`, or the end of the interval nearer to 1 if only a bound is known."""
@@ -102,48 +146,6 @@ class Comparison:
         return replace(
             self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0, is_bound=False
         )
-
-
-def judged(
-    interval: Interval,
-    count: int,
-    margin: float,
-    unit: str = "sample",
-    drift: float = 0.0,
-    remedy: str = MORE_SAMPLES,
-    halves_in_ranks: float = math.inf,
-) -> Comparison:
-    """Return the comparison for the 95 % interval of the logarithm of a ratio.
-
-    `count` is the number of pairs, or of samples of the shorter side. `halves_in_ranks`: half
-    widths between center and margin, counted in samples.
-    """
-    ends = (math.exp(interval.low), math.exp(min(interval.high, MAX_LOG)))
-    note = f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements" if drift else ""
-    compared = Comparison(
-        ratio=math.exp(interval.center),
-        ci95=ends,
-        verdict=_verdict_of(*ends, margin),
-        reason=_reason(*ends, margin, remedy) + note,
-        pairs=count,
-        margin=margin,
-        p_value=_p_value(interval, math.log1p(margin), halves_in_ranks),
-        drift=drift,
-        degrees=interval.degrees,
-    )
-    if count < MIN_PAIRS:
-        units = unit if count == 1 else f"{unit}s"
-        return replace(compared, reason="").unsure(f"only {count} {units} of at least {MIN_PAIRS}")
-    if is_beyond_disturbance(ends, margin):
-        return compared
-    if count >= MIN_FOR_CORRELATION and interval.share_needed > 1:
-        return compared.unsure(
-            f"; the interval is too narrow: {count} {unit}s that resemble their neighbors are too "
-            f"few"
-        )
-    if count < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
-        return compared.unsure(f", but {count} {unit}s are too few to estimate their correlation")
-    return compared
 
 
 def _p_value(interval: Interval, margin: float, halves_in_ranks: float) -> float:

@@ -21,7 +21,6 @@ from results.stats.comparison import (
     UNKNOWN,
     UNSURE,
     Comparison,
-    judged,
 )
 from results.stats.samples import (
     MIN_FOR_CORRELATION,
@@ -82,7 +81,7 @@ def compare_pairs(
     ]
     interval = interval_of_median(ratios, widening)
     halves = _halves_in_ranks(ratios, interval, math.log1p(margin))
-    return judged(interval, len(ratios), margin, unit, halves_in_ranks=halves)
+    return Comparison.of(interval, len(ratios), margin, unit, halves_in_ranks=halves)
 
 
 def judge_rounds(
@@ -219,7 +218,7 @@ def compare_sides(
     samples = min(baseline.samples, candidate.samples)
     remedy = MORE_RUNS if between > (below + above) / 2 * MIN_SPREAD_SHARE else MORE_SAMPLES
     interval = Interval(center, center - below, center + above, degrees)
-    compared = judged(interval, samples, margin, drift=between, remedy=remedy)
+    compared = Comparison.of(interval, samples, margin, drift=between, remedy=remedy)
     if samples < MIN_PAIRS:  # the range of a few samples is not a 95 % interval
         return replace(compared, ci95=UNKNOWN, drift=0.0)
     if spread is None or not spread.has_runs:

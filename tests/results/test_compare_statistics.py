@@ -14,9 +14,9 @@ from results.stats.comparison import (
     SLOWER,
     UNKNOWN,
     UNSURE,
+    Comparison,
     geometric_mean,
     holm,
-    judged,
     with_holm,
 )
 from results.stats.samples import Interval
@@ -125,8 +125,8 @@ def test_fewer_than_15_samples_get_no_verdict():
 @pytest.mark.parametrize("degrees", [3.5, 8, 60])
 def test_p_value_is_5_percent_if_the_interval_touches_the_margin(degrees):
     margin = math.log(1.01)
-    above = judged(Interval(margin + 0.02, margin, margin + 0.05, degrees), 50, 0.01)
-    below = judged(Interval(-margin - 0.02, -margin - 0.05, -margin, degrees), 50, 0.01)
+    above = Comparison.of(Interval(margin + 0.02, margin, margin + 0.05, degrees), 50, 0.01)
+    below = Comparison.of(Interval(-margin - 0.02, -margin - 0.05, -margin, degrees), 50, 0.01)
     assert above.p_value == pytest.approx(0.05, rel=1e-6)
     assert below.p_value == pytest.approx(0.05, rel=1e-6)
 
@@ -136,7 +136,7 @@ def test_the_probability_is_that_of_student_s_distribution():
     # 0.00122 by the table.
     margin, half = math.log(1.01), 0.01
     center = margin + 2 * half
-    found = judged(Interval(center, center - half, center + half, 10), 50, 0.01)
+    found = Comparison.of(Interval(center, center - half, center + half, 10), 50, 0.01)
     assert found.p_value == pytest.approx(0.00122, rel=0.005)
 
 
@@ -152,9 +152,9 @@ def test_holm_steps_down():
 
 def test_among_many_rows_a_weak_finding_is_chance():
     margin = math.log(1.01)
-    weak = judged(Interval(margin + 0.0105, margin + 0.003, margin + 0.02, 100), 50, 0.01)
-    weaker = judged(Interval(margin + 0.0105, margin + 0.001, margin + 0.02, 100), 50, 0.01)
-    same = judged(Interval(0.0, -0.001, 0.001, 100), 50, 0.01)
+    weak = Comparison.of(Interval(margin + 0.0105, margin + 0.003, margin + 0.02, 100), 50, 0.01)
+    weaker = Comparison.of(Interval(margin + 0.0105, margin + 0.001, margin + 0.02, 100), 50, 0.01)
+    same = Comparison.of(Interval(0.0, -0.001, 0.001, 100), 50, 0.01)
     assert [row.verdict for row in with_holm([weak])] == [SLOWER]
     (alone,) = with_holm([weaker])  # its interval of 95 % alone lies beyond the margin
     assert (weaker.verdict, alone.verdict) == (SLOWER, UNSURE)
@@ -179,7 +179,7 @@ def test_tables_at_the_margin_rarely_have_a_false_row():
 
 def test_the_geometric_mean_and_its_interval():
     rows = [
-        judged(
+        Comparison.of(
             Interval(math.log(ratio), math.log(ratio) - 0.03, math.log(ratio) + 0.04, 20), 50, 0.01
         )
         for ratio in (1, 2, 4)

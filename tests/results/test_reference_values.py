@@ -15,10 +15,10 @@ from results.stats.comparison import (
     SLOWER,
     UNKNOWN,
     UNSURE,
+    Comparison,
     benjamini_hochberg,
     geometric_mean,
     holm,
-    judged,
 )
 from results.stats.samples import Z_975, Interval, interval_of_median
 from results.stats.spread import (
@@ -327,17 +327,17 @@ def test_rounds_that_decide_grow_with_the_square_of_the_width(center, half, long
     center and margin.
     """
     margin = math.exp(0.02) - 1
-    compared = judged(Interval(center, center - half, center + half, 20), 40, margin)
+    compared = Comparison.of(Interval(center, center - half, center + half, 20), 40, margin)
     assert compared.verdict == UNSURE
     assert times_longer(compared) == pytest.approx(longer)
 
 
 def test_rounds_that_decide_are_unknown_with_a_verdict():
-    assert times_longer(judged(Interval(0.5, 0.4, 0.6, 20), 40, 0.01)) is None
-    assert times_longer(judged(Interval(0.0, -0.1, 0.1, 20), 5, 0.01)) is None
-    at_the_margin = judged(Interval(math.log(1.01), -0.1, 0.1, 20), 40, 0.01)
+    assert times_longer(Comparison.of(Interval(0.5, 0.4, 0.6, 20), 40, 0.01)) is None
+    assert times_longer(Comparison.of(Interval(0.0, -0.1, 0.1, 20), 5, 0.01)) is None
+    at_the_margin = Comparison.of(Interval(math.log(1.01), -0.1, 0.1, 20), 40, 0.01)
     assert times_longer(at_the_margin) is None
-    assert times_longer(judged(Interval(0.02, 0.009, 0.0205, 20), 40, 0.01)) == 1.0
+    assert times_longer(Comparison.of(Interval(0.02, 0.009, 0.0205, 20), 40, 0.01)) == 1.0
 
 
 def test_mean_of_windows_adds_their_squared_half_widths():
@@ -357,7 +357,7 @@ def test_mean_of_rows_does_not_narrow_what_they_share():
     and 4 % by themselves; their mean has a third of the root of the sum of squares.
     """
     rows = [
-        judged(Interval(center, center - half, center + 2 * half, 20), 50, 0.01, drift=0.03)
+        Comparison.of(Interval(center, center - half, center + 2 * half, 20), 50, 0.01, drift=0.03)
         for center, half in ((0.1, 0.03), (0.2, 0.04), (0.6, 0.05))
     ]
     ratio, (low, high) = geometric_mean(rows)

@@ -18,7 +18,6 @@ from results.stats.comparison import (
     SLOWER,
     UNSURE,
     Comparison,
-    judged,
     verdict_of,
     with_holm,
 )
@@ -200,7 +199,7 @@ def test_verdicts_at_their_limits(low, high, pairs, verdict):
     ],
 )
 def test_reasons_at_their_limits(low, high, words):
-    assert words in judged(Interval(0.0, math.log(low), math.log(high), 9), 50, 0.01).reason
+    assert words in Comparison.of(Interval(0.0, math.log(low), math.log(high), 9), 50, 0.01).reason
 
 
 @pytest.mark.parametrize(("p_value", "verdict"), [(0.0099, SLOWER), (0.0101, UNSURE)])
@@ -209,7 +208,7 @@ def test_a_verdict_has_at_most_one_percent_of_chance(p_value, verdict):
     half = 0.01
     center = math.log(1.01) + half * stats.t.isf(p_value / 2, 20) / stats.t.isf(0.025, 20)
     for sign, name in ((1, verdict), (-1, FASTER if verdict == SLOWER else UNSURE)):
-        row = judged(
+        row = Comparison.of(
             Interval(sign * center, sign * center - half, sign * center + half, 20), 50, 0.01
         )
         assert row.p_value == pytest.approx(p_value)
@@ -219,15 +218,15 @@ def test_a_verdict_has_at_most_one_percent_of_chance(p_value, verdict):
 def test_a_comparison_of_unknown_origin_claims_nothing():
     row = Comparison(1.5, (1.4, 1.6), SLOWER, "", 50, 0.01)
     assert (row.p_value, row.drift, row.degrees) == (1.0, 0.0, 1.0)
-    assert judged(Interval(0.0, -0.1, 0.1, 20), 50, 0.01).drift == 0.0
-    assert judged(Interval(0.0, -900.0, 900.0, 20), 50, 0.01).ci95 == (0.0, math.exp(700))
+    assert Comparison.of(Interval(0.0, -0.1, 0.1, 20), 50, 0.01).drift == 0.0
+    assert Comparison.of(Interval(0.0, -900.0, 900.0, 20), 50, 0.01).ci95 == (0.0, math.exp(700))
 
 
 def test_comparisons_that_chance_explains_are_unsure_in_a_table():
-    sure = judged(Interval(0.5, 0.4, 0.6, 30), 50, 0.01)
-    faster = judged(Interval(-0.5, -0.6, -0.4, 30), 50, 0.01)
-    doubtful = judged(Interval(0.03, 0.011, 0.05, 30), 50, 0.01)
-    same = judged(Interval(0.0, -0.001, 0.001, 30), 50, 0.01)
+    sure = Comparison.of(Interval(0.5, 0.4, 0.6, 30), 50, 0.01)
+    faster = Comparison.of(Interval(-0.5, -0.6, -0.4, 30), 50, 0.01)
+    doubtful = Comparison.of(Interval(0.03, 0.011, 0.05, 30), 50, 0.01)
+    same = Comparison.of(Interval(0.0, -0.001, 0.001, 30), 50, 0.01)
     table = with_holm([sure, doubtful, same, faster])
     assert [row.verdict for row in table] == [SLOWER, UNSURE, SAME, FASTER]
     assert table[1].p_value == 1.0

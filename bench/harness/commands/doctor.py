@@ -359,7 +359,7 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
         launch_s = (
             median([graph.sample() for _ in range(GRAPH_SAMPLES)]) / graph.launches_per_sample
         )
-        yield judged(
+        yield against_ceiling(
             f"launch in a graph of {GRAPH_LAUNCHES}", checkup.ceilings, "launch", "launch", launch_s
         )
 
@@ -494,15 +494,15 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
     if not is_large:
         rated = Finding(name, OK, f"{duration(median_s)}; verified", measured=median_s, unit="s")
     elif record.op == "matmul":
-        rated = judged(name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s)
+        rated = against_ceiling(name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s)
     else:
         moved = (record.bytes_read or 0) + (record.bytes_written or 0)
-        rated = judged(name, ceilings, "bandwidth", "copy", moved / median_s)
+        rated = against_ceiling(name, ceilings, "bandwidth", "copy", moved / median_s)
     status = NOTE if flags and rated.status == OK else rated.status
     return replace(rated, status=status, advice=f"{rated.advice} {'; '.join(flags)}".strip())
 
 
-def judged(name: str, ceilings: Machine, limit: str, ceiling: str, value: float) -> Finding:
+def against_ceiling(name: str, ceilings: Machine, limit: str, ceiling: str, value: float) -> Finding:
     from roofline.machine import QUANTITIES
 
     unit = QUANTITIES[limit]
