@@ -27,7 +27,6 @@ from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
     SLOWER,
-    UNKNOWN,
     Comparison,
     with_holm,
 )
@@ -154,16 +153,16 @@ def history(
     Raises:
         CompareError: no record matches, or the records are of several cases or machines.
     """
-    by_row: dict[tuple[RowKey, str, str], list[Side]] = {}
+    by_row: dict[tuple[RowKey, str], list[Side]] = {}
     selected = [run for run in map(selection.records_of, runs) if run.records]
     host = next(filter(None, map(_host, selected)), "")
     for run in selected:
         host = _host(run) or host
-        for row_key, side in sides_of_run(run).items():
-            by_row.setdefault((*row_key, host), []).append(side)
-    _check_one_case(list(dict.fromkeys(key for key, _, _ in by_row)), selection)
+        for key, side in sides_of_run(run).items():
+            by_row.setdefault((key, host), []).append(side)
+    _check_one_case([key for key, _ in by_row], selection)
     chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
-    if chosen and chosen_sides.keys().isdisjoint(row[:2] for row in by_row):
+    if chosen and chosen_sides.keys().isdisjoint(key for key, _ in by_row):
         raise CompareError(f"--against: {chosen.path} has no successful record of this case")
     all_sides = [*chosen_sides.values(), *chain.from_iterable(by_row.values())]
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in all_sides))
@@ -174,9 +173,9 @@ def history(
         )
     to_last: dict[Side, Side] = {}
     to_chosen: dict[Side, Side] = {}
-    for (key, provider, host), sides in by_row.items():
+    for (key, host), sides in by_row.items():
         to_last |= {side: last for last, side in pairwise(sides)}
-        base = chosen_sides.get((key, provider))
+        base = chosen_sides.get(key)
         if chosen and base and len({_host(chosen), host} - {""}) < 2:
             others = [s for s in sides if s.environment.run_id != chosen.environment.run_id]
             to_chosen |= dict.fromkeys(others, base)
@@ -184,9 +183,9 @@ def history(
     last_verdicts = _compared(to_last, margin, saved)
     chosen_verdicts = _compared(to_chosen, margin, saved)
     series: list[Series] = []
-    for (key, provider, host), sides in by_row.items():
+    for (key, host), sides in by_row.items():
         case: Series = {name: getattr(key, name) for name in CASE}
-        case |= {"provider": provider, "device": devices[0], "host": host, "metric": "time"}
+        case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": "time"}
         points = []
         for side, is_redefined in _redefined(sides):
             point = _point(side, last_verdicts.get(side), is_redefined)
@@ -237,9 +236,10 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
                 f"a history shows one case, but {len(values)} values of --{name} match: {shown}; "
                 f"choose one"
             )
-    if len(keys) > 1:
+    shapes = {key.shape for key in keys}
+    if len(shapes) > 1:
         raise CompareError(
-            f"a history shows one case, but {len(keys)} shapes are named {keys[0].case}"
+            f"a history shows one case, but {len(shapes)} shapes are named {keys[0].case}"
         )
 
 
@@ -267,8 +267,8 @@ def _point(side: Side, to_last: Comparison | None, is_redefined: bool) -> dict[s
 def _verdict(keys: Sequence[str], compared: Comparison | None) -> dict[str, Any]:
     if compared is None:
         return dict.fromkeys(keys)
-    ends = None if compared.ci95 == UNKNOWN else compared.ci95
-    return dict(zip(keys, (compared.ratio, ends, compared.verdict, compared.reason), strict=True))
+    values = (compared.ratio, compared.interval, compared.verdict, compared.reason)
+    return dict(zip(keys, values, strict=True))
 
 
 def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
@@ -278,9 +278,11 @@ def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(series: Sequence[Series]) -> list[Column]:
     shown = []
+    styles = []
     for name, case in zip(_names(series), series, strict=True):
-        shown += [_cells(point, name, case) for point in case["points"]]
-    styles = ["bold" if cells["change"] else "" for cells in shown]
+        for point in case["points"]:
+            shown.append(_cells(point, name, case))
+            styles.append("bold" if point["is_redefined"] else "")
     return [
         Column(title, [cells[title] for cells in shown], styles=styles, **LAYOUT.get(title, {}))
         for title in shown[0]
@@ -300,8 +302,10 @@ def _cells(point: Mapping[str, Any], provider: str, case: Series) -> dict[str, s
     if "against" in case:
         cells["time ratio to chosen"] = _ratio(point[CHOSEN[0]])
         cells["verdict to chosen"] = point[CHOSEN[2]] or ABSENT
-    cells["flags"] = ", ".join(point["flags"])
-    cells["change"] = "<- the op was redefined" if point["is_redefined"] else ""
+    flags = list(point["flags"])
+    if point["is_redefined"]:
+        flags.append("<- the op was redefined")
+    cells["flags"] = ", ".join(flags)
     cells["run"] = point["run_id"]
     return cells
 
@@ -319,13 +323,9 @@ def _names(series: Sequence[Series]) -> list[str]:
 
 def _print_table(series: Sequence[Series], console: Console) -> None:
     columns = {column.title: column for column in _columns(series)}
-    flags = columns.pop("flags")
-    changes = columns.pop("change")
-    notes = [
-        "; ".join(filter(None, words)) for words in zip(flags.cells, changes.cells, strict=True)
-    ]
+    flags = columns.pop("flags").cells
     print_lines(console, f"{_heading(series)}\n")
-    print_grid(console, columns.values(), notes, "flags")
+    print_grid(console, columns.values(), flags, "flags")
 
 
 def _short_date(text: str) -> str:

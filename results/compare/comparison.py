@@ -30,7 +30,6 @@ from results.stats.comparison import (
     FASTER,
     MORE_SAMPLES,
     SLOWER,
-    UNKNOWN,
     Comparison,
     verdict_of,
     with_holm,
@@ -96,9 +95,7 @@ class ComparedRow:
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """95 % confidence interval of `ratio`; None if unknown, or if only a bound is known."""
-        is_known = self.compared.ci95 != UNKNOWN and not self.compared.is_bound
-        return self.compared.ci95 if is_known else None
+        return self.compared.interval
 
     @property
     def cycles_verdict(self) -> str | None:
@@ -172,6 +169,7 @@ def compared_of(
     drift: float | None,
     earlier: Sequence[Run] = (),
 ) -> Compared:
+    """Compare as `compare` does; no row in common is no error."""
     is_one_run = second is None
     other = second or first
     check_request(first, other, request, is_one_run)
@@ -259,20 +257,17 @@ def compare_apart(
     return ComparedRow(key, baseline, candidate, compared, False, in_cycles, spread)
 
 
-def sides_of_run(run: Run) -> dict[tuple[RowKey, str], Side]:
+def sides_of_run(run: Run) -> dict[RowKey, Side]:
     """Return the successful records of each case and provider; the path of the run is the label of
     each side.
     """
-    by_row: dict[tuple[RowKey, str], list[Record]] = {}
+    by_row: dict[RowKey, list[Record]] = {}
     for record in run.records:
         if record.status == "ok":
-            by_row.setdefault((record.row._replace(provider=None), record.provider), []).append(
-                record
-            )
+            by_row.setdefault(record.row, []).append(record)
+    label = str(run.path)
     judge = judge_of(run.environment)
-    return {
-        row: Side(str(run.path), records, run.environment, judge) for row, records in by_row.items()
-    }
+    return {row: Side(label, records, run.environment, judge) for row, records in by_row.items()}
 
 
 def _compare_interleaved(

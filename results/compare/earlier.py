@@ -89,13 +89,13 @@ class SavedRuns:
         """
         self._rows: dict[RowKey, dict[tuple[object, ...], dict[str, list[Record]]]] = {}
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
-            undisturbed = [record for record in run.records if DISTURBED.isdisjoint(record.flags)]
-            for record in undisturbed:
-                if record.status == "ok" and record.median_s and not record.details_as(Rounds):
+            for record in run.records:
+                is_timed = record.status == "ok" and record.median_s
+                is_alone = not record.details_as(Rounds)
+                if is_timed and is_alone and DISTURBED.isdisjoint(record.flags):
                     codes = self._rows.setdefault(record.row, {})
-                    codes.setdefault(_code(record, run.environment), {}).setdefault(
-                        run_id, []
-                    ).append(record)
+                    by_run = codes.setdefault(_code(record, run.environment), {})
+                    by_run.setdefault(run_id, []).append(record)
         self._repeats = {
             key: Repeats.of([list(map(_log_time, by_run.values())) for by_run in codes.values()])
             for key, codes in self._rows.items()
@@ -149,9 +149,9 @@ def _log_time(records: Sequence[Record]) -> float:
 
 
 def between_visits(before: Side, after: Side) -> Spread | None:
-    if len(before.windows) == len(after.windows) == 1:
-        return None
-    return spread_of_visits(
-        [math.log(median(visit)) for visit in before.windows],
-        [math.log(median(visit)) for visit in after.windows],
-    )
+    """Return the spread between the visits of two rows; None if each has one."""
+    return spread_of_visits(_log_medians(before), _log_medians(after))
+
+
+def _log_medians(side: Side) -> list[float]:
+    return [math.log(median(visit)) for visit in side.windows]

@@ -8,8 +8,8 @@ from dataclasses import replace
 from results.compare.sides import Side
 from results.stats.comparison import (
     FASTER,
-    SAME,
     SLOWER,
+    UNSURE,
     Comparison,
     is_beyond_disturbance,
 )
@@ -56,18 +56,15 @@ def with_flags(
         return compared.unsure(
             f", but {listed}: the time of an interpreter is not that of the kernel"
         )
+    is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:
-        is_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
-        is_open = (
-            is_disturbed
-            and compared.verdict in (FASTER, SLOWER)
-            and _may_wait(compared, baseline, candidate)
-        )
+        are_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
+        is_open = is_decided and are_disturbed and _may_wait(compared, baseline, candidate)
         advice = f"{compared.pairs} rounds are too few"
     else:
         is_one_sided = not ONE_SIDED.isdisjoint(set(before) ^ set(after))
         is_disturbed = not DISTURBED.isdisjoint(before + after)
-        is_open = compared.verdict in (FASTER, SLOWER, SAME) and (is_one_sided or is_disturbed)
+        is_open = compared.verdict != UNSURE and (is_one_sided or is_disturbed)
         advice = MORE_RUNS
     if is_open:
         return compared.unsure(f", but {listed}; {advice}")

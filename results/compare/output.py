@@ -32,9 +32,6 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
-MAY_BE_SILENT = ("MFU baseline", "MFU candidate")
-"""Columns that are left out if nothing is known."""
-
 LAYOUT: dict[str, dict[str, Any]] = {
     "time ratio": {"side": "right"},
     "95% CI": {"side": "right"},
@@ -136,24 +133,25 @@ def geomeans(compared: Compared) -> list[dict[str, Any]]:
     """
     kinds: dict[tuple[str, str, str], list[ComparedRow]] = {}
     for row in compared.rows:
-        kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(
-            row
-        )
+        kind = (row.key.op, row.baseline.provider, row.candidate.provider)
+        kinds.setdefault(kind, []).append(row)
     means = []
     for rows in kinds.values():
-        if mean := geometric_mean([row.compared for row in rows]):
-            first = rows[0]
-            means.append(
-                {
-                    "op": first.key.op,
-                    "provider": first.key.provider,
-                    "baseline": first.baseline.label,
-                    "candidate": first.candidate.label,
-                    "ratio": mean[0],
-                    "ci95": list(mean[1]),
-                    "rows": sum(row.ci95 is not None for row in rows),
-                }
-            )
+        mean = geometric_mean([row.compared for row in rows])
+        if mean is None:
+            continue
+        first = rows[0]
+        means.append(
+            {
+                "op": first.key.op,
+                "provider": first.key.provider,
+                "baseline": first.baseline.label,
+                "candidate": first.candidate.label,
+                "ratio": mean[0],
+                "ci95": list(mean[1]),
+                "rows": sum(row.ci95 is not None for row in rows),
+            }
+        )
     return means
 
 
@@ -290,16 +288,18 @@ def _columns(compared: Compared) -> list[Column]:
     rows = compared.rows
     has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # named in the headline
     shown = [_cells(row, has_one_baseline) for row in rows]
-    columns = []
-    for title in shown[0] if shown else ():
+    columns: list[Column] = []
+    if not shown:
+        return columns
+    for title in shown[0]:
         cells = [each[title] for each in shown]
         layout = dict(LAYOUT.get(title, {}))
         if title == "verdict":
             layout["styles"] = [COLORS[verdict] for verdict in cells]
         if title == "provider":
             layout["heads"] = len(set(cells)) == 1
-        is_silent = title in MAY_BE_SILENT and set(cells) == {ABSENT}
-        if not is_silent and not (title == "options" and len(set(cells)) == 1):
+        is_silent = title == "options" and len(set(cells)) == 1
+        if set(cells) != {ABSENT} and not is_silent:
             columns.append(Column(title, cells, **layout))
     return columns
 

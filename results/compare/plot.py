@@ -82,35 +82,29 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     axes.axvline(1, color=tone(MUTED), linewidth=0.9, zorder=1)
     labeled = set()
     for index, row in enumerate(rows):
-        ratio = row.ratio
         verdict = row.compared.verdict
-        spread = (
-            [[max(0, ratio - row.ci95[0])], [max(0, row.ci95[1] - ratio)]] if row.ci95 else None
-        )
-        style: dict[str, Any] = {
-            "fmt": MARKS[verdict],
-            "color": tone(COLORS[verdict]),
-            "capsize": 3,
-            "zorder": 2,
-        }
+        low, high = row.ci95 or (row.ratio, row.ratio)
         axes.errorbar(
-            [ratio], [index], xerr=spread, label=None if verdict in labeled else verdict, **style
+            [row.ratio],
+            [index],
+            xerr=[[max(0, row.ratio - low)], [max(0, high - row.ratio)]] if row.ci95 else None,
+            label=None if verdict in labeled else verdict,
+            fmt=MARKS[verdict],
+            color=tone(COLORS[verdict]),
+            capsize=3,
+            zorder=2,
         )
         labeled.add(verdict)
     low, high = axes.get_xlim()
     if high > MAX_LINEAR_RATIO or 0 < low < 1 / MAX_LINEAR_RATIO:
-        _use_log_axis(axes)
+        from matplotlib.ticker import LogLocator
+
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
     axes.set_ylim(len(rows) - 0.4, -0.6)
     _finish(axes, "time, candidate over baseline, 95 % CI (left is faster)")
-
-
-def _use_log_axis(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _name(row: ComparedRow) -> str:

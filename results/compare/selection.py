@@ -97,7 +97,8 @@ def since(text: str) -> float:
     """Parse a time ago such as `2d`, or an ISO 8601 date or time in UTC such as `2026-11-20`, into
     Unix time.
     """
-    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip()):
+    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
+    if ago:
         return time.time() - float(ago[1]) * SECONDS[ago[2]]
     try:
         return unix_time(text.strip())

@@ -305,7 +305,7 @@ def match(
     baseline: Sequence[Record], candidate: Sequence[Record], with_provider: bool, force: bool
 ) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
     """Return pairs, unmatched records and notes; `force` allows two definitions of an op."""
-    anyone = {} if with_provider else {"provider": None}
+    anyone: dict[str, Any] = {} if with_provider else {"provider": None}
     right = {
         _case_of(record.row._replace(**anyone)) for record in baseline if record.status == "ok"
     }
@@ -334,7 +334,7 @@ def match(
 
 
 def _finished(
-    side: str, records: Sequence[Record], anyone: dict[str, None], right: Collection[RowKey]
+    side: str, records: Sequence[Record], anyone: dict[str, Any], right: Collection[RowKey]
 ) -> tuple[
     dict[tuple[RowKey, str], list[Record]], dict[tuple[RowKey, str], Record], list[Unmatched]
 ]:

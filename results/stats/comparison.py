@@ -136,6 +136,11 @@ class Comparison:
         return min(self.ci95) if self.ratio > 1 else max(self.ci95)
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the ratio; None if unknown, or if only a bound is known."""
+        return None if self.is_bound or self.ci95 == UNKNOWN else self.ci95
+
+    @property
     def bound(self) -> str:
         """What to print before `shown_ratio`: `at least `, `at most ` or nothing."""
         if not self.is_bound:

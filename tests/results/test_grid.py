@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, flat, print_grid
 from results.show.terminal import WIDE
 
 VERDICTS = ("SLOWER", "SAME")
@@ -101,3 +101,15 @@ def test_what_a_terminal_would_obey_is_shown_as_its_escape():
 def test_letters_of_two_cells_are_counted_as_two():
     lines = shown(80, [Column("name", ("計算", "ab")), Column("n", ("1", "2"), "right")], ())
     assert [line.index(number) for line, number in zip(lines[2:], "12", strict=True)] == [4, 6]
+
+
+def test_a_json_object_is_a_row_with_two_columns_for_an_interval():
+    entry = {"ratio": 1.5, "ci95": [1.0, 2.0], "flags": ["a", "b"], "metric_ci95": None}
+    assert flat(entry) == {
+        "ratio": 1.5,
+        "ci95_low": 1.0,
+        "ci95_high": 2.0,
+        "flags": "a,b",
+        "metric_ci95_low": None,
+        "metric_ci95_high": None,
+    }

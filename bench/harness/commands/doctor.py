@@ -494,7 +494,9 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
     if not is_large:
         rated = Finding(name, OK, f"{duration(median_s)}; verified", measured=median_s, unit="s")
     elif record.op == "matmul":
-        rated = against_ceiling(name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s)
+        rated = against_ceiling(
+            name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s
+        )
     else:
         moved = (record.bytes_read or 0) + (record.bytes_written or 0)
         rated = against_ceiling(name, ceilings, "bandwidth", "copy", moved / median_s)
@@ -502,7 +504,9 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
     return replace(rated, status=status, advice=f"{rated.advice} {'; '.join(flags)}".strip())
 
 
-def against_ceiling(name: str, ceilings: Machine, limit: str, ceiling: str, value: float) -> Finding:
+def against_ceiling(
+    name: str, ceilings: Machine, limit: str, ceiling: str, value: float
+) -> Finding:
     from roofline.machine import QUANTITIES
 
     unit = QUANTITIES[limit]

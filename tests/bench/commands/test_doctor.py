@@ -19,9 +19,9 @@ from bench.harness.commands.doctor import (
     OK,
     Checkup,
     Finding,
+    against_ceiling,
     gpu_findings,
     host_findings,
-    judged,
     noise_check,
     row_finding,
 )
@@ -214,11 +214,11 @@ def record(**fields):
 )
 def test_fractions_of_the_expected_value_get_a_status(share, kind, status):
     dtype, expected = {"published": ("bf16", 794.5e12), "datasheet": ("fp16", 989.4e12)}[kind]
-    assert judged("matmul", H100, "flops", dtype, share * expected).status == status
+    assert against_ceiling("matmul", H100, "flops", dtype, share * expected).status == status
 
 
 def test_a_published_figure_takes_precedence_over_the_datasheet():
-    found = judged("matmul", H100, "flops", "bf16", 795e12)
+    found = against_ceiling("matmul", H100, "flops", "bf16", 795e12)
     assert (found.status, found.measured, found.expected, found.unit) == (
         OK,
         795e12,
@@ -227,10 +227,12 @@ def test_a_published_figure_takes_precedence_over_the_datasheet():
     )
     assert "(published)" in found.value
     assert found.source
-    assert "(datasheet)" in judged("matmul", H100, "flops", "fp16", 700e12).value
+    assert "(datasheet)" in against_ceiling("matmul", H100, "flops", "fp16", 700e12).value
     # A time should be short.
-    assert judged("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD
-    assert judged("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
+    assert against_ceiling("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD
+    assert (
+        against_ceiling("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
+    )
 
 
 def test_published_figures_have_a_source_and_are_possible():
