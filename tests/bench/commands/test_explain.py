@@ -12,6 +12,7 @@ from bench.harness.commands.explain import KINDS, answer
 from bench.harness.model import step
 from bench.harness.profile import operation
 from kernels.audit.table import AUDIT_COLUMNS, TITLES
+from results.compare import output
 from results.show.profile import REMAINDERS
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 from results.stats import comparison
@@ -63,9 +64,10 @@ def test_explain_knows_every_column():
         "TFLOP/s",
         "SM clock",
         "power",
+        *output.LAYOUT,
     }
     titles = {*titles_in_the_code()} - {""}  # of names that need no title
-    assert {"op", "median", "share", "verdict", "time ratio", "n"} <= titles
+    assert {"op", "median", "share", "n"} <= titles
     assert titles | audited | others <= set(COLUMNS)
 
 
