@@ -11,10 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from statistics import median
 from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, defstruct, to_builtins
 from msgspec import field as member
+
+from results.show.grid import Cell
+from results.show.units import ABSENT, duration, number, percent
 
 SCHEMA = 2
 
@@ -194,6 +198,13 @@ class Details(Struct, frozen=True, kw_only=True, tag_field="kind"):
         del values["kind"]
         return values
 
+    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
+        """Return the columns of this kind in the table of a run, by title.
+
+        `score` has the keys of `roofline.model.Judgment`.
+        """
+        return {}
+
 
 class _Sizes(Struct):
     total: Magnitude | None = None
@@ -227,6 +238,23 @@ class Step(Details, frozen=True, tag="step"):
     def __post_init__(self) -> None:
         convert(self.memory_bytes, dict[str, _Sizes])
 
+    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
+        lost = None
+        if self.device_s is not None and record.median_s is not None:
+            lost = max(0.0, 1 - self.device_s / record.median_s)
+        cells = {
+            "tokens/s": Cell(number(score["tokens_per_s"]), "right"),
+            "device": Cell(duration(self.device_s), "right", leaves=3),
+            "lost to host": Cell(percent(lost), "right", leaves=3),
+        }
+        for phase, time_s in self.phases_s.items():
+            cells[phase] = Cell(duration(time_s), "right", leaves=4)
+        for title, kind in (("peak memory", "measured"), ("predicted", "estimated")):
+            size = self.memory_bytes.get(kind, {}).get("total")
+            text = ABSENT if size is None else f"{number(size / 1e6)} MB"
+            cells[title] = Cell(text, "right", leaves=4)
+        return cells
+
 
 class Copy(Details, frozen=True, tag="copy"):
     """A copy between host and device, alone or during matmuls."""
@@ -240,6 +268,13 @@ class Copy(Details, frozen=True, tag="copy"):
     compute_s: Times = ()
     """Seconds of the matmuls alone, in such a row."""
 
+    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
+        return {
+            "% link": Cell(percent(score["link_share"]), "right"),
+            "hidden": Cell(percent(score["hidden_share"]), "right"),
+            "host kept": Cell(duration(self.host_launch_s), "right", leaves=3),
+        }
+
 
 class Loop(Details, frozen=True, tag="loop"):
     """Steps of a loop, each on a batch that it loads."""
@@ -250,6 +285,14 @@ class Loop(Details, frozen=True, tag="loop"):
     """Seconds of the work of a step alone."""
     file_bytes: Count | None = None
     """Bytes of the token file."""
+
+    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
+        work_s = median(self.compute_s) if self.compute_s else None
+        return {
+            "tokens/s": Cell(number(score["tokens_per_s"]), "right"),
+            "waits": Cell(percent(score["wait_share"]), "right"),
+            "work": Cell(duration(work_s), "right", leaves=3),
+        }
 
 
 class Rounds(Details, frozen=True, tag="rounds"):

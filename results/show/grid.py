@@ -1,13 +1,14 @@
 """Tables on a terminal and in a notebook, and as JSON, CSV or Markdown.
 
-    columns = [Column("op", ops), Column("median", times, "right", leaves=1)]
-    print_grid(console, columns, flags, "flags")
+    rows = [{"op": Cell("gelu"), "median": Cell("12.3 us", "right", leaves=1), "flags": Cell("")}]
+    print_cells(console, rows, "flags")
 
-prints columns, and a note for each row. On a narrow terminal, notes move below their rows; columns
-with `heads` become a heading above the rows that share their cells; then columns with `leaves` are
-omitted and listed in a last line, and those with `goes_below` join the notes, in the order of these
-numbers. No cell is cut. In a pipe or a file, each row is one line with all columns and its note.
-Cells are aligned here: `rich.Table` takes ten times as long for thousands of rows.
+prints a column for each title, and the flags as the notes of the rows; `print_grid` takes columns.
+On a narrow terminal, notes move below their rows; columns with `heads` become a heading above the
+rows that share their cells; then columns with `leaves` are omitted and listed in a last line, and
+those with `goes_below` join the notes, in the order of these numbers. No cell is cut. In a pipe or
+a file, each row is one line with all columns and its note. Cells are aligned here: `rich.Table`
+takes ten times as long for thousands of rows.
 
 Text from a file may contain control sequences, which are escaped.
 """
@@ -23,12 +24,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from operator import add
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from results.show.terminal import WIDE, drawn, printable
+from results.show.units import ABSENT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,8 +66,49 @@ class Column:
         texts = [self.title, *self.cells]
         widths = list(map(cell_len, texts))
         widest = max(widths)
-        spaces = [" " * (widest - width) for width in widths]
-        return list(map(add, spaces, texts) if self.side == "right" else map(add, texts, spaces))
+        padded = []
+        for text, width in zip(texts, widths, strict=True):
+            spaces = " " * (widest - width)
+            padded.append(spaces + text if self.side == "right" else text + spaces)
+        return padded
+
+
+class Cell(NamedTuple):
+    """A cell of a row, with the layout of its column; the fields are those of `Column`."""
+
+    text: str
+    side: Literal["left", "right"] = "left"
+    leaves: int = 0
+    goes_below: int = 0
+    heads: bool = False
+    style: str = ""
+
+
+NO_CELL = Cell(ABSENT)
+
+
+def columns_of(rows: Sequence[Mapping[str, Cell]]) -> list[Column]:
+    """Return the columns of rows, which have their cells by title; `-` if a row lacks one.
+
+    A title that earlier rows lack follows the one that precedes it in its row.
+    """
+    layouts: dict[str, Cell] = {}
+    titles: list[str] = []
+    for row in rows:
+        place = 0
+        for title, cell in row.items():
+            if title not in layouts:
+                layouts[title] = cell
+                titles.insert(place, title)
+            place = titles.index(title) + 1
+    columns = []
+    for title in titles:
+        cells = [row.get(title, NO_CELL) for row in rows]
+        texts = [cell.text for cell in cells]
+        styles = [cell.style for cell in cells]
+        _, side, leaves, goes_below, heads, _ = layouts[title]
+        columns.append(Column(title, texts, side, leaves, goes_below, heads, styles))
+    return columns
 
 
 class HtmlPage:
@@ -86,26 +128,22 @@ class HtmlPage:
         """Add a table; the note of a row is below it."""
         # Numbers keep their unit beside them; lists of shapes wrap at commas, so that the other
         # columns are in sight.
-        wrapping = {"left": "", "right": "; white-space: nowrap"}
-        cells = [
-            f'<td style="text-align: {column.side}{wrapping[column.side]}">{{}}</td>'
-            for column in columns
-        ]
+        heads = []
+        styles = []
+        for column in columns:
+            style = f"text-align: {column.side}"
+            heads.append(f'<th style="{style}">{escape(column.title)}</th>')
+            styles.append(style if column.side == "left" else f"{style}; white-space: nowrap")
         rows = []
         for index, values in enumerate(zip(*(column.cells for column in columns), strict=True)):
-            row = "".join(
-                cell.format(escape(value).replace(",", ",<wbr>"))
-                for cell, value in zip(cells, values, strict=True)
-            )
-            note = escape(notes[index]) if notes else ""
-            rows.append(f"<tr>{row}</tr>" + (NOTE.format(len(columns), note) if note else ""))
-        head = "".join(
-            f'<th style="text-align: {column.side}">{escape(column.title)}</th>'
-            for column in columns
-        )
-        self._parts.append(
-            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        )
+            row = ""
+            for style, value in zip(styles, values, strict=True):
+                row += f'<td style="{style}">{escape(value).replace(",", ",<wbr>")}</td>'
+            rows.append(f"<tr>{row}</tr>")
+            if notes and notes[index]:
+                rows.append(NOTE.format(len(columns), escape(notes[index])))
+        head = f"<thead><tr>{''.join(heads)}</tr></thead>"
+        self._parts.append(f"<table>{head}<tbody>{''.join(rows)}</tbody></table>")
 
     @property
     def text(self) -> str:
@@ -117,6 +155,18 @@ def html_of(draw: Callable[[Any], object]) -> str:
     page = HtmlPage()
     draw(page)
     return page.text
+
+
+def print_cells(
+    console: Console,
+    rows: Sequence[Mapping[str, Cell]],
+    notes_title: str = "",
+    hint: str = "--format csv has all",
+) -> None:
+    """Print rows as `print_grid` does; the cells of one title are their notes."""
+    columns = {column.title: column for column in columns_of(rows)}
+    notes = columns.pop(notes_title).cells if notes_title else ()
+    print_grid(console, columns.values(), notes, notes_title, hint)
 
 
 def print_grid(
@@ -131,34 +181,30 @@ def print_grid(
     `notes` has a text for each row, which may be empty, or none at all. `hint` says where to find
     omitted columns.
     """
-    is_terminal = console.width < WIDE
     shown = [_printable(column) for column in columns]
     below = [printable(note) for note in notes] if any(notes) else []
     if isinstance(console, HtmlPage):
-        return console.add_table(shown, below)
+        console.add_table(shown, below)
+        return
     beside = [*shown, Column(notes_title, below)] if below else shown
-    left: list[str] = []
-    headings: list[str] = []
-    if not is_terminal or width_of(beside) <= console.width:
-        shown = beside
-        below = []
-    else:
-        shown, headings = _with_headings(shown)
-        shown, below, left = _fitting(shown, below, console.width)
+    if console.width >= WIDE or width_of(beside) <= console.width:
+        _print_rows(console, beside, [], [])
+        return
+    shown, headings = _with_headings(shown)
+    shown, below, left = _fitting(shown, below, console.width)
     _print_rows(console, shown, headings, below)
     if left:
         print_lines(
             console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim"
         )
-    return None
 
 
 def rows_of(columns: Sequence[Column]) -> list[dict[str, str]]:
-    titles = [column.title for column in columns]
-    return [
-        dict(zip(titles, cells, strict=True))
-        for cells in zip(*(column.cells for column in columns), strict=True)
-    ]
+    rows: list[dict[str, str]] = [{} for _ in columns[0].cells] if columns else []
+    for column in columns:
+        for row, text in zip(rows, column.cells, strict=True):
+            row[column.title] = text
+    return rows
 
 
 def width_of(columns: Sequence[Column]) -> int:
@@ -179,14 +225,17 @@ def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
 
     Rows that share no headings keep their cells.
     """
-    keys = [
-        " ".join(cells)
-        for cells in zip(*(column.cells for column in columns if column.heads), strict=True)
-    ]
-    headings = [key if row == 0 or key != keys[row - 1] else "" for row, key in enumerate(keys)]
+    heading = [column for column in columns if column.heads]
+    staying = [column for column in columns if not column.heads]
+    headings: list[str] = []
+    last = ""
+    for cells in zip(*(column.cells for column in heading), strict=True):
+        text = " ".join(cells)
+        headings.append("" if text == last else text)
+        last = text
     if 2 * sum(map(bool, headings)) > max(len(headings), 2):
         return list(columns), []
-    return [column for column in columns if not column.heads or not keys], headings
+    return staying, headings
 
 
 def _fitting(
@@ -197,13 +246,21 @@ def _fitting(
     for column in sorted(turns, key=lambda column: column.leaves or column.goes_below):
         if width_of(staying) > width:
             staying.remove(column)
-    going = [(column.title, column) for column in columns if column not in staying]
-    texts = []
-    for row, note in enumerate(notes or [""] * len(columns[0].cells)):
-        cells = [(title, column.cells[row]) for title, column in going if not column.leaves]
-        words = [f"{title} {cell}" for title, cell in cells if cell not in NOTHING]
-        texts.append("; ".join([*words, note] if note else words))
-    return staying, texts, [title for title, column in going if column.leaves]
+    left: list[str] = []
+    texts: list[list[str]] = [[] for _ in columns[0].cells]
+    for column in columns:
+        if column in staying:
+            continue
+        if column.leaves:
+            left.append(column.title)
+            continue
+        for words, cell in zip(texts, column.cells, strict=True):
+            if cell not in NOTHING:
+                words.append(f"{column.title} {cell}")
+    for words, note in zip(texts, notes, strict=False):
+        if note:
+            words.append(note)
+    return staying, list(map("; ".join, texts)), left
 
 
 def _print_rows(
@@ -227,7 +284,7 @@ def _print_rows(
         done = 0
         for column, cell in zip(columns, cells, strict=True):
             end = start + len(cell)
-            if column.styles:
+            if column.styles and column.styles[row]:
                 segments += [
                     Segment(text[done:start]),
                     Segment(text[start:end], console.get_style(column.styles[row])),
@@ -258,11 +315,9 @@ class Table:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
     """Returns rows of plain values, all with the same keys, for JSON and CSV."""
     columns: Iterable[str] = ()
-    """CSV header if there is no row."""
+    """Header of CSV and Markdown if there is no row."""
     shown: Callable[[], Sequence[Mapping[str, Any]]] | None = None
     """Returns the rows of texts for Markdown; None: `rows`."""
-    titles: Callable[[], Iterable[str]] = tuple
-    """Returns the Markdown header if there is no row."""
     document: Callable[[], Any] | None = None
     """Returns the JSON document; None: the rows."""
     draw: Callable[[Console], object] | None = None
@@ -280,11 +335,8 @@ class Table:
             return json_text((self.document or self.rows)())
         if form == "csv":
             return csv_text(self.rows(), self.columns)
-        if self.shown is None:
-            body = markdown_text(self.rows(), self.columns)
-        else:
-            body = markdown_text(self.shown(), self.titles())
-        return f"{self.head()}{body}{self.notes()}"
+        rows = (self.shown or self.rows)()
+        return f"{self.head()}{markdown_text(rows, self.columns)}{self.notes()}"
 
 
 def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,10 +378,11 @@ def markdown_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> 
         names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
     lines = [names, ["---"] * len(names)]
     for row in rows:
-        values = [row[name] for name in names]
-        lines.append(
-            [f"{value:.6g}" if isinstance(value, float) else _cell(value) for value in values]
-        )
+        line = []
+        for name in names:
+            value = row[name]
+            line.append(f"{value:.6g}" if isinstance(value, float) else _cell(value))
+        lines.append(line)
     return "".join(f"| {' | '.join(map(escaped, line))} |\n" for line in lines)
 
 

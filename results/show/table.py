@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from results.record import Copy, Environment, Loop, Record, Step, name_of
-from results.show.grid import Column, Table, escaped, print_grid, print_lines, rows_of
+from results.record import Environment, Record, name_of
+from results.show.grid import (
+    Cell,
+    Column,
+    Table,
+    columns_of,
+    escaped,
+    print_cells,
+    print_grid,
+    print_lines,
+    rows_of,
+)
 from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from results.store.runs import RunSummary
+
+Score = Mapping[str, Any]
+"""Keys of `roofline.model.Judgment`."""
 
 MAX_ROWS_PER_REASON = 3
 """Maximum number of rows with the same reason that get a line each; more rows share a line."""
@@ -69,13 +78,17 @@ def table_of_run(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
         shown=lambda: table_rows(environment, records),
-        titles=lambda: [column.title for column in _all_columns([], [])],
         document=content or (lambda: document(environment, records)),
         draw=draw,
-        head=lambda: (
-            "".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)) + "\n"
-        ),
+        head=lambda: _markdown_head(environment, records),
     )
+
+
+def _markdown_head(environment: Environment, records: Iterable[Record]) -> str:
+    text = ""
+    for line in header_lines(environment, records):
+        text += f"- {escaped(line)}\n"
+    return text + "\n"
 
 
 def render_table(
@@ -94,14 +107,15 @@ def render_table(
         _print_measured(measured, console)
     else:
         print_lines(console, "\nno row was measured")
-    remarks = [
-        f"{name_of(record)}: {score['excess']}" for record, score in measured if score["excess"]
-    ]
-    for causes in dict.fromkeys(
-        score["held_back_by"] for _, score in measured if score["held_back_by"]
-    ):
-        remarks.append(f"memory side or compute side: far below every ceiling, limited by {causes}")
-    print_lines(console, *map(printable, dict.fromkeys(remarks)), style="yellow")
+    remarks: dict[str, None] = {}
+    for record, score in measured:
+        if score["excess"]:
+            remarks[f"{name_of(record)}: {score['excess']}"] = None
+    for _, score in measured:
+        if causes := score["held_back_by"]:
+            text = "memory side or compute side: far below every ceiling, limited by"
+            remarks[f"{text} {causes}"] = None
+    print_lines(console, *map(printable, remarks), style="yellow")
     others = [record for record in records if record.status != "ok"]
     if others:
         _print_others(others, console)
@@ -212,126 +226,84 @@ def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> st
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
-def _options(records: Sequence[Record]) -> list[Column]:
-    def differs(record: Record, name: str) -> bool:
-        shown = {
-            str(other.options.get(name))
-            for other in records
-            if name in other.options or other.op == record.op
-        }
-        return len(shown) > 1
-
+def _telling_options(records: Sequence[Record]) -> set[str]:
+    """Return the names of the options that differ between the rows of an op, or between ops."""
     telling = set()
     for record in records:
-        telling |= {name for name in record.options if differs(record, name)}
-    cells = [
-        ", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling)
-        for r in records
-    ]
-    return [Column("options", cells, goes_below=9)] if any(cells) else []
+        for name in record.options:
+            shown = set()
+            for other in records:
+                if name in other.options or other.op == record.op:
+                    shown.add(str(other.options.get(name)))
+            if len(shown) > 1:
+                telling.add(name)
+    return telling
 
 
-def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
+def _options(record: Record, names: Iterable[str]) -> str:
+    return ", ".join(
+        f"{name} {value}" for name, value in record.options.items() if name in names
+    )
+
+
+def _rate_unit(scores: Iterable[Score]) -> tuple[float, str]:
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
-    scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
-    steps = [record.details_as(Step) or Step() for record in records]
-    copies = [record.details_as(Copy) or Copy() for record in records]
-    loops = [record.details_as(Loop) for record in records]
-    phases = dict.fromkeys(chain.from_iterable(step.phases_s for step in steps))
-    has_one_provider = len({record.provider for record in records}) == 1
+    return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
-    def words(title: str, cell: Callable[[Record], str], **layout: Any) -> Column:
-        return Column(title, list(map(cell, records)), **layout)
 
-    def times(title: str, seconds: Callable[[Record], float | None], leaves: int = 0) -> Column:
-        return Column(title, [duration(seconds(record)) for record in records], "right", leaves)
+def _names(record: Record) -> dict[str, Cell]:
+    return {
+        "op": Cell(record.op, heads=True),
+        "case": Cell(record.case),
+        "dtype": Cell(record.dtype, heads=True),
+        "provider": Cell(record.provider, goes_below=11),
+    }
 
-    def rates(
-        title: str, key: str, shown: Callable[[float | None], str], leaves: int = 0
-    ) -> Column:
-        return Column(title, [shown(score[key]) for score in scores], "right", leaves)
 
-    def megabytes(title: str, kind: str) -> Column:
-        sizes = [step.memory_bytes.get(kind, {}).get("total") for step in steps]
-        shown = [ABSENT if size is None else f"{number(size / 1e6)} MB" for size in sizes]
-        return Column(title, shown, "right", leaves=4)
-
-    return [
-        words("op", lambda record: record.op, heads=True),
-        words("case", lambda record: record.case),
-        words("dtype", lambda record: record.dtype, heads=True),
-        words("provider", lambda record: record.provider, goes_below=11, heads=has_one_provider),
-        words("fill", lambda record: record.fill or ABSENT, goes_below=11),
-        times("median", lambda record: record.median_s),
-        words(
-            "95% CI",
-            lambda record: format_half_width(record.ci95_s, record.median_s),
-            side="right",
-            leaves=12,
-        ),
-        rates(unit, "flops_per_s", partial(_scaled, scale=scale)),
-        rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=8),
-        rates("FLOP/B", "intensity", number, leaves=5),
-        Column("bound", [_bound(score) for score in scores], leaves=7),
-        rates("MFU", "mfu", percent, leaves=13),
-        rates("HFU", "hfu", percent, leaves=10),
-        rates("MBU", "mbu", percent, leaves=4),
-        rates("% roof", "roofline_pct", partial(percent, whole=100), leaves=9),
-        Column("% meas", [_of_measured(score) for score in scores], "right", leaves=6),
-        Column("mix", [score["mix"] or ABSENT for score in scores], leaves=1),
-        rates("tokens/s", "tokens_per_s", number),
-        rates("% link", "link_share", percent),
-        rates("hidden", "hidden_share", percent),
-        rates("waits", "wait_share", percent),
-        Column("device", [duration(step.device_s) for step in steps], "right", 3),
-        words("lost to host", _lost_to_host, side="right", leaves=3),
-        Column("work", list(map(_work_of_loop, loops)), "right", 3),
-        Column("host kept", [duration(copy.host_launch_s) for copy in copies], "right", 3),
-        *(
-            Column(name, [duration(step.phases_s.get(name)) for step in steps], "right", 4)
-            for name in phases
-        ),
-        megabytes("peak memory", "measured"),
-        megabytes("predicted", "estimated"),
-        times("first call", lambda record: record.first_call_s, leaves=3),
-        words("n", lambda record: str(len(record.samples_s) or ABSENT), side="right", leaves=2),
-    ]
+def _values(record: Record, score: Score, unit: tuple[float, str]) -> dict[str, Cell]:
+    scale, rate = unit
+    half_width = format_half_width(record.ci95_s, record.median_s)
+    cells = {
+        "median": Cell(duration(record.median_s), "right"),
+        "95% CI": Cell(half_width, "right", leaves=12),
+        rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
+        "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
+        "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
+        "bound": Cell(_bound(score), leaves=7),
+        "MFU": Cell(percent(score["mfu"]), "right", leaves=13),
+        "HFU": Cell(percent(score["hfu"]), "right", leaves=10),
+        "MBU": Cell(percent(score["mbu"]), "right", leaves=4),
+        "% roof": Cell(percent(score["roofline_pct"], 100), "right", leaves=9),
+        "% meas": Cell(_of_measured(score), "right", leaves=6),
+        "mix": Cell(score["mix"] or ABSENT, leaves=1),
+    }
+    return cells | record.details.cells(record, score) if record.details else cells
 
 
 def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, str]]:
+    """Return a row of texts for each record, by title; empty for what is unknown."""
     records = list(records)
-    rows = rows_of(_all_columns(records, judged(environment, records)))
-    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
-
-
-def _all_columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
-    columns = _columns(records, scores)[:-2]  # without `first call` and `n`
-    options = [
-        ", ".join(f"{name} {value}" for name, value in record.options.items()) for record in records
-    ]
-    status = Column("status", [record.status for record in records])
-    reason = Column("reason", [record.reason or "" for record in records])
-    flags = Column("flags", list(map(_flags, records)))
-    # The first five are op, case, dtype, provider and fill.
-    return [*columns[:5], Column("options", options), status, reason, *columns[5:], flags]
-
-
-def _lost_to_host(record: Record) -> str:
-    step = record.details_as(Step)
-    if step is None or step.device_s is None or record.median_s is None:
-        return ABSENT
-    return percent(max(0.0, 1 - step.device_s / record.median_s))
-
-
-def _work_of_loop(loop: Loop | None) -> str:
-    return duration(median(loop.compute_s) if loop and loop.compute_s else None)
+    scores = judged(environment, records)
+    unit = _rate_unit(scores)
+    rows = []
+    for record, score in zip(records, scores, strict=True):
+        row = _names(record)
+        row["fill"] = Cell(record.fill or ABSENT)
+        row["options"] = Cell(_options(record, record.options))
+        row["status"] = Cell(record.status)
+        row["reason"] = Cell(record.reason or "")
+        row |= _values(record, score, unit)
+        row["flags"] = Cell(_flags(record))
+        rows.append(row)
+    texts = rows_of(columns_of(rows))
+    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in texts]
 
 
 def _scaled(value: float | None, scale: float) -> str:
     return number(None if value is None else value / scale)
 
 
-def _of_measured(score: Mapping[str, Any]) -> str:
+def _of_measured(score: Score) -> str:
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
     return ABSENT if is_measured else percent(score["measured_pct"], 100)
 
@@ -343,17 +315,28 @@ def _flags(record: Record) -> str:
     return ", ".join(flags)
 
 
-def _bound(score: Mapping[str, Any]) -> str:
+def _bound(score: Score) -> str:
     bound = score["bound"] or ABSENT
     return f"{bound} side" if score["held_back_by"] and bound in ("memory", "compute") else bound
 
 
-def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:
+def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
     records = [record for record, _ in scored]
-    columns = _columns(records, [score for _, score in scored])
+    unit = _rate_unit(score for _, score in scored)
+    telling = _telling_options(records)
+    has_one_provider = len({record.provider for record in records}) == 1
+    rows = []
+    for record, score in scored:
+        row = _names(record)
+        row["provider"] = row["provider"]._replace(heads=has_one_provider)
+        row["options"] = Cell(_options(record, telling), goes_below=9)
+        row["fill"] = Cell(record.fill or ABSENT, goes_below=11)
+        row |= _values(record, score, unit)
+        row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
+        row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
+        rows.append(row)
+    columns = columns_of(rows)
     shown = [column for column in columns if column.title in ALWAYS or not _is_silent(column)]
-    index = 1 + next(index for index, column in enumerate(shown) if column.title == "provider")
-    shown[index:index] = _options(records)
     console.print()
     print_grid(console, shown, [_flags(record) for record in records], "flags")
 
@@ -364,40 +347,53 @@ def _is_silent(column: Column) -> bool:
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
-    reasons = Counter((record.status, record.reason) for record in records)
-    alone = [
-        record for record in records if reasons[record.status, record.reason] <= MAX_ROWS_PER_REASON
-    ]
+    by_reason: dict[tuple[str, str | None], list[Record]] = {}
+    for record in records:
+        by_reason.setdefault((record.status, record.reason), []).append(record)
+    alone = []
+    for record in records:
+        if len(by_reason[record.status, record.reason]) <= MAX_ROWS_PER_REASON:
+            alone.append(record)
     console.print()
     if alone:
-        names = ("status", "op", "case", "dtype")
-        columns = [Column(name, [getattr(record, name) for record in alone]) for name in names]
-        columns.append(Column("provider", [record.provider for record in alone], goes_below=2))
-        columns += _options(alone)
-        print_grid(console, columns, [record.reason or ABSENT for record in alone], "reason")
-    for (status, reason), count in reasons.items():
-        if count > MAX_ROWS_PER_REASON:
-            ops = dict.fromkeys(
-                record.op
-                for record in records
-                if (record.status, record.reason) == (status, reason)
-            )
-            text = f"{status}: {count} rows ({', '.join(ops)}): {reason or ABSENT}"
+        _print_alone(alone, console)
+    for (status, reason), alike in by_reason.items():
+        if len(alike) > MAX_ROWS_PER_REASON:
+            ops = dict.fromkeys(record.op for record in alike)
+            text = f"{status}: {len(alike)} rows ({', '.join(ops)}): {reason or ABSENT}"
             print_lines(console, printable(text))
 
 
+def _print_alone(records: Sequence[Record], console: Console) -> None:
+    telling = _telling_options(records)
+    rows = []
+    for record in records:
+        row = {
+            "status": Cell(record.status),
+            "op": Cell(record.op),
+            "case": Cell(record.case),
+            "dtype": Cell(record.dtype),
+            "provider": Cell(record.provider, goes_below=2),
+        }
+        if telling:
+            row["options"] = Cell(_options(record, telling), goes_below=9)
+        row["reason"] = Cell(record.reason or ABSENT)
+        rows.append(row)
+    print_cells(console, rows, "reason")
+
+
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
-    runs = list(runs)
-    columns = [
-        Column("run", [run.run_id for run in runs]),
-        Column("started", [run.started_at or ABSENT for run in runs], leaves=1),
-        Column("device", [run.device_slug or ABSENT for run in runs], leaves=2),
-        Column("op", [run.op or ABSENT for run in runs]),
-        Column(
-            "records",
-            [ABSENT if run.records is None else str(run.records) for run in runs],
-            "right",
-        ),
-    ]
-    commands = [f"broken: {run.error}" if run.error else run.command or ABSENT for run in runs]
-    print_grid(console, columns, commands, "command")
+    rows = []
+    for run in runs:
+        records = ABSENT if run.records is None else str(run.records)
+        command = f"broken: {run.error}" if run.error else run.command or ABSENT
+        row = {
+            "run": Cell(run.run_id),
+            "started": Cell(run.started_at or ABSENT, leaves=1),
+            "device": Cell(run.device_slug or ABSENT, leaves=2),
+            "op": Cell(run.op or ABSENT),
+            "records": Cell(records, "right"),
+            "command": Cell(command),
+        }
+        rows.append(row)
+    print_cells(console, rows, "command")
