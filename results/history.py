@@ -18,7 +18,15 @@ from results.compare.flags import DISTURBED
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import RowKey
-from results.show.grid import Column, Table, flat, print_grid, print_lines, rows_of
+from results.show.grid import (
+    Cell,
+    Table,
+    columns_of,
+    flat,
+    print_cells,
+    print_lines,
+    rows_of,
+)
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
@@ -46,16 +54,6 @@ examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 -o history.png
 """
-
-LAYOUT: dict[str, dict[str, Any]] = {
-    "provider": {"goes_below": 4, "heads": True},
-    "time": {"side": "right"},
-    "95% CI": {"side": "right"},
-    "time ratio to last": {"side": "right", "leaves": 2},
-    "time ratio to chosen": {"side": "right", "leaves": 3},
-    "run": {"leaves": 1},
-}
-"""Arguments of `Column` by title."""
 
 LAST = ("ratio_to_last", "ratio_ci95", "verdict", "reason")
 CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
@@ -94,11 +92,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
     if options.output is not None:
         check_picture(options.output)
-    runs = [
-        run
-        for run in list_runs(directory, counts_records=False)
-        if run.started_s >= (options.since or 0.0)
-    ]
+    runs = list_runs(directory, counts_records=False)
+    runs = [run for run in runs if run.started_s >= (options.since or 0.0)]
     if not runs:
         since = "" if options.since is None else " in that time"
         raise StoreError(f"no run in {directory}{since}: python -m bench.matmul makes one")
@@ -113,19 +108,13 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         with busy("drawing"):
             save_picture(draw(series, options.theme), options.output)
     table = Table(
-        rows=lambda: [_flat_row(case, point) for case, point in _points(series)],
-        shown=lambda: rows_of(_columns(series)),
+        rows=lambda: _flat_rows(series),
+        shown=lambda: rows_of(columns_of(_rows(series))),
         document=lambda: {"method": METHOD, "series": series},
         head=lambda: f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
     return finish(table.render(options.format), read, notes, picture=options.output)
-
-
-def _points(series: Iterable[Series]) -> Iterator[tuple[Series, dict[str, Any]]]:
-    for case in series:
-        for point in case["points"]:
-            yield case, point
 
 
 def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], list[str]]:
@@ -271,42 +260,45 @@ def _verdict(keys: Sequence[str], compared: Comparison | None) -> dict[str, Any]
     return dict(zip(keys, values, strict=True))
 
 
-def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
-    names = ("op", "dtype", "case", "provider", "host", "metric")
-    return {name: case[name] for name in names} | flat(point)
+def _flat_rows(series: Iterable[Series]) -> list[dict[str, Any]]:
+    rows = []
+    for case in series:
+        names = ("op", "dtype", "case", "provider", "host", "metric")
+        shared = {name: case[name] for name in names}
+        rows += [shared | flat(point) for point in case["points"]]
+    return rows
 
 
-def _columns(series: Sequence[Series]) -> list[Column]:
-    shown = []
-    styles = []
+def _rows(series: Sequence[Series]) -> list[dict[str, Cell]]:
+    rows = []
     for name, case in zip(_names(series), series, strict=True):
         for point in case["points"]:
-            shown.append(_cells(point, name, case))
-            styles.append("bold" if point["is_redefined"] else "")
-    return [
-        Column(title, [cells[title] for cells in shown], styles=styles, **LAYOUT.get(title, {}))
-        for title in shown[0]
-    ]
+            cells = _cells(point, name, "against" in case)
+            if point["is_redefined"]:
+                cells = {title: cell._replace(style="bold") for title, cell in cells.items()}
+            rows.append(cells)
+    return rows
 
 
-def _cells(point: Mapping[str, Any], provider: str, case: Series) -> dict[str, str]:
-    cells = {
-        "date": _short_date(point["started_at"]),
-        "revision": point["revision"] or ABSENT,
-        "provider": provider,
-        "time": duration(point["median_s"]),
-        "95% CI": format_half_width(point["ci95_s"], point["median_s"]),
-        "time ratio to last": _ratio(point[LAST[0]]),
-        "verdict": point["verdict"] or ABSENT,
-    }
-    if "against" in case:
-        cells["time ratio to chosen"] = _ratio(point[CHOSEN[0]])
-        cells["verdict to chosen"] = point[CHOSEN[2]] or ABSENT
+def _cells(point: Mapping[str, Any], provider: str, has_chosen: bool) -> dict[str, Cell]:
+    half_width = format_half_width(point["ci95_s"], point["median_s"])
     flags = list(point["flags"])
     if point["is_redefined"]:
         flags.append("<- the op was redefined")
-    cells["flags"] = ", ".join(flags)
-    cells["run"] = point["run_id"]
+    cells = {
+        "date": Cell(_short_date(point["started_at"])),
+        "revision": Cell(point["revision"] or ABSENT),
+        "provider": Cell(provider, goes_below=4, heads=True),
+        "time": Cell(duration(point["median_s"]), "right"),
+        "95% CI": Cell(half_width, "right"),
+        "time ratio to last": Cell(_ratio(point[LAST[0]]), "right", leaves=2),
+        "verdict": Cell(point["verdict"] or ABSENT),
+    }
+    if has_chosen:
+        cells["time ratio to chosen"] = Cell(_ratio(point[CHOSEN[0]]), "right", leaves=3)
+        cells["verdict to chosen"] = Cell(point[CHOSEN[2]] or ABSENT)
+    cells["flags"] = Cell(", ".join(flags))
+    cells["run"] = Cell(point["run_id"], leaves=1)
     return cells
 
 
@@ -322,10 +314,8 @@ def _names(series: Sequence[Series]) -> list[str]:
 
 
 def _print_table(series: Sequence[Series], console: Console) -> None:
-    columns = {column.title: column for column in _columns(series)}
-    flags = columns.pop("flags").cells
     print_lines(console, f"{_heading(series)}\n")
-    print_grid(console, columns.values(), flags, "flags")
+    print_cells(console, _rows(series), "flags")
 
 
 def _short_date(text: str) -> str:
@@ -335,12 +325,11 @@ def _short_date(text: str) -> str:
 
 def _heading(series: Sequence[Series]) -> str:
     case = series[0]
-    words = [
-        *(case[name] for name in ("op", "case", "dtype", "fill", "cache")),
-        f"on {case['device']}",
-    ]
-    words += [f"against {case['against']}"] if "against" in case else []
-    return printable(" ".join(word for word in words if word))
+    words = [case[name] for name in ("op", "case", "dtype", "fill", "cache") if case[name]]
+    words.append(f"on {case['device']}")
+    if "against" in case:
+        words.append(f"against {case['against']}")
+    return printable(" ".join(words))
 
 
 WIDTH = 11.0
@@ -361,11 +350,14 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     """
     from results.show import picture
 
-    runs = {point["run_id"]: point for _, point in _points(series)}
+    points: list[dict[str, Any]] = []
+    for case in series:
+        points += case["points"]
+    runs = {point["run_id"]: point for point in points}
     order = sorted(runs, key=lambda run_id: (runs[run_id]["started_at"], run_id))
     positions = {run_id: index for index, run_id in enumerate(order)}
     foot = FOOT + 0.2 * len(series)
-    largest_s = max(point["median_s"] for _, point in _points(series))
+    largest_s = max(point["median_s"] for point in points)
     scale, unit = next((entry for entry in TIME_UNITS if largest_s >= entry[0]), TIME_UNITS[-1])
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
@@ -375,21 +367,19 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
         for number, (name, case) in enumerate(zip(_names(series), series, strict=True)):
             _draw_line(axes, name, case["points"], positions, number, scale)
-        disturbed = [
-            (positions[point["run_id"]], point["median_s"] / scale)
-            for _, point in _points(series)
-            if not DISTURBED.isdisjoint(point["flags"])
-        ]
+        disturbed = [point for point in points if not DISTURBED.isdisjoint(point["flags"])]
         if disturbed:
-            at, values = zip(*disturbed, strict=True)
+            at = [positions[point["run_id"]] for point in disturbed]
+            values = [point["median_s"] / scale for point in disturbed]
             ink = picture.tone(picture.INK)
             axes.plot(at, values, "x", color=ink, markersize=10, zorder=3, label="disturbed")
         step = -(-len(order) // MAX_TICKS)
-        dates = [
-            f"{_short_date(runs[run_id]['started_at'])} {runs[run_id]['revision'] or ''}"
-            for run_id in order
-        ]
-        axes.set_xticks(range(0, len(order), step), [picture.plain(date) for date in dates[::step]])
+        dates = []
+        for run_id in order[::step]:
+            point = runs[run_id]
+            date = f"{_short_date(point['started_at'])} {point['revision'] or ''}"
+            dates.append(picture.plain(date))
+        axes.set_xticks(range(0, len(order), step), dates)
         picture.frame(axes, "y")
         axes.tick_params(axis="x", labelsize=picture.CAPTION_PT - 1)
         if len(order) > 4:
@@ -413,16 +403,20 @@ def _draw_line(
 ) -> None:
     from results.show.picture import SERIES_MARKERS, end_of, plain, series_color
 
+    at = []
+    values = []
     below = []
     above = []
     for point in points:
         value = point["median_s"]
         low, high = point["ci95_s"] or (value, value)
+        at.append(positions[point["run_id"]])
+        values.append(value / scale)
         below.append(max(0, value - low) / scale)
         above.append(max(0, high - value) / scale)
     axes.errorbar(
-        [positions[point["run_id"]] for point in points],
-        [point["median_s"] / scale for point in points],
+        at,
+        values,
         yerr=[below, above],
         capsize=3,
         linewidth=1.4,

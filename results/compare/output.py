@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text
-from results.record import text_of
-from results.show.grid import Column, Table, flat, print_grid, print_lines, rows_of
+from results.record import Environment, text_of
+from results.show.grid import (
+    Cell,
+    Table,
+    columns_of,
+    flat,
+    print_cells,
+    print_lines,
+    rows_of,
+)
 from results.show.terminal import printable
 from results.show.units import ABSENT, count, duration, percent, uncertainty
 from results.stats.comparison import (
@@ -31,21 +39,6 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 """The most important first."""
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
-
-LAYOUT: dict[str, dict[str, Any]] = {
-    "time ratio": {"side": "right"},
-    "95% CI": {"side": "right"},
-    "op": {"heads": True},
-    "dtype": {"heads": True},
-    "provider": {"goes_below": 4},
-    "options": {"goes_below": 3},
-    "baseline": {"side": "right", "goes_below": 5},
-    "candidate": {"side": "right", "goes_below": 5},
-    "MFU baseline": {"side": "right", "goes_below": 2},
-    "MFU candidate": {"side": "right", "goes_below": 2},
-    "% of ceiling": {"side": "right", "leaves": 1},
-}
-"""Arguments of `Column` by title."""
 
 UNMATCHED = "UNMATCHED"
 """Verdict in CSV of a record that was not compared."""
@@ -70,26 +63,20 @@ def exit_code(compared: Compared, fail_on: str) -> int:
     """
     verdicts = counts(compared)
     failing = verdicts[SLOWER] + (verdicts[UNSURE] if fail_on == "unsure" else 0)
-    return int(bool(failing or any(unmatched.is_broken for unmatched in compared.unmatched)))
+    return int(bool(failing or compared.broken))
 
 
 def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
-
     candidates = Counter(mean["candidate"] for mean in means)
-    first, second = (
-        {
-            "run_id": environment.run_id,
-            "started_at": environment.started_at,
-            "git": environment.git,
-            "device": environment.device["slug"],
-        }
-        for environment in compared.environments
-    )
+    by_candidate = {}
+    for mean in means:
+        if candidates[mean["candidate"]] == 1:  # its rows are of one op
+            by_candidate[mean["candidate"]] = {key: mean[key] for key in ("ratio", "ci95", "rows")}
     return {
-        "baseline": {"label": compared.baseline} | first,
-        "candidate": {"label": compared.candidate} | second,
+        "baseline": _json_side(compared.baseline, compared.environments[0]),
+        "candidate": _json_side(compared.candidate, compared.environments[1]),
         "metric": "time",
         "margin": compared.margin,
         "fail_on": fail_on,
@@ -101,18 +88,24 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "metric_geomean": only["ratio"],
         "metric_geomean_ci95": only["ci95"],
         "geomean_rows": sum(mean["rows"] for mean in means),
-        "geomean_by_candidate": {
-            mean["candidate"]: {name: mean[name] for name in ("ratio", "ci95", "rows")}
-            for mean in means
-            if candidates[mean["candidate"]] == 1  # its rows are of one op
-        },
+        "geomean_by_candidate": by_candidate,
         "geomeans": [
             mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means
         ],
         "unmatched": len(compared.unmatched),
-        "broken": sum(row.is_broken for row in compared.unmatched),
+        "broken": compared.broken,
         "notes": list(compared.notes),
         "exit_code": exit_code(compared, fail_on),
+    }
+
+
+def _json_side(label: str, environment: Environment) -> dict[str, Any]:
+    return {
+        "label": label,
+        "run_id": environment.run_id,
+        "started_at": environment.started_at,
+        "git": environment.git,
+        "device": environment.device["slug"],
     }
 
 
@@ -177,16 +170,19 @@ def _mean_words(mean: Mapping[str, Any]) -> str:
 
 def json_row(row: ComparedRow) -> dict[str, Any]:
     ends = list(row.ci95) if row.ci95 else None
+    before = row.baseline
+    after = row.candidate
     return {
-        **{
-            name: value
-            for name, value in row.key._asdict().items()
-            if name not in ("shape", "provider")
-        },
-        "baseline": row.baseline.label,
-        "candidate": row.candidate.label,
-        "provider_baseline": row.baseline.provider,
-        "provider_candidate": row.candidate.provider,
+        "op": row.key.op,
+        "dtype": row.key.dtype,
+        "case": row.key.case,
+        "options": row.key.options,
+        "fill": row.key.fill,
+        "cache": row.key.cache,
+        "baseline": before.label,
+        "candidate": after.label,
+        "provider_baseline": before.provider,
+        "provider_candidate": after.provider,
         "ratio": row.ratio,
         "ci95": ends,
         "is_bound": row.compared.is_bound,
@@ -195,20 +191,20 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
         "metric_ci95": ends,
         "verdict": row.compared.verdict,
         "reason": row.reason,
-        "flags_baseline": list(row.baseline.flags),
-        "flags_candidate": list(row.candidate.flags),
+        "flags_baseline": list(before.flags),
+        "flags_candidate": list(after.flags),
         "paired": row.is_paired,
         "drift": math.expm1(row.compared.drift),
-        "baseline_s": row.baseline.time_s,
-        "candidate_s": row.candidate.time_s,
-        "mfu_baseline": row.baseline.rate("mfu"),
-        "mfu_candidate": row.candidate.rate("mfu"),
-        "bytes_per_s_baseline": row.baseline.rate("bytes_per_s"),
-        "bytes_per_s_candidate": row.candidate.rate("bytes_per_s"),
+        "baseline_s": before.time_s,
+        "candidate_s": after.time_s,
+        "mfu_baseline": before.rate("mfu"),
+        "mfu_candidate": after.rate("mfu"),
+        "bytes_per_s_baseline": before.rate("bytes_per_s"),
+        "bytes_per_s_candidate": after.rate("bytes_per_s"),
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
-        "windows_baseline": len(row.baseline.records),
-        "windows_candidate": len(row.candidate.records),
+        "windows_baseline": len(before.records),
+        "windows_candidate": len(after.records),
     }
 
 
@@ -226,7 +222,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
     table = Table(
         draw=lambda console: print_table(compared, console),
         rows=lambda: flat_rows(compared),
-        shown=lambda: rows_of(_columns(compared)),
+        shown=lambda: rows_of(columns_of(_rows(compared))),
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": list(map(json_row, compared.rows)),
@@ -272,59 +268,57 @@ def _listed(lines: Iterable[str]) -> str:
 
 
 def headline(compared: Compared) -> str:
-    verdicts = ", ".join(f"{rows} {verdict}" for verdict, rows in counts(compared).items() if rows)
     said = "nothing compared"
     if compared.rows:
-        said = f"{verdicts} of {count(len(compared.rows), 'row')}"
+        verdicts = [f"{rows} {verdict}" for verdict, rows in counts(compared).items() if rows]
+        said = f"{', '.join(verdicts)} of {count(len(compared.rows), 'row')}"
     text = f"{compared.baseline} -> {compared.candidate}: {said}"
     means = geomeans(compared)
     if len(means) == 1:
         text += f"; geometric mean {_mean_words(means[0])}"
-    broken = sum(row.is_broken for row in compared.unmatched)
-    return printable(text + (f"; {broken} wrong or failed" if broken else ""))
+    if compared.broken:
+        text += f"; {compared.broken} wrong or failed"
+    return printable(text)
 
 
-def _columns(compared: Compared) -> list[Column]:
-    rows = compared.rows
-    has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # named in the headline
-    shown = [_cells(row, has_one_baseline) for row in rows]
-    columns: list[Column] = []
-    if not shown:
-        return columns
-    for title in shown[0]:
-        cells = [each[title] for each in shown]
-        layout = dict(LAYOUT.get(title, {}))
-        if title == "verdict":
-            layout["styles"] = [COLORS[verdict] for verdict in cells]
-        if title == "provider":
-            layout["heads"] = len(set(cells)) == 1
-        is_silent = title == "options" and len(set(cells)) == 1
-        if set(cells) != {ABSENT} and not is_silent:
-            columns.append(Column(title, cells, **layout))
-    return columns
+def _rows(compared: Compared) -> list[dict[str, Cell]]:
+    """Return the cells of each row, without the columns that say nothing."""
+    # A single baseline is named in the headline.
+    has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1
+    rows = [_cells(row, has_one_baseline) for row in compared.rows]
+    for title in list(rows[0]) if rows else ():
+        texts = {row[title].text for row in rows}
+        if texts == {ABSENT} or (title == "options" and len(texts) == 1):
+            for row in rows:
+                del row[title]
+        elif title == "provider" and len(texts) == 1:
+            for row in rows:
+                row[title] = row[title]._replace(heads=True)
+    return rows
 
 
-def _cells(row: ComparedRow, has_one_baseline: bool) -> dict[str, str]:
+def _cells(row: ComparedRow, has_one_baseline: bool) -> dict[str, Cell]:
     before = row.baseline
     after = row.candidate
+    verdict = row.compared.verdict
     provider = after.provider
     if not has_one_baseline and not row.key.provider:
         provider = f"{before.provider} -> {provider}"
     return {
-        "verdict": row.compared.verdict,
-        "time ratio": f"{row.compared.bound}{row.ratio:.3f}x",
-        "95% CI": _half_width(row),
-        "op": row.key.op,
-        "case": row.key.case,
-        "dtype": row.key.dtype,
-        "provider": provider,
-        "options": row.key.options,
-        "baseline": duration(before.time_s),
-        "candidate": duration(after.time_s),
-        "MFU baseline": percent(before.rate("mfu")),
-        "MFU candidate": percent(after.rate("mfu")),
-        "% of ceiling": _of_ceiling(row),
-        "reason": row.reason,
+        "verdict": Cell(verdict, style=COLORS[verdict]),
+        "time ratio": Cell(f"{row.compared.bound}{row.ratio:.3f}x", "right"),
+        "95% CI": Cell(_half_width(row), "right"),
+        "op": Cell(row.key.op, heads=True),
+        "case": Cell(row.key.case),
+        "dtype": Cell(row.key.dtype, heads=True),
+        "provider": Cell(provider, goes_below=4),
+        "options": Cell(row.key.options, goes_below=3),
+        "baseline": Cell(duration(before.time_s), "right", goes_below=5),
+        "candidate": Cell(duration(after.time_s), "right", goes_below=5),
+        "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
+        "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
+        "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
+        "reason": Cell(row.reason),
     }
 
 
@@ -371,14 +365,16 @@ def _run_lines(compared: Compared) -> list[str]:
 
 
 def _print_rows(compared: Compared, console: Console) -> None:
-    columns = {column.title: column for column in _columns(compared)}
-    reasons = columns.pop("reason").cells
+    rows = _rows(compared)
     advice = []
     for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows
-        rows = sum(phrase in reason for reason in reasons)
-        if rows:
-            advice.append(f"{count(rows, 'row')}: {phrase}")
-        reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]
+        advised = 0
+        for row in rows:
+            text = row["reason"].text
+            advised += phrase in text
+            row["reason"] = Cell(text.replace(f"; {phrase}", ""))
+        if advised:
+            advice.append(f"{count(advised, 'row')}: {phrase}")
     console.print()
-    print_grid(console, columns.values(), reasons, "reason")
+    print_cells(console, rows, "reason")
     print_lines(console, *advice)

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from results.fleet.devices import finite
 from results.fleet.judge import GROUP_PARTS, OK, SLOW, UNMEASURED, VERDICTS, Finding, change
+from results.show.grid import (
+    Cell,
+    Table,
+    columns_of,
+    escaped,
+    print_cells,
+    print_lines,
+    rows_of,
+)
 from results.show.terminal import printable
 
 if TYPE_CHECKING:
@@ -23,37 +32,44 @@ Groups = Mapping[tuple[Any, ...], Sequence[int]]
 
 
 def document(findings: Sequence[Finding], groups: Groups) -> dict[str, Any]:
-    parts = [
-        dict(zip(GROUP_PARTS, group, strict=True)) | {"peers": len(members)}
-        for group, members in groups.items()
-    ]
-    return {
-        "devices": [_entry(finding) for finding in findings if finding.device],
-        "nodes": [_entry(finding) for finding in findings if not finding.device],
-        "groups": parts,
-    }
+    devices = []
+    nodes = []
+    for finding in findings:
+        listed = devices if finding.device else nodes
+        listed.append(_entry(finding))
+    parts = []
+    for group, members in groups.items():
+        parts.append(dict(zip(GROUP_PARTS, group, strict=True)) | {"peers": len(members)})
+    return {"devices": devices, "nodes": nodes, "groups": parts}
 
 
 def _entry(finding: Finding) -> dict[str, Any]:
-    device = finding.device
-    rule = finding.rule
-    row = finding.rows[0] if finding.rows else None
-    return {
-        "rank": device.fleet.rank if device else None,
+    entry: dict[str, Any] = {
+        "rank": None,
         "node": finding.node,
-        "device": device.group[0] if device else None,
-        "uuid": device.uuid if device else None,
+        "device": None,
+        "uuid": None,
         "verdict": finding.verdict,
         "fell": finding.fell,
-        "deviation": _share(row.deviation) if row else None,
-        "deviation_per_clock": _share(row.per_clock) if row else None,
-        "ci95": list(map(_share, row.ends)) if row else None,
+        "deviation": None,
+        "deviation_per_clock": None,
+        "ci95": None,
         "drift": _share(finding.drift),
-        "cause": rule.cause if rule else None,
+        "cause": None,
         "evidence": finding.evidence,
         "severity": finding.severity,
-        "action": rule.action if rule else None,
+        "action": None,
     }
+    if device := finding.device:
+        entry |= {"rank": device.fleet.rank, "device": device.group[0], "uuid": device.uuid}
+    if finding.rows:
+        row = finding.rows[0]
+        entry["deviation"] = _share(row.deviation)
+        entry["deviation_per_clock"] = _share(row.per_clock)
+        entry["ci95"] = list(map(_share, row.ends))
+    if rule := finding.rule:
+        entry |= {"cause": rule.cause, "action": rule.action}
+    return entry
 
 
 def _share(log_ratio: float | None) -> float | None:
@@ -62,23 +78,37 @@ def _share(log_ratio: float | None) -> float | None:
     return round(math.expm1(log_ratio), 6)
 
 
-def _cells(finding: Finding) -> dict[str, str]:
-    device = finding.device
-    rule = finding.rule
-    row = finding.rows[0] if finding.rows else None
-    where = f"rank {device.fleet.rank} on {finding.node}" if device else f"node {finding.node}"
-    action = [rule.action] if rule else []
+def _cells(finding: Finding) -> dict[str, Cell]:
+    where = f"node {finding.node}"
+    name = ""
+    deviation = ""
+    ends = ""
+    per_clock = ""
+    cause = ""
+    evidence = list(finding.evidence)
+    if device := finding.device:
+        where = f"rank {device.fleet.rank} on {finding.node}"
+        name = str(device.uuid or device.group[0])
+    if finding.rows:
+        row = finding.rows[0]
+        deviation = change(row.deviation)
+        ends = " to ".join(map(change, row.ends))
+        if row.per_clock is not None:
+            per_clock = change(row.per_clock)
+    if rule := finding.rule:
+        cause = rule.cause
+        evidence.append(rule.action)
     return {
-        "where": where,
-        "device": str(device.uuid or device.group[0]) if device else "",
-        "verdict": finding.verdict,
-        "fell": ", ".join(finding.fell),
-        "deviation": change(row.deviation) if row else "",
-        "95% CI": " to ".join(map(change, row.ends)) if row else "",
-        "per clock": "" if row is None or row.per_clock is None else change(row.per_clock),
-        "cause": rule.cause if rule else "",
-        "severity": finding.severity or "",
-        "evidence": "; ".join(finding.evidence + action),
+        "where": Cell(where),
+        "device": Cell(name, leaves=2),
+        "verdict": Cell(finding.verdict),
+        "fell": Cell(", ".join(finding.fell)),
+        "deviation": Cell(deviation),
+        "95% CI": Cell(ends, leaves=1),
+        "per clock": Cell(per_clock, leaves=3),
+        "cause": Cell(cause),
+        "severity": Cell(finding.severity or ""),
+        "evidence": Cell("; ".join(evidence)),
     }
 
 
@@ -99,30 +129,20 @@ def summary(findings: Sequence[Finding], groups: Groups) -> list[str]:
 
 def as_text(findings: Sequence[Finding], groups: Groups, form: str, shows_all: bool = False) -> str:
     """Return the report as `table`, `json`, `md`, `junit` or `prometheus`."""
-    from results.show.grid import Column, Table, escaped, print_grid, print_lines
-
     if form == "junit":
         return junit(findings)
     if form == "prometheus":
         return prometheus(findings)
-    cells = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
+    rows = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
     texts = summary(findings, groups)
 
     def draw(console: Console) -> None:
-        if cells:
-            leaves = {"95% CI": 1, "device": 2, "per clock": 3}
-            *titles, notes = cells[0]
-            columns = [
-                Column(name, [row[name] for row in cells], leaves=leaves.get(name, 0))
-                for name in titles
-            ]
-            print_grid(
-                console, columns, [row[notes] for row in cells], notes, "--format json has all"
-            )
+        if rows:
+            print_cells(console, rows, "evidence", "--format json has all")
         print_lines(console, *map(printable, texts), indent="  ")
 
     table = Table(
-        rows=lambda: cells,
+        rows=lambda: rows_of(columns_of(rows)),
         document=lambda: document(findings, groups),
         draw=draw,
         notes=lambda: "".join(f"\n{escaped(text)}\n" for text in texts),
@@ -140,9 +160,10 @@ def junit(findings: Sequence[Finding]) -> str:
     suite = Suite("fleet", max(starts, default=0.0))
     for finding in findings:
         cells = _cells(finding)
-        words = [cells[name] for name in ("fell", "deviation", "cause", "evidence")]
+        words = [cells[name].text for name in ("fell", "deviation", "cause", "evidence")]
         kind = JUNIT_KINDS.get(finding.verdict, "skipped")
-        case = Case(cells["where"], 0.0, kind, finding.verdict, ": ".join(filter(None, words)))
+        message = ": ".join(filter(None, words))
+        case = Case(cells["where"].text, 0.0, kind, finding.verdict, message)
         suite.cases.append(case)
     return suite.text()
 

@@ -315,7 +315,9 @@ class Table:
     rows: Callable[[], Sequence[Mapping[str, Any]]]
     """Returns rows of plain values, all with the same keys, for JSON and CSV."""
     columns: Iterable[str] = ()
-    """Header of CSV and Markdown if there is no row."""
+    """Header of CSV if there is no row."""
+    titles: Iterable[str] = ()
+    """Header of Markdown if there is no row; none: `columns`."""
     shown: Callable[[], Sequence[Mapping[str, Any]]] | None = None
     """Returns the rows of texts for Markdown; None: `rows`."""
     document: Callable[[], Any] | None = None
@@ -336,7 +338,7 @@ class Table:
         if form == "csv":
             return csv_text(self.rows(), self.columns)
         rows = (self.shown or self.rows)()
-        return f"{self.head()}{markdown_text(rows, self.columns)}{self.notes()}"
+        return f"{self.head()}{markdown_text(rows, self.titles or self.columns)}{self.notes()}"
 
 
 def flat(entry: Mapping[str, Any]) -> dict[str, Any]:

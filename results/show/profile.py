@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from results.record import Environment, Fusion, ProfileOp, Record, StepTotals
-from results.show.grid import Column, print_grid, print_lines
+from results.show.grid import Cell, print_cells, print_lines
 from results.show.rows import document
 from results.show.table import print_header
 from results.show.terminal import printable
@@ -282,39 +282,44 @@ def intensity_of(record: Record) -> float | None:
     return None if record.flops is None or moved is None else intensity(record.flops, moved)
 
 
-def columns_of(records: Sequence[Record]) -> list[Column]:
-    """Return the columns of a profile that need no machine: op, shapes, count, FLOPs, bytes,
-    FLOP/B, module.
-    """
-    modules = [op_of(record).module for record in records]
-    return [
-        Column("op", [record.op for record in records]),
-        Column("shapes", [record.case for record in records], goes_below=6),
-        Column("count", [str(record.count) for record in records], "right", 5),
-        Column("FLOPs", [quantity(record.flops) for record in records], "right", 4),
-        Column("bytes", [quantity(moved_bytes(record)) for record in records], "right", 3),
-        Column("FLOP/B", [number(intensity_of(record), 3) for record in records], "right", 2),
-        Column("module", modules, goes_below=6),
-    ]
+def name_cells(record: Record) -> dict[str, Cell]:
+    return {
+        "op": Cell(record.op),
+        "shapes": Cell(record.case, goes_below=6),
+        "count": Cell(str(record.count), "right", leaves=5),
+    }
+
+
+def work_cells(record: Record) -> dict[str, Cell]:
+    return {
+        "FLOPs": Cell(quantity(record.flops), "right", leaves=4),
+        "bytes": Cell(quantity(moved_bytes(record)), "right", leaves=3),
+        "FLOP/B": Cell(number(intensity_of(record), 3), "right", leaves=2),
+    }
+
+
+def module_cell(record: Record) -> Cell:
+    return Cell(op_of(record).module, goes_below=6)
 
 
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
-    rows = scored[:top]
-    records = [record for record, _ in rows]
-    operations = [op_of(record) for record in records]
-    # Views have no roof and no bound.
-    moving = [score if moved_bytes(record) else {} for record, score in rows]
-    columns = columns_of(records)
-    columns[3:3] = [
-        Column("time", [duration(each.time_s) for each in operations], "right"),
-        Column("share", [percent(each.share) for each in operations], "right"),
-    ]
-    columns[-1:-1] = [
-        Column("bound", [score.get("bound") or ABSENT for score in moving]),
-        Column("% roof", [percent(score.get("roofline_pct"), 100) for score in moving], "right"),
-        Column("phase", [each.phase for each in operations], leaves=1),
-    ]
-    print_grid(console, columns, [_note(record, score) for record, score in rows], "flags")
+    rows = []
+    for record, score in scored[:top]:
+        details = op_of(record)
+        has_roof = moved_bytes(record)  # views have none
+        bound = score["bound"] if has_roof else None
+        share_pct = score["roofline_pct"] if has_roof else None
+        row = name_cells(record)
+        row["time"] = Cell(duration(details.time_s), "right")
+        row["share"] = Cell(percent(details.share), "right")
+        row |= work_cells(record)
+        row["bound"] = Cell(bound or ABSENT)
+        row["% roof"] = Cell(percent(share_pct, 100), "right")
+        row["phase"] = Cell(details.phase, leaves=1)
+        row["module"] = module_cell(record)
+        row["flags"] = Cell(_note(record, score))
+        rows.append(row)
+    print_cells(console, rows, "flags")
     if rest := scored[top:]:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
@@ -355,6 +360,15 @@ class Group:
         self.flops += record.flops or 0
         self.moved_bytes += moved_bytes(record) or 0
 
+    def cells(self) -> dict[str, Cell]:
+        return {
+            "calls": Cell(str(self.calls), "right", leaves=1),
+            "time": Cell(duration(self.time_s), "right"),
+            "share": Cell(percent(self.share), "right"),
+            "FLOPs": Cell(quantity(self.flops or None), "right"),
+            "bytes": Cell(quantity(self.moved_bytes or None), "right"),
+        }
+
 
 def _print_groups(records: Sequence[Record], by: str, console: Console, top: int) -> None:
     """Print grouped rows; modules are a tree, each including its submodules."""
@@ -369,15 +383,10 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
     longest = sorted(groups, key=lambda path: -groups[path].time_s)[:top]
     if by == "module":
         longest.sort()
-    shown = [groups[path] for path in longest]
-    columns = [
-        Column(by, ["  " * (len(path) - 1) + path[-1] for path in longest]),
-        Column("calls", [str(each.calls) for each in shown], "right", 1),
-        Column("time", [duration(each.time_s) for each in shown], "right"),
-        Column("share", [percent(each.share) for each in shown], "right"),
-        Column("FLOPs", [quantity(each.flops or None) for each in shown], "right"),
-        Column("bytes", [quantity(each.moved_bytes or None) for each in shown], "right"),
-    ]
-    print_grid(console, columns)
+    rows = []
+    for path in longest:
+        name = "  " * (len(path) - 1) + path[-1]
+        rows.append({by: Cell(name)} | groups[path].cells())
+    print_cells(console, rows)
     if len(groups) > top:
         print_lines(console, f"... and {len(groups) - top} more: --top shows them")

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 Score = Mapping[str, Any]
 """Keys of `roofline.model.Judgment`."""
 
+EMPTY = ("op", "case", "dtype", "provider", "status", "reason")
+"""Header of a table without rows in Markdown."""
+
 MAX_ROWS_PER_REASON = 3
 """Maximum number of rows with the same reason that get a line each; more rows share a line."""
 
@@ -78,6 +81,7 @@ def table_of_run(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
         shown=lambda: table_rows(environment, records),
+        titles=EMPTY,
         document=content or (lambda: document(environment, records)),
         draw=draw,
         head=lambda: _markdown_head(environment, records),
@@ -241,9 +245,7 @@ def _telling_options(records: Sequence[Record]) -> set[str]:
 
 
 def _options(record: Record, names: Iterable[str]) -> str:
-    return ", ".join(
-        f"{name} {value}" for name, value in record.options.items() if name in names
-    )
+    return ", ".join(f"{name} {value}" for name, value in record.options.items() if name in names)
 
 
 def _rate_unit(scores: Iterable[Score]) -> tuple[float, str]:

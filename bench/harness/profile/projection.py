@@ -23,8 +23,23 @@ from bench.harness.profile.records import product_dtypes, work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Fusion, Record
-from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
-from results.show.profile import columns_of, fusion_text, intensity_of, op_of
+from results.show.grid import (
+    Cell,
+    Table,
+    columns_of,
+    html_of,
+    print_cells,
+    print_lines,
+    rows_of,
+)
+from results.show.profile import (
+    fusion_text,
+    intensity_of,
+    module_cell,
+    name_cells,
+    op_of,
+    work_cells,
+)
 from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
@@ -153,7 +168,7 @@ class Projection:
     def table(self, top: int = 20) -> Table:
         return Table(
             rows=self.rows,
-            shown=lambda: rows_of(self._columns(top)),
+            shown=lambda: rows_of(columns_of(self._cells(top))),
             document=self.document,
             draw=lambda console: self._draw(console, top),
             notes=lambda: "\n".join(["\n", *self.sentences(), ""]),
@@ -179,24 +194,28 @@ class Projection:
             lines.append(f"- {fusion_text(fusion)}: {' or '.join(saved)}")
         return lines
 
-    def _columns(self, top: int) -> list[Column]:
-        records = self.records[:top]
-        columns = columns_of(records)
-        for on in self.machines:
-            rows = on.rows[:top]
-            name = f" {on.slug}" if len(self.machines) > 1 else ""
-            columns[-1:-1] = [
-                Column(f"least time{name}", [duration(row["least_s"]) for row in rows], "right"),
-                Column("share", [f"{100 * (row['share'] or 0.0):.1f}%" for row in rows], "right"),
-                Column("bound", [row["bound"] or ABSENT for row in rows]),
-            ]
-        return columns
+    def _cells(self, top: int) -> list[dict[str, Cell]]:
+        shown = []
+        for index, record in enumerate(self.records[:top]):
+            cells = name_cells(record) | work_cells(record)
+            for on in self.machines:
+                row = on.rows[index]
+                name = f" {on.slug}" if len(self.machines) > 1 else ""
+                share = f"{100 * (row['share'] or 0.0):.1f}%"
+                cells[f"least time{name}"] = Cell(duration(row["least_s"]), "right")
+                cells[f"share{name}"] = Cell(share, "right")
+                cells[f"bound{name}"] = Cell(row["bound"] or ABSENT)
+            cells["module"] = module_cell(record)
+            shown.append(cells)
+        return shown
 
     def _draw(self, console: Console, top: int = 20) -> None:
         title = f"{self.step.name}, {self.step.mode}: {LOWER_BOUND}"
         print_lines(console, title, *self.sentences(), "")
-        flags = [", ".join(record.flags) for record in self.records[:top]]
-        print_grid(console, self._columns(top), flags, "flags")
+        rows = self._cells(top)
+        for row, record in zip(rows, self.records, strict=False):
+            row["flags"] = Cell(", ".join(record.flags))
+        print_cells(console, rows, "flags")
         if len(self.records) > top:
             print_lines(
                 console,
