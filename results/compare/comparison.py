@@ -139,11 +139,6 @@ class Compared:
         """
         return widest(row.spread for row in self.rows)
 
-    @property
-    def broken(self) -> int:
-        """Number of wrong or failed results of the candidate."""
-        return sum(row.is_broken for row in self.unmatched)
-
 
 def compare(
     first: Run,

@@ -63,7 +63,12 @@ def exit_code(compared: Compared, fail_on: str) -> int:
     """
     verdicts = counts(compared)
     failing = verdicts[SLOWER] + (verdicts[UNSURE] if fail_on == "unsure" else 0)
-    return int(bool(failing or compared.broken))
+    return int(bool(failing or _broken(compared)))
+
+
+def _broken(compared: Compared) -> int:
+    """Return the number of wrong or failed results of the candidate."""
+    return sum(row.is_broken for row in compared.unmatched)
 
 
 def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
             mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means
         ],
         "unmatched": len(compared.unmatched),
-        "broken": compared.broken,
+        "broken": _broken(compared),
         "notes": list(compared.notes),
         "exit_code": exit_code(compared, fail_on),
     }
@@ -276,8 +281,8 @@ def headline(compared: Compared) -> str:
     means = geomeans(compared)
     if len(means) == 1:
         text += f"; geometric mean {_mean_words(means[0])}"
-    if compared.broken:
-        text += f"; {compared.broken} wrong or failed"
+    if broken := _broken(compared):
+        text += f"; {broken} wrong or failed"
     return printable(text)
 
 
