@@ -130,9 +130,9 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
 
 def saved_request(run: Run) -> CompareOptions | None:
-    found = next(filter(None, map(rounds_of, run.records)), None)
     settings = run.environment.settings
-    baseline = settings.get("baseline", found.rounds.names[0] if found else None)
+    rounds = next(filter(None, map(rounds_of, run.records)), None)
+    baseline = settings.get("baseline", rounds and rounds.names[0])
     if baseline is None:
         return None
     return CompareOptions("provider", str(baseline), float(settings.get("margin", DEFAULT_MARGIN)))

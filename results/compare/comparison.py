@@ -16,13 +16,12 @@ from results.compare.sides import (
     CompareOptions,
     Side,
     Unmatched,
-    check_request,
     differences,
     match,
     revision_text,
     sides_of,
 )
-from results.compare.turns import RoundTimes, compare_rounds, cycles_ratio, shared_rounds
+from results.compare.turns import compare_rounds, cycles_ratio, rounds_of, shared_rounds
 from results.record import Environment, Record, RowKey
 from results.show.units import count
 from results.stats.comparison import (
@@ -172,8 +171,7 @@ def compared_of(
     """Compare as `compare` does; no row in common is no error."""
     is_one_run = second is None
     other = second or first
-    check_request(first, other, request, is_one_run)
-    labels, baseline, candidate = sides_of(first, other, request)
+    labels, baseline, candidate = sides_of(first, second, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
     judge_before = judge_of(first.environment)
@@ -181,15 +179,17 @@ def compared_of(
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows: list[ComparedRow] = []
     for pair in pairs:
-        before = Side(labels[0], pair.baseline, first.environment, judge_before)
-        after = Side(labels[1], pair.candidate, other.environment, judge_after)
+        names = labels
         if request.by_provider:
-            before = replace(before, label=before.provider)
-            after = replace(after, label=after.provider)
+            names = (pair.baseline[0].provider, pair.candidate[0].provider)
+        before = Side(names[0], pair.baseline, first.environment, judge_before)
+        after = Side(names[1], pair.candidate, other.environment, judge_after)
         # Only records of one run can have been interleaved.
-        rounds = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None
-        if rounds:
-            rows.append(_compare_interleaved(pair.key, before, after, rounds, request.margin))
+        shared = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None
+        if shared:
+            before = replace(before, records=shared[:1])
+            after = replace(after, records=shared[1:])
+            rows.append(_compare_interleaved(pair.key, before, after, request.margin))
         else:
             rows.append(compare_apart(pair.key, before, after, request.margin, saved, drift))
     notes += [*remarks, *_runs_notes(rows), *_spread_notes(rows)]
@@ -271,24 +271,19 @@ def sides_of_run(run: Run) -> dict[RowKey, Side]:
 
 
 def _compare_interleaved(
-    key: RowKey,
-    baseline: Side,
-    candidate: Side,
-    rounds: tuple[RoundTimes, RoundTimes],
-    margin: float,
+    key: RowKey, baseline: Side, candidate: Side, margin: float
 ) -> ComparedRow:
-    before, after = rounds
-    baseline = replace(baseline, records=[before.record])
-    candidate = replace(candidate, records=[after.record])
+    """Compare two sides of one record each, which share their rounds."""
+    before = baseline.records[0]
+    after = candidate.records[0]
     compared = compare_rounds(before, after, margin)
     longer = times_longer(compared)
-    if longer is not None:
-        seconds = longer * after.rounds.seconds
+    rounds = rounds_of(after)
+    if rounds and longer is not None:
+        seconds = longer * rounds.seconds
         shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
-        compared = replace(
-            compared,
-            reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds may decide"),
-        )
+        reason = compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds may decide")
+        compared = replace(compared, reason=reason)
     compared = with_flags(compared, baseline, candidate, is_paired=True)
     return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(before, after))
 
@@ -306,10 +301,11 @@ def _source_words(before: Record, after: Record) -> str:
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
     if request.by != "version":
         return []
-    others = [record for record in run.records if not VERSION.fullmatch(record.provider)]
+    reason = "its provider is not a version of a kernel"
     return [
-        Unmatched("candidate", record, "its provider is not a version of a kernel")
-        for record in others
+        Unmatched("candidate", record, reason)
+        for record in run.records
+        if not VERSION.fullmatch(record.provider)
     ]
 
 

@@ -148,26 +148,6 @@ class Side:
         return tuple(dict.fromkeys(chain.from_iterable(record.flags for record in self.records)))
 
 
-def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: bool) -> None:
-    """Raise CompareError if options conflict with each other or with the runs."""
-    if is_one_run and not request.by_provider:
-        text = "--by git: " if request.by == "git" else ""
-        raise CompareError(f"{text}expected two runs, got one; add a second, or use --by provider")
-    if request.baseline is not None and not request.by_provider:
-        raise CompareError(f"--baseline {request.baseline} requires --by provider")
-    if request.by == "git":
-        found = revisions(first, second)
-        if found is None:
-            raise CompareError(
-                "--by git: a run has no revision (its function is not in a git repository); "
-                "omit --by to compare the runs"
-            )
-        if found[0] == found[1] and not request.force:
-            raise CompareError(
-                f"--by git: both runs are of revision {found[0]}; omit --by to compare them"
-            )
-
-
 def revisions(first: Run, second: Run) -> tuple[str, str] | None:
     """Return the revisions that distinguish two runs; None if unknown.
 
@@ -208,15 +188,42 @@ def _providers(run: Run, request: CompareOptions) -> list[str]:
 
 
 def sides_of(
+    first: Run, second: Run | None, request: CompareOptions
+) -> tuple[tuple[str, str], list[Record], list[Record]]:
+    """Return the names of both sides, and the records of each.
+
+    Raises:
+        CompareError: options conflict with each other or with the runs.
+    """
+    if request.by_provider:
+        return _sides_by_provider(first, second or first, request)
+    if request.baseline is not None:
+        raise CompareError(f"--baseline {request.baseline} requires --by provider")
+    is_git = request.by == "git"
+    if second is None:
+        text = "--by git: " if is_git else ""
+        raise CompareError(f"{text}expected two runs, got one; add a second, or use --by provider")
+    labels = (first.environment.run_id, second.environment.run_id)
+    found = revisions(first, second)
+    if is_git and found is None:
+        raise CompareError(
+            "--by git: a run has no revision (its function is not in a git repository); "
+            "omit --by to compare the runs"
+        )
+    if found and found[0] != found[1]:
+        labels = found
+    elif found and is_git:
+        labels = found
+        if not request.force:
+            raise CompareError(
+                f"--by git: both runs are of revision {found[0]}; omit --by to compare them"
+            )
+    return labels, list(first.records), list(second.records)
+
+
+def _sides_by_provider(
     first: Run, second: Run, request: CompareOptions
 ) -> tuple[tuple[str, str], list[Record], list[Record]]:
-    """Return the names of both sides, and the records of each."""
-    if not request.by_provider:
-        labels = (first.environment.run_id, second.environment.run_id)
-        found = revisions(first, second)
-        if found and (request.by == "git" or found[0] != found[1]):
-            labels = found
-        return labels, list(first.records), list(second.records)
     names = _providers(first, request)
     if not names:
         raise CompareError(

@@ -11,7 +11,7 @@ from results.compare.comparison import ComparedRow
 from results.compare.earlier import SavedRuns, code_of, is_code_known, is_same_code
 from results.compare.output import exit_code
 from results.compare.sides import Side
-from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
+from results.compare.turns import cycles_ratio, round_times, rounds_of, shared_rounds
 from results.record import DEFINITION_PREFIX, Record, RecordError, Rounds
 from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, Comparison
 from results.store.runfile import Run
@@ -178,13 +178,9 @@ TAKEN = (1.0, 9.0, 2.0, 4.0, 3.0, 8.0)
 
 
 def test_rounds_are_medians_of_their_samples(make_record):
-    rounds = rounds_of(make_record(samples_s=TAKEN, details=SHARED))
-    assert rounds.times_s == [2.0, 4.0]
-    assert rounds.clocks_hz == (1e9, 2e9)
+    assert round_times(make_record(samples_s=TAKEN, details=SHARED)) == [2.0, 4.0]
     single = structs.replace(SHARED, samples_per_round=1)
-    one = rounds_of(make_record(samples_s=TAKEN, details=single))
-    assert one.times_s == list(TAKEN)
-    assert one.clocks_hz is None
+    assert round_times(make_record(samples_s=TAKEN, details=single)) == list(TAKEN)
 
 
 def test_rounds_that_do_not_match_the_samples_are_none(make_record):
@@ -216,15 +212,16 @@ def test_records_share_rounds_if_exactly_one_pair_does(make_record):
     other = make_record(samples_s=TAKEN, details=structs.replace(SHARED, seed=8))
     apart = make_record(samples_s=TAKEN)
     assert rounds_of(make_record(samples_s=(), details=SHARED)) is None
-    before, after = shared_rounds([first, apart], [apart, other, second])
-    assert (before.record, after.record) == (first, second)
+    assert shared_rounds([first, apart], [apart, other, second]) == (first, second)
     assert shared_rounds([first], [second, second]) is None
     assert shared_rounds([first], [other, apart]) is None
-    assert cycles_ratio(before, after) is None
-    assert cycles_ratio(after, before) is None
-    quick = structs.replace(SHARED, sm_clock_hz=(2e9, 4e9))
-    slow = before._replace(rounds=quick, times_s=[3.0, 6.0])
-    assert cycles_ratio(before, slow) == pytest.approx(3.0)
+    assert cycles_ratio(first, second) is None
+    assert cycles_ratio(second, first) is None
+    many = structs.replace(SHARED, samples_per_round=1)
+    assert cycles_ratio(make_record(samples_s=TAKEN, details=many), first) is None
+    quick = structs.replace(SHARED, sm_clock_hz=(2e9, 4e9), samples_per_round=1)
+    slow = make_record(samples_s=(3.0, 6.0), details=quick)
+    assert cycles_ratio(first, slow) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(

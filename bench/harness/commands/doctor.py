@@ -366,12 +366,11 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
 
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
     from bench.harness.measure.flags import disturbance
-    from results.compare.turns import compare_rounds, rounds_of
+    from results.compare.turns import compare_rounds, round_times
 
     baseline, candidate = compare_with_itself(checkup)
-    before, after = filter(None, map(rounds_of, (baseline, candidate)))
-    comparison = compare_rounds(before, after, DEFAULT_MARGIN)
-    change_pct = smallest_detectable_change(before.times_s, after.times_s)
+    comparison = compare_rounds(baseline, candidate, DEFAULT_MARGIN)
+    change_pct = smallest_detectable_change(round_times(baseline), round_times(candidate))
     warm_up_s = LIMITS[checkup.device.type].warm_up_cap_s
     checkup.noise = {
         "self_comparison": asdict(comparison) | {"case": baseline.case},
