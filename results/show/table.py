@@ -77,6 +77,10 @@ def table_of_run(
     a terminal.
     """
     records = list(records)
+
+    def lines() -> Iterable[str]:
+        return map(escaped, header_lines(environment, records))
+
     return Table(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
@@ -84,15 +88,8 @@ def table_of_run(
         titles=EMPTY,
         document=content or (lambda: document(environment, records)),
         draw=draw,
-        head=lambda: _markdown_head(environment, records),
+        head=lambda: "".join(f"- {line}\n" for line in lines()) + "\n",
     )
-
-
-def _markdown_head(environment: Environment, records: Iterable[Record]) -> str:
-    text = ""
-    for line in header_lines(environment, records):
-        text += f"- {escaped(line)}\n"
-    return text + "\n"
 
 
 def render_table(
@@ -103,10 +100,15 @@ def render_table(
     """Print a run: the machine and its ceilings, a row for each measurement, then rows without one
     and the reason.
     """
+    measured = []
+    others = []
     records = list(records)
-    scored = list(zip(records, judged(environment, records), strict=True))
+    for record, score in zip(records, judged(environment, records), strict=True):
+        if record.status == "ok":
+            measured.append((record, score))
+        else:
+            others.append(record)
     print_header(environment, records, console)
-    measured = [(record, score) for record, score in scored if record.status == "ok"]
     if measured:
         _print_measured(measured, console)
     else:
@@ -120,7 +122,6 @@ def render_table(
             text = "memory side or compute side: far below every ceiling, limited by"
             remarks[f"{text} {causes}"] = None
     print_lines(console, *map(printable, remarks), style="yellow")
-    others = [record for record in records if record.status != "ok"]
     if others:
         _print_others(others, console)
 
@@ -129,58 +130,51 @@ def describe(record: Record) -> list[str]:
     """Return a line on how a row was verified and timed, and a line for each flag."""
     if record.status != "ok":
         return [f"{name_of(record)}: {record.status}: {record.reason}"]
-    checked = record.verified.get("after", {})
-    cache = record.cache if record.copies is None else f"{record.cache} ({record.copies} copies)"
+    copies = "" if record.copies is None else f" ({record.copies} copies)"
     timed = (
         f"{name_of(record)}: {len(record.samples_s)} samples of {record.launches_per_sample} "
-        f"launches by {record.method}, {cache}, first call {duration(record.first_call_s)}, "
-        f"host latency {duration(record.host_latency_s)}"
+        f"launches by {record.method}, {record.cache}{copies}, first call "
+        f"{duration(record.first_call_s)}, host latency {duration(record.host_latency_s)}"
     )
+    checked = record.verified.get("after")
     if checked:
         error = f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
-        error = " by the op's own rule" if checked.get("reference") == "rule" else error
-        timed += (
-            f", verified {checked.get('checked_elements')} of {checked.get('elements')} "
-            f"elements{error}"
-        )
-    return [
-        timed,
-        *_ran(record),
-        *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items()),
-    ]
+        if checked.get("reference") == "rule":
+            error = " by the op's own rule"
+        elements = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
+        timed += f", verified {elements}{error}"
+    lines = [timed, *_ran(record)]
+    for flag, reason in record.flag_reasons.items():
+        lines.append(f"  {flag}: {reason}")
+    return lines
 
 
 def _ran(record: Record) -> list[str]:
     if record.eager_s is None:
         return []
-    each = (
-        f"a launch takes {duration(record.median_s)}, or {duration(record.eager_s)} if "
-        f"launched separately"
-    )
+    eager = f"{duration(record.eager_s)} if launched separately"
+    each = f"  a launch takes {duration(record.median_s)}, or {eager}"
     if not record.launched_kernels:
-        return [f"  {each}; torch's profiler recorded no kernel"]
-    counts = [kernel.get("count") for kernel in record.launched_kernels]
-    count = sum(number for number in counts if isinstance(number, int))
-    kernels = "1 kernel takes" if count == 1 else f"{count} kernels take"
-    return [
-        f"  {each}; its {kernels} {duration(record.kernel_s)}:",
-        *map(_kernel_line, record.launched_kernels),
-    ]
+        return [f"{each}; torch's profiler recorded no kernel"]
+    launches = 0
+    lines = []
+    for kernel in record.launched_kernels:
+        count = kernel.get("count")
+        launches += count if isinstance(count, int) else 0
+        lines.append(_kernel_line(kernel))
+    kernels = "1 kernel takes" if launches == 1 else f"{launches} kernels take"
+    return [f"{each}; its {kernels} {duration(record.kernel_s)}:", *lines]
 
 
 def _kernel_line(kernel: Mapping[str, Any]) -> str:
-    facts = [
-        ("grid", ""),
-        ("block", ""),
-        ("registers", " registers"),
-        ("shared_bytes", " bytes of shared memory"),
-    ]
     words = [one_line(str(kernel.get("name")), 100)]
-    for key, unit in facts:
-        value = kernel.get(key)
-        if value is not None:
-            text = "x".join(map(str, value)) if isinstance(value, list) else value
-            words.append(f"{text}{unit}" if unit else f"{key} {text}")
+    for key in ("grid", "block"):
+        if extents := kernel.get(key):
+            text = "x".join(map(str, extents)) if isinstance(extents, list) else extents
+            words.append(f"{key} {text}")
+    for key, unit in (("registers", "registers"), ("shared_bytes", "bytes of shared memory")):
+        if kernel.get(key) is not None:
+            words.append(f"{kernel[key]} {unit}")
     return printable(f"    {kernel.get('count')} x {', '.join(words)}")
 
 
@@ -253,12 +247,14 @@ def _rate_unit(scores: Iterable[Score]) -> tuple[float, str]:
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
-def _names(record: Record) -> dict[str, Cell]:
+def _names(record: Record, options: Iterable[str]) -> dict[str, Cell]:
     return {
         "op": Cell(record.op, heads=True),
         "case": Cell(record.case),
         "dtype": Cell(record.dtype, heads=True),
         "provider": Cell(record.provider, goes_below=11),
+        "fill": Cell(record.fill or ABSENT, goes_below=11),
+        "options": Cell(_options(record, options), goes_below=9),
     }
 
 
@@ -289,9 +285,7 @@ def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict
     unit = _rate_unit(scores)
     rows = []
     for record, score in zip(records, scores, strict=True):
-        row = _names(record)
-        row["fill"] = Cell(record.fill or ABSENT)
-        row["options"] = Cell(_options(record, record.options))
+        row = _names(record, record.options)
         row["status"] = Cell(record.status)
         row["reason"] = Cell(record.reason or "")
         row |= _values(record, score, unit)
@@ -329,10 +323,8 @@ def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) ->
     has_one_provider = len({record.provider for record in records}) == 1
     rows = []
     for record, score in scored:
-        row = _names(record)
+        row = _names(record, telling)
         row["provider"] = row["provider"]._replace(heads=has_one_provider)
-        row["options"] = Cell(_options(record, telling), goes_below=9)
-        row["fill"] = Cell(record.fill or ABSENT, goes_below=11)
         row |= _values(record, score, unit)
         row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
@@ -370,15 +362,10 @@ def _print_alone(records: Sequence[Record], console: Console) -> None:
     telling = _telling_options(records)
     rows = []
     for record in records:
-        row = {
-            "status": Cell(record.status),
-            "op": Cell(record.op),
-            "case": Cell(record.case),
-            "dtype": Cell(record.dtype),
-            "provider": Cell(record.provider, goes_below=2),
-        }
-        if telling:
-            row["options"] = Cell(_options(record, telling), goes_below=9)
+        row = {"status": Cell(record.status)} | _names(record, telling)
+        del row["fill"]
+        if not telling:
+            del row["options"]
         row["reason"] = Cell(record.reason or ABSENT)
         rows.append(row)
     print_cells(console, rows, "reason")
