@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
@@ -17,9 +17,10 @@ from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
-from results.record import RowKey
+from results.record import Object, RowKey
 from results.show.grid import (
     Cell,
+    Cells,
     Table,
     columns_of,
     flat,
@@ -72,7 +73,7 @@ MAX_LISTED = 6
 """Maximum number of names in a message."""
 
 
-Series = dict[str, Any]
+Series = Object
 """JSON object of one case by one provider on one host; `points` has its runs by date."""
 
 
@@ -232,7 +233,7 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
         )
 
 
-def _point(side: Side, to_last: Comparison | None, is_redefined: bool) -> dict[str, Any]:
+def _point(side: Side, to_last: Comparison | None, is_redefined: bool) -> Object:
     median_s = side.time_s
     ends_s = side.records[0].ci95_s if len(side.records) == 1 else None
     return {
@@ -253,14 +254,14 @@ def _point(side: Side, to_last: Comparison | None, is_redefined: bool) -> dict[s
     }
 
 
-def _verdict(keys: Sequence[str], compared: Comparison | None) -> dict[str, Any]:
+def _verdict(keys: Sequence[str], compared: Comparison | None) -> Object:
     if compared is None:
         return dict.fromkeys(keys)
     values = (compared.ratio, compared.interval, compared.verdict, compared.reason)
     return dict(zip(keys, values, strict=True))
 
 
-def _flat_rows(series: Iterable[Series]) -> list[dict[str, Any]]:
+def _flat_rows(series: Iterable[Series]) -> list[Object]:
     rows = []
     for case in series:
         names = ("op", "dtype", "case", "provider", "host", "metric")
@@ -269,7 +270,7 @@ def _flat_rows(series: Iterable[Series]) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows(series: Sequence[Series]) -> list[dict[str, Cell]]:
+def _rows(series: Sequence[Series]) -> list[Cells]:
     rows = []
     for name, case in zip(_names(series), series, strict=True):
         for point in case["points"]:
@@ -280,7 +281,7 @@ def _rows(series: Sequence[Series]) -> list[dict[str, Cell]]:
     return rows
 
 
-def _cells(point: Mapping[str, Any], provider: str, has_chosen: bool) -> dict[str, Cell]:
+def _cells(point: Object, provider: str, has_chosen: bool) -> Cells:
     half_width = format_half_width(point["ci95_s"], point["median_s"])
     flags = list(point["flags"])
     if point["is_redefined"]:
@@ -350,7 +351,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     """
     from results.show import picture
 
-    points: list[dict[str, Any]] = []
+    points: list[Object] = []
     for case in series:
         points += case["points"]
     runs = {point["run_id"]: point for point in points}
@@ -396,7 +397,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
 def _draw_line(
     axes: Axes,
     name: str,
-    points: Sequence[Mapping[str, Any]],
+    points: Sequence[Object],
     positions: Mapping[str, int],
     number: int,
     scale: float,

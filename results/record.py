@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 from msgspec import Meta, Struct, ValidationError, convert, defstruct, to_builtins
 from msgspec import field as member
 
-from results.show.grid import Cell
+from results.show.grid import Cell, Cells
 from results.show.units import ABSENT, duration, number, percent
 
 SCHEMA = 2
@@ -62,6 +62,8 @@ def one_of(names: Iterable[str]) -> Meta:
 
 
 Object = dict[str, Any]
+Score = Mapping[str, Any]
+"""What a record means on its machine: the keys of `roofline.model.Judgment`."""
 Facts = dict[str, str | bool | int | float | None]
 Texts = tuple[str, ...]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
@@ -198,11 +200,8 @@ class Details(Struct, frozen=True, kw_only=True, tag_field="kind"):
         del values["kind"]
         return values
 
-    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
-        """Return the columns of this kind in the table of a run, by title.
-
-        `score` has the keys of `roofline.model.Judgment`.
-        """
+    def cells(self, record: Record, score: Score) -> Cells:
+        """Return the columns of this kind in the table of a run."""
         return {}
 
 
@@ -238,7 +237,7 @@ class Step(Details, frozen=True, tag="step"):
     def __post_init__(self) -> None:
         convert(self.memory_bytes, dict[str, _Sizes])
 
-    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
+    def cells(self, record: Record, score: Score) -> Cells:
         lost = None
         if self.device_s is not None and record.median_s is not None:
             lost = max(0.0, 1 - self.device_s / record.median_s)
@@ -268,7 +267,7 @@ class Copy(Details, frozen=True, tag="copy"):
     compute_s: Times = ()
     """Seconds of the matmuls alone, in such a row."""
 
-    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
+    def cells(self, record: Record, score: Score) -> Cells:
         return {
             "% link": Cell(percent(score["link_share"]), "right"),
             "hidden": Cell(percent(score["hidden_share"]), "right"),
@@ -286,7 +285,7 @@ class Loop(Details, frozen=True, tag="loop"):
     file_bytes: Count | None = None
     """Bytes of the token file."""
 
-    def cells(self, record: Record, score: Mapping[str, Any]) -> dict[str, Cell]:
+    def cells(self, record: Record, score: Score) -> Cells:
         work_s = median(self.compute_s) if self.compute_s else None
         return {
             "tokens/s": Cell(number(score["tokens_per_s"]), "right"),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text
-from results.record import Environment, text_of
+from results.record import Environment, Object, text_of
 from results.show.grid import (
     Cell,
+    Cells,
     Table,
     columns_of,
     flat,
@@ -71,7 +72,7 @@ def _broken(compared: Compared) -> int:
     return sum(row.is_broken for row in compared.unmatched)
 
 
-def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
+def summary(compared: Compared, fail_on: str) -> Object:
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
     candidates = Counter(mean["candidate"] for mean in means)
@@ -104,7 +105,7 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     }
 
 
-def _json_side(label: str, environment: Environment) -> dict[str, Any]:
+def _json_side(label: str, environment: Environment) -> Object:
     return {
         "label": label,
         "run_id": environment.run_id,
@@ -114,7 +115,7 @@ def _json_side(label: str, environment: Environment) -> dict[str, Any]:
     }
 
 
-def _drift(compared: Compared) -> dict[str, Any] | None:
+def _drift(compared: Compared) -> Object | None:
     if all(row.is_paired for row in compared.rows):
         return None
     if compared.spread is None:
@@ -122,7 +123,7 @@ def _drift(compared: Compared) -> dict[str, Any] | None:
     return {"share": compared.spread.share, "source": compared.spread.source}
 
 
-def geomeans(compared: Compared) -> list[dict[str, Any]]:
+def geomeans(compared: Compared) -> list[Object]:
     """Return the geometric mean of the ratios of each kind of rows, as JSON has it, in the order of
     the rows.
 
@@ -167,13 +168,13 @@ def geomean_lines(compared: Compared) -> list[str]:
     return list(map(printable, lines))
 
 
-def _mean_words(mean: Mapping[str, Any]) -> str:
+def _mean_words(mean: Object) -> str:
     low, high = mean["ci95"]
     within = "too noisy" if high > TOO_NOISY * low else f"95 % CI {low:.4f} to {high:.4f}"
     return f"{mean['ratio']:.4f}x the time ({within})"
 
 
-def json_row(row: ComparedRow) -> dict[str, Any]:
+def json_row(row: ComparedRow) -> Object:
     ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
     after = row.candidate
@@ -213,7 +214,7 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
     }
 
 
-def json_unmatched(row: Unmatched) -> dict[str, Any]:
+def json_unmatched(row: Unmatched) -> Object:
     names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
     known = {name: getattr(row.record, name) for name in names}
     known["options"] = text_of(row.record.options)
@@ -239,7 +240,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
     return table.render(form)
 
 
-def flat_rows(compared: Compared) -> list[dict[str, Any]]:
+def flat_rows(compared: Compared) -> list[Object]:
     """Return a row for each comparison, and a row with the verdict `UNMATCHED` for each record
     without one.
     """
@@ -286,7 +287,7 @@ def headline(compared: Compared) -> str:
     return printable(text)
 
 
-def _rows(compared: Compared) -> list[dict[str, Cell]]:
+def _rows(compared: Compared) -> list[Cells]:
     """Return the cells of each row, without the columns that say nothing."""
     # A single baseline is named in the headline.
     has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1
@@ -302,7 +303,7 @@ def _rows(compared: Compared) -> list[dict[str, Cell]]:
     return rows
 
 
-def _cells(row: ComparedRow, has_one_baseline: bool) -> dict[str, Cell]:
+def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
     before = row.baseline
     after = row.candidate
     verdict = row.compared.verdict

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from results.record import DEFINITION_PREFIX, Environment, Record, RowKey, name_of
+from results.record import (
+    DEFINITION_PREFIX,
+    Environment,
+    Object,
+    Record,
+    RowKey,
+    Score,
+    name_of,
+)
 from results.show.units import count
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
@@ -61,7 +69,7 @@ def is_users(record: Record) -> bool:
     return ":" in record.provider
 
 
-def revision_text(git: Mapping[str, Any] | None) -> str | None:
+def revision_text(git: Object | None) -> str | None:
     """Return a git revision, ten digits, with `-dirty` if files were changed; None if unknown."""
     if not git or not git.get("sha"):
         return None
@@ -89,7 +97,7 @@ class Side:
     label: str
     records: Sequence[Record]
     environment: Environment
-    judge: Callable[[Record], Mapping[str, Any]]
+    judge: Callable[[Record], Score]
     """See `roofline.model.judge_of`."""
     runs: int = 1
     """Number of runs of the records, all of the same code."""
@@ -118,7 +126,7 @@ class Side:
         return windows
 
     @cached_property
-    def _score(self) -> Mapping[str, Any]:
+    def _score(self) -> Score:
         return self.judge(self.records[0])
 
     def rate(self, key: str) -> float | None:
@@ -269,7 +277,7 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
     return notes
 
 
-def _machine(environment: Environment) -> dict[str, Any]:
+def _machine(environment: Environment) -> Object:
     """Return the known facts that are equal for runs of one machine."""
     device = environment.device
     facts = {
@@ -312,7 +320,7 @@ def match(
     baseline: Sequence[Record], candidate: Sequence[Record], with_provider: bool, force: bool
 ) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
     """Return pairs, unmatched records and notes; `force` allows two definitions of an op."""
-    anyone: dict[str, Any] = {} if with_provider else {"provider": None}
+    anyone: Object = {} if with_provider else {"provider": None}
     right = {
         _case_of(record.row._replace(**anyone)) for record in baseline if record.status == "ok"
     }
@@ -341,7 +349,7 @@ def match(
 
 
 def _finished(
-    side: str, records: Sequence[Record], anyone: dict[str, Any], right: Collection[RowKey]
+    side: str, records: Sequence[Record], anyone: Object, right: Collection[RowKey]
 ) -> tuple[
     dict[tuple[RowKey, str], list[Record]], dict[tuple[RowKey, str], Record], list[Unmatched]
 ]:

@@ -11,9 +11,9 @@ https://github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra.
 import json
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from results.export.rows import Row
+from results.record import Object
 from results.store.runfile import Run
 
 
@@ -28,7 +28,7 @@ def render(run: Run, rows: Sequence[Row]) -> str:
     return json.dumps([_record(row, source) | shared for row in rows], indent=2) + "\n"
 
 
-def _record(row: Row, source: dict[str, str]) -> dict[str, Any]:
+def _record(row: Row, source: dict[str, str]) -> Object:
     record = row.record
     texts = {"unit": "s", "median_s": str(row.median_s)}
     if record.ci95_s:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta, Struct, convert
 
 from results.fleet.causes import DATA
-from results.record import Environment, Record
+from results.record import Environment, Object, Record
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError, load_run
 
@@ -44,7 +44,7 @@ class Rank(Struct):
     world_size: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     local_rank: Count | None = None
     pci_bus_id: str | None = None
-    health: dict[str, Any] | None = None
+    health: Object | None = None
 
 
 class Metric(NamedTuple):
@@ -238,8 +238,8 @@ def _add(device: Device, row: Record) -> None:
     _observe(device, row.telemetry)
 
 
-def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
-    shares: dict[str, Any] = {}
+def _observe(device: Device, telemetry: Object) -> None:
+    shares: Object = {}
     for key in ("throttle", "host_throttle"):
         part = telemetry.get(key)
         shares |= part if isinstance(part, dict) else {}

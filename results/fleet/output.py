@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from results.fleet.devices import finite
 from results.fleet.judge import GROUP_PARTS, OK, SLOW, UNMEASURED, VERDICTS, Finding, change
+from results.record import Object
 from results.show.grid import (
     Cell,
+    Cells,
     Table,
     columns_of,
     escaped,
@@ -31,20 +33,19 @@ Groups = Mapping[tuple[Any, ...], Sequence[int]]
 """Comparable devices by their `GROUP_PARTS`."""
 
 
-def document(findings: Sequence[Finding], groups: Groups) -> dict[str, Any]:
-    devices = []
-    nodes = []
-    for finding in findings:
-        listed = devices if finding.device else nodes
-        listed.append(_entry(finding))
+def document(findings: Sequence[Finding], groups: Groups) -> Object:
     parts = []
     for group, members in groups.items():
         parts.append(dict(zip(GROUP_PARTS, group, strict=True)) | {"peers": len(members)})
-    return {"devices": devices, "nodes": nodes, "groups": parts}
+    return {
+        "devices": [_entry(finding) for finding in findings if finding.device],
+        "nodes": [_entry(finding) for finding in findings if not finding.device],
+        "groups": parts,
+    }
 
 
-def _entry(finding: Finding) -> dict[str, Any]:
-    entry: dict[str, Any] = {
+def _entry(finding: Finding) -> Object:
+    entry: Object = {
         "rank": None,
         "node": finding.node,
         "device": None,
@@ -78,7 +79,7 @@ def _share(log_ratio: float | None) -> float | None:
     return round(math.expm1(log_ratio), 6)
 
 
-def _cells(finding: Finding) -> dict[str, Cell]:
+def _cells(finding: Finding) -> Cells:
     where = f"node {finding.node}"
     name = ""
     deviation = ""

@@ -34,6 +34,9 @@ from results.show.units import ABSENT
 if TYPE_CHECKING:
     from rich.console import Console
 
+Row = Mapping[str, Any]
+"""A row of plain values by key."""
+
 GAP = "  "
 INDENT = "    "
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
@@ -86,13 +89,16 @@ class Cell(NamedTuple):
 
 NO_CELL = Cell(ABSENT)
 
+Cells = dict[str, Cell]
+"""Cells of a row by title."""
 
-def columns_of(rows: Sequence[Mapping[str, Cell]]) -> list[Column]:
+
+def columns_of(rows: Sequence[Cells]) -> list[Column]:
     """Return the columns of rows, which have their cells by title; `-` if a row lacks one.
 
     A title that earlier rows lack follows the one that precedes it in its row.
     """
-    layouts: dict[str, Cell] = {}
+    layouts: Cells = {}
     titles: list[str] = []
     for row in rows:
         place = 0
@@ -159,7 +165,7 @@ def html_of(draw: Callable[[Any], object]) -> str:
 
 def print_cells(
     console: Console,
-    rows: Sequence[Mapping[str, Cell]],
+    rows: Sequence[Cells],
     notes_title: str = "",
     hint: str = "--format csv has all",
 ) -> None:
@@ -312,13 +318,13 @@ def print_lines(console: Console, *lines: str, style: str = "", indent: str = ""
 class Table:
     """Output of a command in all formats; only the printed one is computed."""
 
-    rows: Callable[[], Sequence[Mapping[str, Any]]]
+    rows: Callable[[], Sequence[Row]]
     """Returns rows of plain values, all with the same keys, for JSON and CSV."""
     columns: Iterable[str] = ()
     """Header of CSV if there is no row."""
     titles: Iterable[str] = ()
     """Header of Markdown if there is no row; none: `columns`."""
-    shown: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+    shown: Callable[[], Sequence[Row]] | None = None
     """Returns the rows of texts for Markdown; None: `rows`."""
     document: Callable[[], Any] | None = None
     """Returns the JSON document; None: the rows."""
@@ -341,7 +347,7 @@ class Table:
         return f"{self.head()}{markdown_text(rows, self.titles or self.columns)}{self.notes()}"
 
 
-def flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+def flat(entry: Row) -> dict[str, Any]:
     """Return a JSON object as a row: an interval in two columns, a list of names in one."""
     row: dict[str, Any] = {}
     for name, value in entry.items():
@@ -361,7 +367,7 @@ def json_text(value: Any) -> str:
         return json.dumps(value, indent=2) + "\n"
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
+def csv_text(rows: Sequence[Row], columns: Iterable[str]) -> str:
     """Return rows as CSV, with empty cells for None; `columns` is the header if there is no row."""
     names = list(rows[0] if rows else columns)
     text = io.StringIO()
@@ -371,7 +377,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
     return text.getvalue()
 
 
-def markdown_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
+def markdown_text(rows: Sequence[Row], columns: Iterable[str]) -> str:
     """Return rows as a Markdown table without empty columns; `columns` is the header if there is no
     row.
     """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from results.record import Environment, Fusion, ProfileOp, Record, StepTotals
-from results.show.grid import Cell, print_cells, print_lines
+from results.record import Environment, Fusion, Object, ProfileOp, Record, Score, StepTotals
+from results.show.grid import Cell, Cells, print_cells, print_lines
 from results.show.rows import document
 from results.show.table import print_header
 from results.show.terminal import printable
@@ -22,7 +22,7 @@ from roofline.model import intensity, judged, mbu
 if TYPE_CHECKING:
     from rich.console import Console
 
-    Scored = tuple[Record, Mapping[str, Any]]
+    Scored = tuple[Record, Score]
 
 UNATTRIBUTED = "unattributed"
 HOST_GAP = "host-gap"
@@ -100,11 +100,11 @@ class Totals:
     def saved_s(self, fusion: Fusion) -> float | None:
         return fusion.saved_bytes / self.bandwidth if self.bandwidth else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         """Return the totals as JSON outputs have them, with the facts of the step among them."""
-        values: dict[str, Any] = to_builtins(self)
+        values: Object = to_builtins(self)
         del values["bandwidth"]
-        facts: dict[str, Any] = values.pop("step")
+        facts: Object = values.pop("step")
         facts["eager_bytes"] = self.step.eager_bytes
         facts["fusing"] = [
             to_builtins(fusion) | {"saved_s": self.saved_s(fusion)} for fusion in self.step.fusing
@@ -159,7 +159,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     return totals
 
 
-def _fraction_at_roof(record: Record, score: Mapping[str, Any]) -> float:
+def _fraction_at_roof(record: Record, score: Score) -> float:
     """Return the least time of a row over its time; 1 if it has no roof."""
     has_work = record.flops or moved_bytes(record)
     if not has_work or score["roofline_pct"] is None:
@@ -167,7 +167,7 @@ def _fraction_at_roof(record: Record, score: Mapping[str, Any]) -> float:
     return min(1.0, float(score["roofline_pct"]) / 100)
 
 
-def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
+def document_of(environment: Environment, records: Sequence[Record]) -> Object:
     totals = totals_of(environment, records)
     return {"totals": totals.to_dict() if totals else {}} | document(environment, records)
 
@@ -282,7 +282,7 @@ def intensity_of(record: Record) -> float | None:
     return None if record.flops is None or moved is None else intensity(record.flops, moved)
 
 
-def name_cells(record: Record) -> dict[str, Cell]:
+def name_cells(record: Record) -> Cells:
     return {
         "op": Cell(record.op),
         "shapes": Cell(record.case, goes_below=6),
@@ -290,7 +290,7 @@ def name_cells(record: Record) -> dict[str, Cell]:
     }
 
 
-def work_cells(record: Record) -> dict[str, Cell]:
+def work_cells(record: Record) -> Cells:
     return {
         "FLOPs": Cell(quantity(record.flops), "right", leaves=4),
         "bytes": Cell(quantity(moved_bytes(record)), "right", leaves=3),
@@ -326,7 +326,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
 
 
-def _note(record: Record, score: Mapping[str, Any]) -> str:
+def _note(record: Record, score: Score) -> str:
     notes = list(record.flags)
     if score["excess"]:
         notes.append("above-roof")
@@ -360,7 +360,7 @@ class Group:
         self.flops += record.flops or 0
         self.moved_bytes += moved_bytes(record) or 0
 
-    def cells(self) -> dict[str, Cell]:
+    def cells(self) -> Cells:
         return {
             "calls": Cell(str(self.calls), "right", leaves=1),
             "time": Cell(duration(self.time_s), "right"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from results.record import TELEMETRY_NUMBERS, Environment, Record
+from results.record import TELEMETRY_NUMBERS, Environment, Object, Record
 from results.store.runfile import Run, StoreError
 from roofline.model import JUDGED_KEYS, JUDGED_TEXTS, judged
 
@@ -53,7 +53,7 @@ ONLY_IN_JSON = "telemetry_errors"
 """Not a column: texts about the machine that repeat in each row."""
 
 
-def document(environment: Environment, records: Iterable[Record]) -> dict[str, Any]:
+def document(environment: Environment, records: Iterable[Record]) -> Object:
     """Return a run as a JSON object, `{"environment": ..., "records": [...]}`, each record with its
     computed keys.
     """
@@ -68,7 +68,7 @@ def document(environment: Environment, records: Iterable[Record]) -> dict[str, A
     }
 
 
-def flat_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, Any]]:
+def flat_rows(environment: Environment, records: Iterable[Record]) -> list[Object]:
     """Return a row of numbers in SI base units, texts, booleans or None for each record; see
     `COLUMNS`.
     """
@@ -108,7 +108,7 @@ def parquet_bytes(run: Run) -> bytes:
     return written
 
 
-def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dict[str, Any]:
+def _row(environment: Environment, record: Record, score: Object) -> Object:
     low, high = record.ci95_s or (None, None)
     known = record.to_dict() | score
     known |= {
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict | list | tuple) else value
 
 
-def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _aligned(rows: Sequence[Object]) -> list[Object]:
     names = dict.fromkeys(chain.from_iterable(rows))
     others = [name for name in names if name not in COLUMNS]
     grouped = sorted(others, key=lambda name: GROUPS.index(name.partition("_")[0]))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Record, name_of
+from results.record import Environment, Object, Record, Score, name_of
 from results.show.grid import (
     Cell,
+    Cells,
     Column,
     Table,
     columns_of,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from results.store.runs import RunSummary
-
-Score = Mapping[str, Any]
-"""Keys of `roofline.model.Judgment`."""
 
 EMPTY = ("op", "case", "dtype", "provider", "status", "reason")
 """Header of a table without rows in Markdown."""
@@ -166,7 +164,7 @@ def _ran(record: Record) -> list[str]:
     return [f"{each}; its {kernels} {duration(record.kernel_s)}:", *lines]
 
 
-def _kernel_line(kernel: Mapping[str, Any]) -> str:
+def _kernel_line(kernel: Object) -> str:
     words = [one_line(str(kernel.get("name")), 100)]
     for key in ("grid", "block"):
         if extents := kernel.get(key):
@@ -208,7 +206,7 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     return [printable(line) for line in lines if line]
 
 
-def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
+def _ceilings_line(hardware: Object, records: Iterable[Record]) -> str | None:
     try:
         entries = Machine.from_dict(hardware).entries
     except CeilingError:
@@ -247,7 +245,7 @@ def _rate_unit(scores: Iterable[Score]) -> tuple[float, str]:
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
-def _names(record: Record, options: Iterable[str]) -> dict[str, Cell]:
+def _names(record: Record, options: Iterable[str]) -> Cells:
     return {
         "op": Cell(record.op, heads=True),
         "case": Cell(record.case),
@@ -258,7 +256,7 @@ def _names(record: Record, options: Iterable[str]) -> dict[str, Cell]:
     }
 
 
-def _values(record: Record, score: Score, unit: tuple[float, str]) -> dict[str, Cell]:
+def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     scale, rate = unit
     half_width = format_half_width(record.ci95_s, record.median_s)
     cells = {

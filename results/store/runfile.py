@@ -19,11 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, Self
+from typing import BinaryIO, NoReturn, Self
 
 import msgspec
 
-from results.record import SCHEMA, Environment, Record, RecordError
+from results.record import SCHEMA, Environment, Object, Record, RecordError
 from results.show.terminal import reason_of
 from results.store import schema_1
 
@@ -164,7 +164,7 @@ def _environment(path: Path, file: BinaryIO) -> Environment:
         raise RunFileError(f"{path} is not a readable run file: line 1: {error}") from None
 
 
-def _object(raw: bytes, kind: str) -> dict[str, Any]:
+def _object(raw: bytes, kind: str) -> Object:
     try:
         try:
             data = msgspec.json.decode(raw)

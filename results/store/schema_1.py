@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from msgspec import ValidationError, convert
 
@@ -13,6 +12,7 @@ from results.record import (
     Copy,
     Environment,
     Loop,
+    Object,
     ProfileOp,
     Record,
     RecordError,
@@ -35,7 +35,7 @@ TOTALS = "step"
 """Key of the totals of a profile, in its longest row."""
 
 
-def record_of(data: Mapping[str, Any]) -> Record:
+def record_of(data: Object) -> Record:
     """Return a record from a line of schema 1.
 
     Raises:
