@@ -56,12 +56,8 @@ examples:
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 -o history.png
 """
 
-LAST = ("ratio_to_last", "ratio_ci95", "verdict", "reason")
-CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
-"""Keys of a point: the comparison with the previous run, and with the run of `--against`."""
-
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than the previous run: the 95 % interval of "
+    "a run is a change if it is FASTER or SLOWER than the {base} run: the 95 % interval of "
     "the ratio of their times is beyond the margin; at most 1 % of histories without a "
     "difference have a change by chance (Holm's correction)"
 )
@@ -81,7 +77,9 @@ def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "show only runs")
     parser.add_argument(
-        "--against", metavar="RUN", help=f"also compare each run with this one: {run_help}"
+        "--against",
+        metavar="RUN",
+        help=f"compare each run with this one, not with the last: {run_help}",
     )
     add_margin(parser, DEFAULT_MARGIN)
     add_format(parser)
@@ -111,7 +109,10 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     table = Table(
         rows=lambda: _flat_rows(series),
         shown=lambda: rows_of(columns_of(_rows(series))),
-        document=lambda: {"method": METHOD, "series": series},
+        document=lambda: {
+            "method": METHOD.format(base="chosen" if chosen else "previous"),
+            "series": series,
+        },
         head=lambda: f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
@@ -135,8 +136,8 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], li
 def history(
     runs: Sequence[Run], chosen: Run | None, selection: Selection, margin: float
 ) -> list[Series]:
-    """Return the history of one case, a series for each provider and host; each run is also
-    compared with `chosen` if given.
+    """Return the history of one case, a series for each provider and host; each run is compared
+    with the one before it, or with `chosen` if given.
 
     A run without a host name counts as one of the host of the run before it.
 
@@ -161,42 +162,33 @@ def history(
             f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
             f"--machine"
         )
-    to_last: dict[Side, Side] = {}
-    to_chosen: dict[Side, Side] = {}
+    base_name = "chosen" if chosen else "last"
+    bases: dict[Side, Side] = {}
     for (key, host), sides in by_row.items():
-        to_last |= {side: last for last, side in pairwise(sides)}
         base = chosen_sides.get(key)
-        if chosen and base and len({_host(chosen), host} - {""}) < 2:
-            others = [s for s in sides if s.environment.run_id != chosen.environment.run_id]
-            to_chosen |= dict.fromkeys(others, base)
+        if chosen is None:
+            bases |= {side: last for last, side in pairwise(sides)}
+        elif base and len({_host(chosen), host} - {""}) < 2:
+            run_id = chosen.environment.run_id
+            others = [side for side in sides if side.environment.run_id != run_id]
+            bases |= dict.fromkeys(others, base)
     saved = SavedRuns([*runs, chosen] if chosen else runs)
-    last_verdicts = _compared(to_last, margin, saved)
-    chosen_verdicts = _compared(to_chosen, margin, saved)
-    series: list[Series] = []
-    for (key, host), sides in by_row.items():
-        case: Series = {name: getattr(key, name) for name in CASE}
-        case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": "time"}
-        points = []
-        for side, is_redefined in _redefined(sides):
-            point = _point(side, last_verdicts.get(side), is_redefined)
-            if chosen:
-                point |= _verdict(CHOSEN, chosen_verdicts.get(side))
-            points.append(point)
-        if chosen:
-            case["against"] = chosen.environment.run_id
-        series.append(case | {"points": points})
-    return series
-
-
-def _compared(
-    bases: Mapping[Side, Side], margin: float, saved: SavedRuns
-) -> dict[Side, Comparison]:
-    """Compare each side with its base."""
     rows = [
         compare_apart(side.records[0].row, base, side, margin, saved).compared
         for side, base in bases.items()
     ]
-    return dict(zip(bases, with_holm(rows), strict=True))
+    compared = dict(zip(bases, with_holm(rows), strict=True))
+    series: list[Series] = []
+    for (key, host), sides in by_row.items():
+        case: Series = {name: getattr(key, name) for name in CASE}
+        case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": "time"}
+        if chosen:
+            case["against"] = chosen.environment.run_id
+        points = []
+        for side, is_redefined in _redefined(sides):
+            points.append(_point(side, base_name, compared.get(side), is_redefined))
+        series.append(case | {"points": points})
+    return series
 
 
 def _host(run: Run) -> str:
@@ -233,32 +225,35 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
         )
 
 
-def _point(side: Side, to_last: Comparison | None, is_redefined: bool) -> Object:
-    median_s = side.time_s
-    ends_s = side.records[0].ci95_s if len(side.records) == 1 else None
-    return {
+def _point(side: Side, base: str, compared: Comparison | None, is_redefined: bool) -> Object:
+    first = side.records[0]
+    ends_s = first.ci95_s if len(side.records) == 1 else None
+    point: Object = {
         "run_id": side.environment.run_id,
         "started_at": side.environment.started_at,
-        "revision": revision_of(side.records[0], side.environment),
-        "source_sha256": side.records[0].source_sha256,
-        "op_sha256": side.records[0].op_sha256,
+        "revision": revision_of(first, side.environment),
+        "source_sha256": first.source_sha256,
+        "op_sha256": first.op_sha256,
         "path": side.label,
-        "median_s": median_s,
+        "median_s": side.time_s,
         "ci95_s": ends_s,
-        "value": median_s,
+        "value": side.time_s,
         "ci95": ends_s,
-        **_verdict(LAST, to_last),
+        f"ratio_to_{base}": None,
+        "ratio_ci95": None,
+        "verdict": None,
+        "reason": None,
         "flags": list(side.flags),
-        "is_change": to_last is not None and to_last.verdict in (FASTER, SLOWER),
+        "is_change": False,
         "is_redefined": is_redefined,
     }
-
-
-def _verdict(keys: Sequence[str], compared: Comparison | None) -> Object:
-    if compared is None:
-        return dict.fromkeys(keys)
-    values = (compared.ratio, compared.interval, compared.verdict, compared.reason)
-    return dict(zip(keys, values, strict=True))
+    if compared:
+        point[f"ratio_to_{base}"] = compared.ratio
+        point["ratio_ci95"] = compared.interval
+        point["verdict"] = compared.verdict
+        point["reason"] = compared.reason
+        point["is_change"] = compared.verdict in (FASTER, SLOWER)
+    return point
 
 
 def _flat_rows(series: Iterable[Series]) -> list[Object]:
@@ -274,37 +269,31 @@ def _rows(series: Sequence[Series]) -> list[Cells]:
     rows = []
     for name, case in zip(_names(series), series, strict=True):
         for point in case["points"]:
-            cells = _cells(point, name, "against" in case)
+            cells = _cells(point, name, "chosen" if "against" in case else "last")
             if point["is_redefined"]:
                 cells = {title: cell._replace(style="bold") for title, cell in cells.items()}
             rows.append(cells)
     return rows
 
 
-def _cells(point: Object, provider: str, has_chosen: bool) -> Cells:
+def _cells(point: Object, provider: str, base: str) -> Cells:
     half_width = format_half_width(point["ci95_s"], point["median_s"])
+    value = point[f"ratio_to_{base}"]
+    ratio = f"{value:.4f}" if value else ABSENT
     flags = list(point["flags"])
     if point["is_redefined"]:
         flags.append("<- the op was redefined")
-    cells = {
+    return {
         "date": Cell(_short_date(point["started_at"])),
         "revision": Cell(point["revision"] or ABSENT),
         "provider": Cell(provider, goes_below=4, heads=True),
         "time": Cell(duration(point["median_s"]), "right"),
         "95% CI": Cell(half_width, "right"),
-        "time ratio to last": Cell(_ratio(point[LAST[0]]), "right", leaves=2),
+        f"time ratio to {base}": Cell(ratio, "right", leaves=2),
         "verdict": Cell(point["verdict"] or ABSENT),
+        "flags": Cell(", ".join(flags)),
+        "run": Cell(point["run_id"], leaves=1),
     }
-    if has_chosen:
-        cells["time ratio to chosen"] = Cell(_ratio(point[CHOSEN[0]]), "right", leaves=3)
-        cells["verdict to chosen"] = Cell(point[CHOSEN[2]] or ABSENT)
-    cells["flags"] = Cell(", ".join(flags))
-    cells["run"] = Cell(point["run_id"], leaves=1)
-    return cells
-
-
-def _ratio(value: float | None) -> str:
-    return f"{value:.4f}" if value else ABSENT
 
 
 def _names(series: Sequence[Series]) -> list[str]:

@@ -81,20 +81,20 @@ def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):
     )
 
 
-def test_each_run_is_compared_with_a_chosen_one_too(keep, capsys):
+def test_each_run_is_compared_with_a_chosen_one(keep, capsys):
     first, _ = keep(1), keep(2)
     for day in (3, 4):
         keep(day, 1.1, source_sha256="b" * 64)
     (series,) = shown(capsys, "--against", str(first))
     points = series["points"]
     assert series["against"] == points[0]["run_id"]
-    assert [point["verdict"] for point in points] == [None, "SAME", "SLOWER", "SAME"]
-    assert [point["chosen_verdict"] for point in points] == [None, "SAME", "SLOWER", "SLOWER"]
+    assert [point["verdict"] for point in points] == [None, "SAME", "SLOWER", "SLOWER"]
+    assert "ratio_to_last" not in points[3]
     assert points[3]["ratio_to_chosen"] == pytest.approx(1.1, rel=0.003)
     assert main(["history", "--against", "20261101"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(f"on h100-sxm against {series['against']}")
-    assert "time ratio to chosen  verdict to chosen" in lines[2]
+    assert "time ratio to chosen  verdict" in lines[2]
     other = keep(5, case="64x64x64")
     assert f"--against: {other} has no successful record of this case" in refused(
         capsys, "--case", "1024x1024x1024", "--against", "latest"
@@ -177,8 +177,8 @@ def test_each_host_has_a_history_of_its_own(two_hosts, capsys):
 
 def test_a_chosen_run_is_compared_with_runs_of_its_host(two_hosts, capsys):
     of_a, of_b = shown(capsys, "--op", "matmul", "--against", "20261103T")
-    assert [point["chosen_verdict"] for point in of_a["points"]] == ["SAME", None, "SLOWER"]
-    assert [point["chosen_verdict"] for point in of_b["points"]] == [None, None, None]
+    assert [point["verdict"] for point in of_a["points"]] == ["SAME", None, "SLOWER"]
+    assert [point["verdict"] for point in of_b["points"]] == [None, None, None]
 
 
 def test_several_hosts_are_named_in_the_table_and_the_plot(two_hosts, capsys, tmp_path):
