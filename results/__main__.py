@@ -67,7 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace, Path], int] = options.command
     prog = f"python -m results {options.name}"
     try:
-        return command(options, _directory(getattr(options, "runs", None)))
+        directory = getattr(options, "runs", None)
+        if directory is not None and not directory.is_dir():
+            raise StoreError(f"--runs {directory}: no such directory")
+        return command(options, directory or runs_directory())
     except (StoreError, OutputError) as error:
         return fail(prog, error)
     except OSError as error:
@@ -130,12 +133,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _directory(chosen: Path | None) -> Path:
-    if chosen is not None and not chosen.is_dir():
-        raise StoreError(f"--runs {chosen}: no such directory")
-    return chosen or runs_directory()
-
-
 def _list(options: argparse.Namespace, directory: Path) -> int:
     runs = list_runs(directory)
     chosen = Selection.of(options)
@@ -145,11 +142,11 @@ def _list(options: argparse.Namespace, directory: Path) -> int:
         runs = [run for run in runs if run.error is None and chosen.fits(run)]
         if not runs:
             say(f"no run in {directory} matches {NAMED}, --machine and --since")
-    rows = [
-        {name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)}
-        for run in runs
-    ]
-    draw = (lambda console: render_runs(runs, console)) if runs else None
+    rows = []
+    for run in runs:
+        row = {name: getattr(run, name) for name in LIST_COLUMNS}
+        rows.append(row | {"path": str(run.path)})
+    draw = partial(render_runs, runs) if runs else None
     print_out(Table(rows=lambda: rows, columns=LIST_COLUMNS, draw=draw).render(options.format))
     return 0
 
@@ -188,18 +185,18 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         raise StoreError("--baseline requires --format junit")
     chosen = Selection.of(options)
     run = chosen.load(options.run, directory)
+    text = ""
     if form == "parquet":
         data = parquet_bytes(run)
-    elif form in SINKS:
-        baseline = (
-            None if options.baseline is None else load_run(chosen.find(options.baseline, directory))
-        )
-        if baseline:
-            run = replace(run, problems=(*run.problems, *baseline.problems))
-        text = _for_sink(form, run, baseline, chosen)
-        data = text.encode("utf-8")
     else:
-        text = table_of_run(run.environment, run.records).render(form)
+        if form in SINKS:
+            baseline = None
+            if options.baseline is not None:
+                baseline = load_run(chosen.find(options.baseline, directory))
+                run = replace(run, problems=(*run.problems, *baseline.problems))
+            text = _for_sink(form, run, baseline, chosen)
+        else:
+            text = table_of_run(run.environment, run.records).render(form)
         data = text.encode("utf-8")
     if is_file:
         write_output(Path(options.output), data)
@@ -236,9 +233,11 @@ def _problems(run: Run) -> list[str]:
 
 
 def _finish(text: str, run: Run) -> int:
-    empty = [] if run.records or run.problems else [f"{run.path} has no record"]
+    notes = list(run.notes)
+    if not run.records and not run.problems:
+        notes.insert(0, f"{run.path} has no record")
     run = replace(run, problems=(*run.problems, *_problems(run)))
-    return compare_command.finish(text, [run], [*empty, *run.notes])
+    return compare_command.finish(text, [run], notes)
 
 
 if __name__ == "__main__":

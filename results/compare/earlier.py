@@ -87,7 +87,7 @@ class SavedRuns:
         """Collect successful rows without interference; the same run given twice is not a
         repeat.
         """
-        self._rows: dict[RowKey, dict[tuple[object, ...], dict[str, list[Record]]]] = {}
+        self._rows: dict[RowKey, dict[object, dict[str, list[Record]]]] = {}
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
             for record in run.records:
                 is_timed = record.status == "ok" and record.median_s
@@ -96,10 +96,12 @@ class SavedRuns:
                     codes = self._rows.setdefault(record.row, {})
                     by_run = codes.setdefault(_code(record, run.environment), {})
                     by_run.setdefault(run_id, []).append(record)
-        self._repeats = {
-            key: Repeats.of([list(map(_log_time, by_run.values())) for by_run in codes.values()])
-            for key, codes in self._rows.items()
-        }
+        self._repeats: dict[RowKey, Repeats] = {}
+        for key, codes in self._rows.items():
+            groups = []
+            for by_run in codes.values():
+                groups.append([_log_time(records) for records in by_run.values()])
+            self._repeats[key] = Repeats.of(groups)
         self._spreads = RowSpreads(self._repeats.values())
 
     def repeated(self, side: Side) -> Side:
@@ -124,18 +126,14 @@ class SavedRuns:
 
         The spread of a mean is proportional to 1 / sqrt(runs).
         """
-        known = [
-            self._repeats[row]
-            for row in {before.records[0].row, after.records[0].row}
-            if row in self._repeats
-        ]
-        runs = self._spreads.of(
-            Repeats(sum(row.squares for row in known), sum(row.degrees for row in known))
-        )
+        rows = {before.records[0].row, after.records[0].row}
+        known = [self._repeats.get(row, Repeats()) for row in rows]
+        squares = sum(repeats.squares for repeats in known)
+        degrees = sum(repeats.degrees for repeats in known)
+        runs = self._spreads.of(Repeats(squares, degrees))
         if runs is not None:
-            runs = replace(
-                runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2)
-            )
+            mean_of = (1 / before.runs + 1 / after.runs) / 2
+            runs = replace(runs, deviation=runs.deviation * math.sqrt(mean_of))
         spread = widest([runs, between_visits(before, after)])
         return spread and replace(spread, has_runs=runs is not None)
 
@@ -150,8 +148,7 @@ def _log_time(records: Sequence[Record]) -> float:
 
 def between_visits(before: Side, after: Side) -> Spread | None:
     """Return the spread between the visits of two rows; None if each has one."""
-    return spread_of_visits(_log_medians(before), _log_medians(after))
-
-
-def _log_medians(side: Side) -> list[float]:
-    return [math.log(median(visit)) for visit in side.windows]
+    logs = []
+    for side in (before, after):
+        logs.append([math.log(median(visit)) for visit in side.windows])
+    return spread_of_visits(logs[0], logs[1])
