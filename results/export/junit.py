@@ -6,10 +6,9 @@ suite are required.
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from results.compare.comparison import ComparedRow, compared_of
@@ -24,54 +23,7 @@ from results.stats.comparison import SLOWER, UNSURE
 from results.store.runfile import Run, load_run
 from results.store.runs import unix_time
 
-
-class Case(NamedTuple):
-    """A test case."""
-
-    name: str
-    seconds: float
-    kind: str
-    """`failure`, `error` or `skipped`; empty if it passed."""
-    type: str
-    message: str
-
-
-@dataclass
-class Suite:
-    """A file with one test suite."""
-
-    name: str
-    started_s: float = 0.0
-    """Unix time."""
-    host: str = "localhost"
-    properties: Mapping[str, str] = field(default_factory=dict)
-    output: str = ""
-    cases: list[Case] = field(default_factory=list)
-
-    def text(self) -> str:
-        suites = Element("testsuites")
-        suite = SubElement(suites, "testsuite", name=self.name, package=self.name, id="0")
-        properties = SubElement(suite, "properties")
-        for name, text in self.properties.items():
-            SubElement(properties, "property", name=name, value=printable(text))
-        for case in self.cases:
-            seconds = f"{case.seconds:.12f}"
-            name = printable(case.name)
-            element = SubElement(suite, "testcase", classname=self.name, name=name, time=seconds)
-            if case.kind:
-                message = printable(case.message)
-                SubElement(element, case.kind, type=case.type, message=message)
-        SubElement(suite, "system-out").text = self.output
-        SubElement(suite, "system-err")
-        started = datetime.fromtimestamp(self.started_s, UTC)
-        suite.set("timestamp", f"{started:%Y-%m-%dT%H:%M:%S}")
-        suite.set("hostname", printable(self.host))
-        suite.set("time", f"{sum(case.seconds for case in self.cases):.12f}")
-        suite.set("tests", str(len(self.cases)))
-        for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            suite.set(name, str(len(suite.findall(f"testcase/{kind}"))))
-        document: bytes = tostring(suites, encoding="utf-8", xml_declaration=True)
-        return document.decode() + "\n"
+SUITE = "roofmark"
 
 
 def render(
@@ -85,15 +37,37 @@ def render(
         earlier = [*runs_beside(whole), *whole]
         compared = compared_of(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
         verdicts = {row.key: row for row in compared.rows}
-    suite = Suite(
-        "roofmark",
-        unix_time(environment.started_at),
-        environment.host.get("name") or "localhost",
-        {"run": environment.run_id, "command": shlex.join(environment.argv)},
-        table_of_run(environment, run.records).render("md"),
-    )
-    suite.cases += [Case(row.name, row.median_s, *_outcome(row, verdicts)) for row in rows]
-    return suite.text()
+    suites = Element("testsuites")
+    suite = SubElement(suites, "testsuite", name=SUITE, package=SUITE, id="0")
+    properties = SubElement(suite, "properties")
+    command = printable(shlex.join(environment.argv))
+    SubElement(properties, "property", name="run", value=environment.run_id)
+    SubElement(properties, "property", name="command", value=command)
+    counts = Counter[str]()
+    for row in rows:
+        case = SubElement(
+            suite, "testcase", classname=SUITE, name=row.name, time=_time(row.median_s)
+        )
+        kind, status, message = _outcome(row, verdicts)
+        counts[kind] += 1
+        if kind:
+            SubElement(case, kind, type=status, message=printable(message))
+    SubElement(suite, "system-out").text = table_of_run(environment, run.records).render("md")
+    SubElement(suite, "system-err")
+    started = datetime.fromtimestamp(unix_time(environment.started_at), UTC)
+    suite.set("timestamp", f"{started:%Y-%m-%dT%H:%M:%S}")
+    suite.set("hostname", printable(environment.host.get("name") or "localhost"))
+    suite.set("time", _time(sum(row.median_s for row in rows)))
+    suite.set("tests", str(len(rows)))
+    suite.set("failures", str(counts["failure"]))
+    suite.set("errors", str(counts["error"]))
+    suite.set("skipped", str(counts["skipped"]))
+    document: bytes = tostring(suites, encoding="utf-8", xml_declaration=True)
+    return document.decode() + "\n"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.12f}"
 
 
 def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Outputs of a fleet report: table, JSON, Markdown, JUnit, Prometheus and exit code."""
+"""Outputs of a fleet report: table, JSON, Markdown and Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.fleet.devices import finite
-from results.fleet.judge import GROUP_PARTS, OK, SLOW, UNMEASURED, VERDICTS, Finding, change
+from results.fleet.judge import GROUP_PARTS, OK, VERDICTS, Finding, change
 from results.record import Object
 from results.show.grid import (
     Cell,
@@ -24,10 +24,6 @@ from results.show.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-JUNIT_KINDS = {SLOW: "failure", UNMEASURED: "error", OK: ""}
-"""Element of a test case by verdict; others are `skipped`."""
-
 
 Groups = Mapping[tuple[Any, ...], Sequence[int]]
 """Comparable devices by their `GROUP_PARTS`."""
@@ -129,9 +125,7 @@ def summary(findings: Sequence[Finding], groups: Groups) -> list[str]:
 
 
 def as_text(findings: Sequence[Finding], groups: Groups, form: str, shows_all: bool = False) -> str:
-    """Return the report as `table`, `json`, `md`, `junit` or `prometheus`."""
-    if form == "junit":
-        return junit(findings)
+    """Return the report as `table`, `json`, `md` or `prometheus`."""
     if form == "prometheus":
         return prometheus(findings)
     rows = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
@@ -149,24 +143,6 @@ def as_text(findings: Sequence[Finding], groups: Groups, form: str, shows_all: b
         notes=lambda: "".join(f"\n{escaped(text)}\n" for text in texts),
     )
     return table.render(form)
-
-
-def junit(findings: Sequence[Finding]) -> str:
-    """Return a JUnit file: `slow` is a failure, `unmeasured` an error; `suspect` and `unstable` are
-    skipped.
-    """
-    from results.export.junit import Case, Suite
-
-    starts = [finding.device.started_s for finding in findings if finding.device]
-    suite = Suite("fleet", max(starts, default=0.0))
-    for finding in findings:
-        cells = _cells(finding)
-        words = [cells[name].text for name in ("fell", "deviation", "cause", "evidence")]
-        kind = JUNIT_KINDS.get(finding.verdict, "skipped")
-        message = ": ".join(filter(None, words))
-        case = Case(cells["where"].text, 0.0, kind, finding.verdict, message)
-        suite.cases.append(case)
-    return suite.text()
 
 
 def prometheus(findings: Iterable[Finding]) -> str:

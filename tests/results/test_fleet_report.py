@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 from statistics import median
-from xml.etree import ElementTree
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -592,21 +591,6 @@ def test_table_names_the_slow_and_counts_the_others(tmp_path, capsys):
     assert "rank 4" not in out
     main(["fleet-report", str(tmp_path), "--all", "--format", "md"])
     assert "| rank 4 on n0000 |" in capsys.readouterr().out
-
-
-def test_junit_has_a_failure_for_each_slow_device(tmp_path, capsys):
-    small(tmp_path, {3: {"cause": "thermal", "loss": 0.2}})
-    (tmp_path / "4.jsonl").unlink()
-    main(["fleet-report", str(tmp_path), "--format", "junit"])
-    suite = ElementTree.fromstring(capsys.readouterr().out).find("testsuite")
-    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "16",
-        "failures": "1",
-        "errors": "1",
-        "skipped": "0",
-    }
-    assert "thermal" in suite.find("testcase/failure").get("message")
-    assert suite.get("timestamp") == "2026-11-20T12:00:00"
 
 
 def test_prometheus_has_the_labels_of_dcgm_exporter(tmp_path, capsys):

@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
     text = "directories of earlier runs, to compare each device with its own history"
     parser.add_argument("--history", metavar="DIR", nargs="+", type=Path, default=[], help=text)
     parser.add_argument("--all", action="store_true", help="show devices that are ok too")
-    formats = ("table", "json", "md", "junit", "prometheus")
+    formats = ("table", "json", "md", "prometheus")
     text = "output format on stdout (default: table)"
     parser.group("output").add_argument("--format", choices=formats, default="table", help=text)
     parser.set_defaults(run=run)
