@@ -297,9 +297,6 @@ def _rows(compared: Compared) -> list[Cells]:
         if texts == {ABSENT} or (title == "options" and len(texts) == 1):
             for row in rows:
                 del row[title]
-        elif title == "provider" and len(texts) == 1:
-            for row in rows:
-                row[title] = row[title]._replace(heads=True)
     return rows
 
 
@@ -314,9 +311,9 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(f"{row.compared.bound}{row.ratio:.3f}x", "right"),
         "95% CI": Cell(_half_width(row), "right"),
-        "op": Cell(row.key.op, heads=True),
+        "op": Cell(row.key.op),
         "case": Cell(row.key.case),
-        "dtype": Cell(row.key.dtype, heads=True),
+        "dtype": Cell(row.key.dtype),
         "provider": Cell(provider, goes_below=4),
         "options": Cell(row.key.options, goes_below=3),
         "baseline": Cell(duration(before.time_s), "right", goes_below=5),
