@@ -192,6 +192,11 @@ def compared_of(
             rows.append(_compare_interleaved(pair.key, before, after, request.margin))
         else:
             rows.append(compare_apart(pair.key, before, after, request.margin, saved, drift))
+    if request.by == "version":
+        reason = "its provider is not a version of a kernel"
+        for record in other.records:
+            if not VERSION.fullmatch(record.provider):
+                alone.append(Unmatched("candidate", record, reason))
     notes += [*remarks, *_runs_notes(rows), *_spread_notes(rows)]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
@@ -201,7 +206,7 @@ def compared_of(
         environments=(first.environment, other.environment),
         margin=request.margin,
         rows=tuple(rows),
-        unmatched=(*alone, *_no_versions(other, request)),
+        unmatched=tuple(alone),
         notes=tuple(notes),
     )
 
@@ -296,17 +301,6 @@ def _source_words(before: Record, after: Record) -> str:
     is_one_revision = revision == revision_text(after.source_git)
     at = f" at revision {revision}" if revision and is_one_revision else ""
     return f"; its source file changed{at}"
-
-
-def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
-    if request.by != "version":
-        return []
-    reason = "its provider is not a version of a kernel"
-    return [
-        Unmatched("candidate", record, reason)
-        for record in run.records
-        if not VERSION.fullmatch(record.provider)
-    ]
 
 
 def _spread_notes(rows: Sequence[ComparedRow]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text
-from results.record import Environment, Object, text_of
+from results.record import Object, text_of
 from results.show.grid import (
     Cell,
     Cells,
@@ -80,13 +80,31 @@ def summary(compared: Compared, fail_on: str) -> Object:
     for mean in means:
         if candidates[mean["candidate"]] == 1:  # its rows are of one op
             by_candidate[mean["candidate"]] = {key: mean[key] for key in ("ratio", "ci95", "rows")}
+    drift: Object | None = None
+    if spread := compared.spread:
+        drift = {"share": spread.share, "source": spread.source}
+    elif not all(row.is_paired for row in compared.rows):
+        unknown = "unknown: no measurement of the same code was repeated"
+        drift = {"share": None, "source": unknown}
+    sides = []
+    names = (compared.baseline, compared.candidate)
+    for name, environment in zip(names, compared.environments, strict=True):
+        sides.append(
+            {
+                "label": name,
+                "run_id": environment.run_id,
+                "started_at": environment.started_at,
+                "git": environment.git,
+                "device": environment.device["slug"],
+            }
+        )
     return {
-        "baseline": _json_side(compared.baseline, compared.environments[0]),
-        "candidate": _json_side(compared.candidate, compared.environments[1]),
+        "baseline": sides[0],
+        "candidate": sides[1],
         "metric": "time",
         "margin": compared.margin,
         "fail_on": fail_on,
-        "drift": _drift(compared),
+        "drift": drift,
         "rows": len(compared.rows),
         "counts": counts(compared),
         "geomean": only["ratio"],
@@ -103,24 +121,6 @@ def summary(compared: Compared, fail_on: str) -> Object:
         "notes": list(compared.notes),
         "exit_code": exit_code(compared, fail_on),
     }
-
-
-def _json_side(label: str, environment: Environment) -> Object:
-    return {
-        "label": label,
-        "run_id": environment.run_id,
-        "started_at": environment.started_at,
-        "git": environment.git,
-        "device": environment.device["slug"],
-    }
-
-
-def _drift(compared: Compared) -> Object | None:
-    if all(row.is_paired for row in compared.rows):
-        return None
-    if compared.spread is None:
-        return {"share": None, "source": "unknown: no measurement of the same code was repeated"}
-    return {"share": compared.spread.share, "source": compared.spread.source}
 
 
 def geomeans(compared: Compared) -> list[Object]:
@@ -307,10 +307,14 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
     provider = after.provider
     if not has_one_baseline and not row.key.provider:
         provider = f"{before.provider} -> {provider}"
+    half_width = ABSENT
+    if row.ci95:
+        low, high = row.ci95
+        half_width = uncertainty(math.sqrt(high / low) - 1)
     return {
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(f"{row.compared.bound}{row.ratio:.3f}x", "right"),
-        "95% CI": Cell(_half_width(row), "right"),
+        "95% CI": Cell(half_width, "right"),
         "op": Cell(row.key.op),
         "case": Cell(row.key.case),
         "dtype": Cell(row.key.dtype),
@@ -323,13 +327,6 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
         "reason": Cell(row.reason),
     }
-
-
-def _half_width(row: ComparedRow) -> str:
-    if row.ci95 is None:
-        return ABSENT
-    low, high = row.ci95
-    return uncertainty(math.sqrt(high / low) - 1)
 
 
 def _of_ceiling(row: ComparedRow) -> str:

@@ -138,7 +138,9 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         if score["bound"] == "compute":
             totals.compute_bound += share
         if record.op != OVERHEAD:
-            totals.at_roof_s += time_s * _fraction_at_roof(record, score)
+            has_roof = (record.flops or moved_bytes(record)) and score["roofline_pct"] is not None
+            fraction = min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
+            totals.at_roof_s += time_s * fraction
         if details.phase:
             phase = totals.phases.setdefault(details.phase, {"flops": 0, "time_s": 0.0})
             phase["flops"] += record.flops or 0
@@ -157,14 +159,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         if step.unique_bytes is not None:
             totals.fusable_s = max(0, moved - step.unique_bytes) / bandwidth.value
     return totals
-
-
-def _fraction_at_roof(record: Record, score: Score) -> float:
-    """Return the least time of a row over its time; 1 if it has no roof."""
-    has_work = record.flops or moved_bytes(record)
-    if not has_work or score["roofline_pct"] is None:
-        return 1.0
-    return min(1.0, float(score["roofline_pct"]) / 100)
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:

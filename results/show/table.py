@@ -10,7 +10,6 @@ from results.record import Environment, Object, Record, Score, name_of
 from results.show.grid import (
     Cell,
     Cells,
-    Column,
     Table,
     columns_of,
     escaped,
@@ -259,6 +258,8 @@ def _names(record: Record, options: Iterable[str]) -> Cells:
 def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     scale, rate = unit
     half_width = format_half_width(record.ci95_s, record.median_s)
+    is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
+    of_measured = None if is_measured else score["measured_pct"]
     cells = {
         "median": Cell(duration(record.median_s), "right"),
         "95% CI": Cell(half_width, "right", leaves=12),
@@ -270,7 +271,7 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
         "HFU": Cell(percent(score["hfu"]), "right", leaves=10),
         "MBU": Cell(percent(score["mbu"]), "right", leaves=4),
         "% roof": Cell(percent(score["roofline_pct"], 100), "right", leaves=9),
-        "% meas": Cell(_of_measured(score), "right", leaves=6),
+        "% meas": Cell(percent(of_measured, 100), "right", leaves=6),
         "mix": Cell(score["mix"] or ABSENT, leaves=1),
     }
     return cells | record.details.cells(record, score) if record.details else cells
@@ -297,11 +298,6 @@ def _scaled(value: float | None, scale: float) -> str:
     return number(None if value is None else value / scale)
 
 
-def _of_measured(score: Score) -> str:
-    is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
-    return ABSENT if is_measured else percent(score["measured_pct"], 100)
-
-
 def _flags(record: Record) -> str:
     flags = list(record.flags)
     if record.converged is False and not any("converge" in flag for flag in flags):
@@ -326,14 +322,14 @@ def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) ->
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
         rows.append(row)
     columns = columns_of(rows)
-    shown = [column for column in columns if column.title in ALWAYS or not _is_silent(column)]
+    shown = []
+    for column in columns:
+        texts = set(column.cells)
+        is_silent = texts <= NOTHING or (column.side == "left" and len(texts) == 1)
+        if column.title in ALWAYS or not is_silent:
+            shown.append(column)
     console.print()
     print_grid(console, shown, [_flags(record) for record in records], "flags")
-
-
-def _is_silent(column: Column) -> bool:
-    cells = set(column.cells)
-    return cells <= NOTHING or (column.side == "left" and len(cells) == 1)
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:

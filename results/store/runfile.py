@@ -66,7 +66,10 @@ def load_run(path: Path | str) -> Run:
     problems: list[str] = []
     with _opened(path) as file:
         environment = _environment(path, file)
-        if _is_being_written(file.fileno()):
+        try:
+            lock_file(file.fileno(), kind="LOCK_SH")
+            lock_file(file.fileno(), kind="LOCK_UN")
+        except BlockingIOError:
             notes.append(f"{path}: {MEASURING}")
         is_old = environment.schema < SCHEMA
         record_of = schema_1.record_of if is_old else Record.from_dict
@@ -118,15 +121,6 @@ def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int
         if not counts_records:
             return environment, None if file.read(1) else 0
         return environment, sum(raw.endswith(b"\n") for raw in file)
-
-
-def _is_being_written(descriptor: int) -> bool:
-    try:
-        lock_file(descriptor, kind="LOCK_SH")
-    except BlockingIOError:
-        return True
-    lock_file(descriptor, kind="LOCK_UN")
-    return False
 
 
 def lock_file(descriptor: int, waits: bool = False, kind: str = "LOCK_EX") -> None:
