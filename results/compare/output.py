@@ -81,7 +81,8 @@ def summary(compared: Compared, fail_on: str) -> Object:
         if candidates[mean["candidate"]] == 1:  # its rows are of one op
             by_candidate[mean["candidate"]] = {key: mean[key] for key in ("ratio", "ci95", "rows")}
     drift: Object | None = None
-    if spread := compared.spread:
+    spread = compared.spread
+    if spread:
         drift = {"share": spread.share, "source": spread.source}
     elif not all(row.is_paired for row in compared.rows):
         unknown = "unknown: no measurement of the same code was repeated"
@@ -282,7 +283,8 @@ def headline(compared: Compared) -> str:
     means = geomeans(compared)
     if len(means) == 1:
         text += f"; geometric mean {_mean_words(means[0])}"
-    if broken := _broken(compared):
+    broken = _broken(compared)
+    if broken:
         text += f"; {broken} wrong or failed"
     return printable(text)
 
@@ -292,7 +294,9 @@ def _rows(compared: Compared) -> list[Cells]:
     # A single baseline is named in the headline.
     has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1
     rows = [_cells(row, has_one_baseline) for row in compared.rows]
-    for title in list(rows[0]) if rows else ():
+    if not rows:
+        return rows
+    for title in list(rows[0]):
         texts = {row[title].text for row in rows}
         if texts == {ABSENT} or (title == "options" and len(texts) == 1):
             for row in rows:

@@ -49,7 +49,8 @@ def rows_of(run: Run) -> list[Row]:
         )
         name = f"{record.op}/{record.case}/{record.dtype}/{record.provider}@{device}"
         counts[name + options] += 1
-        if (count := counts[name + options]) > 1:
+        count = counts[name + options]
+        if count > 1:
             options = f"{options} #{count}".strip()
         labels = {
             "op": record.op,

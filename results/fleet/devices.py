@@ -21,6 +21,7 @@ from results.fleet.causes import DATA
 from results.record import Environment, Object, Record
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError, load_run
+from results.store.runs import unix_time
 
 OPS = {
     "matmul": ("tensor", "sm_clock_hz"),
@@ -191,8 +192,7 @@ def _device(environment: Environment) -> Device:
     about = environment.device
     if rank.world_size and rank.rank >= rank.world_size:
         raise ValueError(f"rank {rank.rank} of {rank.world_size}")
-    started = datetime.fromisoformat(environment.started_at)
-    started_s = (started if started.tzinfo else started.replace(tzinfo=UTC)).timestamp()
+    started_s = unix_time(environment.started_at)
     health = rank.health = rank.health or {}
     limit_w = finite(health.get("power_limit_w"))
     default_w = finite(health.get("power_limit_default_w"))

@@ -41,6 +41,8 @@ def document(findings: Sequence[Finding], groups: Groups) -> Object:
 
 
 def _entry(finding: Finding) -> Object:
+    device = finding.device
+    rule = finding.rule
     entry: Object = {
         "rank": None,
         "node": finding.node,
@@ -57,14 +59,14 @@ def _entry(finding: Finding) -> Object:
         "severity": finding.severity,
         "action": None,
     }
-    if device := finding.device:
+    if device:
         entry |= {"rank": device.fleet.rank, "device": device.group[0], "uuid": device.uuid}
     if finding.rows:
         row = finding.rows[0]
         entry["deviation"] = _share(row.deviation)
         entry["deviation_per_clock"] = _share(row.per_clock)
         entry["ci95"] = list(map(_share, row.ends))
-    if rule := finding.rule:
+    if rule:
         entry |= {"cause": rule.cause, "action": rule.action}
     return entry
 
@@ -76,37 +78,33 @@ def _share(log_ratio: float | None) -> float | None:
 
 
 def _cells(finding: Finding) -> Cells:
-    where = f"node {finding.node}"
-    name = ""
-    deviation = ""
-    ends = ""
-    per_clock = ""
-    cause = ""
-    evidence = list(finding.evidence)
-    if device := finding.device:
-        where = f"rank {device.fleet.rank} on {finding.node}"
-        name = str(device.uuid or device.group[0])
-    if finding.rows:
-        row = finding.rows[0]
-        deviation = change(row.deviation)
-        ends = " to ".join(map(change, row.ends))
-        if row.per_clock is not None:
-            per_clock = change(row.per_clock)
-    if rule := finding.rule:
-        cause = rule.cause
-        evidence.append(rule.action)
-    return {
-        "where": Cell(where),
-        "device": Cell(name, leaves=2),
+    device = finding.device
+    rule = finding.rule
+    cells = {
+        "where": Cell(f"node {finding.node}"),
+        "device": Cell("", leaves=2),
         "verdict": Cell(finding.verdict),
         "fell": Cell(", ".join(finding.fell)),
-        "deviation": Cell(deviation),
-        "95% CI": Cell(ends, leaves=1),
-        "per clock": Cell(per_clock, leaves=3),
-        "cause": Cell(cause),
+        "deviation": Cell(""),
+        "95% CI": Cell("", leaves=1),
+        "per clock": Cell("", leaves=3),
+        "cause": Cell(""),
         "severity": Cell(finding.severity or ""),
-        "evidence": Cell("; ".join(evidence)),
+        "evidence": Cell("; ".join(finding.evidence)),
     }
+    if device:
+        cells["where"] = Cell(f"rank {device.fleet.rank} on {finding.node}")
+        cells["device"] = Cell(str(device.uuid or device.group[0]), leaves=2)
+    if finding.rows:
+        row = finding.rows[0]
+        cells["deviation"] = Cell(change(row.deviation))
+        cells["95% CI"] = Cell(" to ".join(map(change, row.ends)), leaves=1)
+        if row.per_clock is not None:
+            cells["per clock"] = Cell(change(row.per_clock), leaves=3)
+    if rule:
+        cells["cause"] = Cell(rule.cause)
+        cells["evidence"] = Cell("; ".join([*finding.evidence, rule.action]))
+    return cells
 
 
 def summary(findings: Sequence[Finding], groups: Groups) -> list[str]:

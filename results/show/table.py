@@ -115,7 +115,8 @@ def render_table(
         if score["excess"]:
             remarks[f"{name_of(record)}: {score['excess']}"] = None
     for _, score in measured:
-        if causes := score["held_back_by"]:
+        causes = score["held_back_by"]
+        if causes:
             text = "memory side or compute side: far below every ceiling, limited by"
             remarks[f"{text} {causes}"] = None
     print_lines(console, *map(printable, remarks), style="yellow")
@@ -186,23 +187,20 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     device = environment.device
     git = environment.git
     versions = [f"{name} {version}" for name, version in environment.versions.items() if version]
-    sha = git.get("sha")
-    revision = f"git {str(sha)[:10]}{' with changes' if git.get('dirty') else ''}" if sha else None
-    run = f"run {environment.run_id}"
-    machine = [
-        f"{device['name']} ({device['slug']})",
-        *versions,
-        environment.started_at,
-        revision,
-        run,
-    ]
-    lines = [
-        ", ".join(part for part in machine if part),
-        _ceilings_line(environment.hardware, records),
-    ]
+    machine = [f"{device['name']} ({device['slug']})", *versions, environment.started_at]
+    if git.get("sha"):
+        changes = " with changes" if git.get("dirty") else ""
+        machine.append(f"git {str(git['sha'])[:10]}{changes}")
+    machine.append(f"run {environment.run_id}")
+    lines = [", ".join(machine)]
+    ceilings = _ceilings_line(environment.hardware, records)
+    if ceilings:
+        lines.append(ceilings)
     note = environment.hardware.get("note")
-    lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
-    return [printable(line) for line in lines if line]
+    if note:
+        lines.append(f"note: {note}")
+    lines.append(shlex.join(environment.argv))
+    return [printable(line) for line in lines]
 
 
 def _ceilings_line(hardware: Object, records: Iterable[Record]) -> str | None:
@@ -274,7 +272,9 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
         "% meas": Cell(percent(of_measured, 100), "right", leaves=6),
         "mix": Cell(score["mix"] or ABSENT, leaves=1),
     }
-    return cells | record.details.cells(record, score) if record.details else cells
+    if record.details:
+        cells |= record.details.cells(record, score)
+    return cells
 
 
 def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from results.show.units import count as counted
 from results.stats.samples import MIN_FOR_CORRELATION, Interval, student_t
 
 DEFAULT_MARGIN = 0.01
@@ -116,8 +117,8 @@ class Comparison:
             degrees=interval.degrees,
         )
         if count < MIN_PAIRS:
-            few = f"only {count} {unit}" if count == 1 else f"only {count} {unit}s"
-            return replace(compared, reason="").unsure(f"{few} of at least {MIN_PAIRS}")
+            few = f"only {counted(count, unit)} of at least {MIN_PAIRS}"
+            return replace(compared, reason="").unsure(few)
         if is_beyond_disturbance(ends, margin):
             return compared
         if count >= MIN_FOR_CORRELATION and interval.share_needed > 1:
