@@ -131,13 +131,6 @@ class Compared:
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
 
-    @property
-    def spread(self) -> Spread | None:
-        """Widest spread that the verdicts allow for; None if all rows were interleaved, or nothing
-        was repeated.
-        """
-        return widest(row.spread for row in self.rows)
-
 
 def compare(
     first: Run,

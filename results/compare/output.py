@@ -31,6 +31,7 @@ from results.stats.comparison import (
     UNSURE,
     geometric_mean,
 )
+from results.stats.spread import widest
 from results.stats.verdict import MORE_RUNS
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def summary(compared: Compared, fail_on: str) -> Object:
         if candidates[mean["candidate"]] == 1:  # its rows are of one op
             by_candidate[mean["candidate"]] = {key: mean[key] for key in ("ratio", "ci95", "rows")}
     drift: Object | None = None
-    spread = compared.spread
+    spread = widest(row.spread for row in compared.rows)
     if spread:
         drift = {"share": spread.share, "source": spread.source}
     elif not all(row.is_paired for row in compared.rows):
