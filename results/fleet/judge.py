@@ -64,9 +64,12 @@ class Finding:
 
     device: Device | None
     node: str
-    rows: list[Row]
+    rows: list[Row] = field(default_factory=list)
     """Those that fell come first, then the slowest."""
-    facts: dict[str, float]
+    facts: dict[str, float] = field(default_factory=dict)
+    """Those of the device, or relative to its peers, see `rules.toml`."""
+    lost: list[str] = field(default_factory=list)
+    """Rows that most peers have and the device has not."""
     verdict: str = OK
     fell: list[str] = field(default_factory=list)
     """Ceilings, the slowest first."""
@@ -77,7 +80,7 @@ class Finding:
     """Logarithm of the rate relative to the device's own history, if it fell."""
     evidence: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def add_clocks(self) -> None:
         """Add how far the clocks, and the memory's rate per clock, of the slowest rows are below
         the peers.
         """
@@ -205,70 +208,68 @@ def judge(
 
     Devices are compared relative to a slow node.
     """
+    findings = [Finding(device, device.fleet.node) for device in devices]
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for index, device in enumerate(devices):
         if device.readings:
             groups[device.group].append(index)
-    tables = _tables(devices)
-    facts: dict[int, dict[str, float]] = defaultdict(dict)
     for members in groups.values():
         peers = _medians(devices[index].facts for index in members)
         for index in members:
-            own = facts[index]
+            own = findings[index].facts
             for name, value in devices[index].facts.items():
                 is_relative = name in DATA["facts"]["relative"]
                 own[name] = value - peers[name] if is_relative else value
-    findings = list(_slow_nodes(tables, devices, facts))
-    slow_nodes = {finding.node for finding in findings}
+    tables = _tables(devices)
+    nodes = list(_slow_nodes(tables, findings))
+    slow_nodes = {finding.node for finding in nodes}
     slow, suspect = _found(tables)
-    rows: dict[int, list[Row]] = defaultdict(list)
-    lost: dict[int, dict[str, None]] = defaultdict(dict)
     for (group, metric, phase), table in tables.items():
         for index, row in table.items():
-            rows[index].append(row)
+            findings[index].rows.append(row)
         if 2 * len(table) > len(groups[group]):
             for index in set(groups[group]) - table.keys():
-                lost[index][f"{metric.op} {phase}"] = None
+                findings[index].lost.append(f"{metric.op} {phase}")
     for index, device in enumerate(devices):
-        finding = Finding(device, device.fleet.node, rows[index], facts[index])
-        if lost[index] and not device.failures:
-            device.failures.append(f"not measured, unlike peers: {', '.join(lost[index])}")
+        finding = findings[index]
+        if finding.lost and not device.failures:
+            lost = ", ".join(dict.fromkeys(finding.lost))
+            device.failures.append(f"not measured, unlike peers: {lost}")
+        finding.add_clocks()
         drift = drift_of(device, earlier.get(device.identity, ()))
         _judge_device(finding, device, slow[index], suspect[index], drift)
         if finding.node in slow_nodes:
             finding.evidence.append(f"{finding.node} is slow as a whole")
-        findings.append(finding)
-    return findings, groups
+    return [*nodes, *findings], groups
 
 
-def _slow_nodes(
-    tables: Tables, devices: Sequence[Device], facts: Mapping[int, dict[str, float]]
-) -> Iterator[Finding]:
+def _slow_nodes(tables: Tables, findings: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the slow nodes, and make the rows of their devices relative to the node."""
-    members: dict[str, list[int]] = defaultdict(list)
-    for index in facts:
-        members[devices[index].fleet.node].append(index)
+    members: dict[str, dict[int, Finding]] = defaultdict(dict)
+    for index, finding in enumerate(findings):
+        if finding.device and finding.device.readings:
+            members[finding.node][index] = finding
     of_nodes: Tables = {}
     for key, rows in tables.items():
         medians: dict[Any, Row] = {}
         of_nodes[key] = medians
-        for name, indices in members.items():
-            part = [rows[index] for index in indices if index in rows]
+        for name, inside in members.items():
+            part = [rows[index] for index in inside if index in rows]
             if len(part) >= LIMITS["min_unit"]:
                 medians[name] = _median_row(part)
     found, _ = _found(of_nodes)
     for name, metrics in sorted(found.items()):
-        fallen = []
+        inside = members[name]
+        node = Finding(None, name, facts=_medians(each.facts for each in inside.values()))
         for key, medians in of_nodes.items():
             if name in medians and key[1] in metrics:
-                fallen.append(medians[name])
-                for index in members[name]:
-                    if index in tables[key]:
-                        tables[key][index].subtract(medians[name])
-        finding = Finding(None, name, fallen, _medians(facts[index] for index in members[name]))
-        finding.evidence.append(f"{len(members[name])} devices")
-        finding.conclude(SLOW, metrics)
-        yield finding
+                node.rows.append(medians[name])
+                for index in inside.keys() & tables[key].keys():
+                    tables[key][index].subtract(medians[name])
+        node.add_clocks()
+        node.evidence.append(f"{len(inside)} devices")
+        node.conclude(SLOW, metrics)
+        yield node
 
 
 def _median_row(rows: Sequence[Row]) -> Row:
@@ -290,14 +291,17 @@ def _judge_device(
     suspect: set[Metric],
     drift: tuple[Metric, float] | None,
 ) -> None:
-    # In one phase faster than its peers.
-    disturbed = {row.metric for row in finding.rows if row.ends[0] >= -FLOOR}
-    below = {row.metric for row in finding.rows if row.ends[1] <= FLOOR} - disturbed
-    wide = {
-        row.metric
-        for row in finding.rows
-        if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]
-    }
+    disturbed = set()  # in one phase faster than its peers
+    below = set()
+    wide = set()
+    for row in finding.rows:
+        if row.ends[0] >= -FLOOR:
+            disturbed.add(row.metric)
+        if row.ends[1] <= FLOOR:
+            below.add(row.metric)
+        if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]:
+            wide.add(row.metric)
+    below -= disturbed
     explaining = matching(finding.facts, {metric.ceiling for metric in below})
     alone = next((rule for rule in explaining if rule.alone), None)
     if drift:
