@@ -10,7 +10,7 @@ from itertools import chain
 from statistics import fmean, median
 
 from results.compare.flags import DISTURBED
-from results.compare.sides import Side, is_users, revision_text
+from results.compare.sides import Side, is_users, machine_facts, revision_text
 from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
 from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
@@ -19,10 +19,9 @@ MAX_RUNS = 40
 """Maximum number of runs to read, newest first: a spread needs tens of repeats."""
 
 
-def machine_of(environment: Environment) -> tuple[object, ...]:
-    device = environment.device
-    names = ("slug", "name", "uuid", "threads")
-    return (environment.host.get("name"), *(device.get(name) for name in names))
+def machine_of(environment: Environment) -> str:
+    """Return a text that is equal for runs of one device on one machine."""
+    return f"{environment.device.get('uuid')} {machine_facts(environment)}"
 
 
 def code_of(record: Record, environment: Environment) -> tuple[object, ...]:

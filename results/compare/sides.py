@@ -256,39 +256,41 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
     """Return notes on differences between two runs; CompareError if the machine differs, unless
     `force`.
     """
-    before = _machine(first)
-    after = _machine(second)
-    changed = [
-        f"{name} {before[name]} against {after[name]}"
-        for name in before
-        if name in after and before[name] != after[name]
-    ]
-    versions = [
-        f"{name} {first.versions.get(name)} to {second.versions.get(name)}"
-        for name in first.versions | second.versions
-        if first.versions.get(name) != second.versions.get(name)
-    ]
-    text = "; ".join(changed)
-    if changed and not force:
-        raise CompareError(f"not the same machine: {text}; --force compares them anyway")
-    notes = [f"compared by force: {text}"] if changed else []
+    notes = []
+    before = machine_facts(first)
+    after = machine_facts(second)
+    changed = []
+    for name in before:
+        if name in after and before[name] != after[name]:
+            changed.append(f"{name} {before[name]} against {after[name]}")
+    if changed:
+        text = "; ".join(changed)
+        if not force:
+            raise CompareError(f"not the same machine: {text}; --force compares them anyway")
+        notes.append(f"compared by force: {text}")
+    versions = []
+    for name in first.versions | second.versions:
+        old = first.versions.get(name)
+        new = second.versions.get(name)
+        if old != new:
+            versions.append(f"{name} {old} to {new}")
     if versions:
         notes.append(f"other versions: {', '.join(versions)}")
     return notes
 
 
-def _machine(environment: Environment) -> Object:
+def machine_facts(environment: Environment) -> Object:
     """Return the known facts that are equal for runs of one machine."""
     device = environment.device
-    facts = {
-        "GPU" if device["type"] != "cpu" else "device": device["name"],
-        "device type": device["type"],
-        "host": environment.host.get("name") or None,
-        "threads": device.get("threads"),
-    }
+    name = "device" if device["type"] == "cpu" else "GPU"
+    facts = {name: device["name"], "device type": device["type"]}
+    known = {"host": environment.host.get("name") or None, "threads": device.get("threads")}
     for group in (device, environment.preflight, environment.settings):
-        facts |= {key: group[key] for key in SAME_MACHINE if group.get(key) is not None}
-    return {name: value for name, value in facts.items() if value is not None}
+        known |= {key: group[key] for key in SAME_MACHINE if group.get(key) is not None}
+    for key, value in known.items():
+        if value is not None:
+            facts[key] = value
+    return facts
 
 
 class MatchedPair(NamedTuple):
