@@ -22,11 +22,10 @@ from results.show.grid import (
     Cell,
     Cells,
     Table,
-    columns_of,
     flat,
     print_cells,
     print_lines,
-    rows_of,
+    texts_of,
 )
 from results.show.picture import add_picture
 from results.show.table import format_half_width
@@ -108,7 +107,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
             save_picture(draw(series, options.theme), options.output)
     table = Table(
         rows=lambda: _flat_rows(series),
-        shown=lambda: rows_of(columns_of(_rows(series))),
+        shown=lambda: texts_of(_rows(series)),
         document=lambda: {
             "method": METHOD.format(base="chosen" if chosen else "previous"),
             "series": series,

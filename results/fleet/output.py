@@ -14,11 +14,10 @@ from results.show.grid import (
     Cell,
     Cells,
     Table,
-    columns_of,
     escaped,
     print_cells,
     print_lines,
-    rows_of,
+    texts_of,
 )
 from results.show.terminal import printable
 
@@ -135,7 +134,7 @@ def as_text(findings: Sequence[Finding], groups: Groups, form: str, shows_all: b
         print_lines(console, *map(printable, texts), indent="  ")
 
     table = Table(
-        rows=lambda: rows_of(columns_of(rows)),
+        rows=lambda: texts_of(rows),
         document=lambda: document(findings, groups),
         draw=draw,
         notes=lambda: "".join(f"\n{escaped(text)}\n" for text in texts),

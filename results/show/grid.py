@@ -200,12 +200,13 @@ def print_grid(
         )
 
 
-def rows_of(columns: Sequence[Column]) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = [{} for _ in columns[0].cells] if columns else []
-    for column in columns:
-        for row, text in zip(rows, column.cells, strict=True):
-            row[column.title] = text
-    return rows
+def texts_of(rows: Sequence[Cells]) -> list[dict[str, str]]:
+    """Return the text of each cell by title, with all titles in each row."""
+    columns = columns_of(rows)
+    texts = []
+    for index in range(len(rows)):
+        texts.append({column.title: column.cells[index] for column in columns})
+    return texts
 
 
 def width_of(columns: Sequence[Column]) -> int:

@@ -16,7 +16,7 @@ from results.show.grid import (
     print_cells,
     print_grid,
     print_lines,
-    rows_of,
+    texts_of,
 )
 from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
@@ -290,7 +290,7 @@ def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict
         row |= _values(record, score, unit)
         row["flags"] = Cell(_flags(record))
         rows.append(row)
-    texts = rows_of(columns_of(rows))
+    texts = texts_of(rows)
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in texts]
 
 

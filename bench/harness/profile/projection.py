@@ -26,11 +26,10 @@ from results.record import Fusion, Record
 from results.show.grid import (
     Cell,
     Table,
-    columns_of,
     html_of,
     print_cells,
     print_lines,
-    rows_of,
+    texts_of,
 )
 from results.show.profile import (
     fusion_text,
@@ -168,7 +167,7 @@ class Projection:
     def table(self, top: int = 20) -> Table:
         return Table(
             rows=self.rows,
-            shown=lambda: rows_of(columns_of(self._cells(top))),
+            shown=lambda: texts_of(self._cells(top)),
             document=self.document,
             draw=lambda console: self._draw(console, top),
             notes=lambda: "\n".join(["\n", *self.sentences(), ""]),
