@@ -253,7 +253,8 @@ def flat_rows(compared: Compared) -> list[Object]:
             "verdict": UNMATCHED,
             "reason": f"{unmatched.side}: {unmatched.reason}",
         }
-        rows.append({name: known.get(name) for name in rows[0]})
+        names = rows[0] if rows else known
+        rows.append({name: known.get(name) for name in names})
     return rows
 
 

@@ -1,5 +1,7 @@
 """python -m results compare: from the files that are read to Markdown, table and picture."""
 
+import csv
+import io
 import re
 from dataclasses import replace
 
@@ -7,6 +9,8 @@ import pytest
 from compare_runs import NO_DRIFT, case, refused
 
 from results.__main__ import main
+from results.compare.comparison import compare_live
+from results.compare.output import as_text
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -119,3 +123,12 @@ def test_a_ratio_that_is_far_off_is_drawn_on_a_log_axis(save, measured, monkeypa
         after = save(name, measured(seed=3), measured(scale, seed=4, **case(64)))
         main(["compare", *NO_DRIFT, before, after, "-o", "compare.png"])
     assert [figure.axes[0].get_xscale() for figure in figures] == ["linear", "log"]
+
+
+def test_csv_of_a_comparison_without_a_row_lists_what_was_not_compared(
+    make_environment, make_record
+):
+    records = [make_record(), make_record(provider="a", status="failed", reason="died")]
+    compared = compare_live(make_environment(), records, "torch", 0.01)
+    (row,) = csv.DictReader(io.StringIO(as_text(compared, "csv", "slower")))
+    assert (row["verdict"], row["reason"]) == ("UNMATCHED", "candidate: failed: died")
