@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from results.show.terminal import reason_of
@@ -130,9 +132,12 @@ def find_run(
         raise RunNotFoundError(
             f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path"
         )
-    newest = ", ".join(run.path.stem for run in runs[:MAX_LISTED])
+    known = list(chain.from_iterable(map(_names, runs)))
+    near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [
+        run.path.stem for run in runs[:MAX_LISTED]
+    ]
     raise RunNotFoundError(
-        f"no run '{name}' in {directory}; choose from {newest} or `python -m results list`"
+        f"no run '{name}' in {directory}; choose from {', '.join(near)} or `python -m results list`"
     )
 
 
