@@ -233,11 +233,9 @@ def _problems(run: Run) -> list[str]:
 
 
 def _finish(text: str, run: Run) -> int:
-    notes = list(run.notes)
-    if not run.records and not run.problems:
-        notes.insert(0, f"{run.path} has no record")
+    empty = [] if run.records or run.problems else [f"{run.path} has no record"]
     run = replace(run, problems=(*run.problems, *_problems(run)))
-    return compare_command.finish(text, [run], notes)
+    return compare_command.finish(text, [run], [*empty, *run.notes])
 
 
 if __name__ == "__main__":

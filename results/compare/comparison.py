@@ -172,11 +172,11 @@ def compared_of(
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows: list[ComparedRow] = []
     for pair in pairs:
-        names = labels
+        before = Side(labels[0], pair.baseline, first.environment, judge_before)
+        after = Side(labels[1], pair.candidate, other.environment, judge_after)
         if request.by_provider:
-            names = (pair.baseline[0].provider, pair.candidate[0].provider)
-        before = Side(names[0], pair.baseline, first.environment, judge_before)
-        after = Side(names[1], pair.candidate, other.environment, judge_after)
+            before = replace(before, label=before.provider)
+            after = replace(after, label=after.provider)
         # Only records of one run can have been interleaved.
         shared = shared_rounds(pair.baseline, pair.candidate) if is_one_run else None
         if shared:

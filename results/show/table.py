@@ -187,23 +187,26 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     device = environment.device
     git = environment.git
     versions = [f"{name} {version}" for name, version in environment.versions.items() if version]
-    machine = [f"{device['name']} ({device['slug']})", *versions, environment.started_at]
-    if git.get("sha"):
-        changes = " with changes" if git.get("dirty") else ""
-        machine.append(f"git {str(git['sha'])[:10]}{changes}")
-    machine.append(f"run {environment.run_id}")
-    lines = [", ".join(machine)]
-    ceilings = _ceilings_line(environment.hardware, records)
-    if ceilings:
-        lines.append(ceilings)
+    sha = git.get("sha")
+    revision = f"git {str(sha)[:10]}{' with changes' if git.get('dirty') else ''}" if sha else None
+    run = f"run {environment.run_id}"
+    machine = [
+        f"{device['name']} ({device['slug']})",
+        *versions,
+        environment.started_at,
+        revision,
+        run,
+    ]
+    lines = [
+        ", ".join(part for part in machine if part),
+        _ceilings_line(environment.hardware, records),
+    ]
     note = environment.hardware.get("note")
-    if note:
-        lines.append(f"note: {note}")
-    lines.append(shlex.join(environment.argv))
-    return [printable(line) for line in lines]
+    lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
+    return [printable(line) for line in lines if line]
 
 
-def _ceilings_line(hardware: Object, records: Iterable[Record]) -> str | None:
+def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
     try:
         entries = Machine.from_dict(hardware).entries
     except CeilingError:
