@@ -63,7 +63,9 @@ def exit_code(compared: Compared, fail_on: str) -> int:
     row; else 0.
     """
     verdicts = counts(compared)
-    failing = verdicts[SLOWER] + (verdicts[UNSURE] if fail_on == "unsure" else 0)
+    failing = verdicts[SLOWER]
+    if fail_on == "unsure":
+        failing += verdicts[UNSURE]
     return int(bool(failing or _broken(compared)))
 
 

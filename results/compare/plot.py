@@ -108,12 +108,10 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
 
 
 def _name(row: ComparedRow) -> str:
-    provider = (
-        row.candidate.provider
-        if row.key.provider or row.candidate.provider != row.baseline.provider
-        else ""
-    )
-    return " ".join(part for part in (row.key.op, row.key.case, row.key.dtype, provider) if part)
+    parts = [row.key.op, row.key.case, row.key.dtype]
+    if row.key.provider or row.candidate.provider != row.baseline.provider:
+        parts.append(row.candidate.provider)
+    return " ".join(filter(None, parts))
 
 
 def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:

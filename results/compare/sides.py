@@ -73,8 +73,8 @@ def revision_text(git: Object | None) -> str | None:
     """Return a git revision, ten digits, with `-dirty` if files were changed; None if unknown."""
     if not git or not git.get("sha"):
         return None
-    dirty = "-dirty" if git.get("dirty") else ""
-    return f"{str(git['sha'])[:10]}{dirty}"
+    revision = str(git["sha"])[:10]
+    return f"{revision}-dirty" if git.get("dirty") else revision
 
 
 def revision_of(record: Record, environment: Environment) -> str | None:
