@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -224,16 +225,17 @@ def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> st
 
 def _telling_options(records: Sequence[Record]) -> set[str]:
     """Return the names of the options that differ between the rows of an op, or between ops."""
-    telling = set()
+    values: dict[str, set[str]] = defaultdict(set)
+    known = set()
     for record in records:
-        for name in record.options:
-            shown = set()
-            for other in records:
-                if name in other.options or other.op == record.op:
-                    shown.add(str(other.options.get(name)))
-            if len(shown) > 1:
-                telling.add(name)
-    return telling
+        for name, value in record.options.items():
+            values[name].add(str(value))
+            known.add((record.op, name))
+    for record in records:
+        for name in values.keys() - record.options.keys():
+            if (record.op, name) in known:
+                values[name].add("")
+    return {name for name, shown in values.items() if len(shown) > 1}
 
 
 def _options(record: Record, names: Iterable[str]) -> str:
