@@ -285,7 +285,7 @@ def _cells(point: Object, provider: str, base: str) -> Cells:
     return {
         "date": Cell(_short_date(point["started_at"])),
         "revision": Cell(point["revision"] or ABSENT),
-        "provider": Cell(provider, goes_below=4),
+        "provider": Cell(provider, goes_below=4, heads=True),
         "time": Cell(duration(point["median_s"]), "right"),
         "95% CI": Cell(half_width, "right"),
         f"time ratio to {base}": Cell(ratio, "right", leaves=2),

@@ -304,6 +304,9 @@ def _rows(compared: Compared) -> list[Cells]:
         if texts == {ABSENT} or (title == "options" and len(texts) == 1):
             for row in rows:
                 del row[title]
+        elif title == "provider" and len(texts) == 1:
+            for row in rows:
+                row[title] = row[title]._replace(heads=True)
     return rows
 
 
@@ -322,9 +325,9 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(f"{row.compared.bound}{row.ratio:.3f}x", "right"),
         "95% CI": Cell(half_width, "right"),
-        "op": Cell(row.key.op),
+        "op": Cell(row.key.op, heads=True),
         "case": Cell(row.key.case),
-        "dtype": Cell(row.key.dtype),
+        "dtype": Cell(row.key.dtype, heads=True),
         "provider": Cell(provider, goes_below=4),
         "options": Cell(row.key.options, goes_below=3),
         "baseline": Cell(duration(before.time_s), "right", goes_below=5),

@@ -4,10 +4,11 @@
     print_cells(console, rows, "flags")
 
 prints a column for each title, and the flags as the notes of the rows; `print_grid` takes columns.
-On a narrow terminal, notes move below their rows; then columns with `leaves` are omitted and listed
-in a last line, and those with `goes_below` join the notes, in the order of these numbers. No cell
-is cut. In a pipe or a file, each row is one line with all columns and its note. Cells are aligned
-here: `rich.Table` takes ten times as long for thousands of rows.
+On a narrow terminal, notes move below their rows; columns with `heads` become a heading above the
+rows that share their cells; then columns with `leaves` are omitted and listed in a last line, and
+those with `goes_below` join the notes, in the order of these numbers. No cell is cut. In a pipe or
+a file, each row is one line with all columns and its note. Cells are aligned here: `rich.Table`
+takes ten times as long for thousands of rows.
 
 Text from a file may contain control sequences, which are escaped.
 """
@@ -56,6 +57,8 @@ class Column:
     """Order in which columns are omitted on a narrow terminal, 1 first; 0: never."""
     goes_below: int = 0
     """Order, among the omitted columns, in which it joins the notes below the rows; 0: never."""
+    heads: bool = False
+    """Whether its cells become headings on a narrow terminal."""
     styles: Sequence[str] = ()
     """Rich style of each cell; it adds no information to the text."""
 
@@ -80,6 +83,7 @@ class Cell(NamedTuple):
     side: Literal["left", "right"] = "left"
     leaves: int = 0
     goes_below: int = 0
+    heads: bool = False
     style: str = ""
 
 
@@ -108,8 +112,8 @@ def columns_of(rows: Sequence[Cells]) -> list[Column]:
         cells = [row.get(title, NO_CELL) for row in rows]
         texts = [cell.text for cell in cells]
         styles = [cell.style for cell in cells]
-        _, side, leaves, goes_below, _ = layouts[title]
-        columns.append(Column(title, texts, side, leaves, goes_below, styles))
+        _, side, leaves, goes_below, heads, _ = layouts[title]
+        columns.append(Column(title, texts, side, leaves, goes_below, heads, styles))
     return columns
 
 
@@ -190,10 +194,11 @@ def print_grid(
         return
     beside = [*shown, Column(notes_title, below)] if below else shown
     if console.width >= WIDE or width_of(beside) <= console.width:
-        _print_rows(console, beside, [])
+        _print_rows(console, beside, [], [])
         return
+    shown, headings = _with_headings(shown)
     shown, below, left = _fitting(shown, below, console.width)
-    _print_rows(console, shown, below)
+    _print_rows(console, shown, headings, below)
     if left:
         print_lines(
             console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim"
@@ -221,6 +226,25 @@ def _printable(column: Column) -> Column:
     )
 
 
+def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
+    """Return the remaining columns, and the heading above each row, empty if the previous row has
+    the same.
+
+    Rows that share no headings keep their cells.
+    """
+    heading = [column for column in columns if column.heads]
+    staying = [column for column in columns if not column.heads]
+    headings: list[str] = []
+    last = ""
+    for cells in zip(*(column.cells for column in heading), strict=True):
+        text = " ".join(cells)
+        headings.append("" if text == last else text)
+        last = text
+    if 2 * sum(map(bool, headings)) > max(len(headings), 2):
+        return list(columns), []
+    return staying, headings
+
+
 def _fitting(
     columns: Sequence[Column], notes: Sequence[str], width: int
 ) -> tuple[list[Column], list[str], list[str]]:
@@ -246,7 +270,9 @@ def _fitting(
     return staying, list(map("; ".join, texts)), left
 
 
-def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str]) -> None:
+def _print_rows(
+    console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]
+) -> None:
     from rich.segment import Segment, Segments
 
     def add_line(text: str, style: str) -> None:
@@ -258,6 +284,8 @@ def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str
     if console.width < WIDE:
         add_line("─" * width_of(columns), "")
     for row, cells in enumerate(rows):
+        if headings and headings[row]:
+            add_line(headings[row], "bold")
         text = GAP.join(cells).rstrip()
         start = 0
         done = 0

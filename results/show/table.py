@@ -249,9 +249,9 @@ def _rate_unit(scores: Iterable[Score]) -> tuple[float, str]:
 
 def _names(record: Record, options: Iterable[str]) -> Cells:
     return {
-        "op": Cell(record.op),
+        "op": Cell(record.op, heads=True),
         "case": Cell(record.case),
-        "dtype": Cell(record.dtype),
+        "dtype": Cell(record.dtype, heads=True),
         "provider": Cell(record.provider, goes_below=11),
         "fill": Cell(record.fill or ABSENT, goes_below=11),
         "options": Cell(_options(record, options), goes_below=9),
@@ -319,9 +319,11 @@ def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) ->
     records = [record for record, _ in scored]
     unit = _rate_unit(score for _, score in scored)
     telling = _telling_options(records)
+    has_one_provider = len({record.provider for record in records}) == 1
     rows = []
     for record, score in scored:
         row = _names(record, telling)
+        row["provider"] = row["provider"]._replace(heads=has_one_provider)
         row |= _values(record, score, unit)
         row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)

@@ -18,6 +18,7 @@ COLUMNS = (
     Column("baseline", ("12.34 us", "1.000 ms"), "right"),
     Column("flagged", ("both", ""), leaves=1),
 )
+OPS = (("gelu", 1), ("gelu", 2), ("add", 3), ("add", 4))
 NOTES = ("31 % slower than the baseline, beyond the margin of 1 %", "")
 
 
@@ -51,6 +52,22 @@ def test_a_column_that_may_not_leave_goes_below_its_rows():
         "the terminal is too narrow for: 95% CI, flagged",
         "(--format csv has all)",
     ]
+
+
+def test_narrow_table_moves_shared_cells_into_headings():
+    columns = [
+        Column("op", ("gelu", "gelu", "add", "add"), heads=True),
+        Column("dtype", ("bf16", "bf16", "bf16", "bf16"), heads=True),
+        Column("n", ("1", "2", "3", "4"), "right"),
+    ]
+    assert shown(14, columns, ()) == [
+        "op    dtype  n",
+        "─" * 14,
+        *(f"{op:4}  bf16   {n}" for op, n in OPS),
+    ]
+    assert shown(13, columns, ()) == ["n", "─", "gelu bf16", "1", "2", "add bf16", "3", "4"]
+    columns[0] = Column("op", ("gelu", "add", "gelu", "add"), heads=True)
+    assert shown(13, columns, ())[0] == "op    dtype  n"
 
 
 def test_a_pipe_gets_one_line_a_row_with_everything():
