@@ -361,10 +361,15 @@ def _print_alone(records: Sequence[Record], console: Console) -> None:
     telling = _telling_options(records)
     rows = []
     for record in records:
-        row = {"status": Cell(record.status)} | _names(record, telling)
-        del row["fill"]
-        if not telling:
-            del row["options"]
+        row = {
+            "status": Cell(record.status),
+            "op": Cell(record.op),
+            "case": Cell(record.case),
+            "dtype": Cell(record.dtype),
+            "provider": Cell(record.provider, goes_below=2),
+        }
+        if telling:
+            row["options"] = Cell(_options(record, telling), goes_below=9)
         row["reason"] = Cell(record.reason or ABSENT)
         rows.append(row)
     print_cells(console, rows, "reason")
