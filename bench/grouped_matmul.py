@@ -174,6 +174,7 @@ OPS = (
         magnitude=magnitude,
         terms=lambda case: case.shape["k"],
         take_rows=take_rows,
+        columns_of=1,
         check=check,
     ),
 )

@@ -184,6 +184,7 @@ OPS = (
         work=work,
         terms=lambda case: case.shape["k"],
         take_rows=take_rows,
+        columns_of=1,
         check=check,
     ),
 )

@@ -278,6 +278,9 @@ class Op:
     whole."""
     rows: Callable[[Case], int] = lambda case: next(iter(case.shape.values()))
     """Number of rows for `take_rows`; by default the extent of the first axis."""
+    columns_of: int | None = None
+    """Index of the input whose last axis is that of the result, which is linear in it: B of A B.
+    With `take_rows`, sums of blocks of columns verify a product that is too large for all rows."""
     defined_in: tuple[str, ...] = ()
     """Full names of modules of this project that define the op, besides the files of its
     functions.

@@ -142,6 +142,9 @@ def describe(record: Record) -> list[str]:
             error = " by the op's own rule"
         elements = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
         timed += f", verified {elements}{error}"
+        if "blocks" in checked:
+            shown = f"{checked['blocks']['smallest_error']:.2g} of the RMS"
+            timed += f", and sums of blocks of all, which show an error of {shown} in one element"
     lines = [timed, *_ran(record)]
     for flag, reason in record.flag_reasons.items():
         lines.append(f"  {flag}: {reason}")

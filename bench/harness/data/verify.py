@@ -23,14 +23,20 @@ Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J
 A wrong scale of half a percent is below the bf16 bound on single elements, so the projection of the
 result on the rounded reference must also be 1 within one unit roundoff. A random result, as of
 dropout, has no reference: its op checks conditions that hold for every result.
+
+All rows of a large product would take too long in fp64. Every n-th row is compared, from a random
+one on, and all elements enter the sums of `_blocks`: for each row and 64 columns, the sum of the
+elements with random signs is compared with A (B r), which costs 1/64 of the product. Source:
+Freivalds, Probabilistic machines can use less running time, IFIP Congress 1977.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.harness import clock
 from bench.harness.data.inputs import InputSet
@@ -73,6 +79,9 @@ twice as long.
 GPU_CHUNKS = 16
 """Factor on `CHUNK_ELEMENTS` for a GPU: the host waits for the result of each part."""
 
+NORMAL_MEDIAN = 0.6745
+"""Median of the absolute value of a normal variable, in standard deviations."""
+
 SCALE_ELEMENTS = 1024
 """Minimum number of elements to check the scale of a result: rounding errors average out."""
 
@@ -82,8 +91,24 @@ one direction.
 """
 
 FULL_CHECK_FLOPS = {"cpu": 2**31, "cuda": 2**39}
-"""FLOPs above which only every n-th row of a matmul is checked, by torch's device type: fp64 is
-slow. Any n up to 64 still checks every tile of 64 rows."""
+"""FLOPs above which a product is compared in every n-th row and in sums of blocks, by torch's
+device type: fp64 is slow."""
+
+BLOCK_COLUMNS = 64
+"""Columns of a block. The rounding of its sum grows with the root, the cost falls with the number;
+over a whole row an error of one element would be below the rounding of the others."""
+
+BLOCK_CHUNKS = 8
+"""Factor on the rows that are compared at a time, for sums of blocks: they need less memory."""
+
+BLOCK_DEVIATIONS = 6.0
+"""Standard deviations that a sum of a block may be off: with rounding alone, one of 10^9 is."""
+
+MAX_SPREAD = 4.0
+"""Largest factor on the standard deviation by how much the sums spread: a library may round partial
+sums to the dtype, and fp8 tensor cores add with 14 bits.
+
+Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), section 3.3.2, for fp8."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +127,10 @@ class CheckResult:
     """Number of wrong elements, index and values of the worst; None unless single elements are
     wrong.
     """
+    blocks: dict[str, float] | None = None
+    """Number of sums of blocks, and the smallest error of one element that they show, as a fraction
+    of the RMS of the result; None if all elements were compared.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object saved under `verified`, with null or text for infinity and NaN."""
@@ -112,6 +141,8 @@ class CheckResult:
         }
         if not math.isfinite(self.max_error_of_bound):
             keys["max_error_of_bound"] = None
+        if keys["blocks"] is None:
+            del keys["blocks"]
         if keys["wrong"] is None:
             del keys["wrong"]
         elif not math.isfinite(keys["wrong"]["got"]):
@@ -197,7 +228,9 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
     count = 0
     wrong: dict[str, Any] | None = None
     sums = torch.zeros(2, op.outputs, dtype=torch.float64)
-    for rows in _rows_to_check(op, case, result):
+    step = _step(op, case, result)
+    blocks = _blocks(op, case, inputs, result) if step > 1 else None
+    for rows in _rows_to_check(op, case, result, step, blocks):
         part_inputs, part = op.take_rows(inputs, result, rows) if op.take_rows else (inputs, result)
         ratio, truth, got = _ratios(op, case, part_inputs, part)
         checked += part.numel()
@@ -235,9 +268,20 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
         many = f"{count:,} of {checked:,} elements {'is' if count == 1 else 'are'} wrong"
         reason = f"wrong result: an element is {how}; {where}; {many}"
         wrong = {"count": count, "checked": checked} | wrong
+    elif blocks and blocks.worst > op.tolerance:
+        reason = (
+            f"wrong result: a sum of {BLOCK_COLUMNS} columns of row {blocks.row} is "
+            f"{blocks.worst:.3g} times further from A (B r) than rounding explains"
+        )
+        worst = max(worst, blocks.worst)
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
-    return CheckResult(reason is None, reason, worst, checked, result.numel(), wrong=wrong)
+    seen = None
+    if blocks and reason is None:
+        seen = {"sums": blocks.count, "smallest_error": blocks.smallest_error}
+    return CheckResult(
+        reason is None, reason, worst, checked, result.numel(), wrong=wrong, blocks=seen
+    )
 
 
 def _index_of(
@@ -252,23 +296,111 @@ def _index_of(
     ]
 
 
-def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
-    """Yield chunks of all rows, or of every n-th row if all would take too long."""
+def _step(op: Op, case: Case, out: Tensor) -> int:
+    """Return n if every n-th row is compared: only where sums of blocks hold all elements."""
+    if op.take_rows is None or op.columns_of is None:
+        return 1
+    all_flops = 2 * out.numel() * op.terms(case)
+    step = -(-all_flops // FULL_CHECK_FLOPS.get(out.device.type, 2**31))
+    return max(1, min(step, op.rows(case)))
+
+
+def _rows_to_check(
+    op: Op, case: Case, out: Tensor, step: int, blocks: Blocks | None
+) -> Iterator[slice]:
+    """Yield chunks of every n-th row, and the row whose sums are furthest off."""
     if op.take_rows is None:
         yield slice(None)
         return
     rows = op.rows(case)
-    terms = op.terms(case)
-    step = 1
-    if terms != 1:
-        all_flops = 2 * out.numel() * terms
-        step = max(1, -(-all_flops // FULL_CHECK_FLOPS.get(out.device.type, 2**31)))
-    elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
-    chunk = max(1, elements // max(1, out.numel() // rows, terms)) * step
-    for start in range(0, rows, chunk):
+    chunk = _chunk_rows(op, case, out) * step
+    for start in range(secrets.randbelow(step), rows, chunk):
         yield slice(start, min(start + chunk, rows), step)
-    if (rows - 1) % step:  # the last row is where the last tile ends
-        yield slice(rows - 1, rows)
+    if blocks:
+        yield slice(blocks.row, blocks.row + 1)
+
+
+def _chunk_rows(op: Op, case: Case, out: Tensor) -> int:
+    """Return the number of rows that are compared at a time."""
+    elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
+    return max(1, elements // max(1, out.numel() // op.rows(case), op.terms(case)))
+
+
+class Blocks(NamedTuple):
+    """Sums of the elements of a product in blocks of columns, against those of A (B r)."""
+
+    count: int
+    worst: float
+    """Largest difference over its limit; infinite for NaN."""
+    row: int
+    """Row of the worst."""
+    smallest_error: float
+    """Smallest error of one element that cannot be hidden, as a fraction of the RMS."""
+
+
+def _blocks(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> Blocks:
+    """Compare sums of blocks of a result, each element with a random sign.
+
+    The rounding errors of elements are independent, so the variance of a sum is the sum of theirs:
+    (2^e u)^2 / 12 for rounding an element of exponent e, K u_acc^2 / 2 norm^2 for a chain of K
+    additions, and (2 u_p)^2 (|ref|^2 + norm^2) for factors that are rounded or cut first.
+    """
+    import torch
+
+    assert op.take_rows is not None
+    assert op.columns_of is not None
+    signs = torch.randint(0, 2, result.shape[-1:], dtype=torch.float64) * 2 - 1
+    signs = signs.to(result.device)
+    wide = inputs[op.columns_of].double()
+    summed = _with(inputs, op.columns_of, _block_sums(wide * signs))
+    squared = _with(inputs, op.columns_of, _block_sums(wide.square()))
+    del wide
+    unit = UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
+    accumulator = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF)
+    product = 2 * PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
+    chain = op.terms(case) / 2 * accumulator**2 + product**2
+    errors = []
+    variances = []
+    rows = op.rows(case)
+    chunk = _chunk_rows(op, case, result) * BLOCK_CHUNKS
+    for start in range(0, rows, chunk):
+        taken = slice(start, start + chunk)
+        part_inputs, part = op.take_rows(summed, result, taken)
+        got = part.double()
+        errors.append(_block_sums(got * signs) - op.reference(*widened(part_inputs)))
+        part_inputs, _ = op.take_rows(squared, result, taken)
+        squares = [x.square() if x.is_floating_point() else x for x in widened(part_inputs)]
+        squares[op.columns_of] = part_inputs[op.columns_of]
+        rounding = torch.ldexp(torch.full_like(got, unit), torch.frexp(got).exponent)
+        if part.is_floating_point():
+            rounding.clamp_(min=torch.finfo(part.dtype).tiny * torch.finfo(part.dtype).eps)
+        variance = _block_sums(rounding.square() / 12 + (product * got).square())
+        variances.append(variance + chain * op.reference(*squares))
+    error = torch.cat(errors, -2)
+    deviation = torch.cat(variances, -2).sqrt()
+    ratio = (error.abs() / deviation).masked_fill_(error == 0, 0.0).nan_to_num_(math.inf, math.inf)
+    spread = min(max(1.0, float(ratio.median()) / NORMAL_MEDIAN), MAX_SPREAD)
+    limit = BLOCK_DEVIATIONS * spread
+    at = int(ratio.argmax())
+    rms = float(result.double().square().mean().sqrt())
+    return Blocks(
+        count=ratio.numel(),
+        worst=float(ratio.reshape(-1)[at]) / limit,
+        row=at // ratio.shape[-1] % rows,
+        smallest_error=2 * limit * float(deviation.max()) / rms if rms else 0.0,
+    )
+
+
+def _block_sums(values: Tensor) -> Tensor:
+    """Return sums of `BLOCK_COLUMNS` neighbors of the last axis; the last may have fewer."""
+    import torch
+
+    padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % BLOCK_COLUMNS))
+    return padded.unflatten(-1, (-1, BLOCK_COLUMNS)).sum(-1)
+
+
+def _with(inputs: tuple[Tensor, ...], index: int, value: Tensor) -> tuple[Tensor, ...]:
+    return (*inputs[:index], value, *inputs[index + 1 :])
 
 
 def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

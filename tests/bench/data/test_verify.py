@@ -330,32 +330,91 @@ def test_every_element_is_checked_at_any_chunk_size(monkeypatch, case, chunk):
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """Return a matmul so expensive that only every 64th row is checked."""
-    monkeypatch.setattr(verify, "FULL_CHECK_FLOPS", {"cpu": 2 * 512 * 48 * 64 // 64})
-    return case_of("matmul", "bf16", 512, 48, 64)
+    """Return a function that makes a matmul of which every 64th row is compared by elements."""
+    monkeypatch.setattr(verify, "FULL_CHECK_FLOPS", {"cpu": 2 * 512 * 200 * 64 // 64})
+    return lambda dtype: case_of("matmul", dtype, 512, 200, 64)
 
 
-def test_expensive_checks_sample_rows_and_include_the_last(sampled):
-    found = verdict(sampled)
-    assert found.is_right
-    assert (found.checked_elements, found.elements) == ((512 // 64 + 1) * 48, 512 * 48)
-    one_row = verdict(case_of("matmul", "fp32", 1, 2048, 64))
-    assert (
-        one_row.checked_elements == one_row.elements == 2048
-    )  # not twice, though it is the last as well
-    largest = 2 * max(int(shape) for shape in MATMUL[0].default_shapes["cuda"]) ** 3
-    assert largest / 64 <= 2**39  # limit of a GPU: every tile of 64 rows is sampled there too
+PRODUCTS = (*FLOATS, "tf32", "int8", "fp8e4m3")
 
 
-@pytest.mark.parametrize("row", [*range(0, 512, 64), 448 - 7, 13])
-def test_a_wrong_tile_of_64_rows_is_found_at_any_position(sampled, row):
-    def tile(result):
-        result[row : row + 64, 16:32] = 99
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
+@pytest.mark.parametrize("dtype", PRODUCTS)
+def test_large_products_are_compared_in_some_rows_and_in_sums_of_blocks(sampled, dtype, fill):
+    for seed in range(3):
+        found = verdict(sampled(dtype), fill=fill, seed=seed)
+        assert found.is_right, found.reason
+        assert found.blocks["sums"] == 512 * 4
+        assert (found.checked_elements, found.elements) == (9 * 200, 512 * 200)
 
-    wrong = verdict(sampled, tile).wrong
-    assert (wrong["checked"], wrong["got"]) == (9 * 48, 99.0)
-    assert wrong["index"][0] in range(row, row + 64)
-    assert wrong["index"][1] in range(16, 32)
+
+def test_an_inexact_product_of_a_library_passes_in_sums_of_blocks(sampled):
+    for dtype in (*FLOATS, "int8"):
+        case = sampled(dtype)
+        found = eager(case, inputs_of(case))
+        assert found.is_right, found.reason
+        assert found.blocks
+
+
+def test_partial_sums_in_bf16_pass_and_show_in_the_smallest_error(sampled):
+    case = sampled("bf16")
+    data = inputs_of(case)
+    a, b = data.inputs
+    halves = [a[:, part].double() @ b[part].double() for part in (slice(32), slice(32, None))]
+    split = check(OPS["matmul"], case, data, halves[0].bfloat16() + halves[1].bfloat16())
+    assert split.is_right, split.reason
+    assert split.blocks["smallest_error"] >= verdict(case).blocks["smallest_error"]
+
+
+def test_small_products_and_other_ops_are_compared_whole(sampled):
+    for case in (case_of("matmul", "fp32", 1, 2048, 64), case_of("matvec", "fp32", 3000, 4096)):
+        found = verdict(case)
+        assert found.checked_elements == found.elements
+        assert "blocks" not in found.to_dict()
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("index", [(0, 0), (1, 199), (511, 130)])
+@pytest.mark.parametrize("dtype", PRODUCTS)
+def test_one_wrong_element_in_any_row_of_a_large_product_is_found(sampled, dtype, index):
+    case = sampled(dtype)
+    shown = verdict(case).blocks["smallest_error"]
+
+    def fault(result):
+        error = shown * result.double().square().mean().sqrt()
+        result[index] += max(1, int(error)) if dtype == "int8" else 1.1 * float(error)
+
+    found = verdict(case, fault)
+    assert not found.is_right
+    assert str(index[0]) in found.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_elements_that_are_not_written_are_found_in_any_row(sampled, value):
+    def odd_rows(result):
+        result[1::2] = value
+
+    found = verdict(sampled("bf16"), odd_rows)
+    assert not found.is_right
+    assert "NaN, infinite" in found.reason
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_rows_are_sampled_from_a_random_one_on(sampled, monkeypatch):
+    rows = set()
+
+    def fault(result):
+        result[:] = 1e3
+
+    for start in (0, 5, 63):
+        monkeypatch.setattr(verify.secrets, "randbelow", lambda step, start=start: start)
+        rows.add(verdict(sampled("bf16"), fault).wrong["checked"])
+        monkeypatch.setattr(verify, "_blocks", lambda *_: None)
+        assert verdict(sampled("bf16"), fault).wrong["index"][0] % 64 == start
+        monkeypatch.undo()
+        monkeypatch.setattr(verify, "FULL_CHECK_FLOPS", {"cpu": 2 * 512 * 200 * 64 // 64})
+    assert rows == {9 * 200}
 
 
 def test_the_worst_element_is_reported_with_its_expected_value():

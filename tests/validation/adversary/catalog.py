@@ -46,7 +46,7 @@ SHAPES = {
     "bigmatmul": "1088x1024,1024x1024",
 }
 """Shapes of the inputs by the first part of a function's name. `bigmatmul` has so many FLOPs that
-an op checks every second row only: `FULL_CHECK_FLOPS` in bench/harness/data/verify.py."""
+an op compares every second row by elements: `FULL_CHECK_FLOPS` in bench/harness/data/verify.py."""
 
 CASES = {"matmul": "96", "longmatmul": "32x32x4096", "bigmatmul": "1088x1024x1024"}
 """What `--shape` of an op takes, if it is not the shape of the first input."""
