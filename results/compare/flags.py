@@ -33,6 +33,7 @@ LOST_TIME = frozenset({"preempted", "throttled"})
 
 BIMODAL = "bimodal"
 INTERPRETED = "interpreted"
+NOT_COMPARED = "not-compared"
 
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """On both sides, these flags do not affect the ratio: they are about the ceiling."""
@@ -56,6 +57,8 @@ def with_flags(
         return compared.unsure(
             f", but {listed}: the time of an interpreter is not that of the kernel"
         )
+    if NOT_COMPARED in before + after:
+        return compared.unsure(f", but {listed}: whether both compute the same is unknown")
     is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:
         are_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)

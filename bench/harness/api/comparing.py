@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,10 @@ from bench.harness.api.records import Records
 from bench.harness.cli.arguments import UsageError
 from bench.harness.compare.contender import Contender
 from bench.harness.compare.turns import ComparePolicy, compare_contenders
+from bench.harness.data.agreement import Expected, NotComparableError
+from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import recorded
+from bench.harness.measure.flags import Flag, recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
@@ -47,6 +48,9 @@ from results.stats.comparison import DEFAULT_MARGIN
 
 if TYPE_CHECKING:
     import pandas as pd
+
+NOT_CHECKED = ""
+"""In place of a result that the caller does not want to be checked."""
 
 
 class Verdicts:
@@ -117,7 +121,7 @@ def compare(
     budget_s: float = 10.0,
     rounds: int | None = None,
     seed: int = 0,
-    tolerance: float | None = None,
+    tolerance: float = 1.0,
     check: bool = True,
     **kwargs: Any,
 ) -> Verdicts:
@@ -138,9 +142,8 @@ def compare(
         budget_s: time limit of the rounds, seconds.
         rounds: fixed number of rounds; None: until the verdicts are clear.
         seed: random seed for the order of turns.
-        tolerance: allowed difference of results, as a fraction of the largest element of the
-            baseline's; by default the square root of the dtype's epsilon: 3.5e-4 in fp32, 0.09 in
-            bf16.
+        tolerance: factor on the allowed difference of results, which is that of
+            `bench.harness.data.agreement`.
         check: whether to compare results; False if they are random.
 
     Raises:
@@ -151,6 +154,7 @@ def compare(
     name, fn = next(iter(named.items()))
     check_number("margin", margin, "above 0")
     check_number("budget_s", budget_s, "above 0")
+    check_number("tolerance", tolerance, "above 0")
     if rounds is not None and (not isinstance(rounds, int) or rounds < 2):
         raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
@@ -171,7 +175,7 @@ def interleaved(
     named: Mapping[str, Callable[..., Any]],
     subject: Function,
     policy: ComparePolicy,
-    tolerance: float | None = None,
+    tolerance: float = 1.0,
     check: bool = True,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
@@ -185,10 +189,13 @@ def interleaved(
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
+    expected = _expected(named[name], first, kwargs, truth) if check else None
 
-    def wrong(fn: Callable[..., Any]) -> str | None:
+    def checked(fn: Callable[..., Any]) -> CheckResult | str:
         result = fn(*fresh(first), **kwargs)
-        return difference(truth, result, tolerance) if check else None
+        if not isinstance(expected, Expected):
+            return expected or NOT_CHECKED
+        return expected.check(result, tolerance)
 
     def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
         return functools.partial(fn, *sets[copy], **kwargs)
@@ -210,11 +217,21 @@ def interleaved(
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],
                     cache=reached,
                     fn=candidate,
-                    wrong=wrong,
+                    checked=checked,
                     requested_cache=cache,
                 )
             )
         return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
+
+
+def _expected(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object
+) -> Expected | str:
+    """Return what others must return, or why that is unknown."""
+    try:
+        return Expected.of(fn, args, kwargs, result)
+    except NotComparableError as error:
+        return f"the baseline returned {error}"
 
 
 def ordered(
@@ -234,19 +251,23 @@ class FunctionContender(Contender):
     """A function whose result must equal that of the baseline."""
 
     fn: Callable[..., Any]
-    wrong: Callable[[Callable[..., Any]], str | None]
-    """Calls the function and returns how its result is wrong, or None."""
+    checked: Callable[[Callable[..., Any]], CheckResult | str]
+    """Calls the function and compares its result; a text says why it cannot be compared."""
     requested_cache: str
+    verified: dict[str, Any] = field(default_factory=dict)
+    flags: tuple[Flag, ...] = ()
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        self.record = self._verified("") if self.index else None  # the baseline is right
+        if self.index:  # the baseline is right
+            self.record = self._verified("before", "")
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
-        if wrong := self._verified("after timing: "):
+        wrong = self._verified("after", "after timing: ") if self.index else None
+        if wrong:
             return wrong
         ceilings = known_ceilings(self.device)
-        flags = interpreted()
+        flags = (*self.flags, *interpreted())
         record = recorded(
             self.blank,
             samples,
@@ -256,56 +277,26 @@ class FunctionContender(Contender):
             flags,
             has_advice=False,
         )
-        return replace(record, copies=len(self.calls))
+        return replace(record, copies=len(self.calls), verified=self.verified)
 
     def failed(self, error: BaseException) -> Record:
         return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")
 
-    def _verified(self, when: str) -> Record | None:
-        reason = self.wrong(self.fn)
-        return replace(self.blank, status="invalid", reason=when + reason) if reason else None
-
-
-def difference(truth: Any, result: Any, tolerance: float | None = None) -> str | None:
-    """Return how a result differs from the baseline's, or None; only tensors are compared."""
-    import torch
-
-    from bench.harness.torch_private import tree_leaves
-
-    ours = [x.detach() for x in tree_leaves(truth) if isinstance(x, torch.Tensor)]
-    theirs = [x.detach() for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-    if len(ours) != len(theirs):
-        return f"it returned {len(theirs)} tensors, the baseline {len(ours)}"
-    for mine, other in zip(ours, theirs, strict=True):
-        if problem := _unlike(mine, other.to(mine.device), tolerance):
-            return problem
-    return None
-
-
-def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
-    import torch
-
-    if truth.shape != result.shape:
-        return (
-            f"its result has the shape {tuple(result.shape)}, the baseline's {tuple(truth.shape)}"
-        )
-    if any(not (x.is_floating_point() or x.is_complex()) for x in (truth, result)):
-        count = int((truth != result).sum())
-        if not count:
+    def _verified(self, moment: str, when: str) -> Record | None:
+        """Check the result; return the record if it is wrong."""
+        found = self.checked(self.fn)
+        self.flags = ()
+        if isinstance(found, str):
+            if found != NOT_CHECKED:
+                self.flags = (Flag("not-compared", f"{found}, which cannot be compared", ""),)
             return None
-        return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements"
-    epsilon = max(torch.finfo(x.dtype).eps for x in (truth, result))
-    allowed = math.sqrt(epsilon) if tolerance is None else tolerance
-    wide = torch.complex128 if truth.is_complex() else torch.float64
-    truth = truth.to(wide)
-    result = result.to(wide)
-    sizes = truth.abs()[truth.isfinite()]
-    scale = float(sizes.max()) if sizes.numel() else 0.0
-    is_unlike = ~torch.isclose(result, truth, rtol=0.0, atol=allowed * scale, equal_nan=True)
-    if not is_unlike.any():
+        self.verified[moment] = found.to_dict()
+        if not found.is_right:
+            reason = f"{when}{found.reason}"
+            return replace(self.blank, status="invalid", reason=reason, verified=self.verified)
+        if found.max_error_of_bound > 1:
+            reason = (
+                f"{found.max_error_of_bound:.3g} times the usual difference; tolerance allowed it"
+            )
+            self.flags = (Flag("beyond-rounding", reason, ""),)
         return None
-    worst = float((result - truth)[is_unlike].abs().nan_to_num(math.inf).max())
-    return (
-        f"its result differs from the baseline's by up to {worst:.3g}, more than {allowed:.2g} "
-        f"of {scale:.3g}"
-    )

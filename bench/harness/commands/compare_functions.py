@@ -139,5 +139,5 @@ def measure_in_worker(
         made = filled(args, baseline, device)
     inputs = made if isinstance(made, tuple) else (made,)
     subject = Function(baseline, inputs, {}, None, {}, None, args.cache, device.torch_name)
-    _, records = interleaved(functions, subject, policy)
+    _, records = interleaved(functions, subject, policy, args.tolerance)
     return [replace(record, source_sha256=find(record.provider).sha256()) for record in records]

@@ -278,7 +278,7 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
     seen = None
     if blocks and reason is None:
-        seen = {"sums": blocks.count, "smallest_error": blocks.smallest_error}
+        seen = {"sums": blocks.sums, "smallest_error": blocks.smallest_error}
     return CheckResult(
         reason is None, reason, worst, checked, result.numel(), wrong=wrong, blocks=seen
     )
@@ -329,7 +329,7 @@ def _chunk_rows(op: Op, case: Case, out: Tensor) -> int:
 class Blocks(NamedTuple):
     """Sums of the elements of a product in blocks of columns, against those of A (B r)."""
 
-    count: int
+    sums: int
     worst: float
     """Largest difference over its limit; infinite for NaN."""
     row: int
@@ -384,7 +384,7 @@ def _blocks(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> B
     at = int(ratio.argmax())
     rms = float(result.double().square().mean().sqrt())
     return Blocks(
-        count=ratio.numel(),
+        sums=ratio.numel(),
         worst=float(ratio.reshape(-1)[at]) / limit,
         row=at // ratio.shape[-1] % rows,
         smallest_error=2 * limit * float(deviation.max()) / rms if rms else 0.0,
@@ -396,7 +396,8 @@ def _block_sums(values: Tensor) -> Tensor:
     import torch
 
     padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % BLOCK_COLUMNS))
-    return padded.unflatten(-1, (-1, BLOCK_COLUMNS)).sum(-1)
+    blocks: Tensor = padded.unflatten(-1, (-1, BLOCK_COLUMNS))
+    return blocks.sum(-1)
 
 
 def _with(inputs: tuple[Tensor, ...], index: int, value: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,133 @@
+"""Results of functions without an op: what rounding explains passes, and nothing else."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from bench.harness.data.agreement import Expected, NotComparableError
+
+torch.manual_seed(0)
+X = torch.randn(64, 512)
+A = torch.randn(96, 512)
+B = torch.randn(512, 80)
+NAN = math.nan
+
+
+def found(baseline, candidate, *args, tolerance=1.0):
+    expected = Expected.of(baseline, args, {}, baseline(*args))
+    return expected.check(candidate(*args), tolerance)
+
+
+def softmax(x):
+    return torch.softmax(x, -1)
+
+
+def largest_only(x):
+    """Return a softmax with seven of eight values zeroed."""
+    whole = softmax(x)
+    kept = whole.float().topk(x.shape[-1] // 8, -1).indices
+    return torch.zeros_like(whole).scatter(-1, kept, whole.gather(-1, kept))
+
+
+def attention(x):
+    return softmax(x @ x.mT / 8) @ x
+
+
+LAYERS = torch.nn.Sequential(
+    torch.nn.Linear(512, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
+).bfloat16()
+
+
+def layers(x):
+    first, _, second = LAYERS
+    return second(functional.gelu(x @ first.weight.T + first.bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "args"),
+    [
+        (softmax, lambda x: torch.softmax(x.float(), -1).to(x.dtype), (X,)),
+        (torch.mm, lambda a, b: (a[:, :256] @ b[:256]) + (a[:, 256:] @ b[256:]), (A, B)),
+        (
+            attention,
+            lambda x: functional.scaled_dot_product_attention(x, x, x, scale=1 / 8),
+            (X[None],),
+        ),
+        (lambda x: x.sum(), lambda x: x.flatten().cumsum(0)[-1], (X,)),
+        (lambda x: [x, {"y": x + 1}], lambda x: [x, {"y": 1 + x}], (X,)),
+        (lambda x: torch.relu(x - 9), lambda x: (x - 9).clamp(min=0), (X,)),
+    ],
+)
+def test_functions_that_round_otherwise_agree(dtype, baseline, candidate, args):
+    checked = found(baseline, candidate, *(x.to(dtype) for x in args))
+    assert checked.is_right, checked.reason
+    assert checked.reference == "fp64"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "args"),
+    [
+        (softmax, largest_only, (X,)),
+        (torch.mm, lambda a, b: a[:, :-16] @ b[:-16], (A, B)),
+        (lambda x: x.var(-1), lambda x: x.square().mean(-1) - x.mean(-1).square(), (X + 100,)),
+        (lambda x: x, lambda x: torch.where(x == x.max(), NAN, x), (X,)),
+        (lambda x: x, lambda x: x[:, :-1], (X,)),
+        (lambda x: x, lambda x: [x, x], (X,)),
+        (lambda x: x, lambda x: None, (X,)),
+        (lambda x: x, lambda x: (row for row in x), (X,)),
+        (lambda x: x.argmax(-1), lambda x: x.argmin(-1), (X,)),
+    ],
+)
+def test_functions_that_compute_something_else_differ(dtype, baseline, candidate, args):
+    checked = found(baseline, candidate, *(x.to(dtype) for x in args))
+    assert not checked.is_right
+    assert "\n" not in checked.reason
+
+
+def test_infinite_and_missing_values_must_be_the_same():
+    values = torch.tensor([[1.0, NAN, math.inf, -math.inf]])
+    same = lambda x: x + values  # noqa: E731
+    zeros = torch.zeros(1, 4)
+    assert found(same, same, zeros).is_right
+    assert not found(same, lambda x: (x + values).nan_to_num(0.0), zeros).is_right
+    assert not found(same, lambda x: -(x + values), zeros).is_right
+
+
+def test_a_module_and_what_takes_no_fp64_have_a_reference():
+    x = X.bfloat16()
+    module = found(LAYERS, layers, x)
+    assert (module.is_right, module.reference) == (True, "fp64")
+    closed = found(layers, lambda x: LAYERS(x), x)
+    assert (closed.is_right, closed.reference) == (True, "baseline")
+    only_fp32 = found(lambda x: x.float() if x.dtype != torch.float64 else 1 / 0, torch.clone, x)
+    assert (only_fp32.is_right, only_fp32.reference) == (True, "fp32")
+
+
+def test_random_results_have_no_reference_and_differ():
+    checked = found(torch.rand_like, torch.rand_like, X)
+    assert (checked.is_right, checked.reference) == (False, "baseline")
+
+
+def test_a_tolerance_multiplies_the_allowed_difference():
+    off = lambda x: x * (1 + 1e-3)  # noqa: E731
+    error = found(torch.clone, off, X).max_error_of_bound
+    assert error > 100
+    assert found(torch.clone, off, X, tolerance=1.01 * error).is_right
+    assert not found(torch.clone, off, X, tolerance=0.99 * error).is_right
+
+
+def test_arrays_and_numbers_are_compared():
+    assert found(lambda x: np.arange(3), lambda x: np.arange(3), X).is_right
+    assert not found(lambda x: 3, lambda x: 4, X).is_right
+    assert found(lambda x: torch.ones(0), lambda x: torch.ones(0), X).is_right
+
+
+@pytest.mark.parametrize("result", [None, [], "text", (x for x in ()), torch.full((3,), NAN)])
+def test_a_baseline_without_a_result_is_not_comparable(result):
+    with pytest.raises(NotComparableError):
+        Expected.of(lambda: result, (), {}, result)
