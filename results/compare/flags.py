@@ -34,6 +34,7 @@ LOST_TIME = frozenset({"preempted", "throttled"})
 BIMODAL = "bimodal"
 INTERPRETED = "interpreted"
 NOT_COMPARED = "not-compared"
+NOT_FRESH = "not-fresh"
 
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """On both sides, these flags do not affect the ratio: they are about the ceiling."""
@@ -57,7 +58,8 @@ def with_flags(
         return compared.unsure(
             f", but {listed}: the time of an interpreter is not that of the kernel"
         )
-    if NOT_COMPARED in before + after:
+    is_unverified = NOT_FRESH in before + after and compared.verdict == FASTER
+    if is_unverified or NOT_COMPARED in before + after:
         return compared.unsure(f", but {listed}: whether both compute the same is unknown")
     is_decided = compared.verdict in (FASTER, SLOWER)
     if is_paired:

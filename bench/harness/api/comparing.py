@@ -16,7 +16,6 @@ from bench.harness.api.function import (
     check_number,
     current,
     environment_of,
-    fresh,
     functions_of,
     known_ceilings,
     raising,
@@ -25,7 +24,13 @@ from bench.harness.api.records import Records
 from bench.harness.cli.arguments import UsageError
 from bench.harness.compare.contender import Contender
 from bench.harness.compare.turns import ComparePolicy, compare_contenders
-from bench.harness.data.agreement import Expected, NotComparableError
+from bench.harness.data.agreement import (
+    Expected,
+    NotComparableError,
+    UnverifiedError,
+    fresh,
+    on_new_contents,
+)
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import Flag, recorded
@@ -197,6 +202,14 @@ def interleaved(
             return expected or NOT_CHECKED
         return expected.check(result, tolerance)
 
+    def on_new(fn: Callable[..., Any]) -> CheckResult | str:
+        if not isinstance(expected, Expected):
+            return NOT_CHECKED
+        try:
+            return on_new_contents(fn, named[name], sets[0], kwargs, expected, tolerance)
+        except UnverifiedError as error:
+            return str(error)
+
     def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
         return functools.partial(fn, *sets[copy], **kwargs)
 
@@ -218,6 +231,7 @@ def interleaved(
                     cache=reached,
                     fn=candidate,
                     checked=checked,
+                    on_new=on_new,
                     requested_cache=cache,
                 )
             )
@@ -253,6 +267,8 @@ class FunctionContender(Contender):
     fn: Callable[..., Any]
     checked: Callable[[Callable[..., Any]], CheckResult | str]
     """Calls the function and compares its result; a text says why it cannot be compared."""
+    on_new: Callable[[Callable[..., Any]], CheckResult | str]
+    """Calls the function on the timed arguments with new contents, likewise."""
     requested_cache: str
     verified: dict[str, Any] = field(default_factory=dict)
     flags: tuple[Flag, ...] = ()
@@ -264,6 +280,7 @@ class FunctionContender(Contender):
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
         wrong = self._verified("after", "after timing: ") if self.index else None
+        wrong = wrong or self._verified_on_new()
         if wrong:
             return wrong
         ceilings = known_ceilings(self.device)
@@ -285,18 +302,26 @@ class FunctionContender(Contender):
     def _verified(self, moment: str, when: str) -> Record | None:
         """Check the result; return the record if it is wrong."""
         found = self.checked(self.fn)
-        self.flags = ()
         if isinstance(found, str):
-            if found != NOT_CHECKED:
-                self.flags = (Flag("not-compared", f"{found}, which cannot be compared", ""),)
+            self._flag(Flag("not-compared", found and f"{found}, which cannot be compared", ""))
             return None
         self.verified[moment] = found.to_dict()
-        if not found.is_right:
-            reason = f"{when}{found.reason}"
-            return replace(self.blank, status="invalid", reason=reason, verified=self.verified)
         if found.max_error_of_bound > 1:
-            reason = (
-                f"{found.max_error_of_bound:.3g} times the usual difference; tolerance allowed it"
-            )
-            self.flags = (Flag("beyond-rounding", reason, ""),)
-        return None
+            error = f"{found.max_error_of_bound:.3g}"
+            reason = f"the error is {error} times what rounding explains; tolerance= allowed it"
+            self._flag(Flag("beyond-rounding", reason, ""))
+        return None if found.is_right else self._wrong(f"{when}{found.reason}")
+
+    def _verified_on_new(self) -> Record | None:
+        found = self.on_new(self.fn)
+        if isinstance(found, str):
+            self._flag(Flag("not-fresh", found and f"not verified on fresh contents: {found}", ""))
+            return None
+        return None if found.is_right else self._wrong(str(found.reason))
+
+    def _flag(self, flag: Flag) -> None:
+        if flag.reason and flag.name not in [other.name for other in self.flags]:
+            self.flags = (*self.flags, flag)
+
+    def _wrong(self, reason: str) -> Record:
+        return replace(self.blank, status="invalid", reason=reason, verified=self.verified)

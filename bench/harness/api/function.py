@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import re
@@ -18,6 +17,7 @@ from bench.harness.api.records import JudgedRecord, Records
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
+from bench.harness.data.agreement import fresh
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
@@ -437,27 +437,6 @@ def arrays_in(value: Any) -> list[Any]:
     from bench.harness.torch_private import tree_leaves
 
     return [leaf for leaf in tree_leaves(value) if isinstance(getattr(leaf, "nbytes", None), int)]
-
-
-def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with copies of tensors and arrays; copies share memory as the originals
-    do.
-    """
-    import torch
-
-    from bench.harness.torch_private import tree_map
-
-    memo: dict[int, Any] = {}
-
-    def copied(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return copy.deepcopy(value.detach(), memo).requires_grad_(value.requires_grad)
-        return (
-            copy.deepcopy(value, memo) if isinstance(getattr(value, "nbytes", None), int) else value
-        )
-
-    copies: tuple[Any, ...] = tree_map(copied, args)
-    return copies
 
 
 def _bytes(array: Any) -> int:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.verify import CheckResult
@@ -22,6 +23,12 @@ from bench.harness.data.verify import CheckResult
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+SCALE = 0.75
+"""Factor on new contents, exact in all dtypes but for a rounding of one bit."""
+
+MIN_CHANGED = 2
+"""Elements and rows that stay at the ends."""
 
 ERRORS = 4.0
 """Errors of the baseline that another function may have: it may sum in another order."""
@@ -70,6 +77,8 @@ class Expected:
     references: Sequence[Tensor]
     precision: str
     """`fp64`, `fp32`, or `baseline`, if it takes neither."""
+    errors: Sequence[float]
+    """q of each result."""
 
     @classmethod
     def of(
@@ -87,9 +96,10 @@ class Expected:
             raise NotComparableError("only NaN")
         for name, dtype in (("fp64", torch.float64), ("fp32", torch.float32)):
             references = _run_in(dtype, fn, args, kwargs)
-            if references and _is_alike(results, references):
-                return cls(results, references, name)
-        return cls(results, results, BASELINE)
+            errors = _errors(results, references) if references else [math.inf]
+            if max(errors) <= MAX_ERROR:
+                return cls(results, references or [], name, errors)
+        return cls(results, results, BASELINE, [0.0 for _ in results])
 
     def check(self, result: object, tolerance: float) -> CheckResult:
         """Compare what another function returned; `tolerance` multiplies the allowed difference."""
@@ -103,11 +113,109 @@ class Expected:
         if problem is None and len(arrays) != len(self.results):
             problem = f"it returned {len(arrays)} arrays, the baseline {len(self.results)}"
         worst = 0.0
-        for mine, truth, other in zip(self.results, self.references, arrays, strict=False):
-            if problem is None:
-                problem, ratio = _difference(mine, truth, other.to(mine.device), tolerance)
-                worst = max(worst, ratio)
+        for index, other in enumerate(arrays if problem is None else ()):
+            mine = self.results[index]
+            pair = (mine, self.references[index])
+            found, ratio = _difference(pair, other.to(mine.device), self.errors[index], tolerance)
+            problem = problem or found
+            worst = max(worst, ratio)
         return CheckResult(problem is None, problem, worst, count, count, self.precision)
+
+
+def fresh(values: Any) -> Any:
+    """Return arguments with copies of arrays; copies share memory as the originals do."""
+    import torch
+
+    from bench.harness.torch_private import tree_map
+
+    memo: dict[int, Any] = {}
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return copy.deepcopy(value.detach(), memo).requires_grad_(value.requires_grad)
+        is_array = isinstance(getattr(value, "nbytes", None), int)
+        return copy.deepcopy(value, memo) if is_array else value
+
+    return tree_map(copied, values)
+
+
+class UnverifiedError(Exception):
+    """A function could not be verified on new contents; the message says why."""
+
+
+@contextmanager
+def new_contents(values: object) -> Iterator[None]:
+    """Change the contents of all floating tensors in place, and restore them at the end.
+
+    The inner rows are rolled and all but the first and the last element are scaled. Addresses,
+    version counters and the elements at the ends stay, which results are cached by.
+
+    Raises:
+        UnverifiedError: no tensor can be changed.
+    """
+    import torch
+
+    from bench.harness.torch_private import tree_leaves
+
+    tensors = [
+        x.data
+        for x in tree_leaves(values)
+        if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+    ]
+    writable = [x for x in tensors if x.numel() > MIN_CHANGED and 0 not in x.stride()]
+    if not writable:
+        raise UnverifiedError("no argument is a tensor of floating-point numbers")
+    before = [x.clone() for x in writable]
+    try:
+        for x in writable:
+            changed = (x * SCALE).contiguous()
+            if len(x) > MIN_CHANGED:
+                changed[1:-1] = changed[1:-1].roll(1, 0)
+            changed.view(-1)[0] = x.reshape(-1)[0]
+            changed.view(-1)[-1] = x.reshape(-1)[-1]
+            x.copy_(changed)
+        yield
+    finally:
+        for x, values_before in zip(writable, before, strict=True):
+            x.copy_(values_before)
+
+
+def on_new_contents(
+    fn: Callable[..., Any],
+    baseline: Callable[..., Any],
+    timed: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    expected: Expected,
+    tolerance: float = 1.0,
+) -> CheckResult:
+    """Check a function on new contents of the arguments that were timed, against the baseline on
+    copies of them.
+
+    Raises:
+        UnverifiedError: no argument can be changed, the baseline fails on new contents or returns
+            NaN, or its result does not depend on them.
+    """
+    import torch
+
+    with new_contents([timed, kwargs]):
+        arguments, options = fresh([tuple(timed), dict(kwargs)])
+        try:
+            result = fresh(fn(*timed, **kwargs))  # it may be one of the arguments
+        except Exception as error:
+            raise UnverifiedError(f"it raised {type(error).__name__}") from None
+        try:
+            results = arrays_of(baseline(*arguments, **options))
+        except Exception as error:
+            raise UnverifiedError(f"the baseline raised {type(error).__name__}") from None
+    pairs = list(zip(results, expected.results, strict=False))
+    if any(bool(new.isnan().any()) > bool(old.isnan().any()) for new, old in pairs):
+        raise UnverifiedError("the baseline returned NaN")
+    if all(torch.equal(new, old) for new, old in pairs):
+        raise UnverifiedError("the result of the baseline did not change with its inputs")
+    checked = replace(expected, results=results, references=results).check(result, tolerance)
+    if checked.is_right:
+        return checked
+    return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
 
 
 def _run_in(
@@ -142,23 +250,24 @@ def _run_in(
         return None
 
 
-def _is_alike(results: Sequence[Tensor], references: Sequence[Tensor]) -> bool:
-    """Return whether a run in higher precision computes the same as the baseline."""
+def _errors(results: Sequence[Tensor], references: Sequence[Tensor]) -> list[float]:
+    """Return q of each result; infinite if the references have other shapes."""
     if [x.shape for x in references] != [x.shape for x in results]:
-        return False
-    pairs = zip(results, references, strict=True)
-    return all(_largest_error(mine, truth) <= MAX_ERROR for mine, truth in pairs)
+        return [math.inf]
+    return [_largest_error(*pair) for pair in zip(results, references, strict=True)]
 
 
 def _difference(
-    mine: Tensor, truth: Tensor, other: Tensor, tolerance: float
+    expected: tuple[Tensor, Tensor], other: Tensor, error: float, tolerance: float
 ) -> tuple[str | None, float]:
     """Return how a result differs, or None, and the largest error over its limit.
 
-    Where the baseline is infinite or NaN the result must be the same.
+    `expected` is the result of the baseline and its reference, `error` is q. Where the baseline is
+    infinite or NaN the result must be the same.
     """
     import torch
 
+    mine, truth = expected
     if mine.shape != other.shape:
         shapes = f"{tuple(other.shape)}, the baseline's {tuple(mine.shape)}"
         return f"its result has the shape {shapes}", math.inf
@@ -171,7 +280,7 @@ def _difference(
     if not mine.numel():
         return None, 0.0
     eps = max(torch.finfo(dtype).eps for dtype in dtypes)
-    share = max(eps, _largest_error(mine, truth))
+    share = max(eps, error)
     typical = _rms(truth.abs().double().reshape(1, -1))
     worst = 0.0
     problem = None
@@ -186,9 +295,9 @@ def _difference(
             worst = float(ratio.max())
             at = int(ratio.argmax())
             got = third.reshape(-1)[at].item()
-            expected = second.reshape(-1)[at].item()
+            wanted = second.reshape(-1)[at].item()
             problem = (
-                f"its result differs from the baseline's: {got:.4g} instead of {expected:.4g}, "
+                f"its result differs from the baseline's: {got:.4g} instead of {wanted:.4g}, "
                 f"{worst:.3g} times as much as rounding explains"
             )
     return (problem if worst > tolerance else None), worst

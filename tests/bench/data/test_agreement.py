@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.harness.data.agreement import Expected, NotComparableError
+from bench.harness.data.agreement import (
+    Expected,
+    NotComparableError,
+    UnverifiedError,
+    new_contents,
+    on_new_contents,
+)
 
 torch.manual_seed(0)
 X = torch.randn(64, 512)
@@ -131,3 +137,75 @@ def test_arrays_and_numbers_are_compared():
 def test_a_baseline_without_a_result_is_not_comparable(result):
     with pytest.raises(NotComparableError):
         Expected.of(lambda: result, (), {}, result)
+
+
+def cube(x):
+    return x @ x @ x
+
+
+def cached_by(key):
+    results = {}
+
+    def cached(x):
+        if key(x) not in results:
+            results[key(x)] = cube(x)
+        return results[key(x)]
+
+    return cached
+
+
+def on_new(candidate, baseline, *args):
+    expected = Expected.of(baseline, args, {}, baseline(*args))
+    candidate(*args)  # as the timed calls
+    return on_new_contents(candidate, baseline, args, {}, expected)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        id,
+        lambda x: x.shape,
+        lambda x: (x.data_ptr(), x._version),
+        lambda x: (float(x[0, 0]), float(x[-1, -1])),
+    ],
+)
+def test_results_of_earlier_calls_are_found_on_new_contents(key):
+    checked = on_new(cached_by(key), cube, X[:, :64].contiguous())
+    assert not checked.is_right
+    assert "on new values in the same tensors: " in checked.reason
+
+
+def test_honest_functions_pass_on_new_contents_which_are_restored():
+    x = X[:, :64].contiguous()
+    before = x.clone()
+    version = x._version
+    assert on_new(lambda x: x @ (x @ x), cube, x).is_right
+    assert torch.equal(x, before)
+    assert x._version == version
+    assert on_new(lambda x: x.mul_(1.0), torch.clone, x).is_right
+    index = torch.arange(64).flip(0)
+    assert on_new(lambda x, i: x[i], lambda x, i: x.index_select(0, i), x, index).is_right
+
+
+def test_new_contents_keep_the_ends_and_the_version():
+    x = X.clone()
+    version = x._version
+    with new_contents([x]):
+        assert x._version == version
+        assert (x[0, 0], x[-1, -1]) == (X[0, 0], X[-1, -1])
+        assert torch.allclose(x[2:-1], X[1:-2] * 0.75)
+    assert torch.equal(x, X)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "reason"),
+    [
+        (torch.linalg.cholesky, (X[:, :64] @ X[:, :64].T + 64 * torch.eye(64),), "raised"),
+        (lambda x: x.argmax(-1) * 0, (X,), "did not change"),
+        (lambda x: x + 1, (torch.arange(9),), "no argument is a tensor of floating-point"),
+        (lambda x: torch.where(x.sum() == X.sum(), x, NAN), (X.clone(),), "NaN"),
+    ],
+)
+def test_what_cannot_be_verified_on_new_contents_says_why(fn, args, reason):
+    with pytest.raises(UnverifiedError, match=reason):
+        on_new(fn, fn, *args)
