@@ -12,7 +12,7 @@ from bench.harness.commands.explain import KINDS, answer
 from bench.harness.model import step
 from bench.harness.profile import operation
 from kernels.audit.table import AUDIT_COLUMNS, TITLES
-from results.compare import output
+from results.__main__ import main as run_results
 from results.show.profile import REMAINDERS
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 from results.stats import comparison
@@ -39,20 +39,31 @@ def test_flags_in_the_code_and_entries_are_the_same():
     assert flags_in_the_code() | set(operation.FLAGS) == set(FLAGS)
 
 
-def titles_in_the_code():
-    """Return the titles of the tables: the first arguments of `Column(...)` and of the functions
-    that return one.
-    """
-    makers = {"Column", "words", "times", "rates", "megabytes", "numbers", "texts", "ratios"}
-    for path in [*(ROOT / "bench").rglob("*.py"), *(ROOT / "results").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in makers:
-                yield from [
-                    first.value for first in node.args[:1] if isinstance(first, ast.Constant)
-                ]
+RUNS = [
+    *sorted((ROOT / "results" / "published").rglob("*.jsonl")),
+    *sorted((ROOT / "tests" / "results" / "data" / "schema_1").glob("*.jsonl")),
+]
 
 
-def test_explain_knows_every_column():
+def titles_of(capsys, *arguments):
+    """Return the titles of the table that a command prints."""
+    run_results([*arguments, "--format", "md"])
+    header = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| "))
+    return {title.strip() for title in header.strip("|").split("|")}
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
+def test_explain_knows_the_columns_of_a_run(run, capsys):
+    assert {"op", "median"} <= titles_of(capsys, "show", str(run)) <= set(COLUMNS)
+
+
+def test_explain_knows_the_columns_of_a_comparison(capsys):
+    interleaved = next(str(run) for run in RUNS if run.stem == "compare")
+    titles = titles_of(capsys, "compare", interleaved)
+    assert {"time ratio", "verdict", "reason"} <= titles <= set(COLUMNS)
+
+
+def test_explain_knows_the_columns_of_other_tables():
     audited = {TITLES.get(name, name) for name in AUDIT_COLUMNS}
     others = {
         *train_step.MEMORY,
@@ -64,11 +75,8 @@ def test_explain_knows_every_column():
         "TFLOP/s",
         "SM clock",
         "power",
-        *output.LAYOUT,
     }
-    titles = {*titles_in_the_code()} - {""}  # of names that need no title
-    assert {"op", "median", "share", "n"} <= titles
-    assert titles | audited | others <= set(COLUMNS)
+    assert audited | others <= set(COLUMNS)
 
 
 def test_explain_knows_every_remainder_of_a_profile():
