@@ -7,7 +7,7 @@ computed from them, so that old runs get new formulas.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,6 +15,8 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, defstruct, to_builtins
 from msgspec import field as member
+
+from roofline.machine import CeilingError, Machine, Magnitude, one_of
 
 SCHEMA = 2
 
@@ -53,15 +55,10 @@ finite.
 """
 
 
-def one_of(names: Iterable[str]) -> Meta:
-    return Meta(pattern=f"^({'|'.join(names)})$")
-
-
 Object = dict[str, Any]
 Facts = dict[str, str | bool | int | float | None]
 Texts = tuple[str, ...]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A driver may report any number: a counter of energy that starts again gives a negative one."""
 
@@ -147,6 +144,7 @@ class _OfEnvironment(Struct):
     host: Facts = {}
     versions: Facts = {}
     git: Facts = {}
+    hardware: Object = {}
     settings: _Comparing | None = None
 
 
@@ -401,8 +399,8 @@ class Environment(Line):
     """Version of Python, torch, triton, CUDA, driver, ..., or None."""
     git: Object = field(default_factory=dict)
     """`sha` and `dirty` of the measuring code."""
-    hardware: Object = field(default_factory=dict)
-    """Ceilings with kind and source, as `roofline.machine` writes them."""
+    machine: Machine = field(default_factory=Machine)
+    """The machine with its ceilings, `hardware` in the file."""
     settings: Object = field(default_factory=dict)
     """Seed, fill, cache and budget of the run."""
     preflight: Object = field(default_factory=dict)
@@ -416,11 +414,13 @@ class Environment(Line):
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
-        values = super().to_dict() | {"profile": to_builtins(self.profile)}
+        values = super().to_dict()
+        values["machine"] = self.machine.to_dict()
+        values["profile"] = to_builtins(self.profile)
         for key in ("fleet", "profile"):
             if not values[key]:
                 del values[key]
-        return values
+        return {"hardware" if key == "machine" else key: value for key, value in values.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -430,13 +430,18 @@ class Environment(Line):
                 f"schema {schema} is newer than the supported {SCHEMA}; update Roofmark"
             )
         environment = super().from_dict(data)
+        names = {key: environment.device[key] for key in ("slug", "name")}
+        try:
+            machine = Machine.from_dict(names | (data.get("hardware") or {}))
+        except CeilingError as error:
+            raise RecordError(str(error)) from None
         try:
             datetime.fromisoformat(environment.started_at).astimezone(UTC)
         except (ValueError, OverflowError):
             raise RecordError(
                 f"'started_at' is not an ISO 8601 time: {environment.started_at!r}"
             ) from None
-        return environment
+        return replace(environment, machine=machine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -595,8 +600,8 @@ _TYPES_INSIDE: Mapping[type[Line], type[Struct]] = {
     Record: _OfRecord,
 }
 _KNOWN_KEYS: Mapping[type[Line], frozenset[str]] = {
-    line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"})
-    for line in (Environment, Record)
+    line: frozenset({f.name for f in fields(line)} - {"extra", "machine"} | {"kind", *keys})
+    for line, keys in ((Environment, ["hardware"]), (Record, []))
 }
 
 

@@ -7,12 +7,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
 
-from results.record import Environment, Magnitude, one_of
 from roofline.work import ordered_dtypes
+
+if TYPE_CHECKING:
+    from results.record import Environment
+
+Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+
+
+def one_of(names: Iterable[str]) -> Meta:
+    return Meta(pattern=f"^({'|'.join(names)})$")
+
 
 QUANTITIES = {
     **dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"),
@@ -248,9 +257,9 @@ class Machine:
         return {"slug": self.slug, "name": self.name, "entries": entries, "note": self.note}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str = "in") -> Machine:
-        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is invalid,
-        which starts with `where`.
+    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
+        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is
+        invalid.
         """
         values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
         if isinstance(entries := values.get("entries"), list | tuple):
@@ -258,7 +267,7 @@ class Machine:
         try:
             return convert(values, cls)
         except (ValidationError, UnicodeError) as error:
-            raise CeilingError(f"{where} 'hardware': {error}") from None
+            raise CeilingError(f"hardware: {error}") from None
 
 
 def _is_known(entry: Any) -> bool:
@@ -276,7 +285,7 @@ def machines_of(
     """Return the machines by slug, with the ceilings of the newest run, completed by those of older
     runs.
     """
-    dated = [(environment.started_at, machine_of(environment)) for environment in environments]
+    dated = [(environment.started_at, environment.machine) for environment in environments]
     newest_last = [*gpus, *(known for _, known in sorted(dated, key=lambda entry: entry[0]))]
     machines = {}
     for slug in dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus)):
@@ -289,10 +298,3 @@ def machines_of(
 def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
     """Return the machine of a run with its ceilings, and those of its GPU in `gpus`."""
     return next(iter(machines_of([environment], gpus).values()))
-
-
-def machine_of(environment: Environment) -> Machine:
-    ceilings = Machine.from_dict(environment.hardware)
-    if ceilings.name == "unknown":
-        return replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])
-    return ceilings

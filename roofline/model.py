@@ -8,13 +8,13 @@ multicore architectures, CACM 52(4), 2009. Formulas name what they add to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
 from results.record import Copy, Environment, Loop, Record, Step
-from roofline.machine import Ceiling, CeilingError, Machine
+from roofline.machine import Ceiling, Machine
 from roofline.work import VECTOR_OPS
 
 MIXED_WITHIN = 0.10
@@ -291,20 +291,5 @@ def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
 
 
 def judged(environment: Environment, records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the judged keys of each record, in order; see `judge_of`."""
-    return list(map(judge_of(environment), records))
-
-
-def judge_of(
-    environment: Environment, report: Callable[[str], None] | None = None
-) -> Callable[[Record], dict[str, Any]]:
-    """Return a function from records to the keys of `Judgment`, all None if the ceilings are
-    invalid.
-    """
-    try:
-        machine = Machine.from_dict(environment.hardware)
-    except CeilingError as error:
-        if report:
-            report(f"invalid ceilings in this run: {error}")
-        return lambda record: dict.fromkeys(JUDGED_KEYS)
-    return lambda record: vars(judge(record, machine))
+    """Return the keys of `Judgment` for each record, in order."""
+    return [vars(judge(record, environment.machine)) for record in records]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
@@ -19,6 +19,7 @@ from results.record import DEFINITION_PREFIX, Environment, Record, RowKey, name_
 from results.show.units import count
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
+from roofline.model import Judgment, judge
 
 MODES = ("provider", "version", "git")
 """What distinguishes the candidate from the baseline if not the run."""
@@ -89,8 +90,6 @@ class Side:
     label: str
     records: Sequence[Record]
     environment: Environment
-    judge: Callable[[Record], Mapping[str, Any]]
-    """See `roofline.model.judge_of`."""
     runs: int = 1
     """Number of runs of the records, all of the same code."""
 
@@ -118,12 +117,12 @@ class Side:
         return windows
 
     @cached_property
-    def _score(self) -> Mapping[str, Any]:
-        return self.judge(self.records[0])
+    def _score(self) -> Judgment:
+        return judge(self.records[0], self.environment.machine)
 
     def rate(self, key: str) -> float | None:
         """Return a rate or utilization at `time_s`; all records have the same work."""
-        value = self._score[key]
+        value: float | None = getattr(self._score, key)
         median_s = self.records[0].median_s
         return value * median_s / self.time_s if value and median_s else None
 

@@ -16,7 +16,6 @@ from results.show.table import print_header
 from results.show.terminal import printable
 from results.show.units import ABSENT, duration, number, percent, quantity
 from results.show.units import count as counted
-from roofline.machine import Machine
 from roofline.model import intensity, judged, mbu
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     if step is None:
         return None
     totals = Totals(step)
-    machine = Machine.from_dict(environment.hardware)
+    machine = environment.machine
     products_s: list[float | None] = []
     """Seconds of the products of each row at the peak of its dtype."""
     for record, score in zip(records, judged(environment, records), strict=True):

@@ -16,7 +16,7 @@ from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
 from results.stats.samples import half_width
-from roofline.machine import CeilingError, Machine
+from roofline.machine import Machine
 from roofline.model import judged
 
 if TYPE_CHECKING:
@@ -189,21 +189,17 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     ]
     lines = [
         ", ".join(part for part in machine if part),
-        _ceilings_line(environment.hardware, records),
+        _ceilings_line(environment.machine, records),
     ]
-    note = environment.hardware.get("note")
+    note = environment.machine.note
     lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
     return [printable(line) for line in lines if line]
 
 
-def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
-    try:
-        entries = Machine.from_dict(hardware).entries
-    except CeilingError:
-        return None
+def _ceilings_line(machine: Machine, records: Iterable[Record]) -> str | None:
     dtypes = {record.dtype for record in records}
     ceilings: dict[str, list[str]] = {}
-    for entry in entries:
+    for entry in machine.entries:
         is_peak = entry.quantity == "flops" and entry.name in dtypes
         if is_peak or entry.quantity == "bandwidth":
             ceilings.setdefault(entry.title, []).append(

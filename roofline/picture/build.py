@@ -42,7 +42,7 @@ EDGE = 0.02
 def build_scene(
     runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None
 ) -> Scene:
-    """Return the scene of runs and GPUs; CeilingError if ceilings of a run are invalid.
+    """Return the scene of runs and GPUs.
 
     Args:
         runs: any number; the newest run of a machine provides its ceilings.

@@ -110,7 +110,7 @@ class JudgedRecord(Record):
             return (
                 f"{rates}; {percent(self.roofline_pct, 100)} of the roofline, bound by {self.bound}"
             )
-        if not rates or self.environment.hardware.get("entries"):
+        if not rates or self.environment.machine.entries:
             return rates
         return f"{rates}; no ceiling is known; run python -m bench calibrate"
 

@@ -135,7 +135,7 @@ def run(
                         )
                 progress.advance()
     assert run.environment is not None
-    run.environment = replace(run.environment, hardware=run.ceilings.to_dict())
+    run.environment = replace(run.environment, machine=run.ceilings)
     run.rewrite()
     dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.quantity in ("flops", "fma"))
     notes = {

@@ -29,7 +29,7 @@ from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
 from roofline.gpu_table import UnknownGpuError, find_gpu
-from roofline.machine import Machine, machine_of
+from roofline.machine import Machine
 from roofline.model import bound, limits_s
 
 if TYPE_CHECKING:
@@ -272,6 +272,6 @@ def machine_named(name: str) -> Machine:
         return find_gpu(name)
     except UnknownGpuError as error:
         try:
-            return machine_of(load_run(find_run(name)).environment)
+            return load_run(find_run(name)).environment.machine
         except StoreError:
             raise UsageError(str(error)) from None
