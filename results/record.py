@@ -415,12 +415,12 @@ class Environment(Line):
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
-        values["machine"] = self.machine.to_dict()
+        values["hardware"] = values.pop("machine").to_dict()
         values["profile"] = to_builtins(self.profile)
         for key in ("fleet", "profile"):
             if not values[key]:
                 del values[key]
-        return {"hardware" if key == "machine" else key: value for key, value in values.items()}
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -547,6 +547,13 @@ class Record(Line):
     def details_as(self, kind: type[DetailsT]) -> DetailsT | None:
         """Return the details; None if the row is of another kind."""
         return self.details if isinstance(self.details, kind) else None
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """Bytes read and written; None if those read are unknown."""
+        if self.bytes_read is None:
+            return None
+        return self.bytes_read + (self.bytes_written or 0)
 
     @cached_property
     def row(self) -> RowKey:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
 
+from roofline.limits import LIMITS, Limit
 from roofline.work import ordered_dtypes
 
 if TYPE_CHECKING:
@@ -23,11 +24,9 @@ def one_of(names: Iterable[str]) -> Meta:
     return Meta(pattern=f"^({'|'.join(names)})$")
 
 
-QUANTITIES = {
-    **dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"),
-    "bandwidth": "B/s",
-    "launch": "s",
-}
+QUANTITIES: dict[str, str] = {}
+for kind in LIMITS:
+    QUANTITIES |= dict.fromkeys(kind.quantities, kind.unit)
 """What a ceiling limits, and the unit of its value.
 
 `flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of
@@ -93,11 +92,6 @@ class Ceiling:
     def title(self) -> str:
         known = {"flops": "peak", "launch": "floor"}
         return f"{self.name} {known.get(self.quantity, self.quantity)}"
-
-    def judges(self, dtypes: Iterable[str]) -> bool:
-        """Return whether the ceiling applies to a row of one of these dtypes."""
-        is_peak = self.quantity in ("flops", "fma")
-        return self.name in dtypes if is_peak else self.quantity in ("bandwidth", "launch")
 
     @property
     def flops_per_j(self) -> float | None:
@@ -178,6 +172,14 @@ class Machine:
     @property
     def usable_memory_bytes(self) -> int | None:
         return self.memory_reported_bytes or self.memory_bytes
+
+    @cached_property
+    def limits(self) -> list[Limit]:
+        return [limit(self) for limit in LIMITS]
+
+    @cached_property
+    def roofs(self) -> list[Limit]:
+        return [limit for limit in self.limits if limit.is_roof]
 
     def peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
         """Return the peak of matmuls in `dtype`, of the first known kind, or None."""

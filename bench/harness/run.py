@@ -293,10 +293,9 @@ class Run(AbstractContextManager["Run"]):
         if self.device.is_gpu or self.environment is None:
             return
         self.progress.expect(0)
-        known = self.environment.machine
         low: dict[Ceiling, None] = {}
         for record in self.records:
-            low |= dict.fromkeys(too_low(record, known))
+            low |= dict.fromkeys(too_low(record, self.ceilings))
         if low:
             self.ceilings = self._calibration.complete(
                 replace(self.ceilings, note=None), self._dtypes, list(low)

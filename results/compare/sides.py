@@ -19,7 +19,7 @@ from results.record import DEFINITION_PREFIX, Environment, Record, RowKey, name_
 from results.show.units import count
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
-from roofline.model import Judgment, judge
+from roofline.model import Judgment, judge, limits_s
 
 MODES = ("provider", "version", "git")
 """What distinguishes the candidate from the baseline if not the run."""
@@ -128,13 +128,12 @@ class Side:
 
     @property
     def of_ceiling(self) -> tuple[float, str] | None:
-        """Fraction of the ceiling that binds, and `compute` or `memory`; None if unknown."""
+        """Fraction of the roof that binds, and its name; None if unknown."""
         share_pct = self.rate("roofline_pct")
-        mbu = self.rate("mbu")
-        if share_pct is None:
+        roofs = limits_s(self.records[0], self.environment.machine.roofs)
+        if share_pct is None or roofs is None:
             return None
-        is_memory = mbu is not None and math.isclose(100 * mbu, share_pct, rel_tol=1e-9)
-        return share_pct / 100, "memory" if is_memory else "compute"
+        return share_pct / 100, max(roofs, key=roofs.__getitem__)
 
     @property
     def clock_hz(self) -> float | None:

@@ -49,10 +49,6 @@ def op_of(record: Record) -> ProfileOp:
     return record.details_as(ProfileOp) or NO_DETAILS
 
 
-def moved_bytes(record: Record) -> int | None:
-    return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
-
-
 def group_of(record: Record, by: str) -> str:
     """Return the name of a row's group by `op`, `module`, `phase`, `shape` or `kernel`."""
     details = op_of(record)
@@ -160,7 +156,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
 
 def _fraction_at_roof(record: Record, score: Mapping[str, Any]) -> float:
     """Return the least time of a row over its time; 1 if it has no roof."""
-    has_work = record.flops or moved_bytes(record)
+    has_work = record.flops or record.moved_bytes
     if not has_work or score["roofline_pct"] is None:
         return 1.0
     return min(1.0, float(score["roofline_pct"]) / 100)
@@ -277,7 +273,7 @@ def fusion_text(fusion: Fusion) -> str:
 
 def intensity_of(record: Record) -> float | None:
     """Return the FLOPs per byte of a row; None if it has no work, or moves nothing."""
-    moved = moved_bytes(record)
+    moved = record.moved_bytes
     return None if record.flops is None or moved is None else intensity(record.flops, moved)
 
 
@@ -291,7 +287,7 @@ def columns_of(records: Sequence[Record]) -> list[Column]:
         Column("shapes", [record.case for record in records], goes_below=6),
         Column("count", [str(record.count) for record in records], "right", 5),
         Column("FLOPs", [quantity(record.flops) for record in records], "right", 4),
-        Column("bytes", [quantity(moved_bytes(record)) for record in records], "right", 3),
+        Column("bytes", [quantity(record.moved_bytes) for record in records], "right", 3),
         Column("FLOP/B", [number(intensity_of(record), 3) for record in records], "right", 2),
         Column("module", modules, goes_below=6),
     ]
@@ -302,7 +298,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     records = [record for record, _ in rows]
     operations = [op_of(record) for record in records]
     # Views have no roof and no bound.
-    moving = [score if moved_bytes(record) else {} for record, score in rows]
+    moving = [score if record.moved_bytes else {} for record, score in rows]
     columns = columns_of(records)
     columns[3:3] = [
         Column("time", [duration(each.time_s) for each in operations], "right"),
@@ -352,7 +348,7 @@ class Group:
         self.time_s += details.time_s or 0.0
         self.share += details.share or 0.0
         self.flops += record.flops or 0
-        self.moved_bytes += moved_bytes(record) or 0
+        self.moved_bytes += record.moved_bytes or 0
 
 
 def _print_groups(records: Sequence[Record], by: str, console: Console, top: int) -> None:

@@ -16,6 +16,7 @@ from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
 from results.stats.samples import half_width
+from roofline.limits import LIMITS
 from roofline.machine import Machine
 from roofline.model import judged
 
@@ -42,6 +43,7 @@ ALWAYS = {
 }
 """Columns that are shown even if empty."""
 
+ROOFS = {limit.name for limit in LIMITS if limit.is_roof}
 NOTHING = {ABSENT, "0", "0%"}
 """Cells without a value."""
 
@@ -201,7 +203,7 @@ def _ceilings_line(machine: Machine, records: Iterable[Record]) -> str | None:
     ceilings: dict[str, list[str]] = {}
     for entry in machine.entries:
         is_peak = entry.quantity == "flops" and entry.name in dtypes
-        if is_peak or entry.quantity == "bandwidth":
+        if is_peak or entry.unit == "B/s":
             ceilings.setdefault(entry.title, []).append(
                 f"{quantity(entry.value, entry.unit)} {entry.kind}"
             )
@@ -341,7 +343,7 @@ def _flags(record: Record) -> str:
 
 def _bound(score: Mapping[str, Any]) -> str:
     bound = score["bound"] or ABSENT
-    return f"{bound} side" if score["held_back_by"] and bound in ("memory", "compute") else bound
+    return f"{bound} side" if score["held_back_by"] and bound in ROOFS else bound
 
 
 def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:

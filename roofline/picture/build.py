@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from results.record import Record
 from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
+from roofline.limits import Compute
 from roofline.machine import KINDS, Ceiling, Machine, judging, machines_of
-from roofline.model import judge, limits_s, peak_of, ridge_intensity
+from roofline.model import judge, limits_s, ridge_intensity
 from roofline.picture.scene import (
     MAX_NAME_LETTERS,
     Measured,
@@ -107,7 +108,8 @@ def _point(
         if share is None and record.ci95_s:
             ends_s = list(record.ci95_s)
         high, low = (record.flops / (end_s or math.nan) for end_s in ends_s)
-        limits = limits_s(record, ceilings)
+        limits = limits_s(record, ceilings.limits)
+        roofs = limits_s(record, ceilings.roofs)
     except ArithmeticError:
         raise _LeftOutError("with impossible values") from None
     values = (judged.intensity, judged.flops_per_s, low, high)
@@ -117,8 +119,10 @@ def _point(
     point.spot = (point.x, point.y)
     point.roofline_pct = judged.roofline_pct
     point.excess = judged.excess
-    if limits and limits[2] > max(limits[:2]):
-        point.cap = record.flops / limits[2]
+    if limits and roofs:
+        longest_s = max(limits.values())
+        if longest_s > max(roofs.values()):
+            point.cap = record.flops / longest_s
     return point
 
 
@@ -181,8 +185,9 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         if not dtypes or dtype in dtypes:
             peaks += _fastest(known, "flops", [dtype])
     drawn = {(peak.name, peak.kind, peak.value) for peak in peaks}
-    used = [peak_of(point.record, known) for point in scene.points if point.machine == machine]
-    for dtype in dict.fromkeys(peak.name for peak, units in used if peak and units == "vector"):
+    records = [point.record for point in scene.points if point.machine == machine]
+    used = chain.from_iterable(Compute(known).ceilings(record) for record in records)
+    for dtype in dict.fromkeys(peak.name for peak in used if peak.quantity == "fma"):
         vector = _fastest(known, "fma", [dtype])
         peaks += [peak for peak in vector if (peak.name, peak.kind, peak.value) not in drawn]
     slopes = {
@@ -217,8 +222,8 @@ def _place(scene: Scene) -> None:
     heights = []
     for point in scene.points:
         own = [roof.ceiling for roof in scene.roofs if roof.machine == point.machine]
-        peaks = [ceiling.value for ceiling in own if ceiling.quantity != "bandwidth"]
-        slopes = [point.x * ceiling.value for ceiling in own if ceiling.quantity == "bandwidth"]
+        peaks = [ceiling.value for ceiling in own if ceiling.unit == "FLOP/s"]
+        slopes = [point.x * ceiling.value for ceiling in own if ceiling.unit == "B/s"]
         attainable = min(max(values) for values in (peaks, slopes, [MAX_FLOPS_PER_S]) if values)
         heights.append(math.log10(point.y / attainable))
     lowest = -math.inf

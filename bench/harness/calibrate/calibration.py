@@ -74,7 +74,7 @@ def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
     if entry is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
     gpu = load_gpus().get(ceilings.slug)
-    if gpu is None or entry.quantity not in ("flops", "fma"):
+    if gpu is None or entry.unit != "FLOP/s":
         return None
     return clock_limited_flops_per_s(
         gpu, entry.name, entry.sm_clock_hz, is_vector=entry.quantity == "fma"
@@ -135,7 +135,7 @@ def merged(
     better = []
     for new in measured:
         old = earlier.get((new.quantity, new.name))
-        is_better = old is None or (new.value < old.value) == (new.quantity == "launch")
+        is_better = old is None or (new.value < old.value) == (new.unit == "s")
         if is_better or not (new.disturbed or old in too_low):
             better.append(new)
     return known.with_entries(better)
@@ -285,7 +285,8 @@ class MeasuredCeilings:
         if self._device.is_gpu:
             complete = complete.with_entries(explaining(complete))
             notes += peak_sentences(complete, wanted)
-        if disturbed := [e.title for e in complete.entries if e.disturbed and e.judges(wanted)]:
+        used = [e for e in complete.entries if e.unit != "FLOP/s" or e.name in wanted]
+        if disturbed := [entry.title for entry in used if entry.disturbed]:
             notes.append(
                 "may be too low, because something disturbed the calibration: "
                 f"{', '.join(disturbed)}; run `python -m bench calibrate` on a quiet machine"

@@ -137,7 +137,7 @@ def run(
     assert run.environment is not None
     run.environment = replace(run.environment, machine=run.ceilings)
     run.rewrite()
-    dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.quantity in ("flops", "fma"))
+    dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.unit == "FLOP/s")
     notes = {
         "decomposition": peak_sentences(run.ceilings, dtypes),
         "not_measured": setup.missing,

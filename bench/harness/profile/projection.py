@@ -76,7 +76,7 @@ class Projected:
 def _row(record: Record, machine: Machine) -> dict[str, Any]:
     operation = op_of(record)
     time_s = least_s(record, machine)
-    limits = limits_s(record, machine)
+    limits = limits_s(record, machine.roofs)
     return {
         "machine": machine.slug,
         "op": record.op,
@@ -90,7 +90,7 @@ def _row(record: Record, machine: Machine) -> dict[str, Any]:
         "bytes_written": record.bytes_written,
         "matmul_flops": operation.matmul_flops,
         "intensity": intensity_of(record),
-        "bound": bound(limits[0], limits[1], None) if limits and time_s else None,
+        "bound": bound(limits) if limits and time_s else None,
         "least_s": time_s,
         "share": None,
         "flags": list(record.flags),
@@ -101,8 +101,8 @@ def least_s(record: Record, machine: Machine) -> float | None:
     """Return the least seconds of a row; None if the machine has no peak for its dtype, or no rule
     counts it.
     """
-    limits = limits_s(record, machine)
-    return max(limits[:2]) if limits else None
+    limits = limits_s(record, machine.roofs)
+    return max(limits.values()) if limits else None
 
 
 class Projection:
