@@ -139,7 +139,8 @@ class Memory(Limit):
     )
 
     def work(self, record: Record) -> int | None:
-        return record.moved_bytes
+        """Return the bytes of a record; 0 if a measured cache serves them."""
+        return 0 if Cache(self.machine).work(record) else record.moved_bytes
 
     def ceilings(self, record: Record) -> list[Ceiling]:
         moved = (record.bytes_read or 0, record.bytes_written or 0)
@@ -158,6 +159,39 @@ class Memory(Limit):
         if ceiling.name == "memory":
             name = "memory ceiling"
         return f"above the measured {name}: {SLOWER_THEN}"
+
+
+class Cache(Limit):
+    """Bytes over the measured bandwidth of the last level of cache, in place of memory.
+
+    It limits only records that were timed warm and whose bytes, read and written, fit this level.
+    """
+
+    name = "cache"
+    quantities = ("cache-bandwidth",)
+    unit = "B/s"
+    meaning = (
+        "The inputs are warm and fit the last level of cache; reading them there takes longer than "
+        "computing."
+    )
+    advice = "Move fewer bytes, or use tiles that fit registers or a nearer cache."
+    tried = "tiles that fit a nearer cache, wide and aligned loads, more of them in flight"
+    source = "bench/harness/README.md"
+
+    def work(self, record: Record) -> int:
+        moved = record.moved_bytes or 0
+        bandwidth = self.machine.fastest("cache-bandwidth")
+        # It is measured by launches on half of the level.
+        level_bytes = 2 * (bandwidth.work_per_launch or 0) if bandwidth else 0
+        is_held = record.cache == "warm" and moved <= level_bytes
+        return moved if is_held else 0
+
+    def ceilings(self, record: Record) -> list[Ceiling]:
+        bandwidth = self.machine.fastest("cache-bandwidth")
+        return [bandwidth] if bandwidth else []
+
+    def cause(self, record: Record, ceiling: Ceiling) -> str:
+        return f"above the measured {ceiling.title}: a nearer cache serves it, or {SLOWER_THEN}"
 
 
 class Link(Limit):
@@ -196,4 +230,4 @@ class Launch(Limit):
         return launches * floor.value if floor else 0.0
 
 
-LIMITS: Sequence[type[Limit]] = (Compute, Memory, Link, Launch)
+LIMITS: Sequence[type[Limit]] = (Compute, Memory, Cache, Link, Launch)

@@ -30,7 +30,8 @@ for kind in LIMITS:
 """What a ceiling limits, and the unit of its value.
 
 `flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of
-the vector units. `launch` is the minimum time of a launch. Older runs also have `burst` and
+the vector units. `launch` is the minimum time of a launch; `cache-bandwidth` is that of the last
+level of cache, by launches on half of it. Older runs also have `burst` and
 `sustained`, the matmul at the start and in the later half of a long run, which are not used."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
@@ -64,7 +65,7 @@ class Ceiling:
     quantity: Annotated[str, one_of(QUANTITIES)]
     name: str
     """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth;
-    `launch`.
+    `launch`; the level of a `cache-bandwidth`.
     """
     value: Annotated[float, Meta(gt=0, le=sys.float_info.max)]
     kind: Annotated[str, one_of(KINDS)]
@@ -90,7 +91,7 @@ class Ceiling:
 
     @property
     def title(self) -> str:
-        known = {"flops": "peak", "launch": "floor"}
+        known = {"flops": "peak", "launch": "floor", "cache-bandwidth": "bandwidth"}
         return f"{self.name} {known.get(self.quantity, self.quantity)}"
 
     @property

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from results.record import Record
 from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
-from roofline.limits import Compute
 from roofline.machine import KINDS, Ceiling, Machine, judging, machines_of
 from roofline.model import judge, limits_s, ridge_intensity
 from roofline.picture.scene import (
@@ -185,8 +184,7 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         if not dtypes or dtype in dtypes:
             peaks += _fastest(known, "flops", [dtype])
     drawn = {(peak.name, peak.kind, peak.value) for peak in peaks}
-    records = [point.record for point in scene.points if point.machine == machine]
-    used = chain.from_iterable(Compute(known).ceilings(record) for record in records)
+    used = _judging(known, [point.record for point in scene.points if point.machine == machine])
     for dtype in dict.fromkeys(peak.name for peak in used if peak.quantity == "fma"):
         vector = _fastest(known, "fma", [dtype])
         peaks += [peak for peak in vector if (peak.name, peak.kind, peak.value) not in drawn]
@@ -201,12 +199,26 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         roofs.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name)))
         if met and ridge:
             slopes[met.kind].ridge = max(slopes[met.kind].ridge or 0, ridge)
+    end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
+    for ceiling in used:
+        if ceiling.unit == "B/s" and ceiling.quantity != "bandwidth":
+            corner = end / ceiling.value or None
+            roofs.append(Roof(machine, ceiling, corner, _color(scene, machine)))
     if len(scene.machines) == 1:
-        end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
         for mix in known.mixes:
             if all(mix != slope.ceiling for slope in slopes.values()):
                 roofs.append(Roof(machine, mix, end / mix.value or None, INK, is_mix=True))
     return roofs
+
+
+def _judging(known: Machine, records: Sequence[Record]) -> list[Ceiling]:
+    """Return the ceilings of the roofs that limit some of these records."""
+    judging: dict[Ceiling, None] = {}
+    for record in records:
+        for roof in known.roofs:
+            if roof.work(record):
+                judging |= dict.fromkeys(roof.ceilings(record)[:1])
+    return list(judging)
 
 
 def _fastest(known: Machine, quantity: str, names: list[str] | None = None) -> list[Ceiling]:

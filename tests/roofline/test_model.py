@@ -143,7 +143,8 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
     compute_s = 2**31 / PEAK
     memory_s = 3 * 2**21 / BANDWIDTH
-    times_s = {"compute": compute_s, "memory": memory_s, "link": 0.0, "launch": launch_s}
+    times_s = {"compute": compute_s, "memory": memory_s, "launch": launch_s}
+    times_s |= {"cache": 0.0, "link": 0.0}
     assert limits_s(row, known.limits) == pytest.approx(times_s)
     slow = record(count=count, median_s=2 * launch_s)
     assert judge(slow, known).bound == "launch"
@@ -164,7 +165,7 @@ def test_limits_of_a_record_need_its_counts_and_its_ceilings(
 ) -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
     found = limits_s(record(**changes), known.limits)
-    assert found == (expected and expected | {"link": 0.0, "launch": 4e-6})
+    assert found == (expected and expected | {"cache": 0.0, "link": 0.0, "launch": 4e-6})
     assert limits_s(record(), ceilings(flops=PEAK).limits) is None
     assert Launch(ceilings(flops=PEAK)).time_s(record()) == 0.0
 
@@ -480,6 +481,79 @@ def test_records_are_judged_by_the_ceilings_of_their_environment() -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
     assert judged(environment(machine=known), [record()]) == [vars(judge(record(), known))]
     assert judged(environment(machine=Machine()), [record()])[0]["mfu"] is None
+
+
+LEVEL_BYTES = 2**20
+
+
+def cached(**changes: Any) -> Machine:
+    """Return a machine with 20 GB/s of memory, a cache of 1 MiB with 100 GB/s, and a peak of 1
+    TFLOP/s in fp32.
+    """
+    cache = Ceiling("cache-bandwidth", "last-level cache", 100e9, "measured", "a test")
+    return Machine(
+        "a-cpu",
+        "A CPU",
+        (
+            Ceiling("flops", "fp32", 1e12, "measured", "a test"),
+            Ceiling("bandwidth", "copy", 20e9, "measured", "a test"),
+            replace(cache, **{"work_per_launch": LEVEL_BYTES // 2} | changes),
+        ),
+    )
+
+
+def warm(**changes: Any) -> Record:
+    """Return an fp32 addition of half of the level, at 50 GB/s."""
+    work = {"flops": 2**17, "bytes_read": 2**18, "bytes_written": 2**18}
+    own = {"op": "add", "dtype": "fp32", "cache": "warm", "median_s": 2**19 / 50e9}
+    return record(**work | own | changes)
+
+
+def test_a_warm_row_within_the_cache_is_judged_by_the_cache() -> None:
+    found = judge(warm(), cached())
+    assert (found.bound, found.excess, found.held_back_by) == ("cache", None, None)
+    assert (found.roofline_pct, found.measured_pct) == pytest.approx((50, 50))
+    assert found.mbu == pytest.approx(2.5)  # of the memory, as for any row
+    times_s = limits_s(warm(), cached().limits)
+    assert times_s == pytest.approx(
+        {"compute": 2**17 / 1e12, "memory": 0, "cache": 2**19 / 100e9, "link": 0, "launch": 0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "known"),
+    [
+        (warm(cache="cold"), cached()),
+        (warm(cache="partly-cold"), cached()),
+        (warm(cache=None), cached()),
+        (warm(bytes_written=LEVEL_BYTES - 2**18 + 1), cached()),
+        (warm(), cached(work_per_launch=None)),
+        (warm(), cached(work_per_launch=2**18 - 1)),
+    ],
+)
+def test_any_other_row_is_judged_by_memory(row: Record, known: Machine) -> None:
+    found = judge(row, known)
+    assert found.bound == "memory"
+    assert found.roofline_pct == pytest.approx(100 * found.mbu)  # type: ignore[operator]
+    assert "memory ceiling" in str(found.excess) or "nearest mix" in str(found.excess)
+
+
+def test_a_row_of_exactly_the_level_is_in_the_cache() -> None:
+    assert judge(warm(bytes_written=LEVEL_BYTES - 2**18), cached()).bound == "cache"
+
+
+@pytest.mark.parametrize("over", [1.004, 0.996])
+def test_a_row_above_the_cache_says_so(over: float) -> None:
+    found = judge(warm(median_s=2**19 / (over * 100e9)), cached())
+    assert (found.excess is None) is (over < 1)
+    assert over < 1 or str(found.excess).startswith(
+        "above the measured last-level cache bandwidth: a nearer cache serves it"
+    )
+
+
+def test_a_row_of_many_flops_in_the_cache_is_bound_by_compute() -> None:
+    found = judge(warm(flops=2**26, median_s=2**26 / 0.8e12), cached())
+    assert (found.bound, found.roofline_pct) == ("compute", pytest.approx(80))
 
 
 VECTOR = Machine(

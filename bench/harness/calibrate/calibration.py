@@ -142,7 +142,11 @@ def merged(
 
 
 def parts_of(
-    needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
+    needs_launch: bool,
+    mixes: Sequence[str],
+    matmuls: Iterable[str],
+    fmas: Iterable[str],
+    needs_cache: bool,
 ) -> list[tuple[str, Part]]:
     """Return the parts to measure, the most important first, because a calibration may be
     interrupted.
@@ -153,7 +157,8 @@ def parts_of(
             (f"bandwidth of {', '.join(mixes)}", partial(bandwidth.bandwidth, mixes=mixes))
         )
     parts += [(f"{dtype} matmul", partial(peaks.matmul, dtype=dtype)) for dtype in matmuls]
-    return parts + [(f"{dtype} FMA", partial(peaks.fma, dtype=dtype)) for dtype in fmas]
+    parts += [(f"{dtype} FMA", partial(peaks.fma, dtype=dtype)) for dtype in fmas]
+    return [*parts, ("cache", bandwidth.cache)] if needs_cache else parts
 
 
 def measure_all(
@@ -267,13 +272,12 @@ class MeasuredCeilings:
                 f"measuring again, because rows are above it: "
                 f"{', '.join(entry.title for entry in too_low)}"
             )
-        if any(self._due(complete, wanted, too_low)):
+        if self._due(complete, wanted, too_low):
             with self.alone() as has_waited:
                 if has_waited:  # the other command may have measured the same
                     complete = ceilings.with_entries(self.load())
                 setup = Setup(self._device, FULL if too_low else QUICK)
-                needs_launch, mixes, matmuls = self._due(complete, wanted, too_low)
-                parts = parts_of(needs_launch, mixes, matmuls)
+                parts = self._due(complete, wanted, too_low)
                 for measured in measure_all(
                     parts, setup, lambda name: self._progress(f"calibrating: {name}")
                 ):
@@ -295,8 +299,8 @@ class MeasuredCeilings:
 
     def _due(
         self, known: Machine, dtypes: Iterable[str], again: Collection[Ceiling]
-    ) -> tuple[bool, list[str], list[str]]:
-        """Return the arguments of `parts_of` for unknown ceilings and those to measure `again`.
+    ) -> list[tuple[str, Part]]:
+        """Return the parts to measure: unknown ceilings and those to measure `again`.
 
         Rows on a GPU need its datasheet and the measured bandwidths, no measured matmul.
         """
@@ -307,7 +311,9 @@ class MeasuredCeilings:
         if not self._device.is_gpu:
             unknown = [dtype for dtype in dtypes if known.peak(dtype) in (None, *again)]
         matmuls = [dtype for dtype in unknown if dtype in peaks.matmul_op().dtypes]
-        return known.fastest("launch") is None, mixes, matmuls
+        needs_launch = known.fastest("launch") is None
+        needs_cache = known.fastest("cache-bandwidth") is None and not self._device.cache_is_assumed
+        return parts_of(needs_launch, mixes, matmuls, (), needs_cache)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:

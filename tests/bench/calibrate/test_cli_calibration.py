@@ -40,8 +40,8 @@ def calibrated(capsys, *words):
 def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, monkeypatch):
     monkeypatch.setattr(run, "too_low", lambda *_: [])
     done, first, _ = calibrated(capsys, "--dtype", "fp32")
-    assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"]
-    assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32"}
+    assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul", "cache"]
+    assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32", "last-level cache"}
     assert all(value > 0 for value in first.values())
     (file,) = fresh_runs.rglob("ceilings-*.json")
     assert {
