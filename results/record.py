@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 from msgspec import Meta, Struct, ValidationError, convert, defstruct, to_builtins
 from msgspec import field as member
 
-from roofline.machine import CeilingError, Machine, Magnitude, one_of
+from roofline.machine import Machine, Magnitude, one_of
 
 SCHEMA = 2
 
@@ -433,8 +433,8 @@ class Environment(Line):
         names = {key: environment.device[key] for key in ("slug", "name")}
         try:
             machine = Machine.from_dict(names | (data.get("hardware") or {}))
-        except CeilingError as error:
-            raise RecordError(str(error)) from None
+        except (ValidationError, UnicodeError) as error:
+            raise RecordError(f"hardware: {error}") from None
         try:
             datetime.fromisoformat(environment.started_at).astimezone(UTC)
         except (ValueError, OverflowError):

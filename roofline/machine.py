@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, convert
 
 from roofline.limits import LIMITS, Limit
 from roofline.work import ordered_dtypes
@@ -52,10 +52,6 @@ Source: McCalpin, Memory bandwidth and machine balance in current high performan
 TCCA Newsletter, December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
 READ_SHARES = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
-
-
-class CeilingError(ValueError):
-    """Invalid ceilings in a file."""
 
 
 @dataclass(frozen=True)
@@ -261,16 +257,13 @@ class Machine:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is
-        invalid.
+        """Read the object of `to_dict`, without unknown quantities; ValidationError or UnicodeError
+        if it is invalid.
         """
         values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
         if isinstance(entries := values.get("entries"), list | tuple):
             values["entries"] = [entry for entry in entries if _is_known(entry)]
-        try:
-            return convert(values, cls)
-        except (ValidationError, UnicodeError) as error:
-            raise CeilingError(f"hardware: {error}") from None
+        return convert(values, cls)
 
 
 def _is_known(entry: Any) -> bool:

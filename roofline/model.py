@@ -7,7 +7,7 @@ multicore architectures, CACM 52(4), 2009. Formulas name what they add to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
@@ -74,8 +74,9 @@ def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
     return (copy_s + compute_s - both_s) / min(copy_s, compute_s)
 
 
-def bound(times_s: Mapping[str, float]) -> str:
-    """Return the limit of the longest time, or `mixed` if the two longest are within 10 %.
+def bound(**times_s: float) -> str:
+    """Return the limit of the longest time, or `mixed` if the two longest are within 10 %; times by
+    the name of the limit.
 
     Source: the max() form of the roofline of Williams et al. (2009).
     """
@@ -152,8 +153,9 @@ def judge(record: Record, machine: Machine) -> Judgment:
     written = record.bytes_written or 0
     time_s = record.median_s
     values = _transfer(record)
-    if flops is not None and read is not None:
-        values["intensity"] = intensity(flops, read + written)
+    moved = record.moved_bytes
+    if flops is not None and moved is not None:
+        values["intensity"] = intensity(flops, moved)
     if record.status != "ok" or time_s is None or "interpreted" in record.flags:
         return Judgment(**values)
     step = record.details_as(Step) or Step()
@@ -165,21 +167,21 @@ def judge(record: Record, machine: Machine) -> Judgment:
             values |= {"mfu": mfu(flops / time_s, dense.value), "peak_kind": dense.kind}
             if flops and step.hardware_flops:
                 values["hfu"] = mfu(step.hardware_flops / time_s, dense.value)
-    if read is not None:
-        bytes_per_s = (read + written) / time_s
+    if read is not None and moved is not None:
+        bytes_per_s = moved / time_s
         mix = machine.mix(read, written)
         values["bytes_per_s"] = bytes_per_s
         if bandwidth := machine.bandwidth_for(read, written):
             values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
         if mix:
             values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}
-    if flops is not None and read is not None:
+    if flops is not None and moved is not None:
         limits = limits_s(record, machine.limits)
         if limits:
             longest_roof_s = max(limits[roof.name] for roof in machine.roofs)
             (peak, *_) = Compute(machine).ceilings(record)
             values["peak_units"] = "vector" if peak.quantity == "fma" else "matrix"
-            values["bound"] = bound(limits)
+            values["bound"] = bound(**limits)
             values["roofline_pct"] = 100 * longest_roof_s / time_s
             is_far = max(limits.values()) < FAR_BELOW * time_s
             values["held_back_by"] = OTHER_CAUSES if is_far else None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
-from roofline.limits import Compute, Memory
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import bound, intensity, mfu, ridge_intensity
 from roofline.work import dtype_named
@@ -136,7 +135,7 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
         intensity=intensity(flops, moved),
         ridge=ridge_intensity(peak, bandwidth),
         seconds=max(compute_s, memory_s),
-        bound=bound({Compute.name: compute_s, Memory.name: memory_s}),
+        bound=bound(compute=compute_s, memory=memory_s),
         compute_s=compute_s,
         memory_s=memory_s,
         peak_flops_per_s=peak,

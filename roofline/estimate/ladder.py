@@ -13,7 +13,6 @@ from roofline.estimate.answer import Answer, Curve, Row, steps_of
 from roofline.estimate.options import Roofs, Use, uses_of
 from roofline.estimate.products import OUT_DTYPES
 from roofline.estimate.question import SomeOf, extents, question
-from roofline.limits import Compute, Memory
 from roofline.machine import MEASURED_FIRST
 from roofline.model import bound, mfu, min_time_s, ridge_intensity
 from roofline.model import intensity as intensity_of
@@ -141,7 +140,7 @@ def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
     row: Row = {"op": op, "shape": "x".join(map(str, shape)), **use.row}
     row |= {"flops": work.flops, "bytes": work.bytes}
     row["intensity"] = intensity_of(work.flops, work.bytes)
-    row["bound"] = bound({Compute.name: work.flops / peak, Memory.name: work.bytes / bandwidth})
+    row["bound"] = bound(compute=work.flops / peak, memory=work.bytes / bandwidth)
     row["attainable_flops_per_s"] = flops_per_s
     row["peak_pct"] = 100 * mfu(flops_per_s, use.peak)
     return row

@@ -29,7 +29,6 @@ from roofline.estimate.options import (
 )
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.gpu_table import load_gpus
-from roofline.limits import Compute, Memory
 from roofline.model import bound
 from roofline.work import DTYPE_BITS, DTYPES
 
@@ -247,7 +246,7 @@ def _infer_row(plan: _Plan, use: Use) -> Row:
     for name, work in works.items():
         compute_s, memory_s = limits.times(work)
         row[f"{name}_seconds"] = max(compute_s, memory_s)
-        row[f"{name}_bound"] = bound({Compute.name: compute_s, Memory.name: memory_s})
+        row[f"{name}_bound"] = bound(compute=compute_s, memory=memory_s)
         row[f"{name}_flops"], row[f"{name}_bytes"] = work
     row["tokens_per_s"] = plan.batch / row["decode_seconds"]
     row["peak_flops_per_s"] = limits.peak_flops_per_s

@@ -108,7 +108,6 @@ def _point(
             ends_s = list(record.ci95_s)
         high, low = (record.flops / (end_s or math.nan) for end_s in ends_s)
         limits = limits_s(record, ceilings.limits)
-        roofs = limits_s(record, ceilings.roofs)
     except ArithmeticError:
         raise _LeftOutError("with impossible values") from None
     values = (judged.intensity, judged.flops_per_s, low, high)
@@ -118,9 +117,9 @@ def _point(
     point.spot = (point.x, point.y)
     point.roofline_pct = judged.roofline_pct
     point.excess = judged.excess
-    if limits and roofs:
+    if limits:
         longest_s = max(limits.values())
-        if longest_s > max(roofs.values()):
+        if longest_s > max(limits[roof.name] for roof in ceilings.roofs):
             point.cap = record.flops / longest_s
     return point
 

@@ -118,7 +118,7 @@ def test_bound_is_the_longest_time_or_mixed_within_ten_percent(
     compute_s: float, memory_s: float, launch_s: float, expected: str
 ) -> None:
     times_s = {"compute": compute_s, "memory": memory_s, "launch": launch_s}
-    assert bound(times_s) == expected
+    assert bound(**times_s) == expected
 
 
 def test_a_record_is_judged_by_hand() -> None:

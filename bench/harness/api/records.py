@@ -35,8 +35,8 @@ class JudgedRecord(Record):
     None if a count or a ceiling is unknown: `flops_per_s`; `bytes_per_s`, compulsory bytes read and
     written; `intensity`, FLOP per compulsory byte; `mfu` and `mbu`, fractions of the dense peak of
     the dtype and of the memory bandwidth; `roofline_pct`, percent of min(peak, intensity x
-    bandwidth); `bound`, which is `mixed` or the name of a limit: `compute`, `memory`, `cache`, `link`
-    or `launch`.
+    bandwidth); `bound`, which is `mixed` or the name of a limit: `compute`, `memory`, `cache`,
+    `link` or `launch`.
     """
 
     environment: Environment

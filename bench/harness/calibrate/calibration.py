@@ -21,6 +21,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import ValidationError
+
 from bench.harness import worker
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
@@ -37,7 +39,7 @@ from roofline.gpu_table import (
     load_gpus,
     unknown_gpu,
 )
-from roofline.machine import Ceiling, CeilingError, Machine
+from roofline.machine import Ceiling, Machine
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
@@ -231,11 +233,11 @@ class MeasuredCeilings:
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["identity"] != self.identity:
-                raise CeilingError("it belongs to another machine")
+                raise ValueError("it belongs to another machine")
             entries = Machine.from_dict(data).entries
         except FileNotFoundError:
             return ()
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
             self._note(
                 f"{self.path}: ignored, the ceilings are measured again: "
                 f"{error or type(error).__name__}"

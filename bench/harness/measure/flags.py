@@ -196,22 +196,13 @@ def judged(
     return replace(record, flags=tuple(reasons), flag_reasons=reasons)
 
 
-def roofs(
-    record: Record, ceilings: Machine, memory_of: Device | None = None
-) -> list[tuple[float, Ceiling]]:
+def roofs(record: Record, ceilings: Machine) -> list[tuple[int, Ceiling]]:
     """Return the FLOPs and the compulsory bytes of a record, each with its ceiling, if both are
     known.
-
-    If `memory_of` is given, bytes count only if they must come from its memory: the row is cold and
-    exceeds the cache.
     """
-    moved = record.moved_bytes or 0
-    is_from_memory = record.cache == "cold" and memory_of and moved > memory_of.cache_bytes
-    pairs: list[tuple[float, Ceiling]] = []
+    pairs: list[tuple[int, Ceiling]] = []
     for roof in ceilings.roofs:
-        count = roof.work(record)
-        is_certain = memory_of is None or is_from_memory or roof.unit == "FLOP/s"
-        if count and is_certain:
+        if count := roof.work(record):
             pairs += [(count, ceiling) for ceiling in roof.ceilings(record)[:1]]
     return pairs
 
@@ -248,17 +239,20 @@ def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
 
 
 def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | None:
-    """Flag a row that is faster than the hardware allows; the row becomes `invalid`."""
+    """Flag a row that is faster than the hardware allows; the row becomes `invalid`.
+
+    Bytes count only if they must come from memory: the row is cold and exceeds the cache.
+    """
     assert record.median_s is not None
-    limits = roofs(record, ceilings, device)
-    if device.is_gpu and record.flops and (highest := highest_peak(ceilings, record.dtype)):
-        limits = [
-            (record.flops, highest),
-            *(pair for pair in limits if pair[1].unit != "FLOP/s"),
-        ]
+    is_from_memory = record.cache == "cold" and (record.moved_bytes or 0) > device.cache_bytes
+    highest = highest_peak(ceilings, record.dtype) if device.is_gpu else None
     min_s = 0.0
     binding = None
-    for count, ceiling in limits:
+    for count, known in roofs(record, ceilings):
+        is_compute = known.unit == "FLOP/s"
+        ceiling = highest if highest and is_compute else known
+        if not (is_compute or is_from_memory):
+            continue
         margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
         floor_s = count / (margin * ceiling.value)
         if ceiling.kind != "measured" and floor_s > min_s:

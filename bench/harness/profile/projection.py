@@ -90,7 +90,7 @@ def _row(record: Record, machine: Machine) -> dict[str, Any]:
         "bytes_written": record.bytes_written,
         "matmul_flops": operation.matmul_flops,
         "intensity": intensity_of(record),
-        "bound": bound(limits) if limits and time_s else None,
+        "bound": bound(**limits) if limits and time_s else None,
         "least_s": time_s,
         "share": None,
         "flags": list(record.flags),

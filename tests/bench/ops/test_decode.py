@@ -376,8 +376,7 @@ def test_intensity_and_critical_batch_agree_with_austin_2025():
     assert 295 < turn < 310  # later than the formula, because of the cache and the hidden states
     for batch, expected in ((32, "memory"), (399, "compute")):
         work = works[batch]
-        times_s = {"compute": work.flops / peak, "memory": work.bytes / bandwidth}
-        assert bound(times_s) == expected
+        assert bound(compute=work.flops / peak, memory=work.bytes / bandwidth) == expected
 
 
 REFUSED = [
