@@ -45,20 +45,15 @@ class Limit:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
-    def work(self, record: Record) -> int | None:
-        """Return the FLOPs or bytes of a record that this limits; None if unknown."""
-        return None
-
-    def ceilings(self, record: Record) -> list[Ceiling]:
-        """Return the known ceilings of a record: first the one that judges it, last the measured
-        one.
+    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+        """Return the FLOPs or bytes of a record that this limits, None if unknown, and their known
+        ceilings: first the one that judges the record, last the measured one.
         """
-        return []
+        return None, []
 
     def time_s(self, record: Record) -> float | None:
         """Return the least seconds of a record, 0 if this does not limit it; None if unknown."""
-        work = self.work(record)
-        ceilings = self.ceilings(record)
+        work, ceilings = self.of(record)
         if work is None or not ceilings:
             return None if self.is_needed else 0.0
         return work / ceilings[0].value
@@ -68,8 +63,8 @@ class Limit:
 
         Such values are not clamped: they indicate a wrong ceiling or byte count, or cache hits.
         """
-        work = self.work(record)
-        for ceiling in self.ceilings(record):
+        work, ceilings = self.of(record)
+        for ceiling in ceilings:
             if work and record.median_s and work / ceiling.value > record.median_s:
                 return self.cause(record, ceiling)
         return None
@@ -96,11 +91,9 @@ class Compute(Limit):
         "the tiles"
     )
 
-    def work(self, record: Record) -> int | None:
-        return record.flops
-
-    def ceilings(self, record: Record) -> list[Ceiling]:
-        """Return the peaks of the vector units for operations without a matmul, else of matmuls.
+    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+        """Return the FLOPs, and the peaks of the vector units for operations without a matmul, else
+        of matmuls.
 
         If the vector rate is unknown, the higher matmul peak is used.
         """
@@ -109,7 +102,7 @@ class Compute(Limit):
         if is_vector and self.machine.vector_peak(record.dtype):
             peak_of = self.machine.vector_peak
         peaks = (peak_of(record.dtype), peak_of(record.dtype, ["measured"]))
-        return [peak for peak in peaks if peak]
+        return record.flops, [peak for peak in peaks if peak]
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         if ceiling.kind == "measured":
@@ -138,14 +131,13 @@ class Memory(Limit):
         "wide and aligned loads, more of them in flight, fewer passes over the data, a larger case"
     )
 
-    def work(self, record: Record) -> int | None:
-        """Return the bytes of a record; 0 if a measured cache serves them."""
-        return 0 if Cache(self.machine).work(record) else record.moved_bytes
-
-    def ceilings(self, record: Record) -> list[Ceiling]:
+    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+        """Return the bytes, 0 if a measured cache serves them, and the bandwidths."""
+        from_cache, _ = Cache(self.machine).of(record)
         moved = (record.bytes_read or 0, record.bytes_written or 0)
         bandwidths = (self.machine.bandwidth_for(*moved), self.machine.mix(*moved))
-        return [bandwidth for bandwidth in bandwidths if bandwidth]
+        work = 0 if from_cache else record.moved_bytes
+        return work, [bandwidth for bandwidth in bandwidths if bandwidth]
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         if record.cache != "cold":
@@ -178,17 +170,14 @@ class Cache(Limit):
     tried = "tiles that fit a nearer cache, wide and aligned loads, more of them in flight"
     source = "bench/harness/README.md"
 
-    def work(self, record: Record) -> int:
+    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+        bandwidth = self.machine.fastest("cache-bandwidth")
+        if bandwidth is None or record.cache != "warm":
+            return 0, []
         moved = record.moved_bytes or 0
-        bandwidth = self.machine.fastest("cache-bandwidth")
-        # It is measured by launches on half of the level.
-        level_bytes = 2 * (bandwidth.work_per_launch or 0) if bandwidth else 0
-        is_held = record.cache == "warm" and moved <= level_bytes
-        return moved if is_held else 0
-
-    def ceilings(self, record: Record) -> list[Ceiling]:
-        bandwidth = self.machine.fastest("cache-bandwidth")
-        return [bandwidth] if bandwidth else []
+        # It was measured by launches on half of the level.
+        is_held = moved <= 2 * (bandwidth.work_per_launch or 0)
+        return moved if is_held else 0, [bandwidth]
 
     def cause(self, record: Record, ceiling: Ceiling) -> str:
         return f"above the measured {ceiling.title}: a nearer cache serves it, or {SLOWER_THEN}"

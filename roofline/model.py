@@ -116,7 +116,7 @@ class Judgment:
     """
     peak_units: str | None = None
     """`matrix` for the peak of matmuls (tensor cores), `vector` for operations without one, see
-    `Compute.ceilings`.
+    `Compute.of`.
     """
     held_back_by: str | None = None
     """`OTHER_CAUSES` if less than `FAR_BELOW` of every ceiling is reached; else None."""
@@ -179,8 +179,8 @@ def judge(record: Record, machine: Machine) -> Judgment:
         limits = limits_s(record, machine.limits)
         if limits:
             longest_roof_s = max(limits[roof.name] for roof in machine.roofs)
-            (peak, *_) = Compute(machine).ceilings(record)
-            values["peak_units"] = "vector" if peak.quantity == "fma" else "matrix"
+            _, peaks = Compute(machine).of(record)
+            values["peak_units"] = "vector" if peaks[0].quantity == "fma" else "matrix"
             values["bound"] = bound(**limits)
             values["roofline_pct"] = 100 * longest_roof_s / time_s
             is_far = max(limits.values()) < FAR_BELOW * time_s
@@ -199,8 +199,7 @@ def _measured_pct(record: Record, machine: Machine, time_s: float) -> float | No
     longest_s = 0.0
     kind = None
     for roof in machine.roofs:
-        work = roof.work(record)
-        ceilings = roof.ceilings(record)
+        work, ceilings = roof.of(record)
         if not ceilings and work:
             return None
         if ceilings and work is not None and work / ceilings[-1].value >= longest_s:

@@ -215,8 +215,9 @@ def _judging(known: Machine, records: Sequence[Record]) -> list[Ceiling]:
     judging: dict[Ceiling, None] = {}
     for record in records:
         for roof in known.roofs:
-            if roof.work(record):
-                judging |= dict.fromkeys(roof.ceilings(record)[:1])
+            work, ceilings = roof.of(record)
+            if work:
+                judging |= dict.fromkeys(ceilings[:1])
     return list(judging)
 
 

@@ -202,8 +202,9 @@ def roofs(record: Record, ceilings: Machine) -> list[tuple[int, Ceiling]]:
     """
     pairs: list[tuple[int, Ceiling]] = []
     for roof in ceilings.roofs:
-        if count := roof.work(record):
-            pairs += [(count, ceiling) for ceiling in roof.ceilings(record)[:1]]
+        count, known = roof.of(record)
+        if count:
+            pairs += [(count, ceiling) for ceiling in known[:1]]
     return pairs
 
 
@@ -283,9 +284,9 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
     """
     assert record.median_s is not None
     for roof in ceilings.roofs:
-        rate = (roof.work(record) or 0) / record.median_s
-        for ceiling in roof.ceilings(record):
-            reached = rate / ceiling.value
+        count, known = roof.of(record)
+        for ceiling in known:
+            reached = (count or 0) / record.median_s / ceiling.value
             is_explained = is_from_cache and roof.unit == "B/s"
             if reached > ABOVE_ROOF and not is_explained:
                 return _above(reached, ceiling, record.cache or "")
