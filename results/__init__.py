@@ -65,7 +65,6 @@ def load(
     from results.show.rows import to_frame
     from results.store.runfile import StoreError
     from results.store.runs import list_runs
-    from roofline.model import judge_of
 
     try:
         since_s = None if since is None else moment(since)
@@ -85,9 +84,7 @@ def load(
             raise StoreError(f"no run in {run} has a record of what was asked for")
     loaded = [chosen.load(name, folder) for name in names]
     for each in loaded:
-        problems = list(each.problems)
-        judge_of(each.environment, problems.append)
-        for problem in problems:
+        for problem in each.problems:
             warnings.warn(problem, stacklevel=2)
     return to_frame(loaded)
 

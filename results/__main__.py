@@ -33,7 +33,6 @@ from results.show.terminal import (
 )
 from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
 from results.store.runs import list_runs
-from roofline.model import judge_of
 
 SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")
 FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
@@ -155,7 +154,7 @@ def _show(options: argparse.Namespace, directory: Path) -> int:
     run = Selection.of(options).load(options.run, directory)
     if options.format != "table":
         return _finish(table_of_run(run.environment, run.records).render(options.format), run)
-    is_profile = not _problems(run) and run.environment.profile is not None
+    is_profile = run.environment.profile is not None
     draw = render_table
     if is_profile:
         from results.show.profile import render
@@ -225,16 +224,8 @@ def _for_sink(form: str, run: Run, baseline: Run | None, chosen: Selection) -> s
     return render(run, measured)
 
 
-def _problems(run: Run) -> list[str]:
-    """Return the reason if the ceilings are invalid."""
-    problems: list[str] = []
-    judge_of(run.environment, problems.append)
-    return [f"{run.path}:1: {problem}" for problem in problems]
-
-
 def _finish(text: str, run: Run) -> int:
     empty = [] if run.records or run.problems else [f"{run.path} has no record"]
-    run = replace(run, problems=(*run.problems, *_problems(run)))
     return compare_command.finish(text, [run], [*empty, *run.notes])
 
 

@@ -7,7 +7,7 @@ computed from them, so that old runs get new formulas.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,6 +19,7 @@ from msgspec import field as member
 
 from results.show.grid import Cell, Cells
 from results.show.units import ABSENT, duration, number, percent
+from roofline.machine import Machine, Magnitude, one_of
 
 SCHEMA = 2
 
@@ -57,17 +58,12 @@ finite.
 """
 
 
-def one_of(names: Iterable[str]) -> Meta:
-    return Meta(pattern=f"^({'|'.join(names)})$")
-
-
 Object = dict[str, Any]
 Score = Mapping[str, Any]
 """What a record means on its machine: the keys of `roofline.model.Judgment`."""
 Facts = dict[str, str | bool | int | float | None]
 Texts = tuple[str, ...]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A driver may report any number: a counter of energy that starts again gives a negative one."""
 
@@ -153,6 +149,7 @@ class _OfEnvironment(Struct):
     host: Facts = {}
     versions: Facts = {}
     git: Facts = {}
+    hardware: Object = {}
     settings: _Comparing | None = None
 
 
@@ -443,8 +440,8 @@ class Environment(Line):
     """Version of Python, torch, triton, CUDA, driver, ..., or None."""
     git: Object = field(default_factory=dict)
     """`sha` and `dirty` of the measuring code."""
-    hardware: Object = field(default_factory=dict)
-    """Ceilings with kind and source, as `roofline.machine` writes them."""
+    machine: Machine = field(default_factory=Machine)
+    """The machine with its ceilings, `hardware` in the file."""
     settings: Object = field(default_factory=dict)
     """Seed, fill, cache and budget of the run."""
     preflight: Object = field(default_factory=dict)
@@ -458,7 +455,9 @@ class Environment(Line):
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:
-        values = super().to_dict() | {"profile": to_builtins(self.profile)}
+        values = super().to_dict()
+        values["hardware"] = values.pop("machine").to_dict()
+        values["profile"] = to_builtins(self.profile)
         for key in ("fleet", "profile"):
             if not values[key]:
                 del values[key]
@@ -472,13 +471,18 @@ class Environment(Line):
                 f"schema {schema} is newer than the supported {SCHEMA}; update Roofmark"
             )
         environment = super().from_dict(data)
+        names = {key: environment.device[key] for key in ("slug", "name")}
+        try:
+            machine = Machine.from_dict(names | (data.get("hardware") or {}))
+        except (ValidationError, UnicodeError) as error:
+            raise RecordError(f"hardware: {error}") from None
         try:
             datetime.fromisoformat(environment.started_at).astimezone(UTC)
         except (ValueError, OverflowError):
             raise RecordError(
                 f"'started_at' is not an ISO 8601 time: {environment.started_at!r}"
             ) from None
-        return environment
+        return replace(environment, machine=machine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -585,6 +589,13 @@ class Record(Line):
         """Return the details; None if the row is of another kind."""
         return self.details if isinstance(self.details, kind) else None
 
+    @property
+    def moved_bytes(self) -> int | None:
+        """Bytes read and written; None if those read are unknown."""
+        if self.bytes_read is None:
+            return None
+        return self.bytes_read + (self.bytes_written or 0)
+
     @cached_property
     def row(self) -> RowKey:
         return RowKey(
@@ -637,8 +648,8 @@ _TYPES_INSIDE: Mapping[type[Line], type[Struct]] = {
     Record: _OfRecord,
 }
 _KNOWN_KEYS: Mapping[type[Line], frozenset[str]] = {
-    line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"})
-    for line in (Environment, Record)
+    line: frozenset({f.name for f in fields(line)} - {"extra", "machine"} | {"kind", *keys})
+    for line, keys in ((Environment, ["hardware"]), (Record, []))
 }
 
 

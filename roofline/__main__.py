@@ -52,11 +52,9 @@ def _mistakes() -> tuple[type[Exception], ...]:
     from results.store.runfile import StoreError
     from roofline.accounting.config import ConfigError
     from roofline.gpu_table import UnknownGpuError
-    from roofline.machine import CeilingError
     from roofline.picture.scene import PlotError
 
     return (
-        CeilingError,
         ConfigError,
         OutputError,
         OverflowError,

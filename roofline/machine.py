@@ -7,22 +7,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta, convert
 
-from results.record import Environment, Magnitude, one_of
+from roofline.limits import LIMITS, Limit
 from roofline.work import ordered_dtypes
 
-QUANTITIES = {
-    **dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"),
-    "bandwidth": "B/s",
-    "launch": "s",
-}
+if TYPE_CHECKING:
+    from results.record import Environment
+
+Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+
+
+def one_of(names: Iterable[str]) -> Meta:
+    return Meta(pattern=f"^({'|'.join(names)})$")
+
+
+QUANTITIES: dict[str, str] = {}
+for kind in LIMITS:
+    QUANTITIES |= dict.fromkeys(kind.quantities, kind.unit)
 """What a ceiling limits, and the unit of its value.
 
 `flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of
-the vector units. `launch` is the minimum time of a launch. Older runs also have `burst` and
+the vector units. `launch` is the minimum time of a launch; `cache-bandwidth` is that of the last
+level of cache, by launches on half of it. Older runs also have `burst` and
 `sustained`, the matmul at the start and in the later half of a long run, which are not used."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
@@ -45,10 +54,6 @@ TCCA Newsletter, December 1995, for copy and triad, in arrays that a kernel read
 READ_SHARES = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
 
 
-class CeilingError(ValueError):
-    """Invalid ceilings in a file."""
-
-
 @dataclass(frozen=True)
 class Ceiling:
     """One limit of a machine; unknown values are None."""
@@ -56,7 +61,7 @@ class Ceiling:
     quantity: Annotated[str, one_of(QUANTITIES)]
     name: str
     """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth;
-    `launch`.
+    `launch`; the level of a `cache-bandwidth`.
     """
     value: Annotated[float, Meta(gt=0, le=sys.float_info.max)]
     kind: Annotated[str, one_of(KINDS)]
@@ -82,13 +87,8 @@ class Ceiling:
 
     @property
     def title(self) -> str:
-        known = {"flops": "peak", "launch": "floor"}
+        known = {"flops": "peak", "launch": "floor", "cache-bandwidth": "bandwidth"}
         return f"{self.name} {known.get(self.quantity, self.quantity)}"
-
-    def judges(self, dtypes: Iterable[str]) -> bool:
-        """Return whether the ceiling applies to a row of one of these dtypes."""
-        is_peak = self.quantity in ("flops", "fma")
-        return self.name in dtypes if is_peak else self.quantity in ("bandwidth", "launch")
 
     @property
     def flops_per_j(self) -> float | None:
@@ -170,6 +170,14 @@ class Machine:
     def usable_memory_bytes(self) -> int | None:
         return self.memory_reported_bytes or self.memory_bytes
 
+    @cached_property
+    def limits(self) -> list[Limit]:
+        return [limit(self) for limit in LIMITS]
+
+    @cached_property
+    def roofs(self) -> list[Limit]:
+        return [limit for limit in self.limits if limit.is_roof]
+
     def peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
         """Return the peak of matmuls in `dtype`, of the first known kind, or None."""
         return self.fastest("flops", [dtype], kinds)
@@ -248,17 +256,14 @@ class Machine:
         return {"slug": self.slug, "name": self.name, "entries": entries, "note": self.note}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str = "in") -> Machine:
-        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is invalid,
-        which starts with `where`.
+    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
+        """Read the object of `to_dict`, without unknown quantities; ValidationError or UnicodeError
+        if it is invalid.
         """
         values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
         if isinstance(entries := values.get("entries"), list | tuple):
             values["entries"] = [entry for entry in entries if _is_known(entry)]
-        try:
-            return convert(values, cls)
-        except (ValidationError, UnicodeError) as error:
-            raise CeilingError(f"{where} 'hardware': {error}") from None
+        return convert(values, cls)
 
 
 def _is_known(entry: Any) -> bool:
@@ -276,7 +281,7 @@ def machines_of(
     """Return the machines by slug, with the ceilings of the newest run, completed by those of older
     runs.
     """
-    dated = [(environment.started_at, machine_of(environment)) for environment in environments]
+    dated = [(environment.started_at, environment.machine) for environment in environments]
     newest_last = [*gpus, *(known for _, known in sorted(dated, key=lambda entry: entry[0]))]
     machines = {}
     for slug in dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus)):
@@ -289,10 +294,3 @@ def machines_of(
 def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
     """Return the machine of a run with its ceilings, and those of its GPU in `gpus`."""
     return next(iter(machines_of([environment], gpus).values()))
-
-
-def machine_of(environment: Environment) -> Machine:
-    ceilings = Machine.from_dict(environment.hardware)
-    if ceilings.name == "unknown":
-        return replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])
-    return ceilings

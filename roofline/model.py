@@ -7,15 +7,14 @@ multicore architectures, CACM 52(4), 2009. Formulas name what they add to it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
 from results.record import Copy, Environment, Loop, Record, Step
-from roofline.machine import Ceiling, CeilingError, Machine
-from roofline.work import VECTOR_OPS
+from roofline.limits import Compute, Launch, Limit
+from roofline.machine import Machine
 
 MIXED_WITHIN = 0.10
 """Limits whose times differ by less than this fraction of the longer give the bound `mixed`."""
@@ -24,11 +23,6 @@ FAR_BELOW = 0.3
 """Below this fraction of every ceiling, including launch, a row is held back by something else."""
 
 OTHER_CAUSES = "latency, instructions or the library"
-
-SLOWER_THEN = (
-    "the machine was slower when the ceiling was measured (remeasure it with python -m "
-    "bench calibrate)"
-)
 
 
 def intensity(flops: int, bytes_moved: int) -> float | None:
@@ -68,32 +62,6 @@ def mbu(bytes_per_s: float, bandwidth_bytes_per_s: float) -> float:
     return bytes_per_s / bandwidth_bytes_per_s
 
 
-def roofline_pct(
-    time_s: float, flops: int, bytes_moved: int, peak: float, bandwidth: float
-) -> float:
-    """Return the percentage of the roofline, which may exceed 100: minimum over measured time, also
-    without FLOPs.
-    """
-    return 100 * min_time_s(flops, bytes_moved, peak, bandwidth) / time_s
-
-
-def measured_pct(
-    time_s: float, flops: int, bytes_moved: int, peak: Ceiling | None, bandwidth: Ceiling | None
-) -> float | None:
-    """Return `roofline_pct` by measured ceilings: the fastest matmul, the bandwidth of the nearest
-    mix.
-
-    If only one of them was measured, the published other one is used unless it binds; else None.
-    """
-    if bandwidth is None or (peak is None and flops):
-        return None
-    peak_flops_per_s = peak.value if peak else math.inf
-    binding = peak if peak and flops / peak.value > bytes_moved / bandwidth.value else bandwidth
-    if binding.kind != "measured":
-        return None
-    return roofline_pct(time_s, flops, bytes_moved, peak_flops_per_s, bandwidth.value)
-
-
 def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
     """Return the fraction of the shorter of two jobs that overlaps the longer one; negative if they
     slow each other.
@@ -106,18 +74,29 @@ def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
     return (copy_s + compute_s - both_s) / min(copy_s, compute_s)
 
 
-def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
-    """Return what binds: `compute`, `memory`, `launch`, or `mixed` if the two longest times are
-    within 10 %.
+def bound(**times_s: float) -> str:
+    """Return the limit of the longest time, or `mixed` if the two longest are within 10 %; times by
+    the name of the limit.
 
-    Source: the max() form of the roofline of Williams et al. (2009); the launch as a third limit is
-    ours.
+    Source: the max() form of the roofline of Williams et al. (2009).
     """
-    if not compute_s and not memory_s:
-        return "launch"  # an empty kernel
-    times = {"compute": compute_s, "memory": memory_s, "launch": launch_s or 0.0}
-    first, second = sorted(times, key=lambda name: times[name], reverse=True)[:2]
-    return "mixed" if times[second] > times[first] * (1 - MIXED_WITHIN) else first
+    first, second = sorted(times_s, key=times_s.__getitem__, reverse=True)[:2]
+    if not times_s[first]:
+        return Launch.name  # an empty kernel
+    return "mixed" if times_s[second] > times_s[first] * (1 - MIXED_WITHIN) else first
+
+
+def limits_s(record: Record, limits: Iterable[Limit]) -> dict[str, float] | None:
+    """Return the least seconds of a record by the name of each limit; None if one that it needs is
+    unknown.
+    """
+    times_s = {}
+    for limit in limits:
+        time_s = limit.time_s(record)
+        if time_s is None:
+            return None
+        times_s[limit.name] = time_s
+    return times_s
 
 
 @dataclass(frozen=True)
@@ -137,7 +116,7 @@ class Judgment:
     """
     peak_units: str | None = None
     """`matrix` for the peak of matmuls (tensor cores), `vector` for operations without one, see
-    `peak_of`.
+    `Compute.of`.
     """
     held_back_by: str | None = None
     """`OTHER_CAUSES` if less than `FAR_BELOW` of every ceiling is reached; else None."""
@@ -168,42 +147,15 @@ JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | 
 """Keys with text values; all others are numbers."""
 
 
-def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
-    """Return the peak for a record, and its units: `matrix`, or `vector` for operations without a
-    matmul.
-
-    If the vector rate is unknown, the higher matmul peak is used.
-    """
-    is_vector = record.units == "vector" if record.units else record.op in VECTOR_OPS
-    vector = machine.vector_peak(record.dtype) if is_vector else None
-    return (vector, "vector") if vector else (machine.peak(record.dtype), "matrix")
-
-
-def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | None:
-    """Return the minimum seconds of a record by compute, memory and launch (0: not measured); or
-    None.
-    """
-    if record.flops is None or record.bytes_read is None:
-        return None
-    peak, _ = peak_of(record, machine)
-    launch = machine.fastest("launch")
-    written = record.bytes_written or 0
-    bandwidth = machine.bandwidth_for(record.bytes_read, written)
-    if peak is None or bandwidth is None:
-        return None
-    launches = 1 if record.count is None else record.count
-    moved_s = (record.bytes_read + written) / bandwidth.value
-    return record.flops / peak.value, moved_s, launches * launch.value if launch else 0.0
-
-
 def judge(record: Record, machine: Machine) -> Judgment:
     flops = record.flops
     read = record.bytes_read
     written = record.bytes_written or 0
     time_s = record.median_s
     values = _transfer(record)
-    if flops is not None and read is not None:
-        values["intensity"] = intensity(flops, read + written)
+    moved = record.moved_bytes
+    if flops is not None and moved is not None:
+        values["intensity"] = intensity(flops, moved)
     if record.status != "ok" or time_s is None or "interpreted" in record.flags:
         return Judgment(**values)
     step = record.details_as(Step) or Step()
@@ -215,29 +167,45 @@ def judge(record: Record, machine: Machine) -> Judgment:
             values |= {"mfu": mfu(flops / time_s, dense.value), "peak_kind": dense.kind}
             if flops and step.hardware_flops:
                 values["hfu"] = mfu(step.hardware_flops / time_s, dense.value)
-    if read is not None:
-        bytes_per_s = (read + written) / time_s
+    if read is not None and moved is not None:
+        bytes_per_s = moved / time_s
         mix = machine.mix(read, written)
         values["bytes_per_s"] = bytes_per_s
         if bandwidth := machine.bandwidth_for(read, written):
             values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
         if mix:
             values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}
-    if flops is not None and read is not None:
-        peak, units = peak_of(record, machine)
-        limits = limits_s(record, machine)
-        if peak and bandwidth and limits:
-            values |= {"peak_units": units, "bound": bound(*limits)}
-            values["roofline_pct"] = roofline_pct(
-                time_s, flops, read + written, peak.value, bandwidth.value
-            )
-            values["held_back_by"] = OTHER_CAUSES if max(limits) < FAR_BELOW * time_s else None
-        peak_in = machine.vector_peak if units == "vector" else machine.peak
-        measured = peak_in(record.dtype, ["measured"])
-        values["measured_pct"] = measured_pct(
-            time_s, flops, read + written, measured or peak, mix or bandwidth
-        )
-    return Judgment(**values, excess=_excess(record, values))
+    if flops is not None and moved is not None:
+        limits = limits_s(record, machine.limits)
+        if limits:
+            longest_roof_s = max(limits[roof.name] for roof in machine.roofs)
+            _, peaks = Compute(machine).of(record)
+            values["peak_units"] = "vector" if peaks[0].quantity == "fma" else "matrix"
+            values["bound"] = bound(**limits)
+            values["roofline_pct"] = 100 * longest_roof_s / time_s
+            is_far = max(limits.values()) < FAR_BELOW * time_s
+            values["held_back_by"] = OTHER_CAUSES if is_far else None
+        values["measured_pct"] = _measured_pct(record, machine, time_s)
+    excesses = (limit.excess(record) for limit in machine.limits)
+    return Judgment(**values, excess=next(filter(None, excesses), None))
+
+
+def _measured_pct(record: Record, machine: Machine, time_s: float) -> float | None:
+    """Return the percentage of the roofline by measured ceilings: the fastest matmul, the bandwidth
+    of the nearest mix.
+
+    If one of them was not measured, the published one is used unless it binds; else None.
+    """
+    longest_s = 0.0
+    kind = None
+    for roof in machine.roofs:
+        work, ceilings = roof.of(record)
+        if not ceilings and work:
+            return None
+        if ceilings and work is not None and work / ceilings[-1].value >= longest_s:
+            longest_s = work / ceilings[-1].value
+            kind = ceilings[-1].kind
+    return 100 * longest_s / time_s if kind == "measured" else None
 
 
 def _transfer(record: Record) -> dict[str, Any]:
@@ -259,52 +227,6 @@ def _transfer(record: Record) -> dict[str, Any]:
     return values
 
 
-def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
-    """Values above a ceiling are not clamped: they indicate a wrong ceiling or byte count, or cache
-    hits.
-    """
-    over_bandwidth = (judged.get("mbu") or 0) > 1
-    over_peak = (judged.get("mfu") or 0) > 1 or (
-        not over_bandwidth and (judged.get("roofline_pct") or 0) > 100
-    )
-    over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
-    if over_memory and record.cache != "cold":
-        return "above the memory ceiling: inputs that are not cold are served by the cache"
-    if over_peak and judged.get("peak_kind") != "measured":
-        return (
-            "above the datasheet peak: the clock ran above the datasheet's, or the peak is of "
-            "another dtype"
-        )
-    if over_bandwidth and judged.get("bandwidth_kind") != "measured":
-        return (
-            "above the datasheet bandwidth: part of the data came from the cache, or the "
-            "bandwidth is another SKU's"
-        )
-    if over_memory:
-        ceiling = (
-            f"{judged['mix']} bandwidth, the nearest mix" if judged.get("mix") else "memory ceiling"
-        )
-        return f"above the measured {ceiling}: {SLOWER_THEN}"
-    if over_peak or (judged.get("measured_pct") or 0) > 100:
-        return f"above the measured compute ceiling: {SLOWER_THEN}"
-    return None
-
-
 def judged(environment: Environment, records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the judged keys of each record, in order; see `judge_of`."""
-    return list(map(judge_of(environment), records))
-
-
-def judge_of(
-    environment: Environment, report: Callable[[str], None] | None = None
-) -> Callable[[Record], dict[str, Any]]:
-    """Return a function from records to the keys of `Judgment`, all None if the ceilings are
-    invalid.
-    """
-    try:
-        machine = Machine.from_dict(environment.hardware)
-    except CeilingError as error:
-        if report:
-            report(f"invalid ceilings in this run: {error}")
-        return lambda record: dict.fromkeys(JUDGED_KEYS)
-    return lambda record: vars(judge(record, machine))
+    """Return the keys of `Judgment` for each record, in order."""
+    return [vars(judge(record, environment.machine)) for record in records]

@@ -293,15 +293,14 @@ class Run(AbstractContextManager["Run"]):
         if self.device.is_gpu or self.environment is None:
             return
         self.progress.expect(0)
-        known = Machine.from_dict(self.environment.hardware)
         low: dict[Ceiling, None] = {}
         for record in self.records:
-            low |= dict.fromkeys(too_low(record, known))
+            low |= dict.fromkeys(too_low(record, self.ceilings))
         if low:
             self.ceilings = self._calibration.complete(
                 replace(self.ceilings, note=None), self._dtypes, list(low)
             )
-            self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
+            self.environment = replace(self.environment, machine=self.ceilings)
             self.records[:] = [
                 judged(record, self.device, self.ceilings) for record in self.records
             ]
@@ -423,7 +422,7 @@ def stamp(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
         device=asdict(device),
-        hardware=ceilings.to_dict(),
+        machine=ceilings,
         settings=dict(settings),
     )
     if not is_here:

@@ -36,7 +36,6 @@ from results.stats.comparison import (
 from results.stats.spread import GIVEN, Spread, given_spread, widest
 from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
-from roofline.model import judge_of
 
 MAX_SPREAD = 10.0
 """Larger spreads, as a fraction of the time, are not printed."""
@@ -167,13 +166,11 @@ def compared_of(
     labels, baseline, candidate = sides_of(first, second, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
-    judge_before = judge_of(first.environment)
-    judge_after = judge_of(other.environment)
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows: list[ComparedRow] = []
     for pair in pairs:
-        before = Side(labels[0], pair.baseline, first.environment, judge_before)
-        after = Side(labels[1], pair.candidate, other.environment, judge_after)
+        before = Side(labels[0], pair.baseline, first.environment)
+        after = Side(labels[1], pair.candidate, other.environment)
         if request.by_provider:
             before = replace(before, label=before.provider)
             after = replace(after, label=after.provider)
@@ -264,8 +261,7 @@ def sides_of_run(run: Run) -> dict[RowKey, Side]:
         if record.status == "ok":
             by_row.setdefault(record.row, []).append(record)
     label = str(run.path)
-    judge = judge_of(run.environment)
-    return {row: Side(label, records, run.environment, judge) for row, records in by_row.items()}
+    return {row: Side(label, records, run.environment) for row, records in by_row.items()}
 
 
 def _compare_interleaved(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
@@ -21,12 +21,12 @@ from results.record import (
     Object,
     Record,
     RowKey,
-    Score,
     name_of,
 )
 from results.show.units import count
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
+from roofline.model import Judgment, judge, limits_s
 
 MODES = ("provider", "version", "git")
 """What distinguishes the candidate from the baseline if not the run."""
@@ -97,8 +97,6 @@ class Side:
     label: str
     records: Sequence[Record]
     environment: Environment
-    judge: Callable[[Record], Score]
-    """See `roofline.model.judge_of`."""
     runs: int = 1
     """Number of runs of the records, all of the same code."""
 
@@ -126,24 +124,23 @@ class Side:
         return windows
 
     @cached_property
-    def _score(self) -> Score:
-        return self.judge(self.records[0])
+    def _score(self) -> Judgment:
+        return judge(self.records[0], self.environment.machine)
 
     def rate(self, key: str) -> float | None:
         """Return a rate or utilization at `time_s`; all records have the same work."""
-        value = self._score[key]
+        value: float | None = getattr(self._score, key)
         median_s = self.records[0].median_s
         return value * median_s / self.time_s if value and median_s else None
 
     @property
     def of_ceiling(self) -> tuple[float, str] | None:
-        """Fraction of the ceiling that binds, and `compute` or `memory`; None if unknown."""
+        """Fraction of the roof that binds, and its name; None if unknown."""
         share_pct = self.rate("roofline_pct")
-        mbu = self.rate("mbu")
-        if share_pct is None:
+        roofs = limits_s(self.records[0], self.environment.machine.roofs)
+        if share_pct is None or roofs is None:
             return None
-        is_memory = mbu is not None and math.isclose(100 * mbu, share_pct, rel_tol=1e-9)
-        return share_pct / 100, "memory" if is_memory else "compute"
+        return share_pct / 100, max(roofs, key=roofs.__getitem__)
 
     @property
     def clock_hz(self) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from results.record import Record, text_of
 from results.show.terminal import printable
 from results.store.runfile import Run
-from roofline.model import judge_of
+from roofline.model import judge
 
 USUAL = {"layout": "nn", "batch": 1, "fill": "uniform", "cache": "cold"}
 """Settings that a name leaves out. All others are part of the name, so a name never mixes two
@@ -35,7 +35,6 @@ class Row:
 
 
 def rows_of(run: Run) -> list[Row]:
-    judge = judge_of(run.environment)
     counts = Counter[str]()
     rows = []
     device = run.environment.device["slug"]
@@ -60,9 +59,9 @@ def rows_of(run: Run) -> list[Row]:
         }
         labels |= {"device": device, "options": options}
         median_s = record.median_s or 0.0
-        score = judge(record)
-        roof_s = None if score["roofline_pct"] is None else median_s * score["roofline_pct"] / 100
+        score = judge(record, run.environment.machine)
+        roof_s = None if score.roofline_pct is None else median_s * score.roofline_pct / 100
         labels = {label: printable(text) for label, text in labels.items()}
         name = printable(f"{name}[{options}]" if options else name)
-        rows.append(Row(name, labels, record, median_s, roof_s, score["mfu"]))
+        rows.append(Row(name, labels, record, median_s, roof_s, score.mfu))
     return rows

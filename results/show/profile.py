@@ -16,7 +16,6 @@ from results.show.table import print_header
 from results.show.terminal import printable
 from results.show.units import ABSENT, duration, number, percent, quantity
 from results.show.units import count as counted
-from roofline.machine import Machine
 from roofline.model import intensity, judged, mbu
 
 if TYPE_CHECKING:
@@ -48,10 +47,6 @@ NO_DETAILS = ProfileOp(module="", phase="", matmul_flops=None)
 def op_of(record: Record) -> ProfileOp:
     """Return the details of a row of a profile; empty for another row."""
     return record.details_as(ProfileOp) or NO_DETAILS
-
-
-def moved_bytes(record: Record) -> int | None:
-    return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
 
 
 def group_of(record: Record, by: str) -> str:
@@ -118,7 +113,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     if step is None:
         return None
     totals = Totals(step)
-    machine = Machine.from_dict(environment.hardware)
+    machine = environment.machine
     products_s: list[float | None] = []
     """Seconds of the products of each row at the peak of its dtype."""
     for record, score in zip(records, judged(environment, records), strict=True):
@@ -138,7 +133,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         if score["bound"] == "compute":
             totals.compute_bound += share
         if record.op != OVERHEAD:
-            has_roof = (record.flops or moved_bytes(record)) and score["roofline_pct"] is not None
+            has_roof = (record.flops or record.moved_bytes) and score["roofline_pct"] is not None
             fraction = min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
             totals.at_roof_s += time_s * fraction
         if details.phase:
@@ -159,6 +154,14 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         if step.unique_bytes is not None:
             totals.fusable_s = max(0, moved - step.unique_bytes) / bandwidth.value
     return totals
+
+
+def _fraction_at_roof(record: Record, score: Score) -> float:
+    """Return the least time of a row over its time; 1 if it has no roof."""
+    has_work = record.flops or record.moved_bytes
+    if not has_work or score["roofline_pct"] is None:
+        return 1.0
+    return min(1.0, float(score["roofline_pct"]) / 100)
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
@@ -272,7 +275,7 @@ def fusion_text(fusion: Fusion) -> str:
 
 def intensity_of(record: Record) -> float | None:
     """Return the FLOPs per byte of a row; None if it has no work, or moves nothing."""
-    moved = moved_bytes(record)
+    moved = record.moved_bytes
     return None if record.flops is None or moved is None else intensity(record.flops, moved)
 
 
@@ -287,7 +290,7 @@ def name_cells(record: Record) -> Cells:
 def work_cells(record: Record) -> Cells:
     return {
         "FLOPs": Cell(quantity(record.flops), "right", leaves=4),
-        "bytes": Cell(quantity(moved_bytes(record)), "right", leaves=3),
+        "bytes": Cell(quantity(record.moved_bytes), "right", leaves=3),
         "FLOP/B": Cell(number(intensity_of(record), 3), "right", leaves=2),
     }
 
@@ -300,7 +303,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = []
     for record, score in scored[:top]:
         details = op_of(record)
-        has_roof = moved_bytes(record)  # views have none
+        has_roof = record.moved_bytes  # views have none
         bound = score["bound"] if has_roof else None
         share_pct = score["roofline_pct"] if has_roof else None
         row = name_cells(record)
@@ -352,7 +355,7 @@ class Group:
         self.time_s += details.time_s or 0.0
         self.share += details.share or 0.0
         self.flops += record.flops or 0
-        self.moved_bytes += moved_bytes(record) or 0
+        self.moved_bytes += record.moved_bytes or 0
 
     def cells(self) -> Cells:
         return {

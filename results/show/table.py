@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Object, Record, Score, name_of
@@ -23,7 +23,8 @@ from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
 from results.stats.samples import half_width
-from roofline.machine import CeilingError, Machine
+from roofline.limits import LIMITS
+from roofline.machine import Machine
 from roofline.model import judged
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ ALWAYS = {
 }
 """Columns that are shown even if empty."""
 
+ROOFS = {limit.name for limit in LIMITS if limit.is_roof}
 NOTHING = {ABSENT, "0", "0%"}
 """Cells without a value."""
 
@@ -205,23 +207,19 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
     ]
     lines = [
         ", ".join(part for part in machine if part),
-        _ceilings_line(environment.hardware, records),
+        _ceilings_line(environment.machine, records),
     ]
-    note = environment.hardware.get("note")
+    note = environment.machine.note
     lines += [f"note: {note}" if note else None, shlex.join(environment.argv)]
     return [printable(line) for line in lines if line]
 
 
-def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
-    try:
-        entries = Machine.from_dict(hardware).entries
-    except CeilingError:
-        return None
+def _ceilings_line(machine: Machine, records: Iterable[Record]) -> str | None:
     dtypes = {record.dtype for record in records}
     ceilings: dict[str, list[str]] = {}
-    for entry in entries:
+    for entry in machine.entries:
         is_peak = entry.quantity == "flops" and entry.name in dtypes
-        if is_peak or entry.quantity == "bandwidth":
+        if is_peak or entry.unit == "B/s":
             ceilings.setdefault(entry.title, []).append(
                 f"{quantity(entry.value, entry.unit)} {entry.kind}"
             )
@@ -317,7 +315,7 @@ def _flags(record: Record) -> str:
 
 def _bound(score: Score) -> str:
     bound = score["bound"] or ABSENT
-    return f"{bound} side" if score["held_back_by"] and bound in ("memory", "compute") else bound
+    return f"{bound} side" if score["held_back_by"] and bound in ROOFS else bound
 
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:

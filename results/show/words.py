@@ -10,6 +10,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from roofline.limits import LIMITS
+
 
 @dataclass(frozen=True)
 class Word:
@@ -22,6 +24,8 @@ class Word:
     """What to do about it, or how to read it; may be empty."""
     source: str = ""
     """Where to read on."""
+    tried: str = ""
+    """Common remedies for a kernel far from the limit, of a bound."""
 
 
 _TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -35,20 +39,13 @@ FLAGS = _words("flag")
 COLUMNS = _words("column")
 ROWS = _words("row")
 VERDICTS = _words("verdict")
-BOUNDS = _words("bound")
+BOUNDS = {
+    limit.name: Word("bound", limit.meaning, limit.advice, limit.source, limit.tried)
+    for limit in LIMITS
+} | _words("bound")
 TERMS = _words("term")
 
 TUNING = "NVIDIA, CUDA C++ Best Practices Guide; kernels/README.md"
-
-TRIED = {
-    "memory": "wide and aligned loads, more of them in flight, fewer passes over the data, a "
-    "larger case",
-    "compute": "other tile sizes, tensor cores, more stages of loads ahead, extents that are "
-    "multiples of the tiles",
-    "mixed": "what helps memory-bound and compute-bound kernels: wide loads, other tile sizes",
-    "launch": "fusing kernels, CUDA graphs, a larger batch",
-}
-"""Common remedies for a kernel far from its limiting ceiling."""
 
 NEAR_PCT = 80.0
 """Percent of the ceiling above which little can be gained."""
@@ -75,7 +72,7 @@ def lines_about(bound: str, share_pct: float) -> list[str]:
         left = f"a factor of {100 / share_pct:.2g}"
         lines = [
             f"{subject}: a better kernel can gain {left}.",
-            f"what people try: {TRIED[bound]}.",
+            f"what people try: {BOUNDS[bound].tried}.",
         ]
     else:
         cause = (
@@ -83,6 +80,6 @@ def lines_about(bound: str, share_pct: float) -> list[str]:
         )
         lines = [
             f"{subject}: {cause}.",
-            f"what people try: first a larger case, then {TRIED[bound]}.",
+            f"what people try: first a larger case, then {BOUNDS[bound].tried}.",
         ]
-    return [*lines, f"read on: {BOUNDS['memory'].source}; {TUNING}"]
+    return [*lines, f"read on: {BOUNDS['mixed'].source}; {TUNING}"]

@@ -135,7 +135,7 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
         intensity=intensity(flops, moved),
         ridge=ridge_intensity(peak, bandwidth),
         seconds=max(compute_s, memory_s),
-        bound=bound(compute_s, memory_s, None),
+        bound=bound(compute=compute_s, memory=memory_s),
         compute_s=compute_s,
         memory_s=memory_s,
         peak_flops_per_s=peak,
@@ -145,11 +145,11 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
 
 
 def run_machine(run: Run, where: str) -> Machine:
-    """Return the machine of a saved run with its MFU; CeilingError if its ceilings are invalid.
+    """Return the machine of a saved run with its MFU.
 
     The MFU is that of a training step, else of the fastest matmul, an upper bound for training.
     """
-    machine = Machine.from_dict(run.environment.hardware, f"{run.path}:1: in")
+    machine = run.environment.machine
     peaks = {
         dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))
     }

@@ -26,7 +26,7 @@ from results.show.terminal import (
 )
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
-from roofline.machine import Machine, judging, machine_of
+from roofline.machine import Machine, judging
 from roofline.model import judge
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
@@ -214,7 +214,6 @@ def load_sources(
             _note(text)
         for problem in loaded.problems:
             say(problem)
-        Machine.from_dict(loaded.environment.hardware, f"{loaded.path}:1: invalid ceilings in")
     _note_ceilings(runs)
     return Sources(runs, gpus)
 
@@ -291,7 +290,7 @@ def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str])
 
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
-    dated = [(run.environment.started_at, machine_of(run.environment)) for run in runs]
+    dated = [(run.environment.started_at, run.environment.machine) for run in runs]
     for slug in sorted({machine.slug for _, machine in dated}):
         own = [(start, machine) for start, machine in dated if machine.slug == slug]
         values: set[tuple[str, str, str, float]] = set()
@@ -308,7 +307,7 @@ def default_dtypes(sources: Sources) -> list[str]:
         measured += [record.dtype for record in run.records]
     if measured:
         return ordered_dtypes(measured)
-    machines = [*(machine_of(run.environment) for run in sources.runs), *sources.gpus]
+    machines = [*(run.environment.machine for run in sources.runs), *sources.gpus]
     groups = DEFAULT_DTYPES if len(machines) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
     chosen: list[str] = []
     for machine in machines:

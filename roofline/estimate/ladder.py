@@ -140,7 +140,7 @@ def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
     row: Row = {"op": op, "shape": "x".join(map(str, shape)), **use.row}
     row |= {"flops": work.flops, "bytes": work.bytes}
     row["intensity"] = intensity_of(work.flops, work.bytes)
-    row["bound"] = bound(work.flops / peak, work.bytes / bandwidth, None)
+    row["bound"] = bound(compute=work.flops / peak, memory=work.bytes / bandwidth)
     row["attainable_flops_per_s"] = flops_per_s
     row["peak_pct"] = 100 * mfu(flops_per_s, use.peak)
     return row

@@ -205,7 +205,7 @@ def fleet_machine(directory: Path) -> Machine:
             work = record.flops
             figure = ("flops", record.dtype)
             if record.op == "copy":
-                work = (record.bytes_read or 0) + (record.bytes_written or 0)
+                work = record.moved_bytes
                 figure = ("bandwidth", "copy")
             is_used = record.op in ("matmul", "copy") and record.status == "ok"
             if is_used and record.median_s and work:

@@ -246,7 +246,7 @@ def _infer_row(plan: _Plan, use: Use) -> Row:
     for name, work in works.items():
         compute_s, memory_s = limits.times(work)
         row[f"{name}_seconds"] = max(compute_s, memory_s)
-        row[f"{name}_bound"] = bound(compute_s, memory_s, None)
+        row[f"{name}_bound"] = bound(compute=compute_s, memory=memory_s)
         row[f"{name}_flops"], row[f"{name}_bytes"] = work
     row["tokens_per_s"] = plan.batch / row["decode_seconds"]
     row["peak_flops_per_s"] = limits.peak_flops_per_s

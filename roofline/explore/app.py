@@ -25,7 +25,6 @@ from roofline.estimate.question import HELP, Parameter, parameters
 from roofline.estimate.sweep import Over, swept
 from roofline.explore.pictures import plain, show, show_roofs, table
 from roofline.gpu_table import UnknownGpuError, load_gpus
-from roofline.machine import CeilingError
 from roofline.picture.charts import draw_answer, draw_sweep
 
 Given = dict[str, Any]
@@ -38,7 +37,7 @@ MAX_LETTERS = 500
 # Letters of a text.
 URL = "query-params"
 
-ERRORS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
+ERRORS = (ConfigError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
 
 def draw(question: str) -> None:

@@ -11,7 +11,7 @@ from results.record import Record
 from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
 from roofline.machine import KINDS, Ceiling, Machine, judging, machines_of
-from roofline.model import judge, limits_s, peak_of, ridge_intensity
+from roofline.model import judge, limits_s, ridge_intensity
 from roofline.picture.scene import (
     MAX_NAME_LETTERS,
     Measured,
@@ -42,7 +42,7 @@ EDGE = 0.02
 def build_scene(
     runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None
 ) -> Scene:
-    """Return the scene of runs and GPUs; CeilingError if ceilings of a run are invalid.
+    """Return the scene of runs and GPUs.
 
     Args:
         runs: any number; the newest run of a machine provides its ceilings.
@@ -107,7 +107,7 @@ def _point(
         if share is None and record.ci95_s:
             ends_s = list(record.ci95_s)
         high, low = (record.flops / (end_s or math.nan) for end_s in ends_s)
-        limits = limits_s(record, ceilings)
+        limits = limits_s(record, ceilings.limits)
     except ArithmeticError:
         raise _LeftOutError("with impossible values") from None
     values = (judged.intensity, judged.flops_per_s, low, high)
@@ -117,8 +117,10 @@ def _point(
     point.spot = (point.x, point.y)
     point.roofline_pct = judged.roofline_pct
     point.excess = judged.excess
-    if limits and limits[2] > max(limits[:2]):
-        point.cap = record.flops / limits[2]
+    if limits:
+        longest_s = max(limits.values())
+        if longest_s > max(limits[roof.name] for roof in ceilings.roofs):
+            point.cap = record.flops / longest_s
     return point
 
 
@@ -181,8 +183,8 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         if not dtypes or dtype in dtypes:
             peaks += _fastest(known, "flops", [dtype])
     drawn = {(peak.name, peak.kind, peak.value) for peak in peaks}
-    used = [peak_of(point.record, known) for point in scene.points if point.machine == machine]
-    for dtype in dict.fromkeys(peak.name for peak, units in used if peak and units == "vector"):
+    used = _judging(known, [point.record for point in scene.points if point.machine == machine])
+    for dtype in dict.fromkeys(peak.name for peak in used if peak.quantity == "fma"):
         vector = _fastest(known, "fma", [dtype])
         peaks += [peak for peak in vector if (peak.name, peak.kind, peak.value) not in drawn]
     slopes = {
@@ -196,12 +198,27 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         roofs.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name)))
         if met and ridge:
             slopes[met.kind].ridge = max(slopes[met.kind].ridge or 0, ridge)
+    end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
+    for ceiling in used:
+        if ceiling.unit == "B/s" and ceiling.quantity != "bandwidth":
+            corner = end / ceiling.value or None
+            roofs.append(Roof(machine, ceiling, corner, _color(scene, machine)))
     if len(scene.machines) == 1:
-        end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
         for mix in known.mixes:
             if all(mix != slope.ceiling for slope in slopes.values()):
                 roofs.append(Roof(machine, mix, end / mix.value or None, INK, is_mix=True))
     return roofs
+
+
+def _judging(known: Machine, records: Sequence[Record]) -> list[Ceiling]:
+    """Return the ceilings of the roofs that limit some of these records."""
+    judging: dict[Ceiling, None] = {}
+    for record in records:
+        for roof in known.roofs:
+            work, ceilings = roof.of(record)
+            if work:
+                judging |= dict.fromkeys(ceilings[:1])
+    return list(judging)
 
 
 def _fastest(known: Machine, quantity: str, names: list[str] | None = None) -> list[Ceiling]:
@@ -217,8 +234,8 @@ def _place(scene: Scene) -> None:
     heights = []
     for point in scene.points:
         own = [roof.ceiling for roof in scene.roofs if roof.machine == point.machine]
-        peaks = [ceiling.value for ceiling in own if ceiling.quantity != "bandwidth"]
-        slopes = [point.x * ceiling.value for ceiling in own if ceiling.quantity == "bandwidth"]
+        peaks = [ceiling.value for ceiling in own if ceiling.unit == "FLOP/s"]
+        slopes = [point.x * ceiling.value for ceiling in own if ceiling.unit == "B/s"]
         attainable = min(max(values) for values in (peaks, slopes, [MAX_FLOPS_PER_S]) if values)
         heights.append(math.log10(point.y / attainable))
     lowest = -math.inf

@@ -116,7 +116,6 @@ def plot_run(
     Raises:
         NoCeilingError: no ceiling is known.
         StoreError: unknown suffix, or the file cannot be written.
-        CeilingError: invalid ceilings in the environment.
     """
     dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
     figure = draw_roofline(build_scene([(environment, records)], dtypes=dtypes), theme=theme)

@@ -74,7 +74,7 @@ class Roof:
 
     @property
     def is_flat(self) -> bool:
-        return self.ceiling.quantity != "bandwidth"
+        return self.ceiling.unit == "FLOP/s"
 
     @property
     def corner(self) -> tuple[float, float] | None:

@@ -23,6 +23,7 @@ def tiny_calibration(monkeypatch):
     for module in (setup, calibration):
         monkeypatch.setattr(module, "QUICK", tiny)
         monkeypatch.setattr(module, "FULL", tiny)
+    monkeypatch.setattr(bandwidth, "BRIEF", tiny)
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 4 * MIB)
     monkeypatch.setattr(peaks, "CPU_EXTENTS", ((64, 64, 64), (128, 128, 128)))
 

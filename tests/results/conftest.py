@@ -17,6 +17,7 @@ from compare_runs import samples
 
 from results.record import Environment, Record
 from results.store.runfile import RunWriter
+from roofline.machine import Machine
 
 HARDWARE = {
     "slug": "h100-sxm",
@@ -50,7 +51,7 @@ def _environment(**changes: Any) -> Environment:
         "host": {"name": "node-7", "kernel": "6.8.0", "cpu": "a CPU", "cores": 64},
         "versions": {"python": "3.11.9", "torch": "2.13.0", "triton": None},
         "git": {"sha": "0123456789abcdef0123456789abcdef01234567", "dirty": True},
-        "hardware": HARDWARE,
+        "machine": Machine.from_dict(HARDWARE),
         "settings": {"seed": 0},
     }
     return Environment(**values | changes)

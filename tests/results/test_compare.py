@@ -7,7 +7,8 @@ from compare_runs import compared, refused
 
 from results.__main__ import main
 from results.compare.sides import Side
-from roofline.model import judge_of, judged
+from roofline.machine import Ceiling, Machine
+from roofline.model import judged
 
 
 @pytest.mark.parametrize(
@@ -92,15 +93,9 @@ def test_mfu_is_null_and_has_no_column_if_no_peak_is_known(save, measured, capsy
 
 
 def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment, make_record):
-    vector = {
-        "quantity": "fma",
-        "name": "fp32",
-        "value": 50e12,
-        "kind": "datasheet",
-        "source": "a test",
-    }
-    hardware = make_environment().hardware
-    environment = make_environment(hardware=hardware | {"entries": [*hardware["entries"], vector]})
+    vector = Ceiling("fma", "fp32", 50e12, "datasheet", "a test")
+    environment = make_environment()
+    environment = make_environment(machine=environment.machine.with_entries([vector]))
     works = [
         {},
         {"op": "gelu"},
@@ -109,16 +104,14 @@ def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment
         {"flops": 0},
     ]
     records = [make_record(**work) for work in works]
-    found = [
-        Side("", [record], environment, judge_of(environment)).of_ceiling for record in records
-    ]
+    found = [Side("", [record], environment).of_ceiling for record in records]
     scores = judged(environment, records)
     assert [100 * share for share, _ in found] == pytest.approx(
         [score["roofline_pct"] for score in scores]
     )
     assert [bound for _, bound in found] == ["memory", "compute", "compute", "memory", "memory"]
-    unknown = make_environment(hardware={})
-    assert Side("", records[:1], unknown, judge_of(unknown)).of_ceiling is None
+    unknown = make_environment(machine=Machine())
+    assert Side("", records[:1], unknown).of_ceiling is None
 
 
 def test_repeated_rows_of_a_run_widen_the_interval(save, measured, capsys):

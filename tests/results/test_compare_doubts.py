@@ -268,7 +268,7 @@ def test_clean_revision_identifies_code_of_records_without_hashes(save, measured
 
 def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
     run = load_run(Path(save("a", measured(seed=1))))
-    side = Side("", run.records, run.environment, dict)
+    side = Side("", run.records, run.environment)
     assert not SavedRuns([run, run]).between(side, side).has_runs
 
 
@@ -283,7 +283,7 @@ def test_spread_of_means_counts_the_runs_of_both_sides(save, measured, runs):
     ]
     loaded = [load_run(Path(path)) for path in paths]
     logs = [math.log(run.records[0].median_s) for run in loaded]
-    sides = [Side("", loaded[0].records, loaded[0].environment, dict, count) for count in runs]
+    sides = [Side("", loaded[0].records, loaded[0].environment, count) for count in runs]
     spread = SavedRuns(loaded).between(*sides)
     error = stdev(logs) * math.sqrt(1 / runs[0] + 1 / runs[1])
     assert spread.half_width == pytest.approx(4.302653 * error)  # Student's t of 2 degrees
@@ -293,7 +293,7 @@ def test_spread_of_means_counts_the_runs_of_both_sides(save, measured, runs):
 def test_visits_give_a_spread_if_either_side_has_several(make_record, make_environment):
     def side(*medians_s):
         record = make_record(samples_s=medians_s, visits=(1,) * len(medians_s))
-        return Side("", [record], make_environment(), dict)
+        return Side("", [record], make_environment())
 
     assert between_visits(side(1.0), side(2.0)) is None
     for before, after in ((side(1.0, 1.1), side(2.0, 2.2)), (side(1.0, 1.1), side(2.0))):

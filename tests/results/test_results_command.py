@@ -139,14 +139,17 @@ def test_bad_lines_are_reported_after_the_good_rows(saved, capsys, format):
     assert second.startswith(f"{saved}:5: not JSON")
 
 
-def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
-    with RunWriter.create(make_environment(hardware={"entries": 7}), "matmul") as writer:
-        writer.append(make_record())
-    assert main(["show", "latest"]) == 2
+@pytest.mark.parametrize(
+    "hardware", [5, {"entries": 7}, {"slug": 3}, {"entries": [{"quantity": "flops"}]}]
+)
+def test_ceilings_of_no_use_make_a_run_unreadable(saved, capsys, hardware):
+    first, rest = saved.read_text().split("\n", 1)
+    saved.write_text(f"{json.dumps(json.loads(first) | {'hardware': hardware})}\n{rest}")
+    assert main(["show", str(saved)]) == 2
     out, err = capsys.readouterr()
-    assert "4.295 us" in out
-    assert err.startswith(f"{writer.path}:1: invalid ceilings")
-    assert err.count("\n") == 1
+    assert (out, err.count("\n")) == ("", 1)
+    assert "not a readable run file: line 1: " in err
+    assert "hardware" in err
 
 
 @pytest.mark.parametrize(

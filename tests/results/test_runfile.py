@@ -27,7 +27,7 @@ def test_a_file_of_schema_1_with_the_fewest_keys_is_read():
     run = load_run(OLD_FILE)
     assert (run.notes, run.problems) == ((), ())
     assert run.environment.schema == SCHEMA
-    assert run.environment.hardware == {}
+    assert run.environment.machine.entries == ()
     assert [record.status for record in run.records] == ["ok", "skipped"]
     assert run.records[0].median_s == 0.0005
     assert run.records[0].samples_s == ()

@@ -24,9 +24,9 @@ CLEAN = {"sha": "b" * 40, "dirty": False}
 def side(make_record, make_environment):
     """Returns a function that makes a side of records with these changes."""
 
-    def make(*changes, judge=dict, **of_environment):
+    def make(*changes, **of_environment):
         records = [make_record(**change) for change in changes]
-        return Side("", records, make_environment(**of_environment), judge)
+        return Side("", records, make_environment(**of_environment))
 
     return make
 
@@ -61,21 +61,21 @@ def test_flags_of_a_side_are_those_of_all_records(side):
 
 
 @pytest.mark.parametrize(
-    ("mbu", "roofline_pct", "expected"),
+    ("flops", "bytes_read", "expected"),
     [
-        (0.4, 40.0, (0.2, "memory")),
-        (0.3, 40.0, (0.2, "compute")),
-        (None, 40.0, (0.2, "compute")),
-        (0.4, None, None),
+        (10**12, 8 * 10**11, (0.2, "memory")),
+        (4 * 10**14, 6 * 10**11, (0.2, "compute")),
+        (4 * 10**14, 0, (0.2, "compute")),
+        (10**12, None, None),
     ],
 )
-def test_rates_of_a_side_are_at_its_mean_time(side, mbu, roofline_pct, expected):
-    """The scores are those of the first record, in half of the mean time."""
-    scores = {"mbu": mbu, "roofline_pct": roofline_pct}
-    two = side({"median_s": 1.0}, {"median_s": 4.0}, judge=lambda record: scores)
-    assert two.rate("roofline_pct") == (roofline_pct and roofline_pct / 2)
+def test_rates_of_a_side_are_at_its_mean_time(side, flops, bytes_read, expected):
+    """The first record has 40 % of its ceiling, in half of the mean time."""
+    work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": 0}
+    two = side({"median_s": 1.0} | work, {"median_s": 4.0} | work)
+    assert two.rate("roofline_pct") == (expected and pytest.approx(20.0))
     assert two.of_ceiling == (expected and (pytest.approx(expected[0]), expected[1]))
-    unknown = side({"median_s": None}, {"median_s": 4.0}, judge=lambda record: scores)
+    unknown = side({"median_s": None} | work, {"median_s": 4.0} | work)
     assert unknown.rate("mbu") is None
 
 
@@ -150,13 +150,13 @@ def test_a_side_has_the_records_of_its_code_in_all_runs(make_record, run_of):
     own = run_of("b", first)
     away = run_of("c", make_record(**KNOWN, median_s=7.0), host={"name": "another"})
     saved = SavedRuns([run_of("a", *others), own, away])
-    side = Side("", [first], own.environment, dict)
+    side = Side("", [first], own.environment)
     repeated = saved.repeated(side)
     assert [record.median_s for record in repeated.records] == [1.0, 2.0]  # its own come first
     assert repeated.runs == 2
     alone = SavedRuns([own])
     assert alone.repeated(side) is side
-    unknown = Side("", [make_record(provider="cublas")], own.environment, dict)
+    unknown = Side("", [make_record(provider="cublas")], own.environment)
     assert saved.repeated(unknown) is unknown
     spread = saved.between(side, side)
     assert spread.deviation == pytest.approx(math.log(2) / math.sqrt(2))

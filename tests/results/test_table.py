@@ -10,6 +10,7 @@ from rich.console import Console
 from results.show.table import format_half_width, header_lines, render_table
 from results.show.terminal import table_console
 from results.show.units import count, duration, gibibytes, number, percent, quantity, uncertainty
+from roofline.machine import Ceiling, Machine
 
 
 def rendered(environment, records, width=200, terminal=False):
@@ -101,8 +102,8 @@ def test_the_head_tells_machine_versions_code_and_ceilings(make_environment, mak
 
 
 def test_the_head_says_what_must_be_known_of_the_machine(make_environment):
-    hardware = {"note": "this GPU is not in the table"}
-    assert "note: this GPU is not in the table" in header_lines(make_environment(hardware=hardware))
+    machine = Machine(note="this GPU is not in the table")
+    assert "note: this GPU is not in the table" in header_lines(make_environment(machine=machine))
 
 
 def test_a_slow_machine_is_shown_in_gflops(make_environment, make_record):
@@ -167,7 +168,7 @@ def test_above_the_roof_is_shown_with_its_cause(make_environment, make_record):
     assert "matmul 1024x1024x1024 bf16 torch: above the datasheet peak" in text
 
 
-def hardware_of(*mixes, is_published=True, peak=0.0):
+def machine_of(*mixes, is_published=True, peak=0.0):
     """Return an H200: mixes in TB/s, the fastest matmul in TFLOP/s."""
     entries = [("bandwidth", name, value * 1e12, "measured") for name, value in mixes]
     entries += [("flops", "bf16", peak * 1e12, "measured")] if peak else []
@@ -175,10 +176,7 @@ def hardware_of(*mixes, is_published=True, peak=0.0):
         ("bandwidth", "memory", 4.8e12, "datasheet"),
         ("flops", "bf16", 989e12, "datasheet"),
     ] * is_published
-    keys = ("quantity", "name", "value", "kind")
-    return {
-        "entries": [dict(zip(keys, entry, strict=True)) | {"source": "a test"} for entry in entries]
-    }
+    return Machine(entries=tuple(Ceiling(*entry, "a test") for entry in entries))
 
 
 def moved(make_record, op, read, written, bytes_per_s):
@@ -195,7 +193,7 @@ def test_calibrated_gpu_shows_percent_of_measured_and_mbu(make_environment, make
         moved(make_record, "relu", 10**9, 10**9, 0.98 * 3.93e12),
         moved(make_record, "dot", 10**9, 4, 0.97 * 4.5e12),
     ]
-    text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), records)
+    text = rendered(make_environment(machine=machine_of(*MIXES, peak=795)), records)
     assert row_with(text, "median")[-8:] == ["%", "roof", "%", "meas", "mix", "first", "call", "n"]
     # MBU, % roof, % meas, mix.
     assert row_with(text, "relu")[-7:-3] == ["80.2%", "80.2%", "98%", "copy"]
@@ -205,7 +203,7 @@ def test_calibrated_gpu_shows_percent_of_measured_and_mbu(make_environment, make
 def test_matmul_is_compared_with_the_matmul_peak_not_a_mix(make_environment, make_record):
     cube = {"flops": 2 * 8192**3, "bytes_read": 4 * 8192**2, "bytes_written": 2 * 8192**2}
     record = make_record(**cube, median_s=2 * 8192**3 / 780e12)
-    text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), [record])
+    text = rendered(make_environment(machine=machine_of(*MIXES, peak=795)), [record])
     assert row_with(text, "matmul", "1.410")[-5:-3] == ["78.9%", "98.1%"]
 
 
@@ -213,7 +211,7 @@ def test_measured_machine_shows_mix_if_rows_differ(make_environment, make_record
     copy, read = (
         moved(make_record, op, 10**9, w, 3.5e12) for op, w in (("relu", 10**9), ("dot", 4))
     )
-    environment = make_environment(hardware=hardware_of(*MIXES, is_published=False, peak=795))
+    environment = make_environment(machine=machine_of(*MIXES, is_published=False, peak=795))
     both = rendered(environment, [copy, read])
     assert "% meas" not in both
     assert row_with(both, "median")[-4:] == ["mix", "first", "call", "n"]

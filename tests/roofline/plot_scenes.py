@@ -73,7 +73,7 @@ def environment(**changes: Any) -> Environment:
         "argv": ("python", "-m", "bench.matmul"),
         "device": {"slug": "cpu", "name": "A CPU", "type": "cpu", "threads": 2},
         "versions": {"python": "3.11.9", "torch": "2.13.0", "triton": None},
-        "hardware": CPU.to_dict(),
+        "machine": CPU,
     }
     return Environment(**values | changes)
 
@@ -157,7 +157,7 @@ CUBES = tuple(
 def on(ceilings: Machine, *records: Record, **changes: Any) -> Measured:
     """Return a run of some records on a machine with these ceilings."""
     device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cpu", "threads": 2}
-    return environment(**{"device": device, "hardware": ceilings.to_dict()} | changes), records
+    return environment(**{"device": device, "machine": ceilings} | changes), records
 
 
 def scaled(ceilings: Machine, step: float) -> Measured:

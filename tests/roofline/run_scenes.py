@@ -37,7 +37,7 @@ def h100() -> Machine:
 
 def of_gpu(ceilings: Machine, **changes: Any) -> Environment:
     device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cuda"}
-    return environment(device=device, hardware=ceilings.to_dict(), **changes)
+    return environment(device=device, machine=ceilings, **changes)
 
 
 def vector(

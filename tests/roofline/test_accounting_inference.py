@@ -97,9 +97,7 @@ def test_a_run_under_published_ceilings_does_not_call_them_measured(kind):
         Ceiling(quantity, name, 1e12, kind, "somewhere")
         for quantity, name in (("flops", "bf16"), ("bandwidth", "memory"))
     )
-    environment = SimpleNamespace(
-        device={"slug": "a"}, hardware=Machine("a", "A", entries).to_dict()
-    )
+    environment = SimpleNamespace(device={"slug": "a"}, machine=Machine("a", "A", entries))
     assert (
         run_machine(
             SimpleNamespace(environment=environment, records=[], path="a.jsonl"), "run 1"

@@ -12,6 +12,7 @@ import pytest
 from results.record import Environment, Record
 from results.store.runfile import RunWriter
 from roofline.__main__ import main
+from roofline.machine import Ceiling, Machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -279,22 +280,17 @@ def test_dtype(capsys):
 
 
 def measured_run(folder, records):
-    entry = {"kind": "measured", "source": "here"}
-    hardware = {
-        "slug": "cpu-test",
-        "name": "test",
-        "entries": [
-            {"quantity": "flops", "name": "bf16", "value": 1e12, **entry},
-            {"quantity": "bandwidth", "name": "copy", "value": 4e10, **entry},
-        ],
-    }
+    ceilings = (
+        Ceiling("flops", "bf16", 1e12, "measured", "here"),
+        Ceiling("bandwidth", "copy", 4e10, "measured", "here"),
+    )
     device = {"slug": "cpu-test", "name": "test", "type": "cpu", "memory_bytes": 16 * 10**9}
     environment = Environment(
         run_id="20260101T000000Z-abc",
         started_at="2026-01-01T00:00:00+00:00",
         argv=("x",),
         device=device,
-        hardware=hardware,
+        machine=Machine("cpu-test", "test", ceilings),
     )
     path = folder / "run.jsonl"
     with RunWriter.create(environment, "matmul", path) as writer:

@@ -9,6 +9,7 @@ import pytest
 from plot_scenes import environment
 
 from results.record import Copy, Loop, Record, Step
+from roofline.limits import Launch
 from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
@@ -17,14 +18,12 @@ from roofline.model import (
     hidden_share,
     intensity,
     judge,
-    judge_of,
     judged,
     limits_s,
     mbu,
     mfu,
     min_time_s,
     ridge_intensity,
-    roofline_pct,
 )
 
 PEAK, BANDWIDTH = 1000e12, 2e12
@@ -86,37 +85,40 @@ def test_roofline_pct_equals_achieved_over_attainable(flops: int, moved: int) ->
     time_s = 3 * min_time_s(flops, moved, PEAK, BANDWIDTH)
     achieved = flops / time_s
     attainable = min(PEAK, flops / moved * BANDWIDTH)
-    assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(
-        100 * achieved / attainable, rel=1e-12
-    )
-    assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(100 / 3)
+    row = record(flops=flops, bytes_read=moved, bytes_written=0, median_s=time_s)
+    found = judge(row, ceilings(flops=PEAK, bandwidth=BANDWIDTH)).roofline_pct
+    assert found == pytest.approx(100 * achieved / attainable, rel=1e-12)
+    assert found == pytest.approx(100 / 3)
 
 
 def test_utilizations_are_fractions_and_never_clamped() -> None:
     assert (mfu(1500e12, PEAK), mbu(3e12, BANDWIDTH)) == (1.5, 1.5)
-    assert roofline_pct(0.5e-3, 0, 2 * 10**9, PEAK, BANDWIDTH) == pytest.approx(200)  # of a copy
+    copy = record(flops=0, bytes_read=10**9, bytes_written=10**9, median_s=0.5e-3)
+    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
+    assert judge(copy, known).roofline_pct == pytest.approx(200)
     assert intensity(5, 0) is None
 
 
 @pytest.mark.parametrize(
     ("compute_s", "memory_s", "launch_s", "expected"),
     [
-        (1.0, 0.5, None, "compute"),
-        (0.5, 1.0, None, "memory"),
-        (1.0, 0.91, None, "mixed"),
-        (0.91, 1.0, None, "mixed"),
-        (1.0, 0.9, None, "compute"),
+        (1.0, 0.5, 0.0, "compute"),
+        (0.5, 1.0, 0.0, "memory"),
+        (1.0, 0.91, 0.0, "mixed"),
+        (0.91, 1.0, 0.0, "mixed"),
+        (1.0, 0.9, 0.0, "compute"),
         (0.1, 0.2, 1.0, "launch"),
         (0.1, 0.95, 1.0, "mixed"),
         (0.1, 1.0, 0.5, "memory"),
-        (0.0, 0.0, None, "launch"),
+        (0.0, 0.0, 0.0, "launch"),
         (0.0, 0.0, 2e-6, "launch"),
     ],
 )
 def test_bound_is_the_longest_time_or_mixed_within_ten_percent(
-    compute_s: float, memory_s: float, launch_s: float | None, expected: str
+    compute_s: float, memory_s: float, launch_s: float, expected: str
 ) -> None:
-    assert bound(compute_s, memory_s, launch_s) == expected
+    times_s = {"compute": compute_s, "memory": memory_s, "launch": launch_s}
+    assert bound(**times_s) == expected
 
 
 def test_a_record_is_judged_by_hand() -> None:
@@ -141,7 +143,9 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
     compute_s = 2**31 / PEAK
     memory_s = 3 * 2**21 / BANDWIDTH
-    assert limits_s(row, known) == pytest.approx((compute_s, memory_s, launch_s))
+    times_s = {"compute": compute_s, "memory": memory_s, "launch": launch_s}
+    times_s |= {"cache": 0.0, "link": 0.0}
+    assert limits_s(row, known.limits) == pytest.approx(times_s)
     slow = record(count=count, median_s=2 * launch_s)
     assert judge(slow, known).bound == "launch"
     assert judge(slow, known).held_back_by is None  # it reaches half of that floor
@@ -150,19 +154,20 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"bytes_written": None}, (2**31 / PEAK, 2**22 / BANDWIDTH, 4e-6)),
+        ({"bytes_written": None}, {"compute": 2**31 / PEAK, "memory": 2**22 / BANDWIDTH}),
         ({"flops": None}, None),
         ({"bytes_read": None}, None),
         ({"dtype": "fp16"}, None),
     ],
 )
 def test_limits_of_a_record_need_its_counts_and_its_ceilings(
-    changes: dict[str, Any], expected: tuple[float, float, float] | None
+    changes: dict[str, Any], expected: dict[str, float] | None
 ) -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
-    assert limits_s(record(**changes), known) == expected
-    assert limits_s(record(), ceilings(flops=PEAK)) is None
-    assert limits_s(record(), ceilings(flops=PEAK, bandwidth=BANDWIDTH))[2] == 0.0  # type: ignore[index]
+    found = limits_s(record(**changes), known.limits)
+    assert found == (expected and expected | {"cache": 0.0, "link": 0.0, "launch": 4e-6})
+    assert limits_s(record(), ceilings(flops=PEAK).limits) is None
+    assert Launch(ceilings(flops=PEAK)).time_s(record()) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -180,6 +185,8 @@ COPY = {"op": "h2d", "flops": None, "bytes_read": 2**30, "bytes_written": 0, "me
 def test_link_share_of_a_copy_is_of_one_direction() -> None:
     copy = record(**COPY, shape={"bytes": 10**9}, details=Copy(link_bytes_per_s=32e9))
     assert judge(copy, ceilings()).link_share == pytest.approx(20e9 / 32e9)
+    bytes_alone = replace(copy, flops=0)
+    assert judge(bytes_alone, ceilings(flops=PEAK, bandwidth=BANDWIDTH)).bound == "link"
     assert judge(replace(copy, details=Copy()), ceilings()).link_share is None
     assert judge(replace(copy, shape={"m": 1}), ceilings()).link_share is None
     assert judge(replace(copy, status="failed"), ceilings()).link_share is None
@@ -472,24 +479,81 @@ def test_excess_over_the_fastest_matmul_is_reported_below_the_datasheet() -> Non
 
 def test_records_are_judged_by_the_ceilings_of_their_environment() -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
-    assert judged(environment(hardware=known.to_dict()), [record()]) == [
-        vars(judge(record(), known))
-    ]
-    assert judged(environment(hardware={}), [record()])[0]["mfu"] is None
+    assert judged(environment(machine=known), [record()]) == [vars(judge(record(), known))]
+    assert judged(environment(machine=Machine()), [record()])[0]["mfu"] is None
+
+
+LEVEL_BYTES = 2**20
+
+
+def cached(**changes: Any) -> Machine:
+    """Return a machine with 20 GB/s of memory, a cache of 1 MiB with 100 GB/s, and a peak of 1
+    TFLOP/s in fp32.
+    """
+    cache = Ceiling("cache-bandwidth", "last-level cache", 100e9, "measured", "a test")
+    return Machine(
+        "a-cpu",
+        "A CPU",
+        (
+            Ceiling("flops", "fp32", 1e12, "measured", "a test"),
+            Ceiling("bandwidth", "copy", 20e9, "measured", "a test"),
+            replace(cache, **{"work_per_launch": LEVEL_BYTES // 2} | changes),
+        ),
+    )
+
+
+def warm(**changes: Any) -> Record:
+    """Return an fp32 addition of half of the level, at 50 GB/s."""
+    work = {"flops": 2**17, "bytes_read": 2**18, "bytes_written": 2**18}
+    own = {"op": "add", "dtype": "fp32", "cache": "warm", "median_s": 2**19 / 50e9}
+    return record(**work | own | changes)
+
+
+def test_a_warm_row_within_the_cache_is_judged_by_the_cache() -> None:
+    found = judge(warm(), cached())
+    assert (found.bound, found.excess, found.held_back_by) == ("cache", None, None)
+    assert (found.roofline_pct, found.measured_pct) == pytest.approx((50, 50))
+    assert found.mbu == pytest.approx(2.5)  # of the memory, as for any row
+    times_s = limits_s(warm(), cached().limits)
+    assert times_s == pytest.approx(
+        {"compute": 2**17 / 1e12, "memory": 0, "cache": 2**19 / 100e9, "link": 0, "launch": 0}
+    )
 
 
 @pytest.mark.parametrize(
-    "hardware", [{"entries": "many"}, {"slug": 3}, {"entries": [{"quantity": "flops"}]}]
+    ("row", "known"),
+    [
+        (warm(cache="cold"), cached()),
+        (warm(cache="partly-cold"), cached()),
+        (warm(cache=None), cached()),
+        (warm(bytes_written=LEVEL_BYTES - 2**18 + 1), cached()),
+        (warm(), cached(work_per_launch=None)),
+        (warm(), cached(work_per_launch=2**18 - 1)),
+    ],
 )
-def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(
-    hardware: dict[str, Any],
-) -> None:
-    reported: list[str] = []
-    judge = judge_of(environment(hardware=hardware), reported.append)
-    assert [judge(record()) for _ in range(3)] == [dict.fromkeys(JUDGED_KEYS)] * 3
-    assert len(reported) == 1
-    assert reported[0].startswith("invalid ceilings")
-    assert "\n" not in reported[0]
+def test_any_other_row_is_judged_by_memory(row: Record, known: Machine) -> None:
+    found = judge(row, known)
+    assert found.bound == "memory"
+    assert found.roofline_pct == pytest.approx(100 * found.mbu)  # type: ignore[operator]
+    assert "memory ceiling" in str(found.excess) or "nearest mix" in str(found.excess)
+
+
+def test_a_row_of_exactly_the_level_is_in_the_cache() -> None:
+    assert judge(warm(bytes_written=LEVEL_BYTES - 2**18), cached()).bound == "cache"
+
+
+@pytest.mark.parametrize("over", [1.004, 0.996])
+def test_a_row_above_the_cache_says_so(over: float) -> None:
+    found = judge(warm(median_s=2**19 / (over * 100e9)), cached())
+    assert (found.excess is None) is (over < 1)
+    assert over < 1 or str(found.excess).startswith(
+        "above the measured last-level cache bandwidth: a nearer cache serves it"
+    )
+
+
+def test_a_row_of_many_flops_in_the_cache_is_bound_by_compute() -> None:
+    found = judge(warm(flops=2**26, median_s=2**26 / 0.8e12), cached())
+    assert (found.bound, found.roofline_pct) == ("compute", pytest.approx(80))
 
 
 VECTOR = Machine(

@@ -268,11 +268,9 @@ def hostile() -> str:
         for name in HOSTILE
     ]
     device = {"slug": HOSTILE[0], "name": HOSTILE[1], "type": "cpu"}
-    hardware = replace(CPU, note=HOSTILE[1]).to_dict()
+    machine = replace(CPU, note=HOSTILE[1])
     names = {name: name for name in HOSTILE}
-    stamp = environment(
-        device=device, host=names, argv=tuple(HOSTILE), run_id="a", hardware=hardware
-    )
+    stamp = environment(device=device, host=names, argv=tuple(HOSTILE), run_id="a", machine=machine)
     return page_of([(stamp, records)], title=HOSTILE[1])
 
 
@@ -336,7 +334,7 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = saved(tmp_path / "run.jsonl", decoding(), environment(hardware=BOTH.to_dict()))
+    run = saved(tmp_path / "run.jsonl", decoding(), environment(machine=BOTH))
     target = tmp_path / "new" / "report.html"
     assert main(["page", str(run), "--gpu", "h100-sxm", "-o", str(target)]) == 0
     assert capsys.readouterr().out == f"{target}\n"
@@ -348,7 +346,7 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_what_cannot_be_shown_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = saved(tmp_path / "run.jsonl", versions(), environment(hardware={}))
+    run = saved(tmp_path / "run.jsonl", versions(), environment(machine=Machine("cpu")))
     target = tmp_path / "a.html"
     assert refused(["page", "-o", target], capsys).startswith("expected a RUN")
     assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith(

@@ -17,6 +17,7 @@ from plot_scenes import (
     CPU_MIXES,
     H100,
     H100_MIXES,
+    H200,
     SCENES,
     assert_apart,
     corners,
@@ -42,9 +43,10 @@ from plot_scenes import (
 )
 from run_scenes import RUNS
 
+from results.record import Record
 from results.show.picture import check_picture, save_picture
 from results.store.runfile import StoreError
-from roofline.machine import CeilingError
+from roofline.machine import Ceiling, Machine
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline, plot_run
 from roofline.picture.scene import PlotError
@@ -366,9 +368,9 @@ def test_plot_run_draws_records_under_the_ceilings_of_their_environment(tmp_path
 
 def test_a_run_without_ceilings_has_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(PlotError, match=r"no ceiling is known for cpu.*--gpu"):
-        plot_run(environment(hardware={}), [matmul(1024, "bf16", 860e9)], tmp_path / "run.png")
-    with pytest.raises(CeilingError):
-        build_scene([(environment(hardware={"entries": 5}), [])])
+        plot_run(
+            environment(machine=Machine("cpu")), [matmul(1024, "bf16", 860e9)], tmp_path / "run.png"
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -376,3 +378,44 @@ def test_a_run_without_ceilings_has_a_clear_error(tmp_path: Path) -> None:
 def test_an_unknown_suffix_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"allowed: \.png, \.svg, \.pdf"):
         check_picture(tmp_path / name)
+
+
+CACHED = CPU.with_entries(
+    [
+        Ceiling(
+            "cache-bandwidth",
+            "last-level cache",
+            180e9,
+            "measured",
+            "a test",
+            work_per_launch=2**20,
+        )
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_drawn"),
+    [
+        (matmul(256, "fp32", 150e9, cache="warm"), True),
+        (matmul(256, "fp32", 150e9, cache="cold"), False),
+        (matmul(1024, "fp32", 150e9, cache="warm"), False),
+    ],
+)
+def test_the_roof_of_the_cache_is_drawn_with_warm_rows_that_fit_it(
+    row: Record, is_drawn: bool
+) -> None:
+    scene = build_scene([on(CACHED, row)])
+    slopes = [roof for roof in scene.roofs if not roof.is_flat]
+    assert [roof.ceiling.name for roof in slopes] == ["copy", *["last-level cache"] * is_drawn]
+    if is_drawn:
+        # It ends at the highest measured peak, of bf16.
+        assert slopes[1].ends(scene.view)[1] == pytest.approx((930e9 / 180e9, 930e9))
+        assert "last-level cache 180 GB/s" in slopes[1].label
+        assert draw_roofline(scene).axes[0].lines
+
+
+def test_a_new_gpu_of_an_overlay_has_no_roof_of_the_cache() -> None:
+    scene = build_scene([on(CACHED, matmul(256, "fp32", 150e9, cache="warm"))], [H200])
+    named = [(roof.machine, roof.ceiling.name) for roof in scene.roofs if not roof.is_flat]
+    assert named == [(0, "copy"), (0, "last-level cache"), (1, "memory")]

@@ -16,7 +16,7 @@ from plot_scenes import CPU, environment, matmul, saved
 from results.record import Record
 from roofline.__main__ import main
 from roofline.commands import plot
-from roofline.machine import Ceiling
+from roofline.machine import Ceiling, Machine
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import Scene
@@ -175,8 +175,8 @@ def test_a_gpu_adds_its_datasheet_to_its_own_run(
     write: Write, tmp_path: Path, drawn: dict[str, Any]
 ) -> None:
     measured = Ceiling("flops", "bf16", 795e12, "measured", "a test")
-    hardware = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "entries": [vars(measured)]}
-    run = write("a.jsonl", GOOD, environment(hardware=hardware))
+    known = Machine("h100-sxm", "NVIDIA H100 80GB HBM3", (measured,))
+    run = write("a.jsonl", GOOD, environment(machine=known))
     assert main(["plot", str(run), "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]) == 0
     (known,) = drawn["scene"].machines
     assert {entry.kind for entry in known.entries if entry.name == "bf16"} == {
@@ -190,9 +190,7 @@ def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
 ) -> None:
     faster = CPU.with_entries([Ceiling("flops", "bf16", 999e9, "measured", "a test")])
-    newer = write(
-        "b.jsonl", GOOD, environment(started_at="2026-11-22T00:00:00Z", hardware=faster.to_dict())
-    )
+    newer = write("b.jsonl", GOOD, environment(started_at="2026-11-22T00:00:00Z", machine=faster))
     older = write("a.jsonl", [matmul(256, "bf16", 3e11)])
     for order in ([newer, older], [older, newer, newer]):
         assert main(["plot", *map(str, order), "-o", str(tmp_path / "x.png")]) == 0
@@ -330,9 +328,13 @@ def test_a_mistake_gets_one_line(
 def test_ceilings_that_cannot_be_used_are_refused(
     hardware: dict[str, Any], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = write("a.jsonl", GOOD, environment(hardware=hardware))
+    run = write("a.jsonl", GOOD)
+    first, *rows = run.read_text(encoding="utf-8").splitlines()
+    changed = json.dumps(json.loads(first) | {"hardware": hardware})
+    run.write_text("\n".join([changed, *rows]), encoding="utf-8")
     said = refused(["plot", run, "-o", tmp_path / "x.png"], capsys)
-    assert "ceiling" in said
+    assert ("line 1: hardware: " in said) is bool(hardware)
+    assert ("no ceiling is known" in said) is not hardware
     assert not (tmp_path / "x.png").exists()
 
 

@@ -35,7 +35,8 @@ class JudgedRecord(Record):
     None if a count or a ceiling is unknown: `flops_per_s`; `bytes_per_s`, compulsory bytes read and
     written; `intensity`, FLOP per compulsory byte; `mfu` and `mbu`, fractions of the dense peak of
     the dtype and of the memory bandwidth; `roofline_pct`, percent of min(peak, intensity x
-    bandwidth); `bound`, which is `compute`, `memory`, `launch` or `mixed`.
+    bandwidth); `bound`, which is `mixed` or the name of a limit: `compute`, `memory`, `cache`,
+    `link` or `launch`.
     """
 
     environment: Environment
@@ -110,7 +111,7 @@ class JudgedRecord(Record):
             return (
                 f"{rates}; {percent(self.roofline_pct, 100)} of the roofline, bound by {self.bound}"
             )
-        if not rates or self.environment.hardware.get("entries"):
+        if not rates or self.environment.machine.entries:
             return rates
         return f"{rates}; no ceiling is known; run python -m bench calibrate"
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.harness.calibrate.setup import Candidate, Measured, NotMeasuredError, Setup
+from bench.harness.calibrate.setup import BRIEF, Candidate, Measured, NotMeasuredError, Rate, Setup
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
 from bench.harness.timing.samplers import Call
@@ -74,17 +74,41 @@ def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
         except NotMeasuredError as error:
             setup.missing.append(f"{mix}: {error}")
             continue
-        read, written = MIX_RATIOS[mix]
-        bytes_written = rate.candidate.work * written // (read + written)
-        work = {
-            "flops": 0,
-            "bytes_read": rate.candidate.work - bytes_written,
-            "bytes_written": bytes_written,
-        }
+        work = _work(rate, mix)
         measured.append(
             setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **work)
         )
     return measured
+
+
+def cache(setup: Setup) -> list[Measured]:
+    """Return the bandwidth of the last level of cache: the fastest warm read or copy of half of
+    it.
+    """
+    import torch
+
+    device = setup.device
+    half_bytes = device.cache_bytes // 2
+    x, y, out = filled(device, half_bytes // 2)
+    whole = torch.cat((x, y))
+    warm = []
+    for mix, operands in (("read", (whole, whole, whole)), ("copy", (x, y, out))):
+        for candidate in candidates(mix, device, operands):
+            if candidate.work <= half_bytes:  # a read of two arrays would fill the level
+                name = f"{candidate.name}, {mix}"
+                warm.append(replace(candidate, name=name, cache="warm"))
+    rate = replace(setup, effort=BRIEF).fastest_of(warm)
+    work = _work(rate, rate.candidate.name.rpartition(", ")[2])
+    level = "L2 cache" if device.is_gpu else "last-level cache"
+    shape = {"n": half_bytes // 4}
+    return [setup.measured("cache-bandwidth", level, rate, "cache", "fp32", shape, **work)]
+
+
+def _work(rate: Rate, mix: str) -> dict[str, int]:
+    read, written = MIX_RATIOS[mix]
+    moved = rate.candidate.work
+    bytes_written = moved * written // (read + written)
+    return {"flops": 0, "bytes_read": moved - bytes_written, "bytes_written": bytes_written}
 
 
 def operand_bytes(device: Device) -> int:

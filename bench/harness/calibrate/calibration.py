@@ -21,6 +21,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import ValidationError
+
 from bench.harness import worker
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
@@ -37,7 +39,7 @@ from roofline.gpu_table import (
     load_gpus,
     unknown_gpu,
 )
-from roofline.machine import Ceiling, CeilingError, Machine
+from roofline.machine import Ceiling, Machine
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
@@ -74,7 +76,7 @@ def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
     if entry is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
     gpu = load_gpus().get(ceilings.slug)
-    if gpu is None or entry.quantity not in ("flops", "fma"):
+    if gpu is None or entry.unit != "FLOP/s":
         return None
     return clock_limited_flops_per_s(
         gpu, entry.name, entry.sm_clock_hz, is_vector=entry.quantity == "fma"
@@ -135,14 +137,18 @@ def merged(
     better = []
     for new in measured:
         old = earlier.get((new.quantity, new.name))
-        is_better = old is None or (new.value < old.value) == (new.quantity == "launch")
+        is_better = old is None or (new.value < old.value) == (new.unit == "s")
         if is_better or not (new.disturbed or old in too_low):
             better.append(new)
     return known.with_entries(better)
 
 
 def parts_of(
-    needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
+    needs_launch: bool,
+    mixes: Sequence[str],
+    matmuls: Iterable[str],
+    fmas: Iterable[str],
+    needs_cache: bool,
 ) -> list[tuple[str, Part]]:
     """Return the parts to measure, the most important first, because a calibration may be
     interrupted.
@@ -153,7 +159,8 @@ def parts_of(
             (f"bandwidth of {', '.join(mixes)}", partial(bandwidth.bandwidth, mixes=mixes))
         )
     parts += [(f"{dtype} matmul", partial(peaks.matmul, dtype=dtype)) for dtype in matmuls]
-    return parts + [(f"{dtype} FMA", partial(peaks.fma, dtype=dtype)) for dtype in fmas]
+    parts += [(f"{dtype} FMA", partial(peaks.fma, dtype=dtype)) for dtype in fmas]
+    return [*parts, ("cache", bandwidth.cache)] if needs_cache else parts
 
 
 def measure_all(
@@ -226,11 +233,11 @@ class MeasuredCeilings:
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["identity"] != self.identity:
-                raise CeilingError("it belongs to another machine")
+                raise ValueError("it belongs to another machine")
             entries = Machine.from_dict(data).entries
         except FileNotFoundError:
             return ()
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
             self._note(
                 f"{self.path}: ignored, the ceilings are measured again: "
                 f"{error or type(error).__name__}"
@@ -267,13 +274,12 @@ class MeasuredCeilings:
                 f"measuring again, because rows are above it: "
                 f"{', '.join(entry.title for entry in too_low)}"
             )
-        if any(self._due(complete, wanted, too_low)):
+        if self._due(complete, wanted, too_low):
             with self.alone() as has_waited:
                 if has_waited:  # the other command may have measured the same
                     complete = ceilings.with_entries(self.load())
                 setup = Setup(self._device, FULL if too_low else QUICK)
-                needs_launch, mixes, matmuls = self._due(complete, wanted, too_low)
-                parts = parts_of(needs_launch, mixes, matmuls)
+                parts = self._due(complete, wanted, too_low)
                 for measured in measure_all(
                     parts, setup, lambda name: self._progress(f"calibrating: {name}")
                 ):
@@ -285,7 +291,8 @@ class MeasuredCeilings:
         if self._device.is_gpu:
             complete = complete.with_entries(explaining(complete))
             notes += peak_sentences(complete, wanted)
-        if disturbed := [e.title for e in complete.entries if e.disturbed and e.judges(wanted)]:
+        used = [e for e in complete.entries if e.unit != "FLOP/s" or e.name in wanted]
+        if disturbed := [entry.title for entry in used if entry.disturbed]:
             notes.append(
                 "may be too low, because something disturbed the calibration: "
                 f"{', '.join(disturbed)}; run `python -m bench calibrate` on a quiet machine"
@@ -294,8 +301,8 @@ class MeasuredCeilings:
 
     def _due(
         self, known: Machine, dtypes: Iterable[str], again: Collection[Ceiling]
-    ) -> tuple[bool, list[str], list[str]]:
-        """Return the arguments of `parts_of` for unknown ceilings and those to measure `again`.
+    ) -> list[tuple[str, Part]]:
+        """Return the parts to measure: unknown ceilings and those to measure `again`.
 
         Rows on a GPU need its datasheet and the measured bandwidths, no measured matmul.
         """
@@ -306,7 +313,9 @@ class MeasuredCeilings:
         if not self._device.is_gpu:
             unknown = [dtype for dtype in dtypes if known.peak(dtype) in (None, *again)]
         matmuls = [dtype for dtype in unknown if dtype in peaks.matmul_op().dtypes]
-        return known.fastest("launch") is None, mixes, matmuls
+        needs_launch = known.fastest("launch") is None
+        needs_cache = known.fastest("cache-bandwidth") is None and not self._device.cache_is_assumed
+        return parts_of(needs_launch, mixes, matmuls, (), needs_cache)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:

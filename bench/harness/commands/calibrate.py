@@ -28,8 +28,8 @@ DESCRIPTION = """\
 Measure the ceilings of this machine and save them for the other bench commands.
 
 Measured: the bandwidth of four mixes of reads and writes, the fastest matmul of each data
-type, fused multiply-adds (GPU only), and the shortest launch. On a GPU, clock and power are
-recorded.
+type, fused multiply-adds (GPU only), the shortest launch, and in under a second the bandwidth
+of the last level of cache. On a GPU, clock and power are recorded.
 
 Rows on a CPU are compared with these ceilings. Rows on a GPU in the GPU table are compared
 with its datasheet, and the measured ceilings are shown too. The ceilings are valid until
@@ -135,9 +135,9 @@ def run(
                         )
                 progress.advance()
     assert run.environment is not None
-    run.environment = replace(run.environment, hardware=run.ceilings.to_dict())
+    run.environment = replace(run.environment, machine=run.ceilings)
     run.rewrite()
-    dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.quantity in ("flops", "fma"))
+    dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.unit == "FLOP/s")
     notes = {
         "decomposition": peak_sentences(run.ceilings, dtypes),
         "not_measured": setup.missing,
@@ -186,7 +186,7 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
         f"{d}: not supported by {device.name}" for d in args.dtype or () if d not in dtypes
     ]
     fmas = [d for d in dtypes if device.is_gpu and d in peaks.FMA_DTYPES]
-    return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas)
+    return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas, not device.cache_is_assumed)
 
 
 def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:

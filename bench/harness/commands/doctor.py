@@ -497,8 +497,8 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
             name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s
         )
     else:
-        moved = (record.bytes_read or 0) + (record.bytes_written or 0)
-        rated = against_ceiling(name, ceilings, "bandwidth", "copy", moved / median_s)
+        bytes_per_s = (record.moved_bytes or 0) / median_s
+        rated = against_ceiling(name, ceilings, "bandwidth", "copy", bytes_per_s)
     status = NOTE if flags and rated.status == OK else rated.status
     return replace(rated, status=status, advice=f"{rated.advice} {'; '.join(flags)}".strip())
 

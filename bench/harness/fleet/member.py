@@ -239,7 +239,7 @@ def text_of(record: Record) -> str:
     name = f"{record.op} {record.dtype}" if record.op == "matmul" else record.op
     if not record.median_s:
         return f"{name} {record.status}"
-    work = record.flops or (record.bytes_read or 0) + (record.bytes_written or 0)
+    work = record.flops or record.moved_bytes or 0
     unit = "FLOP/s" if record.flops else "B/s"
     return f"{name} {quantity(work / record.median_s, unit) if work else duration(record.median_s)}"
 

@@ -196,21 +196,16 @@ def judged(
     return replace(record, flags=tuple(reasons), flag_reasons=reasons)
 
 
-def roofs(
-    record: Record, ceilings: Machine, memory_of: Device | None = None
-) -> list[tuple[int, Ceiling]]:
+def roofs(record: Record, ceilings: Machine) -> list[tuple[int, Ceiling]]:
     """Return the FLOPs and the compulsory bytes of a record, each with its ceiling, if both are
     known.
-
-    If `memory_of` is given, bytes count only if they must come from its memory: the row is cold and
-    exceeds the cache.
     """
-    read = record.bytes_read or 0
-    written = record.bytes_written or 0
-    pairs = [(record.flops, ceilings.peak(record.dtype))]
-    if memory_of is None or (record.cache == "cold" and read + written > memory_of.cache_bytes):
-        pairs.append((read + written, ceilings.bandwidth_for(read, written)))
-    return [(count, ceiling) for count, ceiling in pairs if count and ceiling]
+    pairs: list[tuple[int, Ceiling]] = []
+    for roof in ceilings.roofs:
+        count, known = roof.of(record)
+        if count:
+            pairs += [(count, ceiling) for ceiling in known[:1]]
+    return pairs
 
 
 def too_low(record: Record, ceilings: Machine) -> list[Ceiling]:
@@ -221,7 +216,7 @@ def too_low(record: Record, ceilings: Machine) -> list[Ceiling]:
         ceiling
         for count, ceiling in roofs(record, ceilings)
         if ceiling.kind == "measured"
-        and (ceiling.quantity != "bandwidth" or record.cache == "cold")
+        and (ceiling.unit == "FLOP/s" or record.cache == "cold")
         and count / record.median_s > ABOVE_ROOF * ceiling.value
     ]
 
@@ -245,17 +240,20 @@ def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
 
 
 def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | None:
-    """Flag a row that is faster than the hardware allows; the row becomes `invalid`."""
+    """Flag a row that is faster than the hardware allows; the row becomes `invalid`.
+
+    Bytes count only if they must come from memory: the row is cold and exceeds the cache.
+    """
     assert record.median_s is not None
-    limits = roofs(record, ceilings, device)
-    if device.is_gpu and record.flops and (highest := highest_peak(ceilings, record.dtype)):
-        limits = [
-            (record.flops, highest),
-            *(pair for pair in limits if pair[1].quantity != "flops"),
-        ]
+    is_from_memory = record.cache == "cold" and (record.moved_bytes or 0) > device.cache_bytes
+    highest = highest_peak(ceilings, record.dtype) if device.is_gpu else None
     min_s = 0.0
     binding = None
-    for count, ceiling in limits:
+    for count, known in roofs(record, ceilings):
+        is_compute = known.unit == "FLOP/s"
+        ceiling = highest if highest and is_compute else known
+        if not (is_compute or is_from_memory):
+            continue
         margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
         floor_s = count / (margin * ceiling.value)
         if ceiling.kind != "measured" and floor_s > min_s:
@@ -265,14 +263,14 @@ def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | No
         return None
     if min_s >= CACHED_RESULT * record.median_s:
         cause = "an earlier result is returned, or the work runs outside the timed region"
-    elif binding.quantity == "bandwidth":
+    elif binding.unit == "B/s":
         cause = "the data came from the cache, or not all of it is read"
     else:
         cause = "part of the work is left out, or the FLOPs or the peak belong to another dtype"
     return Flag(
         "faster-than-physics",
         f"faster than physics: {record.median_s:.3g} s, but its "
-        f"{'FLOPs' if binding.quantity == 'flops' else 'bytes'} take {min_s:.3g} s or more by "
+        f"{'FLOPs' if binding.unit == 'FLOP/s' else 'bytes'} take {min_s:.3g} s or more by "
         f"the {binding.kind} {binding.quantity} ceiling; likely {cause}",
         "check what the provider computes, and the work that the op counts",
     )
@@ -285,23 +283,20 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
     nothing about the ceiling.
     """
     assert record.median_s is not None
-    read = record.bytes_read or 0
-    written = record.bytes_written or 0
-    moved = read + written
-    peak = ceilings.peak(record.dtype, ["measured"])
-    measured = [(record.flops, peak), (moved, ceilings.mix(read, written))]
-    for count, ceiling in [*roofs(record, ceilings), *measured]:
-        if not (count and ceiling) or (is_from_cache and ceiling.quantity == "bandwidth"):
-            continue
-        if (reached := count / record.median_s / ceiling.value) > ABOVE_ROOF:
-            return _above(reached, ceiling, record.cache or "")
+    for roof in ceilings.roofs:
+        count, known = roof.of(record)
+        for ceiling in known:
+            reached = (count or 0) / record.median_s / ceiling.value
+            is_explained = is_from_cache and roof.unit == "B/s"
+            if reached > ABOVE_ROOF and not is_explained:
+                return _above(reached, ceiling, record.cache or "")
     return None
 
 
 def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
     was_measured = ceiling.kind == "measured"
     again = "recalibrate: the machine was slower then"
-    if ceiling.quantity == "flops":
+    if ceiling.unit == "FLOP/s":
         advice = again if was_measured else "evaluate it at the measured clock"
         return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
     reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
@@ -325,7 +320,7 @@ def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None
     it is assumed to.
     """
     assert record.median_s is not None
-    moved = (record.bytes_read or 0) + (record.bytes_written or 0)
+    moved = record.moved_bytes
     memory = ceilings.bandwidth()
     if record.cache != "cold" or not moved:
         return None

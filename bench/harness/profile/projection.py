@@ -43,7 +43,7 @@ from results.show.units import ABSENT, duration, quantity
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
 from roofline.gpu_table import UnknownGpuError, find_gpu
-from roofline.machine import Machine, machine_of
+from roofline.machine import Machine
 from roofline.model import bound, limits_s
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Projected:
 def _row(record: Record, machine: Machine) -> dict[str, Any]:
     operation = op_of(record)
     time_s = least_s(record, machine)
-    limits = limits_s(record, machine)
+    limits = limits_s(record, machine.roofs)
     return {
         "machine": machine.slug,
         "op": record.op,
@@ -104,7 +104,7 @@ def _row(record: Record, machine: Machine) -> dict[str, Any]:
         "bytes_written": record.bytes_written,
         "matmul_flops": operation.matmul_flops,
         "intensity": intensity_of(record),
-        "bound": bound(limits[0], limits[1], None) if limits and time_s else None,
+        "bound": bound(**limits) if limits and time_s else None,
         "least_s": time_s,
         "share": None,
         "flags": list(record.flags),
@@ -115,8 +115,8 @@ def least_s(record: Record, machine: Machine) -> float | None:
     """Return the least seconds of a row; None if the machine has no peak for its dtype, or no rule
     counts it.
     """
-    limits = limits_s(record, machine)
-    return max(limits[:2]) if limits else None
+    limits = limits_s(record, machine.roofs)
+    return max(limits.values()) if limits else None
 
 
 class Projection:
@@ -290,6 +290,6 @@ def machine_named(name: str) -> Machine:
         return find_gpu(name)
     except UnknownGpuError as error:
         try:
-            return machine_of(load_run(find_run(name)).environment)
+            return load_run(find_run(name)).environment.machine
         except StoreError:
             raise UsageError(str(error)) from None

@@ -393,4 +393,4 @@ def test_saving_a_record_without_dtype_is_an_error():
 def test_a_record_has_the_current_ceilings(monkeypatch):
     new = Machine("cpu-x", "X", (Ceiling("bandwidth", "copy", 1e9, "measured", "s"),))
     monkeypatch.setattr(function_meter, "known_ceilings", lambda device: new)
-    assert bench.measure(torch.relu, torch.randn(N)).environment.hardware == new.to_dict()
+    assert bench.measure(torch.relu, torch.randn(N)).environment.machine == new

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 import torch
+from test_setup import rate_of
 
 from bench.harness.calibrate import bandwidth
 from bench.harness.calibrate.bandwidth import MIXES, filled, operand_bytes
-from bench.harness.calibrate.setup import NotMeasuredError
+from bench.harness.calibrate.setup import QUICK, NotMeasuredError, Setup
 from bench.harness.device.device import MIB, Device
 
 SIZE = MIB
@@ -71,6 +72,32 @@ def test_on_a_gpu_every_bit_is_random():
     for bit in range(32):
         share = ((words >> bit) & 1).float().mean()
         assert 0.49 < share < 0.51, bit
+
+
+@pytest.mark.parametrize(
+    ("fastest", "written"),
+    [("torch sum, read", 0), ("torch copy_, copy", MIB // 2), ("torch amax, read", 0)],
+)
+def test_the_cache_is_measured_warm_on_half_of_the_level(monkeypatch, fastest, written):
+    """A cache of 2 MiB: half of it in 2 us is 2^20 bytes over 2 us; others take twice as long."""
+    timed = []
+
+    def launched(self, candidate, seconds):
+        candidate.prepare()()
+        timed.append((candidate.name, candidate.work, candidate.cache, seconds))
+        return rate_of(candidate.name, candidate.work, *[4e-6 - 2e-6 * (candidate.name == fastest)])
+
+    monkeypatch.setattr(Setup, "timed", launched)
+    (found,) = bandwidth.cache(Setup(cpu(cache_bytes=2 * MIB), QUICK))
+    reads = ["torch sum, read", "torch amax, read"]
+    copies = ["torch copy_, copy", "torch mul by a number, copy"]
+    assert [name for name, *_ in timed] == [*reads, *copies, fastest]
+    assert {(work, cache) for _, work, cache, _ in timed} == {(MIB, "warm")}
+    assert sum(seconds for *_, seconds in timed) < 0.7
+    ceiling = found.ceiling
+    assert (ceiling.quantity, ceiling.title) == ("cache-bandwidth", "last-level cache bandwidth")
+    assert (ceiling.value, ceiling.work_per_launch) == (MIB / 2e-6, MIB)
+    assert (found.record.bytes_read, found.record.bytes_written) == (MIB - written, written)
 
 
 @pytest.mark.parametrize("mix", MIXES)

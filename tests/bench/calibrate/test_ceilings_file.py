@@ -76,6 +76,9 @@ class Saved(MeasuredCeilings):
                 bandwidth, "launch", lambda setup: self.outcome("launch", launch=self.launch_s)
             )
             patch.setattr(bandwidth, "bandwidth", self.bandwidth)
+            patch.setattr(
+                bandwidth, "cache", lambda setup: self.outcome("cache-bandwidth", L2=1e11)
+            )
             patch.setattr(peaks, "matmul", self.matmul)
             patch.setattr(calibration, "release", lambda device: True)
             patch.setattr(Device, "use", lambda self: None)
@@ -190,7 +193,28 @@ def test_a_new_gpu_gets_launch_floor_and_bandwidth_of_every_mix(tmp_path):
     assert machine.said == [
         "calibrating: launch",
         "calibrating: bandwidth of copy, triad, read, write",
+        "calibrating: cache",
     ]
+
+
+@pytest.mark.parametrize("is_assumed", [True, False])
+def test_a_cache_of_unknown_size_is_not_measured(tmp_path, is_assumed):
+    machine = Saved(tmp_path, replace(CPU, cache_is_assumed=is_assumed))
+    found = machine.complete(BLANK, ["bf16"])
+    assert (found.fastest("cache-bandwidth") is None) is is_assumed
+    assert ("calibrating: cache" in machine.said) is not is_assumed
+    machine.said.clear()
+    assert machine.complete(BLANK, ["bf16"]) == found
+    assert machine.said == []
+
+
+def test_a_file_without_the_cache_is_completed(tmp_path):
+    before = keep(tmp_path)
+    entries = tuple(entry for entry in before.load() if entry.quantity != "cache-bandwidth")
+    before.save(Machine(CPU.slug, CPU.name, entries))
+    found = before.complete(BLANK, ["bf16"])
+    assert (before.said, found.fastest("cache-bandwidth").value) == (["calibrating: cache"], 1e11)
+    assert found.peak("bf16").value == 1e9
 
 
 @pytest.mark.parametrize(("launch_s", "is_higher"), [(2.0**-21, True), (1.0, False)])
@@ -211,6 +235,7 @@ def test_a_clock_limited_peak_is_shown_but_not_used_as_the_peak(tmp_path):
         Ceiling("flops", "fp16", 780e12, "measured", "a test"),
         Ceiling("launch", "launch", 2e-6, "measured", "a test"),
         Ceiling("bandwidth", "copy", 1e12, "measured", "a test"),
+        Ceiling("cache-bandwidth", "L2 cache", 7e12, "measured", "a test"),
     )
     machine.save(Machine(H100.slug, H100.name, saved))
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
@@ -239,6 +264,7 @@ def keep(directory, *entries):
         ("launch", "launch", 1e-6),
         *(("bandwidth", mix, 1e10) for mix in MIX_BYTES),
         ("flops", "bf16", 1e9),
+        ("cache-bandwidth", "L2", 1e11),
     )
     machine = Saved(directory)
     known = Machine(

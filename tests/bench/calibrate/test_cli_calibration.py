@@ -40,8 +40,8 @@ def calibrated(capsys, *words):
 def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, monkeypatch):
     monkeypatch.setattr(run, "too_low", lambda *_: [])
     done, first, _ = calibrated(capsys, "--dtype", "fp32")
-    assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"]
-    assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32"}
+    assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul", "cache"]
+    assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32", "last-level cache"}
     assert all(value > 0 for value in first.values())
     (file,) = fresh_runs.rglob("ceilings-*.json")
     assert {
@@ -85,7 +85,7 @@ def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_
     document, saved = json.loads(out), load_run(run)
     peaks = {
         Machine.from_dict(hardware).peak("fp32").value
-        for hardware in (document["environment"]["hardware"], saved.environment.hardware)
+        for hardware in (document["environment"]["hardware"], saved.environment.machine.to_dict())
     }
     assert peaks == {Machine.from_dict(json.loads(file.read_text())).peak("fp32").value}
     [peak] = peaks
@@ -130,7 +130,7 @@ def test_a_ceiling_that_a_comparison_exceeds_is_measured_again(capsys, fresh_run
     ]
     bench.main(["compare", *words, "--device", "cpu", "--output", str(run), "--format", "json"])
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    peak = Machine.from_dict(load_run(run).environment.hardware).peak("fp32").value
+    peak = load_run(run).environment.machine.peak("fp32").value
     assert peak > low_peak[1]
-    assert load_run(run).environment.hardware["note"].count("may be too low") == 1
+    assert str(load_run(run).environment.machine.note).count("may be too low") == 1
     assert row["mfu_baseline"] == pytest.approx(2 * 64**3 / row["baseline_s"] / peak)

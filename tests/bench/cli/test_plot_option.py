@@ -5,7 +5,6 @@ import json
 import pytest
 
 from results.store.runfile import load_run
-from roofline.machine import Machine
 from roofline.picture import figure
 from tests.bench import commands
 
@@ -31,7 +30,7 @@ def test_the_plot_has_the_ceilings_and_records_of_the_run(capsys, runs, tmp_path
     run = load_run(commands.run_files(runs)[0])
     (scene,) = drawn
     (ceilings,) = scene.machines
-    assert ceilings == Machine.from_dict(run.environment.hardware)
+    assert ceilings == run.environment.machine
     assert ceilings.bandwidth().value == commands.BANDWIDTH_BYTES_PER_S
     assert ceilings.peak("fp32").value == commands.PEAKS_FLOPS_PER_S["fp32"]
     assert {point.record.dtype for point in scene.points} == {"bf16", "fp32"}

@@ -18,7 +18,7 @@ from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, li
 from results.stats import comparison
 
 ROOT = Path(__file__).resolve().parents[3]
-EXPECTED = "expected a bound (memory, compute, mixed, launch) and a percentage above 0"
+EXPECTED = "expected a bound (compute, memory, cache, link, launch, mixed) and a percentage above 0"
 
 
 def flags_in_the_code():
@@ -161,8 +161,8 @@ def test_terms_of_the_field_are_explained(typed):
         (
             ("memory", "0%"),
             (
-                "expected a bound (memory, compute, mixed, launch) and a percentage above 0, got "
-                "'memory 0%'"
+                "expected a bound (compute, memory, cache, link, launch, mixed) and a percentage "
+                "above 0, got 'memory 0%'"
             ),
         ),
     ],

@@ -383,6 +383,26 @@ def test_a_warm_row_above_the_bandwidth_names_the_cache():
     assert record.flag_reasons["above-roof"].startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("bytes_per_s", "fits", "text"),
+    [
+        (2e12, True, None),
+        (2e12, False, "200 % of the datasheet memory bandwidth: warm data"),
+        (4e12, True, "133 % of the measured L2 cache bandwidth: warm data"),
+    ],
+)
+def test_a_warm_row_is_compared_with_a_cache_that_it_fits(bytes_per_s, fits, text):
+    half_bytes = 40 * 10**6 if fits else 39 * 10**6
+    cache = Ceiling(
+        "cache-bandwidth", "L2 cache", 3e12, "measured", "a test", work_per_launch=half_bytes
+    )
+    entries = (PEAK, BANDWIDTH, cache)
+    record = row_of(80e6 / bytes_per_s, entries=entries, cache="warm", requested_cache="warm")
+    assert (record.flags == ("above-roof",)) is bool(text)
+    assert record.flag_reasons.get("above-roof", "").startswith(text or "")
+    assert too_low(record, ceilings_of(*entries)) == []
+
+
 def test_a_row_between_measured_and_published_peak_is_flagged():
     entries, work = machine({}, is_published=True, peak=795e12), Work(10**12, 10, 10)
     assert (

@@ -374,8 +374,9 @@ def test_intensity_and_critical_batch_agree_with_austin_2025():
         batch for batch, work in works.items() if work.flops / peak >= work.bytes / bandwidth
     )
     assert 295 < turn < 310  # later than the formula, because of the cache and the hidden states
-    assert bound(works[32].flops / peak, works[32].bytes / bandwidth, None) == "memory"
-    assert bound(works[399].flops / peak, works[399].bytes / bandwidth, None) == "compute"
+    for batch, expected in ((32, "memory"), (399, "compute")):
+        work = works[batch]
+        assert bound(compute=work.flops / peak, memory=work.bytes / bandwidth) == expected
 
 
 REFUSED = [

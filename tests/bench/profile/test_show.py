@@ -31,7 +31,7 @@ ENVIRONMENT = Environment(
     argv=("python", "-m", "bench", "profile"),
     device={"slug": "cpu", "name": "A CPU", "type": "cpu", "threads": 2},
     versions={"python": "3.11.9", "torch": "2.13.0"},
-    hardware=CEILINGS.to_dict(),
+    machine=CEILINGS,
 )
 
 

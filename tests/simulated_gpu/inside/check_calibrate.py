@@ -9,7 +9,10 @@ from kernels import bandwidth as tiles
 
 def test_every_calibration_part_measures_its_ceiling(monkeypatch, capsys):
     monkeypatch.setattr(setup, "QUICK", setup.Effort(0.001, 0.001))
+    monkeypatch.setattr(bandwidth, "BRIEF", setup.Effort(0.001, 0.001))
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**16)
+    filled = bandwidth.filled
+    monkeypatch.setattr(bandwidth, "filled", lambda device, size: filled(device, min(size, 2**14)))
     monkeypatch.setattr(
         tiles, "configs", lambda sm_count: (tiles.Config(1, 1),)
     )  # each is interpreted
@@ -21,6 +24,7 @@ def test_every_calibration_part_measures_its_ceiling(monkeypatch, capsys):
     found = {(entry["quantity"], entry["name"]) for entry in document["ceilings"]}
     assert found == {
         ("launch", "launch"),
+        ("cache-bandwidth", "L2 cache"),
         *(("bandwidth", mix) for mix in bandwidth.MIXES),
         *(("flops", dtype) for dtype in ("tf32", "fp8e4m3")),
     }
