@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError
+from results.show.options import add_format
 from results.show.terminal import (
     INTERRUPTED,
     OK,
     OutputError,
     Parser,
-    add_format,
     busy,
     fail,
     install_command,

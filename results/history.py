@@ -19,9 +19,10 @@ from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import RowKey
 from results.show.grid import Column, Table, flat, print_grid, print_lines, rows_of
+from results.show.options import add_format, add_margin
 from results.show.picture import add_picture
 from results.show.table import format_half_width
-from results.show.terminal import Parser, add_format, add_margin, busy, printable
+from results.show.terminal import Parser, busy, printable
 from results.show.units import ABSENT, TIME_UNITS, count, duration
 from results.stats.comparison import (
     DEFAULT_MARGIN,

@@ -12,15 +12,13 @@ from pathlib import Path
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
+from results.show.options import add_format, add_margin, margin
 from results.show.picture import add_picture
 from results.show.terminal import (
     ADVANCED,
     USAGE,
     Parser,
-    add_format,
-    add_margin,
     busy,
-    margin,
     print_out,
     say,
 )
