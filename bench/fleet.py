@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from results.store.runfile import runs_directory
 
         options = given(Options, args)
-        directory = options.output or runs_directory() / "fleet"
+        directory = str(options.output or runs_directory() / "fleet")
         return Member(replace(options, output=directory), argv).run()
 
     return guarded(build_parser(), run, argv)

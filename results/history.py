@@ -19,14 +19,14 @@ from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import RowKey
 from results.show.grid import Column, Table, flat, print_grid, print_lines, rows_of
-from results.show.options import add_format, add_margin
+from results.show.options import add, add_format
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, busy, printable
 from results.show.units import ABSENT, TIME_UNITS, count, duration
 from results.stats.comparison import (
-    DEFAULT_MARGIN,
     FASTER,
+    MARGIN,
     SLOWER,
     Comparison,
     with_holm,
@@ -85,7 +85,7 @@ def add_options(parser: Parser, run_help: str) -> None:
     parser.add_argument(
         "--against", metavar="RUN", help=f"also compare each run with this one: {run_help}"
     )
-    add_margin(parser, DEFAULT_MARGIN)
+    add(parser, {"margin": MARGIN})
     add_format(parser)
     add_picture(parser)
 

@@ -193,14 +193,6 @@ def margin(text: str) -> float:
     return value
 
 
-def margin_of(default: float, group: str = "") -> Parameter:
-    text = (
-        f"ignore differences in time up to this fraction, such as 0.02 or 2% (default: "
-        f"{100 * default:g}%)"
-    )
-    return Parameter(text, margin, group, "FRACTION")
-
-
 def table_format(name: str) -> str:
     return "table" if name == "text" else name
 
@@ -217,7 +209,3 @@ FORMAT = Parameter(
 
 def add_format(parser: Parser) -> None:
     add(parser, {"format": FORMAT})
-
-
-def add_margin(parser: Parser, default: float) -> None:
-    add(parser, {"margin": replace(margin_of(default), key="margin", default=default)})

@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
@@ -138,37 +137,30 @@ def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
 
-def make_cases(
-    op: Op,
-    options: Sequence[Option],
-    device_type: str,
-    dtypes: Sequence[str] | None = None,
-    shapes: Sequence[str] | None = None,
-    sizes: Sequence[str] | None = None,
-    values: Mapping[str, Sequence[str] | None] = MappingProxyType({}),
-) -> list[Case]:
+def make_cases(op: Op, options: Sequence[Option], device_type: str, request: Request) -> list[Case]:
     """Return the requested cases of an op, by dtype.
 
     Args:
         op: the op.
         options: the options of its family.
         device_type: selects the default shapes.
-        dtypes: `--dtype`, None if not given.
-        shapes: `--shape`, None if not given.
-        sizes: `--size`, None if not given.
-        values: values of the family's options by name.
+        request: what to measure.
     """
-    if shapes is not None and sizes is not None:
+    if request.size is not None and not op.is_sized:
+        raise UsageError(f"--size does not apply to {op.name}; use --shape")
+    if request.shape is not None and request.size is not None:
         raise UsageError("--shape and --size are mutually exclusive")
     cases: list[Case] = []
     try:
-        for dtype in chosen_dtypes(dtypes, op):
-            words = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
-            if sizes is not None:
-                words = [_elements(text, dtype) for text in sizes]
+        for dtype in chosen_dtypes(request.dtype, op):
+            words = request.shape or op.default_shapes.get(
+                "cpu" if device_type == "cpu" else "cuda", ()
+            )
+            if request.size is not None:
+                words = [_elements(text, dtype) for text in request.size]
             extents = parse_shapes(words, op)
             values_by_option = [
-                dict.fromkeys(option.parse(word) for word in values.get(option.name) or ())
+                dict.fromkeys(option.parse(word) for word in request.own.get(option.name) or ())
                 or [option.default(dtype)]
                 for option in options
             ]

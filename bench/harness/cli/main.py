@@ -142,12 +142,7 @@ def make_all_cases(
     """Return the cases of ops of several families, each with the options of its family."""
     cases = []
     for family, op in chosen:
-        options = options_of(family)
-        if request.size is not None and not op.is_sized:
-            raise UsageError(f"--size does not apply to {op.name}; use --shape")
-        new = make_cases(
-            op, options, device_type, request.dtype, request.shape, request.size, request.own
-        )
+        new = make_cases(op, options_of(family), device_type, request)
         cases += [(family, op, case) for case in new]
     return cases
 

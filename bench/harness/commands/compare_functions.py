@@ -33,12 +33,11 @@ MAKE_INPUTS = "make_inputs"
 
 
 def filled(
-    options: Options, settings: Settings, function: Callable[..., Any], device: Device
+    name: str, function: Callable[..., Any], fill: Filler, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[Any, ...]:
     """Return the arguments of a call if no file has `make_inputs`: a tensor of `--shape` for each
     parameter.
     """
-    shapes = [extents(text) for text in options.shape or ()]
     if not shapes:
         raise UsageError(
             f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
@@ -48,12 +47,11 @@ def filled(
     ]
     if len(shapes) not in (1, len(required)):
         names = ", ".join(each.name for each in required)
-        name = options.functions[0]
         raise UsageError(
             f"expected one --shape for all parameters of {name}, or {len(required)}: {names}"
         )
-    fill = Filler(settings.fill, (options.dtype or ["fp32"])[0], device, settings.seed)
-    shapes = shapes * len(required) if len(shapes) == 1 else shapes
+    if len(shapes) == 1:
+        shapes = [*shapes] * len(required)
     return tuple(fill(*shape) for shape in shapes)
 
 
@@ -70,10 +68,9 @@ def run_functions(options: Options, settings: Settings, argv: Sequence[str] | No
     yet.
     """
     names = checked_names(options)
-    options = replace(options, functions=names)
-    for text in options.shape or ():
-        extents(text)  # raises UsageError
-    if len(options.dtype or ()) > 1:
+    shapes = [extents(text) for text in options.shape or ()]
+    dtypes = options.dtype or ["fp32"]
+    if len(dtypes) > 1:
         raise UsageError("functions are compared in one --dtype")
     main.check_places(settings)
     worker.start_server()
@@ -93,7 +90,14 @@ def run_functions(options: Options, settings: Settings, argv: Sequence[str] | No
         run.progress.say(", ".join(names))
         try:
             records, _ = worker.call(
-                measure_in_worker, options, settings, device, policy, timeout_s=settings.timeout_s
+                measure_in_worker,
+                names,
+                shapes,
+                dtypes[0],
+                settings,
+                device,
+                policy,
+                timeout_s=settings.timeout_s,
             )
         except worker.WorkerError as error:
             culprit = "" if error.index is None else f"{names[error.index]}: "
@@ -103,7 +107,7 @@ def run_functions(options: Options, settings: Settings, argv: Sequence[str] | No
     return run
 
 
-def checked_names(options: Options) -> tuple[str, ...]:
+def checked_names(options: Options) -> list[str]:
     """Return the functions, the baseline first; what shows without running a file is reported
     here.
     """
@@ -124,16 +128,21 @@ def checked_names(options: Options) -> tuple[str, ...]:
             problem = "must be written path/to/file.py:function"
         if problem:
             raise UsageError(f"'{name}': {problem}")
-    return tuple(names)
+    return names
 
 
 def measure_in_worker(
-    options: Options, settings: Settings, device: Device, policy: ComparePolicy
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    settings: Settings,
+    device: Device,
+    policy: ComparePolicy,
 ) -> list[Record]:
     """Import the functions, make their arguments and time them in turns."""
     functions: dict[str, Callable[..., Any]] = {}
     modules: list[ModuleType] = []
-    for index, name in enumerate(options.functions):
+    for index, name in enumerate(names):
         protocol.announce(index)
         with guarded_call(name):
             source = find(name)
@@ -144,9 +153,10 @@ def measure_in_worker(
             (vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None
         )
     protocol.announce(runs=False)
-    baseline = functions[options.functions[0]]
+    baseline = functions[names[0]]
     if made is None:
-        made = filled(options, settings, baseline, device)
+        fill = Filler(settings.fill, dtype, device, settings.seed)
+        made = filled(names[0], baseline, fill, shapes)
     inputs = made if isinstance(made, tuple) else (made,)
     subject = Function(baseline, inputs, {}, None, {}, None, settings.cache, device.torch_name)
     _, records = interleaved(functions, subject, policy)

@@ -13,17 +13,17 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.cli.arguments import UsageError, make_cases
+from bench.harness.cli.arguments import Request, UsageError, make_cases
 from bench.harness.device import gpu_state
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
-from results.show.options import HOW, Parameter, add, given, number, parameters, path
+from results.show.options import add, given, number, parameters
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.show.units import duration, percent, quantity
 from results.stats.comparison import DEFAULT_MARGIN, SAME
@@ -179,40 +179,24 @@ class Checkup:
         return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
 
 
-@dataclass(frozen=True)
-class Options:
-    """How long to check, and where to save the findings."""
-
-    budget_s: Annotated[
-        float,
-        Parameter(
-            "time to compare one kernel with itself (default: 4)",
-            number(0.1, 3600, "a number of seconds from 0.1 to 3600"),
-            HOW,
-            "SECONDS",
-            flags=("--budget",),
-        ),
-    ] = BUDGET_S
-    output: Annotated[
-        Path | str | None,
-        Parameter(
-            "save the findings as JSON; rewritten after each check",
-            path,
-            "",
-            "FILE",
-            flags=("-o", "--output"),
-        ),
-    ] = None
-
-
 def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
-    add(
-        parser,
-        parameters(Settings) | parameters(Options),
-        ("device", "threads", "budget_s", "seed", "format", "output", "quiet"),
-        seed="random seed for the order of the pairs (default: 0)",
+    known = parameters(Settings)
+    known["budget_s"] = replace(
+        known["budget_s"],
+        help="time to compare one kernel with itself (default: 4)",
+        read=number(0.1, 3600, "a number of seconds from 0.1 to 3600"),
+        default=BUDGET_S,
     )
+    known["output"] = replace(
+        known["output"],
+        help="save the findings as JSON; rewritten after each check",
+        group="",
+        metavar="FILE",
+        told={},
+    )
+    shown = ("device", "threads", "budget_s", "seed", "format", "output", "quiet")
+    add(parser, known, shown, seed="random seed for the order of the pairs (default: 0)")
     parser.set_defaults(run=run)
 
 
@@ -445,9 +429,8 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     device = checkup.device
     matmul = checkup.families["matmul"][0]
     settings = Settings(cache="warm", seed=checkup.settings.seed)
-    cases = make_cases(
-        matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])]
-    )
+    request = Request(dtype=["fp32"], shape=[str(SIZES[device.type])])
+    cases = make_cases(matmul, options_of("matmul"), device.type, request)
     rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
     policy = ComparePolicy(
         DEFAULT_MARGIN,
@@ -473,7 +456,8 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
 def large_check(checkup: Checkup) -> Iterator[Finding]:
     for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
         op = next(op for op in checkup.families[family] if op.name == name)
-        (case,) = make_cases(op, options_of(family), checkup.device.type, [dtype], [shape])
+        request = Request(dtype=[dtype], shape=[shape])
+        (case,) = make_cases(op, options_of(family), checkup.device.type, request)
         yield from rows_of(checkup, family, op, case, is_large=True)
 
 
@@ -481,7 +465,8 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
     for family, ops in checkup.families.items():
         op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
         if op is not None:
-            cases = make_cases(op, options_of(family), checkup.device.type, ["bf16"])
+            request = Request(dtype=["bf16"])
+            cases = make_cases(op, options_of(family), checkup.device.type, request)
             yield from rows_of(
                 checkup, family, op, min(cases, key=lambda case: op.work(case).bytes)
             )

@@ -139,25 +139,24 @@ class Options:
         "N",
     ] = 20
 
-
-@dataclass(frozen=True)
-class Subject:
-    """A step to profile: of a user's function, or of a model with inputs of a shape."""
-
-    target: str | None
-    model: ModelConfig | None
-    shape: tuple[int, int]
-    dtype: str | None
-    mode: str
+    @property
+    def mode(self) -> str:
+        if self.train:
+            return "train"
+        return "backward" if self.backward else "forward"
 
     @property
     def name(self) -> str:
-        return self.target or (self.model.name if self.model else "")
+        return self.target or model_of(self).name
 
-    def on(self, device: str) -> Target:
-        if self.model is None:
-            return from_file(str(self.target), self.dtype, device)
-        return from_preset(self.model, self.shape, self.dtype or "fp32", device)
+
+def model_of(options: Options) -> ModelConfig:
+    """Return the model of `--model`, with the number of layers of `--layers`."""
+    try:
+        model = load_model(options.model or "")
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    return replace(model, layers=options.layers or model.layers)
 
 
 def add_parser(commands: Any) -> None:
@@ -188,10 +187,10 @@ def run(
         print_out(SIGNATURE)
         return 0
     else:
-        subject = checked(options, settings)
+        check(options, settings)
     check_places(settings)
     if options.on:
-        return project(subject, options, settings)
+        return project(options, settings)
     is_here = True
     host = ""
     if options.source is not None:
@@ -204,15 +203,9 @@ def run(
         totals = rows.step_of(breakdown)
     else:
         device = device_of(settings)
-        measure = partial(
-            records_of,
-            budget_s=settings.budget_s,
-            trace=options.trace,
-            is_compiled=options.compile,
-        )
         with closing(Progress(settings.quiet)) as progress:
-            progress.say(f"profiling {subject.name}")
-            records, totals = answer_of(subject, measure, settings.timeout_s, device)
+            progress.say(f"profiling {options.name}")
+            records, totals = answer_of(options, settings, records_of, device)
     with Run(settings, "bench", "profile", device, argv) as run:
         run.start(rows.product_dtypes(records) if is_here else None, is_here, profile=totals)
         if is_here and host not in ("", platform.node()):
@@ -228,25 +221,25 @@ def run(
     )
 
 
-def project(subject: Subject, options: Options, settings: Settings) -> int:
+def project(options: Options, settings: Settings) -> int:
     from bench.harness.profile.projection import Projection, machine_named
     from bench.harness.run import Progress
 
     with closing(Progress(settings.quiet)) as progress:
-        progress.say(f"counting {subject.name}")
+        progress.say(f"counting {options.name}")
         machines = [machine_named(name) for name in options.on or ()]
-        step = answer_of(subject, counted_step, settings.timeout_s)
+        step = answer_of(options, settings, counted_step)
     print_out(Projection(step, machines).table(options.top).render(settings.format))
     return 0
 
 
 def answer_of(
-    subject: Subject,
+    options: Options,
+    settings: Settings,
     function: Callable[..., Any],
-    timeout_s: float,
     device: Device | None = None,
 ) -> Any:
-    """Return `function(subject, device)`; without a device nothing is measured.
+    """Return `function(options, settings, device)`; without a device nothing is measured.
 
     A worker runs a user's code, and the profiler of a GPU: it stays attached to its process and
     would slow down the launches of the calibration.
@@ -254,36 +247,45 @@ def answer_of(
     from bench.harness import worker
 
     is_on_gpu = device is not None and device.is_gpu
-    if subject.target is None and not is_on_gpu:
-        return function(subject, device)
-    limit_s = worker.OWN_TIMEOUT_S if subject.target is None else timeout_s
+    if options.target is None and not is_on_gpu:
+        return function(options, settings, device)
+    timeout_s = worker.OWN_TIMEOUT_S if options.target is None else settings.timeout_s
+    step = "a call, or the import,"
     try:
         answer, output = worker.call(
-            function, subject, device, timeout_s=limit_s, step="a call, or the import,"
+            function, options, settings, device, timeout_s=timeout_s, step=step
         )
     except worker.WorkerError as error:
-        raise UsageError(f"{subject.name}: {error}") from None
+        raise UsageError(f"{options.name}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
         say(line)
     return answer
 
 
 def records_of(
-    subject: Subject, device: Device, budget_s: float | None, trace: Path | None, is_compiled: bool
+    options: Options, settings: Settings, device: Device
 ) -> tuple[list[Record], StepTotals | None]:
     from bench.harness.profile.tracing import profiled
 
     device.use()
     protocol.announce()
-    target = subject.on(device.torch_name)
+    target = target_of(options, device.torch_name)
     protocol.announce(runs=False)
-    return profiled(target, subject.mode, device, budget_s, trace, is_compiled)
+    budget_s = settings.budget_s
+    return profiled(target, options.mode, device, budget_s, options.trace, options.compile)
 
 
-def counted_step(subject: Subject, _: None) -> CountedStep:
+def counted_step(options: Options, *_: object) -> CountedStep:
     from bench.harness.profile.projection import counted
 
-    return counted(lambda: subject.on("meta"), subject.mode)
+    return counted(lambda: target_of(options, "meta"), options.mode)
+
+
+def target_of(options: Options, device: str) -> Target:
+    if options.target is not None:
+        return from_file(options.target, options.dtype, device)
+    shape = parse_batch_shape(options.shape)
+    return from_preset(model_of(options), shape, options.dtype or "fp32", device)
 
 
 def check_trace(options: Options, settings: Settings) -> None:
@@ -294,8 +296,7 @@ def check_trace(options: Options, settings: Settings) -> None:
             raise UsageError(f"--from reads a recorded trace and runs no model; leave {given} out")
 
 
-def checked(options: Options, settings: Settings) -> Subject:
-    """Return what to profile."""
+def check(options: Options, settings: Settings) -> None:
     if (options.target is None) == (options.model is None):
         raise UsageError("expected one of FILE:FUNCTION, --model NAME and --from TRACE")
     if options.dtype is not None and options.dtype not in MODEL_DTYPES:
@@ -309,18 +310,6 @@ def checked(options: Options, settings: Settings) -> Subject:
         for option in ("compile", "trace", "by", "plot", "output"):
             if values[option]:
                 raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
-    mode = "backward" if options.backward else "forward"
-    if options.train:
-        mode = "train"
-    shape = parse_batch_shape(options.shape)
-    model = None
-    if options.model is not None:
-        try:
-            model = load_model(options.model)
-        except ConfigError as error:
-            raise UsageError(str(error)) from None
-        if options.layers is not None:
-            model = replace(model, layers=options.layers)
-        if problem := unsupported(model, shape[1]):
-            raise UsageError(problem)
-    return Subject(options.target, model, shape, options.dtype, mode)
+    _, tokens = parse_batch_shape(options.shape)
+    if options.model is not None and (problem := unsupported(model_of(options), tokens)):
+        raise UsageError(problem)

@@ -106,7 +106,9 @@ def planned(
             if names:
                 cases += [
                     (family, op, case)
-                    for case in make_cases(op, options_of(family), device_type, names)
+                    for case in make_cases(
+                        op, options_of(family), device_type, Request(dtype=names)
+                    )
                 ]
     return cases
 

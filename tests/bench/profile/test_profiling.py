@@ -22,8 +22,8 @@ from bench.harness.profile.records import records_of, work_records
 from bench.harness.profile.step import ProfiledStep, account, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.tracing import timed
+from bench.harness.settings import Settings
 from results.store.runfile import load_run
-from roofline.accounting.presets import load_preset
 from tests.bench.commands import CPU, GPU, keep_ceilings
 
 
@@ -354,11 +354,11 @@ def test_a_profile_that_needs_a_missing_gpu_exits_with_3(tmp_path, capsys):
 
 
 def test_a_gpu_is_profiled_in_another_process(monkeypatch):
-    model = profiler.Subject(None, load_preset("gpt2"), (1, 1), None, "forward")
+    options, settings = profiler.Options(model="gpt2"), Settings()
     monkeypatch.setattr(worker, "call", lambda function, *_, **how: (["in a worker"], ""))
     monkeypatch.setattr(profiler, "records_of", lambda *_: ["here"])
-    assert profiler.answer_of(model, profiler.records_of, 1.0, GPU) == ["in a worker"]
-    assert profiler.answer_of(model, profiler.records_of, 1.0, CPU) == ["here"]
+    assert profiler.answer_of(options, settings, profiler.records_of, GPU) == ["in a worker"]
+    assert profiler.answer_of(options, settings, profiler.records_of, CPU) == ["here"]
 
 
 def test_a_gpu_is_calibrated_before_it_is_profiled(monkeypatch):
