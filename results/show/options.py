@@ -149,8 +149,8 @@ def add(
 
 def given(kind: type[Kind], args: argparse.Namespace) -> Kind:
     """Return a dataclass of the parsed options; a command without one has its default."""
-    parsed = vars(args)
-    return kind(**{key: parsed[key] for key in parameters(kind) if key in parsed})
+    names = inspect.signature(kind).parameters
+    return kind(**{name: value for name, value in vars(args).items() if name in names})
 
 
 def number(minimum: float, maximum: float, what: str, kind: type = float) -> Callable[[str], Any]:

@@ -28,18 +28,18 @@ def shape_text(word: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """The rows of ops that a command measures, besides the options of single families."""
+    """The rows of ops that a command measures; each command has its own help texts."""
 
-    op: Annotated[Names, "operations to measure"] = None
-    dtype: Annotated[Names, f"data types (default: {DEFAULT_DTYPE})", dtype_named] = None
-    shape: Annotated[Names, "shapes", shape_text] = None
+    op: Names = None
+    dtype: Annotated[Names, dtype_named] = None
+    shape: Annotated[Names, shape_text] = None
     size: Annotated[Names, "bytes of one operand, such as 256MiB or 1GB, instead of a shape"] = None
-    provider: Annotated[Names, "implementations to measure"] = None
+    provider: Names = None
     signature: Annotated[
         bool, "print the signature that your own function must have, then exit", bool, ADVANCED
     ] = False
     own: Mapping[str, Any] = field(default_factory=dict)
-    """What was parsed by name, with the options of single families."""
+    """Parsed values by name, among them those of options that only some families have."""
 
 
 def requested(args: argparse.Namespace) -> Request:
