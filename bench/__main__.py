@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 
-from bench.harness.cli.arguments import add
 from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
 from bench.harness.op import Op
 from bench.harness.op_file import Catalog, module_of, options_of, own_file, read_catalog
+from bench.harness.settings import Settings
 from results.show.grid import Column, print_grid
+from results.show.options import add, parameters
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import Parser, print_out, say
 
@@ -181,7 +182,7 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
         if name != (words[0] if words else "") or name == "list":
             listing = commands.add_parser(name, help=summary)
             if name == "list":
-                add(listing, "--format")
+                add(listing, parameters(Settings), ["format"])
                 listing.set_defaults(run=lambda args, *_: print_list(found, args.format))
         elif name == "compare":
             from bench.harness.commands.compare import add_parser

@@ -27,19 +27,21 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from bench.harness.cli.arguments import OUTPUT, UsageError, add, chosen, command_parser
+from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.fleet.launcher import end_with_launcher, open_store, rank_here
 from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
+from bench.harness.settings import Settings
 from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
+from results.show.options import HOW, Names, add, given, parameters
 from results.show.table import print_header
 from results.show.terminal import OK, Parser
 from results.show.units import duration, quantity
@@ -75,39 +77,45 @@ LISTED = (
 """The row of `python -m bench list`."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """The collectives to measure, and how."""
+
+    op: Annotated[Names, f"operations: {', '.join(KINDS)} (default: all)"] = None
+    size: Annotated[
+        Names, f"bytes, or a range START:STOP:xFACTOR (default: {SIZES['nccl']}; gloo: to 16MiB)"
+    ] = None
+    dtype: Annotated[str, "data type (default: fp32)", DTYPES] = "fp32"
+    pairs: Annotated[bool, "also exchange the largest size between all pairs of ranks"] = False
+    backend: Annotated[
+        str | None,
+        "nccl between GPUs, gloo between CPUs (default: nccl if a rank sees a GPU for each "
+        "rank of its node)",
+        tuple(SIZES),
+        HOW,
+    ] = None
+    timeout_s: Annotated[
+        float,
+        replace(
+            parameters(Settings)["timeout_s"],
+            help="time after which a rank is reported missing (default: 60)",
+        ),
+    ] = 60.0
+
+
 def build_parser() -> Parser:
     parser = command_parser(
         "torchrun --nproc-per-node N -m bench.collectives", "[options]", __doc__ or "", EXAMPLES
     )
-    add(parser, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
+    add(parser, parameters(Options))
     add(
         parser,
-        "--size",
-        help=f"bytes, or a range START:STOP:xFACTOR (default: {SIZES['nccl']}; gloo: to 16MiB)",
+        parameters(Settings),
+        ("format", "output", "no_save", "quiet", "plot"),
+        plot="save a plot of the bus bandwidth by size: .png, .svg or .pdf",
     )
-    what = parser.group("what to measure")
-    what.add_argument("--dtype", choices=DTYPES, default="fp32", help="data type (default: fp32)")
-    what.add_argument(
-        "--pairs",
-        action="store_true",
-        help="also exchange the largest size between all pairs of ranks",
-    )
-    text = (
-        "nccl between GPUs, gloo between CPUs (default: nccl if a rank sees a GPU for each "
-        "rank of its node)"
-    )
-    parser.group("how to measure").add_argument("--backend", choices=tuple(SIZES), help=text)
-    add(
-        parser,
-        "--timeout",
-        default=60.0,
-        help="time after which a rank is reported missing (default: 60)",
-    )
-    add(parser, *(option for option in OUTPUT if option not in ("--plot", "--verbose")))
-    add(parser, "--plot", help="save a plot of the bus bandwidth by size: .png, .svg or .pdf")
     # `explain` does not know these columns.
     parser.epilog = (parser.epilog or "").partition("\n\n")[2]
-    parser.set_defaults(device=None, threads=None, gpu=None, budget=None)
     return parser
 
 
@@ -142,17 +150,20 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     """Measure together with the other ranks; rank 0 prints the results."""
     here = rank_here()
     end_with_launcher(here)
-    ops = chosen("op", args.op, KINDS, KINDS)
-    sizes = sizes_of(args.size or ())
+    options = given(Options, args)
+    ops = chosen("op", options.op, KINDS, KINDS)
+    sizes = sizes_of(options.size or ())
     if (here.world_size or 1) < 2:
         raise UsageError(
             "expected at least 2 ranks: torchrun --nproc-per-node 2 -m bench.collectives"
         )
-    args.quiet = args.quiet or here.rank > 0
-    args.output = args.output and f"{args.output}/"
-    check_places(args)
-    plot = args.plot
-    args.plot = None
+    asked = given(Settings, args)
+    settings = replace(
+        asked,
+        quiet=asked.quiet or here.rank > 0,
+        output=asked.output and f"{asked.output}/",
+    )
+    check_places(settings)
     import torch
 
     from bench.harness.collectives import Group, guarding
@@ -160,36 +171,36 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     from bench.harness.run import Run
 
     count = torch.cuda.device_count()
-    args.backend = args.backend or ("nccl" if count >= here.local_world_size else "gloo")
-    if args.backend == "nccl" and not count:
+    backend = options.backend or ("nccl" if count >= here.local_world_size else "gloo")
+    if backend == "nccl" and not count:
         raise NoDeviceError(
             "--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo"
         )
-    args.device = here.gpu(count) if args.backend == "nccl" else "cpu"
-    device = device_of(args)
-    store = open_store(here, args.timeout)
+    settings = replace(settings, plot=None, device=here.gpu(count) if backend == "nccl" else "cpu")
+    device = device_of(settings)
+    store = open_store(here, options.timeout_s)
     if store is None:
         raise NoDeviceError("the store at MASTER_ADDR and MASTER_PORT does not answer")
-    how = {
-        "provider": args.backend,
-        "dtype": args.dtype,
+    how: dict[str, Any] = {
+        "provider": backend,
+        "dtype": options.dtype,
         "method": "host",
         "cache": "warm",
         "status": "skipped",
     }
     how["op_sha256"] = modules_sha256(("bench.collectives", "bench.harness.collectives"))
     rows = []
-    for op, size_bytes in itertools.product(ops, sizes or sizes_of([SIZES[args.backend]])):
-        options = {"ranks": here.world_size, "backend": args.backend, "requested_bytes": size_bytes}
+    for op, size_bytes in itertools.product(ops, sizes or sizes_of([SIZES[backend]])):
+        of_row = {"ranks": here.world_size, "backend": backend, "requested_bytes": size_bytes}
         rows.append(
-            Record(op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=options, **how)
+            Record(op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=of_row, **how)
         )
-    settings = {name: getattr(args, name) for name in ("backend", "dtype", "timeout")}
-    with Run(args, "bench.collectives", "collectives", device, settings, argv) as run:
+    saved = {"backend": backend, "dtype": options.dtype, "timeout": options.timeout_s}
+    with Run(settings, "bench.collectives", "collectives", device, argv, saved) as run:
         run.start(None, fleet=here.to_dict())
-        with guarding(store, here, args.timeout):
-            group = Group(here, store, run)
-            group.measure(rows, args.pairs)
+        with guarding(store, here, options.timeout_s):
+            group = Group(here, store, run, backend)
+            group.measure(rows, options.pairs)
     if here.rank or run.is_interrupted:
         run.raise_if_unsaved()
         return run.exit_code()
@@ -198,8 +209,8 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     code = run.conclude(
         lambda environment, records, console: render(run, found, console), lambda *_: found
     )
-    if plot is not None and code == OK:
-        draw(plot, found, fits)
+    if asked.plot is not None and code == OK:
+        draw(asked.plot, found, fits)
     return code
 
 
@@ -207,6 +218,7 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
     """Return the object that `--format json` prints: bytes, seconds and bytes/s; null if
     unknown.
     """
+    assert run.environment is not None
     gpu = load_gpus().get(run.device.slug)
     fits = [asdict(fit) for fit in fits_of(run.records).values()]
     for fit in fits:
@@ -215,8 +227,8 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
         ]
     return {
         "ranks": group.ranks,
-        "backend": run.args.backend,
-        "dtype": run.args.dtype,
+        "backend": run.environment.settings["backend"],
+        "dtype": run.environment.settings["dtype"],
         "link_bytes_per_s": gpu.link_bytes_per_s / 2
         if gpu and gpu.link_bytes_per_s
         else None,  # one way

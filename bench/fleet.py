@@ -16,10 +16,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
 
-from bench.harness.cli.arguments import add, number
 from bench.harness.cli.main import guarded
+from bench.harness.settings import Settings
+from results.show.options import HOW, OUTPUT, Names, Parameter, add, given, number, parameters, path
 from results.show.terminal import Parser
+from roofline.work import dtype_named
 
 EPILOG = """\
 exit codes: 0 ok, also if a row failed; 2 usage, or rows could not be saved; 130 interrupted, finished rows are saved
@@ -43,6 +48,35 @@ LISTED = (
 LIMIT_S = 600.0
 
 
+@dataclass(frozen=True)
+class Options:
+    """The rows of a rank, and their time limit."""
+
+    quick: Annotated[bool, "measure each row for about a quarter of the time", bool, HOW] = False
+    dtype: Annotated[
+        Names, "data types of the matmul (default: bf16; fp32 on a CPU)", dtype_named
+    ] = None
+    quiet: Annotated[bool, parameters(Settings)["quiet"]] = False
+    deadline: Annotated[
+        float,
+        f"time limit for the run; rank 0 then names the ranks without an answer (default: "
+        f"{LIMIT_S:g})",
+        number(10, 1e6, "a number of seconds from 10 to 1e6"),
+        HOW,
+        "SECONDS",
+    ] = LIMIT_S
+    output: Annotated[
+        Path | str | None,
+        Parameter(
+            "directory of the run files, one for each rank (default: results/runs/fleet)",
+            path,
+            OUTPUT,
+            "DIR",
+            flags=("-o", "--output"),
+        ),
+    ] = None
+
+
 def build_parser() -> Parser:
     prog = "python -m bench.fleet"
     parser = Parser(
@@ -51,22 +85,7 @@ def build_parser() -> Parser:
         description=__doc__,
         epilog=EPILOG,
     )
-    measuring = parser.group("how to measure")
-    measuring.add_argument(
-        "--quick", action="store_true", help="measure each row for about a quarter of the time"
-    )
-    add(parser, "--dtype", help="data types of the matmul (default: bf16; fp32 on a CPU)")
-    seconds = number(10, 1e6, "a number of seconds from 10 to 1e6")
-    text = (
-        f"time limit for the run; rank 0 then names the ranks without an answer (default: "
-        f"{LIMIT_S:g})"
-    )
-    measuring.add_argument(
-        "--deadline", metavar="SECONDS", type=seconds, default=LIMIT_S, help=text
-    )
-    text = "directory of the run files, one for each rank (default: results/runs/fleet)"
-    add(parser, "--output", action="store", metavar="DIR", help=text)
-    add(parser, "--quiet")
+    add(parser, parameters(Options))
     return parser
 
 
@@ -75,8 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from bench.harness.fleet.member import Member
         from results.store.runfile import runs_directory
 
-        args.output = args.output or str(runs_directory() / "fleet")
-        return Member(args, argv).run()
+        options = given(Options, args)
+        directory = str(options.output or runs_directory() / "fleet")
+        return Member(replace(options, output=directory), argv).run()
 
     return guarded(build_parser(), run, argv)
 

@@ -29,26 +29,20 @@ import argparse
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import (
-    MACHINE,
-    OUTPUT,
-    UsageError,
-    add,
-    chosen,
-    command_parser,
-    number,
-)
+from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
+from bench.harness.settings import MACHINE, SAVING, Settings
 from results.record import Environment, Record, Step
 from results.show.grid import Column, print_grid, print_lines
+from results.show.options import Names, add, given, number, parameters
 from results.show.terminal import ADVANCED, Parser
 from results.show.units import ABSENT, duration, quantity
 from results.show.units import number as number_text
@@ -126,50 +120,6 @@ MODULES = ("bench.harness.model.transformer", "bench.harness.model.step")
 """Modules besides this one that define what is measured."""
 
 
-def build_parser() -> Parser:
-    parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
-    count = number(1, MAX_LAYERS, f"an integer from 1 to {MAX_LAYERS}", int)
-    defaults = ",".join(DEFAULT_MODELS)
-    text = (
-        f"presets of `python -m roofline estimate params --help`, or paths of a config.json "
-        f"(default: {defaults})"
-    )
-    add(parser, "--model", help=text)
-    parser.group("what to measure").add_argument(
-        "--layers", type=count, help="number of layers (default: the model's)"
-    )
-    shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
-    add(
-        parser, "--shape", help=f"sequences per step x tokens per sequence, BxS (default: {shapes})"
-    )
-    add(
-        parser,
-        "--recipe",
-        help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)",
-    )
-    add(
-        parser,
-        "--checkpoint",
-        help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)",
-    )
-    text = "number of parts that the sequences of a step are split into (default: 1)"
-    add(parser, "--micro-batches", help=text, const=count)
-    add(parser, "--optimizer", help=f"optimizers: {', '.join(OPTIMIZER_NAMES)} (default: adamw)")
-    add(
-        parser,
-        "--provider",
-        help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)",
-    )
-    text = "also measure with torch.use_deterministic_algorithms, in a row of its own"
-    parser.group(ADVANCED).add_argument("--deterministic", action="store_true", help=text)
-    text = "write and read a checkpoint in DIR, and verify that training resumes bit by bit"
-    parser.group(ADVANCED).add_argument(
-        "--save-checkpoint", metavar="DIR", type=existing, help=text
-    )
-    add(parser, *MACHINE, *OUTPUT)
-    return parser
-
-
 def existing(text: str) -> Path:
     if not os.access(text, os.W_OK) or not Path(text).is_dir():
         raise argparse.ArgumentTypeError(
@@ -178,50 +128,110 @@ def existing(text: str) -> Path:
     return Path(text)
 
 
+_count = number(1, MAX_LAYERS, f"an integer from 1 to {MAX_LAYERS}", int)
+_SHAPES = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The steps to measure, and how."""
+
+    model: Annotated[
+        Names,
+        f"presets of `python -m roofline estimate params --help`, or paths of a config.json "
+        f"(default: {','.join(DEFAULT_MODELS)})",
+    ] = None
+    layers: Annotated[int | None, "number of layers (default: the model's)", _count] = None
+    shape: Annotated[
+        Names, f"sequences per step x tokens per sequence, BxS (default: {_SHAPES})"
+    ] = None
+    recipe: Annotated[
+        Names, f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)"
+    ] = None
+    checkpoint: Annotated[
+        Names, "recomputed layers: none, full, every-K or K (layers), sqrt (default: none)"
+    ] = None
+    micro_batches: Annotated[
+        list[int] | None,
+        "number of parts that the sequences of a step are split into (default: 1)",
+        _count,
+        ADVANCED,
+    ] = None
+    optimizer: Annotated[
+        Names, f"optimizers: {', '.join(OPTIMIZER_NAMES)} (default: adamw)", str, ADVANCED
+    ] = None
+    provider: Annotated[
+        Names, f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)"
+    ] = None
+    deterministic: Annotated[
+        bool,
+        "also measure with torch.use_deterministic_algorithms, in a row of its own",
+        bool,
+        ADVANCED,
+    ] = False
+    save_checkpoint: Annotated[
+        Path | None,
+        "write and read a checkpoint in DIR, and verify that training resumes bit by bit",
+        existing,
+        ADVANCED,
+        "DIR",
+    ] = None
+
+
+def build_parser() -> Parser:
+    parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
+    add(parser, parameters(Options))
+    add(parser, parameters(Settings), (*MACHINE, *SAVING))
+    return parser
+
+
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
-    plans_of(args, "cpu")  # rejects bad values before torch is loaded
-    check_places(args)
-    device = device_of(args)
+    options = given(Options, args)
+    settings = given(Settings, args)
+    plans_of(options, "cpu")  # rejects bad values before torch is loaded
+    check_places(settings)
+    device = device_of(settings)
     from bench.harness.loop import measure_once
 
-    return measure_once(args, argv, "train-step", device, rows_of(args, device), MODULES)
+    return measure_once(settings, argv, "train-step", device, rows_of(options, device), MODULES)
 
 
-def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Measure]]:
+def rows_of(options: Options, device: Device) -> list[tuple[Record, Measure]]:
     from bench.harness.model.step import DETERMINISTIC, measure_step
 
     rows: list[tuple[Record, Measure]] = []
-    for plan, provider in plans_of(args, device.type):
+    for plan, provider in plans_of(options, device.type):
         blank = blank_record(plan, provider, device)
         blanks = (
             [blank, replace(blank, options=blank.options | DETERMINISTIC)]
-            if args.deterministic
+            if options.deterministic
             else [blank]
         )
         rows += [
-            (each, partial(measure_step, plan, directory=args.save_checkpoint)) for each in blanks
+            (each, partial(measure_step, plan, directory=options.save_checkpoint))
+            for each in blanks
         ]
     return rows
 
 
-def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan, str]]:
-    shapes = args.shape or [DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]]
+def plans_of(options: Options, device_type: str) -> list[tuple[StepPlan, str]]:
+    shapes = options.shape or [DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]]
     try:
-        models = map(load_model, args.model or DEFAULT_MODELS)
-        configs = [replace(model, layers=args.layers or model.layers) for model in models]
+        models = map(load_model, options.model or DEFAULT_MODELS)
+        configs = [replace(model, layers=options.layers or model.layers) for model in models]
         cases = itertools.product(
             configs,
             dict.fromkeys(parse_batch_shape(word, MAX_BATCH) for word in shapes),
             [
                 RECIPES[name]
-                for name in chosen("recipe", args.recipe, RECIPE_NAMES, ["fp32", "bf16"])
+                for name in chosen("recipe", options.recipe, RECIPE_NAMES, ["fp32", "bf16"])
             ],
             dict.fromkeys(
-                f"every-{k}" if k.isdecimal() else k for k in args.checkpoint or ["none"]
+                f"every-{k}" if k.isdecimal() else k for k in options.checkpoint or ["none"]
             ),
-            dict.fromkeys(args.micro_batches or [1]),
-            chosen("optimizer", args.optimizer, OPTIMIZER_NAMES, ["adamw"]),
-            chosen("provider", args.provider, PROVIDERS, ["torch"]),
+            dict.fromkeys(options.micro_batches or [1]),
+            chosen("optimizer", options.optimizer, OPTIMIZER_NAMES, ["adamw"]),
+            chosen("provider", options.provider, PROVIDERS, ["torch"]),
         )
         plans = []
         for config, (

@@ -29,26 +29,19 @@ import argparse
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import (
-    MACHINE,
-    OUTPUT,
-    UsageError,
-    add,
-    chosen,
-    command_parser,
-    number,
-    path,
-)
+from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
+from bench.harness.settings import MACHINE, SAVING, Settings
 from results.record import Environment, Record
 from results.show.grid import print_lines
+from results.show.options import WHAT, Names, add, given, number, parameters, path
 from results.show.table import render_table
 from results.show.terminal import ADVANCED, Parser
 
@@ -104,108 +97,105 @@ MODULES = ("bench.harness.transfer",)
 """Modules besides this one that define what is measured."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """The copies and loads to measure."""
+
+    op: Annotated[Names, f"operations: {', '.join(KINDS)} (default: all)"] = None
+    size: Annotated[
+        Names,
+        f"bytes of a copy (default: {', '.join(SIZES['cpu'])}; on a GPU up to {SIZES['cuda'][-1]})",
+    ] = None
+    memory: Annotated[
+        Names, f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)"
+    ] = None
+    transfer: Annotated[
+        Names, f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)"
+    ] = None
+    shape: Annotated[
+        Names, f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})"
+    ] = None
+    prefetch: Annotated[
+        Names, "number of batches that a thread prepares in advance: 0, 1 (default: both)"
+    ] = None
+    tokens: Annotated[
+        Path | None, "file of token ids (default: a random one)", path, WHAT, "PATH"
+    ] = None
+    token_dtype: Annotated[
+        str, "data type of the token ids (default: uint16)", tuple(TOKEN_BYTES), ADVANCED
+    ] = "uint16"
+    step_time: Annotated[
+        float,
+        f"time of a step's own work (default: {STEP_S:g})",
+        number(1e-4, 10, "a number of seconds from 0.0001 to 10"),
+        ADVANCED,
+        "SECONDS",
+    ] = STEP_S
+
+
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.transfer", "[options]", __doc__ or "", EXAMPLES)
-    add(parser, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
-    add(
-        parser,
-        "--size",
-        help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])}; on a GPU up to "
-        f"{SIZES['cuda'][-1]})",
-    )
-    add(
-        parser,
-        "--memory",
-        help=f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)",
-    )
-    add(
-        parser,
-        "--transfer",
-        help=f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)",
-    )
-    add(
-        parser,
-        "--shape",
-        help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})",
-    )
-    add(
-        parser,
-        "--prefetch",
-        help="number of batches that a thread prepares in advance: 0, 1 (default: both)",
-    )
-    parser.group("what to measure").add_argument(
-        "--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)"
-    )
-    advanced = parser.group(ADVANCED)
-    advanced.add_argument(
-        "--token-dtype",
-        choices=tuple(TOKEN_BYTES),
-        default="uint16",
-        help="data type of the token ids (default: uint16)",
-    )
-    seconds = number(1e-4, 10, "a number of seconds from 0.0001 to 10")
-    text = f"time of a step's own work (default: {STEP_S:g})"
-    advanced.add_argument("--step-time", metavar="SECONDS", type=seconds, default=STEP_S, help=text)
-    add(parser, *MACHINE, *OUTPUT)
+    add(parser, parameters(Options))
+    add(parser, parameters(Settings), (*MACHINE, *SAVING))
     return parser
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
-    blank_records(args, None)  # rejects bad values before torch is loaded
-    if args.tokens is not None:
-        check_tokens(args)
-    check_places(args)
-    device = device_of(args)
+    options = given(Options, args)
+    settings = given(Settings, args)
+    blank_records(options, None)  # rejects bad values before torch is loaded
+    if options.tokens is not None:
+        check_tokens(options.tokens, options.token_dtype)
+    check_places(settings)
+    device = device_of(settings)
     from bench.harness.loop import measure_once
     from bench.harness.transfer import work_of_step
 
     try:
-        return measure_once(args, argv, "transfer", device, rows_of(args, device), MODULES)
+        return measure_once(settings, argv, "transfer", device, rows_of(options, device), MODULES)
     finally:
         work_of_step.cache_clear()
 
 
-def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Measure]]:
+def rows_of(options: Options, device: Device) -> list[tuple[Record, Measure]]:
     from bench.harness.transfer import measure_copy, measure_load
 
-    load = partial(measure_load, tokens=args.tokens, step_s=args.step_time)
+    load = partial(measure_load, tokens=options.tokens, step_s=options.step_time)
     return [
         (blank, load if blank.op == "load" else measure_copy)
-        for blank in blank_records(args, device)
+        for blank in blank_records(options, device)
     ]
 
 
-def check_tokens(args: argparse.Namespace) -> None:
+def check_tokens(tokens: Path, dtype: str) -> None:
     try:
-        with Path(args.tokens).open("rb") as file:
+        with Path(tokens).open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
-        if not size_bytes or size_bytes % TOKEN_BYTES[args.token_dtype]:
-            raise UsageError(
-                f"{args.tokens}: {size_bytes} bytes do not hold {args.token_dtype} token ids"
-            )
+        if not size_bytes or size_bytes % TOKEN_BYTES[dtype]:
+            raise UsageError(f"{tokens}: {size_bytes} bytes do not hold {dtype} token ids")
     except OSError as error:
-        raise UsageError(f"cannot read {args.tokens}: {error.strerror}") from None
+        raise UsageError(f"cannot read {tokens}: {error.strerror}") from None
 
 
-def blank_records(args: argparse.Namespace, device: Device | None) -> list[Record]:
+def blank_records(options: Options, device: Device | None) -> list[Record]:
     """Return the rows to measure; without a device, only check the options."""
     is_gpu = device is not None and device.is_gpu
     records = []
-    ops = chosen("op", args.op, KINDS, KINDS)
+    ops = chosen("op", options.op, KINDS, KINDS)
     unused: tuple[str, ...] = ()
     if "load" not in ops:
         unused = LOAD_OPTIONS
     elif ops == ["load"]:
         unused = COPY_OPTIONS
-    if given := [name for name in unused if getattr(args, name) is not None]:
+    if given := [name for name in unused if getattr(options, name) is not None]:
         raise UsageError(f"--{given[0]} does not apply to --op {','.join(ops)}")
     default = slice(None if is_gpu else 1)
-    memory = chosen("memory", args.memory, MEMORY, MEMORY[default])
-    transfer = chosen("transfer", args.transfer, TRANSFER, TRANSFER[default])
-    prefetch = chosen("prefetch", args.prefetch, PREFETCH, PREFETCH)
+    memory = chosen("memory", options.memory, MEMORY, MEMORY[default])
+    transfer = chosen("transfer", options.transfer, TRANSFER, TRANSFER[default])
+    prefetch = chosen("prefetch", options.prefetch, PREFETCH, PREFETCH)
     try:
-        batches = dict.fromkeys(map(parse_batch_shape, args.shape or SHAPES))
-        sizes = dict.fromkeys(map(parse_size, args.size or SIZES["cuda" if is_gpu else "cpu"]))
+        batches = dict.fromkeys(map(parse_batch_shape, options.shape or SHAPES))
+        sizes = dict.fromkeys(map(parse_size, options.size or SIZES["cuda" if is_gpu else "cpu"]))
     except ShapeError as error:
         raise UsageError(str(error)) from None
     if wrong := [size for size in sizes if size % 4 or size > 2**50]:
@@ -213,12 +203,12 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
     for op in ops:
         if op == "load":
             for (b, s), ahead in itertools.product(batches, prefetch):
-                options = {"prefetch": int(ahead), "token_dtype": args.token_dtype}
+                how = {"prefetch": int(ahead), "token_dtype": options.token_dtype}
                 records.append(
-                    replace(BLANK, op=op, shape={"b": b, "s": s}, case=f"{b}x{s}", options=options)
+                    replace(BLANK, op=op, shape={"b": b, "s": s}, case=f"{b}x{s}", options=how)
                 )
             continue
-        min_bytes = 0 if args.size or op != "overlap" else MIN_OVERLAP_BYTES
+        min_bytes = 0 if options.size or op != "overlap" else MIN_OVERLAP_BYTES
         large = [size for size in sizes if size >= min_bytes]
         for size_bytes, memory_kind, transfer_kind in itertools.product(large, memory, transfer):
             records.append(copy_record(op, device, size_bytes, memory_kind, transfer_kind))

@@ -7,13 +7,13 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from kernels.audit import AuditError
+from kernels.audit import AuditError, OwnKernel
+from results.show.options import add, add_format, parameters
 from results.show.terminal import (
     INTERRUPTED,
     OK,
     OutputError,
     Parser,
-    add_format,
     busy,
     fail,
     install_command,
@@ -42,13 +42,6 @@ in bf16 if it has bf16, for its first shape class, and on sm_90 also for the las
 selected variants are compiled."""
 
 COMMANDS = {"list": "list the shipped kernels", "audit": "analyze machine code of kernels"}
-
-SIGNATURE = """argument types, in order or by name: '*bf16:16,*bf16:16,i32' or
-'x_ptr=*bf16:16,n=i32';
-':16' marks a multiple of 16, for a pointer in bytes"""
-
-CONSTEXPR = """constants, such as 'BLOCK=1024,ROUND=True,DTYPE=bf16': numbers, True, False, None,
-data types, and names in the file; anything else and anything in quotes is text"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     audit = commands.add_parser("audit", help=COMMANDS["audit"], description=AUDIT, epilog=EXAMPLES)
     audit.set_defaults(prog=audit.prog, run=_audit)
     _add_choices(audit)
-    _add_own_kernel(audit)
+    add(audit, parameters(OwnKernel))
     return parser
 
 
@@ -130,44 +123,11 @@ def _add_choices(audit: Parser) -> None:
     )
 
 
-def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
-    own = audit.add_argument_group("your own kernel")
-    own.add_argument("--signature", metavar="TYPES", help=SIGNATURE)
-    own.add_argument("--constexpr", metavar="NAME=VALUE,...", help=CONSTEXPR)
-    own.add_argument("--num-warps", type=_warps, metavar="N", help="warps per program (default: 4)")
-    own.add_argument(
-        "--num-stages", type=_positive, metavar="N", help="pipeline stages (default: 3)"
-    )
-    own.add_argument(
-        "--elements",
-        type=_positive,
-        metavar="N",
-        help="elements that a program computes in one pass of its main loop",
-    )
-    own.add_argument(
-        "--bytes", type=_positive, metavar="N", help="bytes of memory traffic for these elements"
-    )
-
-
 def _comma_list(text: str) -> list[str]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise argparse.ArgumentTypeError(f"expected a comma-separated list, got '{text}'")
     return parts
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected an integer from 1, got '{text}'")
-    return int(text)
-
-
-def _warps(text: str) -> int:
-    warps = _positive(text)
-    # CUDA C++ Programming Guide: at most 1024 threads; Triton: a power of two.
-    if warps not in (1, 2, 4, 8, 16, 32):
-        raise argparse.ArgumentTypeError(f"expected 1, 2, 4, 8, 16 or 32 warps, got '{text}'")
-    return warps
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from results import history
 from results.compare import command as compare_command
 from results.compare.selection import NAMED, Selection, add_selection
 from results.show.grid import Table
+from results.show.options import add_format
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
@@ -23,7 +24,6 @@ from results.show.terminal import (
     TABLE_FORMATS,
     OutputError,
     Parser,
-    add_format,
     drawn,
     fail,
     prepare_streams,

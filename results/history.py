@@ -27,13 +27,14 @@ from results.show.grid import (
     print_lines,
     texts_of,
 )
+from results.show.options import add, add_format
 from results.show.picture import add_picture
 from results.show.table import format_half_width
-from results.show.terminal import Parser, add_format, add_margin, busy, printable
+from results.show.terminal import Parser, busy, printable
 from results.show.units import ABSENT, TIME_UNITS, count, duration
 from results.stats.comparison import (
-    DEFAULT_MARGIN,
     FASTER,
+    MARGIN,
     SLOWER,
     Comparison,
     with_holm,
@@ -80,7 +81,7 @@ def add_options(parser: Parser, run_help: str) -> None:
         metavar="RUN",
         help=f"compare each run with this one, not with the last: {run_help}",
     )
-    add_margin(parser, DEFAULT_MARGIN)
+    add(parser, {"margin": MARGIN})
     add_format(parser)
     add_picture(parser)
 

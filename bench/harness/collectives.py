@@ -299,13 +299,13 @@ class Group:
     GPUs.
     """
 
-    def __init__(self, here: Rank, store: Store, run: Run) -> None:
+    def __init__(self, here: Rank, store: Store, run: Run, backend: str) -> None:
         self.rank = here.rank
         self.run = run
         self.ranks = here.world_size or 1
-        timeout = timedelta(seconds=run.args.timeout)
+        timeout = timedelta(seconds=run.settings.timeout_s)
         dist.init_process_group(
-            run.args.backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout
+            backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout
         )
         self.gloo = dist.new_group(backend="gloo", timeout=timeout)
         self.nodes = self.gathered(here.node)

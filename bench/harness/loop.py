@@ -6,7 +6,6 @@ changes of the machine. A row of a scenario, such as a training step or a copy, 
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,7 +26,6 @@ from bench.harness.measure.isolated import (
 from bench.harness.measure.measure_row import measure_row, release
 from bench.harness.measure.rows import (
     Row,
-    Settings,
     failed,
     is_out_of_memory,
     one_line,
@@ -36,6 +34,7 @@ from bench.harness.measure.rows import (
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.run import Run, refused_all
+from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS, Limits, Samples
 from results.record import Record, name_of
 from results.show.table import describe
@@ -79,7 +78,7 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
         if is_user_kernel(row.provider) and row.refused is None:
             if key not in problems:
                 run.progress.say(f"importing {row.provider}")
-                problems[key] = load_problem(row, run.device, run.args.timeout)
+                problems[key] = load_problem(row, run.device, run.settings.timeout_s)
             if problem := problems[key]:
                 row = replace(row, refused=replace(row.blank(), status="failed", reason=problem))
         checked.append(row)
@@ -111,11 +110,15 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
         ):
             as_measured = replace(row, provider=record.provider)
             fields = launched_fields(
-                as_measured, record.median_s or 0.0, run.device, run.args.timeout, run.deadline
+                as_measured,
+                record.median_s or 0.0,
+                run.device,
+                run.settings.timeout_s,
+                run.deadline,
             )
             measured[index] = row, run.keep(replace(record, **fields), replaces=record)
     run.rewrite()
-    if run.args.verbose:
+    if run.settings.verbose:
         for _, record in measured:
             output = [f"  | {line}" for line in (record.output or "").splitlines()]
             for line in [*describe(record), *output]:
@@ -207,7 +210,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
             limits,
             run.deadline,
             share,
-            timeout_s=run.args.timeout,
+            timeout_s=run.settings.timeout_s,
         )
     return measure_row(row, run.device, run.ceilings, limits, run.deadline, share)
 
@@ -282,7 +285,7 @@ If it raises, the row is `failed`, or `skipped` if memory ran out.
 
 
 def measure_once(
-    args: argparse.Namespace,
+    settings: Settings,
     argv: Sequence[str] | None,
     name: str,
     device: Device,
@@ -292,7 +295,7 @@ def measure_once(
     """Measure all rows within the budget and return the run, not yet printed.
 
     Args:
-        args: options of the command.
+        settings: options of the command; all rows are timed with a warm cache.
         argv: its arguments; None: those of the process.
         name: middle of the run file's name: `train-step` for the command `bench.train_step`.
         device: the device under test.
@@ -304,28 +307,26 @@ def measure_once(
         raise refused_all(blank for blank, _ in rows)
     command = f"bench.{name.replace('-', '_')}"
     sha256 = modules_sha256((command, *defined_in))
-    settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
-    with Run(args, command, name, device, settings.to_dict(), argv) as run:
+    settings = replace(settings, cache="warm")
+    with Run(settings, command, name, device, argv) as run:
         run.start(tuple(dict.fromkeys(blank.dtype for blank, _ in rows if not blank.reason)))
         measure_scenarios(
-            run, [(replace(blank, op_sha256=sha256), measure) for blank, measure in rows], settings
+            run, [(replace(blank, op_sha256=sha256), measure) for blank, measure in rows]
         )
         run.note_time()
         run.judge_again()
     return run
 
 
-def measure_scenarios(
-    run: Run, rows: Sequence[tuple[Record, Measure]], settings: Settings, others: int = 0
-) -> None:
+def measure_scenarios(run: Run, rows: Sequence[tuple[Record, Measure]], others: int = 0) -> None:
     """Measure each row once; `others` is the number of rows of ops that are measured later in the
     same budget.
     """
-    budget = Budget(run.device, settings, run.deadline, len(rows) + others)
+    budget = Budget(run.device, run.settings, run.deadline, len(rows) + others)
     run.progress.expect(len(rows), budget.left_s)
     for done, (blank, measure) in enumerate(rows):
         if not (blank.reason or budget.has_time()):
-            run.keep(replace(blank, reason=out_of_time(settings.budget_s)))
+            run.keep(replace(blank, reason=out_of_time(run.settings.budget_s)))
             continue
         run.progress.say(label_of(blank))
         began = clock.now()
@@ -333,7 +334,7 @@ def measure_scenarios(
         budget.took(record, began)
         run.keep(record)
         run.progress.advance()
-        if run.args.verbose:
+        if run.settings.verbose:
             for line in describe(record):
                 run.progress.note(line)
 

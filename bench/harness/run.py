@@ -4,7 +4,6 @@ shown of them.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +21,7 @@ from bench.harness.device.device import Device, environment_facts, git_state, ho
 from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.providers.user_kernel import with_revision
+from bench.harness.settings import Settings
 from bench.harness.timing import samplers
 from results.record import Environment, Record, StepTotals
 from results.show.grid import Table
@@ -132,7 +132,7 @@ class Progress:
 class Run(AbstractContextManager["Run"]):
     """One invocation of a command that measures.
 
-        run = Run(args, "bench.matmul", "matmul", device, settings.to_dict(), argv)
+        run = Run(settings, "bench.matmul", "matmul", device, argv)
         with run:                        # progress on stderr: run.progress.say, .note, .advance
             run.start(dtypes)            # ceilings, environment line, run file; starts the budget
             run.progress.expect(len(rows), run.share_s)
@@ -151,30 +151,29 @@ class Run(AbstractContextManager["Run"]):
 
     def __init__(
         self,
-        args: argparse.Namespace,
+        settings: Settings,
         command: str,
         name: str,
         device: Device,
-        settings: Mapping[str, Any],
         argv: Sequence[str] | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         """Find the ceilings that are known without measuring.
 
         Args:
-            args: options of the command, `MACHINE` and `OUTPUT` among them.
+            settings: options of the command.
             command: module after `python -m`: `bench.matmul`.
             name: middle of the run file's name: `matmul`.
             device: the device under test.
-            settings: measurement options, saved in the environment line.
             argv: arguments; None: those of the process.
+            saved: measurement options, saved in the environment line; None: those of `settings`.
 
         Raises:
             UsageError: `--gpu` names a GPU other than the device.
         """
-        self.args = args
-        self.device = device
         self.settings = settings
-        self.progress = Progress(args.quiet)
+        self.device = device
+        self.progress = Progress(settings.quiet)
         self.records: list[Record] = []
         self.is_interrupted = False
         self.writer: RunWriter | None = None
@@ -184,16 +183,18 @@ class Run(AbstractContextManager["Run"]):
         self._command = command
         self._name = name
         self._argv = argv
-        self._budget_s: float | None = getattr(args, "budget", None)  # calibrate has none
+        self._saved = settings.to_dict() if saved is None else saved
         self._unsaved = 0
         self._calibration = MeasuredCeilings(
             device, runs_directory(), self.progress.note, self.progress.say
         )
-        self.ceilings = ceilings_of(device, args.gpu)
+        self.ceilings = ceilings_of(device, settings.gpu)
 
     def __getstate__(self) -> dict[str, Any]:
         """Send to a worker only what the measurement of a row reads."""
-        return {name: getattr(self, name) for name in ("args", "device", "ceilings", "deadline")}
+        return {
+            name: getattr(self, name) for name in ("settings", "device", "ceilings", "deadline")
+        }
 
     def __exit__(
         self,
@@ -227,15 +228,16 @@ class Run(AbstractContextManager["Run"]):
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
         environment = stamp(
-            self._command, self.device, self.ceilings, self.settings, self._argv, is_here
+            self._command, self.device, self.ceilings, self._saved, self._argv, is_here
         )
         environment = replace(environment, fleet=dict(fleet or {}), profile=profile)
-        if not self.args.no_save:
-            self.writer = RunWriter.create(environment, self._name, self.args.output)
+        if not self.settings.no_save:
+            self.writer = RunWriter.create(environment, self._name, self.settings.output)
         self._dtypes = dtypes or ()
         self.environment = environment
         self._started_s = clock.now()
-        self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
+        budget_s = self.settings.budget_s
+        self.deadline = None if budget_s is None else self._started_s + budget_s
 
     def share_s(self, rows: int = 1) -> float | None:
         """Return the seconds left of the budget, divided by `rows`; None if there is no budget."""
@@ -322,7 +324,7 @@ class Run(AbstractContextManager["Run"]):
         """
         assert self.environment is not None
         path = self.show(run_table(self.environment, self.records, render, document))
-        plot = self.args.plot
+        plot = self.settings.plot
         if not plot and draws and path is not None:
             plot = path.with_suffix(".png")
         self._draw(plot)
@@ -334,18 +336,18 @@ class Run(AbstractContextManager["Run"]):
         path = self.saved_path()
         saved = f"; the run is saved in {path}" if path else ""
         try:
-            text = table.render(self.args.format)
+            text = table.render(self.settings.format)
         except OutputError as error:  # rich writes to a stdout without a buffer while it captures
             raise OutputError(f"{error}{saved}") from None
         print_out(text, saved)
         if path is not None:
-            print_path("saved", path, self.args.format)
+            print_path("saved", path, self.settings.format)
         return path
 
     def exit_code(self) -> int:
         if self.is_interrupted:
             return INTERRUPTED
-        if self._budget_s is not None and all(
+        if self.settings.budget_s is not None and all(
             record.status == "skipped" for record in self.records
         ):
             return USAGE  # the budget is too short for any row
@@ -364,12 +366,12 @@ class Run(AbstractContextManager["Run"]):
         try:
             plot_run(self.environment, self.records, path)
         except NoCeilingError as error:
-            if self.args.plot is not None:
+            if self.settings.plot is not None:
                 raise
-            if not self.args.quiet:
+            if not self.settings.quiet:
                 say(f"no plot: {error}")
             return
-        print_path("plot", path, self.args.format)
+        print_path("plot", path, self.settings.format)
 
     def saved_path(self) -> Path | None:
         """Return the run file, written again if it was removed; None if it lacks a record."""

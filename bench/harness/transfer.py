@@ -121,15 +121,16 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     device = run.device
     size_bytes = blank.shape["bytes"]
     left_s = run.share_s(rows)
+    seed = run.settings.seed
     direction = "h2d" if blank.op == "overlap" else blank.op
-    pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, run.args.seed)
+    pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, seed)
     calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
     calls[0]()
     device.synchronize()
     if not is_copied(pairs[0]):
         return replace(blank, status="invalid", reason=UNLIKE)
     if blank.op == "overlap":
-        record = measure_overlap(replace(blank, cache=cache), calls, device, run.args.seed, left_s)
+        record = measure_overlap(replace(blank, cache=cache), calls, device, seed, left_s)
     else:
         if device.is_gpu and not is_queued(blank):
             is_blocking = blank.options["transfer"] == "blocking"
@@ -276,7 +277,7 @@ def measure_load(blank: Record, run: Run, rows: int, tokens: Path | None, step_s
         step_s: seconds of a step's own work.
     """
     device = run.device
-    seed = run.args.seed
+    seed = run.settings.seed
     token_dtype = blank.options["token_dtype"]
     waits_s: list[float] = []
     matmuls = work_of_step(device, step_s, seed)

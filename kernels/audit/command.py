@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import triton
 
 from kernels import launch, precompile
-from kernels.audit import AuditError, catalog, limits, rows, user_kernel
+from kernels.audit import AuditError, OwnKernel, catalog, limits, rows, user_kernel
 from kernels.audit.table import AUDIT_COLUMNS, render
+from results.show.options import given, parameters
 from results.show.terminal import print_out, say
 
-USER_KERNEL_OPTIONS = ("signature", "constexpr", "num_warps", "num_stages", "elements", "bytes")
 SHIPPED_KERNEL_OPTIONS = ("dtype", "version", "all")
 
 
@@ -22,7 +22,7 @@ def audit(args: argparse.Namespace) -> None:
     own = [name for name in args.names if ":" in name or name.endswith(".py")]
     invalid = [
         f"--{name.replace('_', '-')}"
-        for name in (SHIPPED_KERNEL_OPTIONS if own else USER_KERNEL_OPTIONS)
+        for name in (SHIPPED_KERNEL_OPTIONS if own else parameters(OwnKernel))
         if getattr(args, name)
     ]
     if own and (invalid or len(args.names) > 1):
@@ -31,8 +31,15 @@ def audit(args: argparse.Namespace) -> None:
         )
     if invalid:
         raise AuditError(f"{invalid[0]} requires your own kernel, path/to/file.py:kernel")
-    audited = _own_kernel(own[0], args) if own else rows.audit_all(_selected(args))
-    _print(audited, args)
+    if own:
+        arches = _arches(args.arch, tuple(limits.MULTIPROCESSORS))
+        audited = _own_kernel(own[0], given(OwnKernel, args), arches)
+    else:
+        arches = _arches(args.arch, catalog.ARCHES)
+        chosen = catalog.select(args.names, arches, args.dtype, args.version)
+        is_whole = args.all or args.names or args.dtype or args.version
+        audited = rows.audit_all(chosen if is_whole else catalog.quick(chosen))
+    _print(audited, args.sass, args.format)
     for row in audited:
         if row["obstacle"]:
             say(
@@ -41,44 +48,32 @@ def audit(args: argparse.Namespace) -> None:
             )
 
 
-def _arches(args: argparse.Namespace, allowed: Sequence[int]) -> list[int]:
+def _arches(names: Sequence[str], allowed: Sequence[int]) -> list[int]:
     by_name = {f"sm_{arch}": arch for arch in allowed}
-    for name in args.arch:
+    for name in names:
         if name not in by_name:
             raise AuditError(f"unknown architecture '{name}' (choose from {', '.join(by_name)})")
-    return [by_name[name] for name in args.arch] or list(catalog.ARCHES)
+    return [by_name[name] for name in names] or list(catalog.ARCHES)
 
 
-def _selected(args: argparse.Namespace) -> list[catalog.Choice]:
-    chosen = catalog.select(args.names, _arches(args, catalog.ARCHES), args.dtype, args.version)
-    return chosen if args.all or args.names or args.dtype or args.version else catalog.quick(chosen)
-
-
-def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
-    arches = _arches(args, tuple(limits.MULTIPROCESSORS))
+def _own_kernel(name: str, own: OwnKernel, arches: Sequence[int]) -> list[rows.Row]:
     kernel, module = user_kernel.load(name)
     options = {
-        "num_warps": args.num_warps or 4,
-        "num_stages": args.num_stages or 3,
+        "num_warps": own.num_warps or 4,
+        "num_stages": own.num_stages or 3,
         "enable_fp_fusion": True,
     }
     variant, source = user_kernel.variant(
-        kernel,
-        module,
-        args.signature or "",
-        args.constexpr or "",
-        options,
-        args.elements or 0,
-        args.bytes,
+        kernel, module, own.signature, own.constexpr, options, own.elements, own.bytes
     )
     with precompile.report_if_slow(f"compiling {name}"):
         compiled = {arch: rows.compile_ahead(source, arch, options) for arch in arches}
         return [rows.row(name, None, variant, binary, arch) for arch, binary in compiled.items()]
 
 
-def _print(audited: Sequence[rows.Row], args: argparse.Namespace) -> None:
+def _print(audited: Sequence[rows.Row], is_sass: bool, form: str) -> None:
     listings = [row.pop("listing") for row in audited]
-    if args.sass:
+    if is_sass:
         for row, listing in zip(audited, listings, strict=True):
             part = "one pass of the hot loop" if row["hot_path"] == "loop" else "the hot path"
             heading = f"{rows.key_of(row)}: {part}, {row['hot_instructions']} instructions"
@@ -88,8 +83,8 @@ def _print(audited: Sequence[rows.Row], args: argparse.Namespace) -> None:
         "triton": triton.__version__,
         "ptxas": {row["arch"]: row["ptxas"] for row in audited},
     }
-    print_out(render(audited, args.format, AUDIT_COLUMNS, environment))
-    if args.format == "table":
+    print_out(render(audited, form, AUDIT_COLUMNS, environment))
+    if form == "table":
         versions = ", ".join(
             f"ptxas {version} for {arch}" for arch, version in environment["ptxas"].items()
         )

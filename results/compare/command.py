@@ -6,25 +6,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
+from results.show.options import add, add_format, margin
 from results.show.picture import add_picture
 from results.show.terminal import (
     ADVANCED,
     USAGE,
     Parser,
-    add_format,
-    add_margin,
     busy,
-    margin,
     print_out,
     say,
 )
-from results.stats.comparison import DEFAULT_MARGIN
+from results.stats.comparison import DEFAULT_MARGIN, MARGIN
 from results.store.runfile import Run, StoreError, load_run
 
 EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`,
@@ -83,8 +82,8 @@ def add_options(parser: Parser, run_help: str) -> None:
     text = "baseline for --by provider or version (default: torch, else the first)"
     parser.add_argument("--baseline", metavar="PROVIDER", help=text)
     add_selection(parser, "with `latest`: the newest run")
-    add_margin(parser, DEFAULT_MARGIN)
-    parser.set_defaults(margin=None)  # a saved comparison has its own
+    own = replace(MARGIN, default=None)  # a saved comparison has its own
+    add(parser, {"margin": own})
     advanced = parser.group(ADVANCED)
     text = """assumed difference between two runs of the same code (default: estimated from the runs
     of the same code in
@@ -115,7 +114,13 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         if not each.records:
             raise StoreError(chosen.nothing_in(each))
     second = loaded[1] if len(loaded) == 2 else None
-    request = _request(options, loaded[0] if second is None else None)
+    saved = None
+    if second is None and options.by in (None, "provider"):
+        saved = saved_request(loaded[0])
+    saved = saved or CompareOptions(options.by)
+    margin = saved.margin if options.margin is None else options.margin
+    baseline = options.baseline or saved.baseline
+    request = CompareOptions(saved.by, baseline, margin, options.force)
     earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
     try:
         compared = compare(loaded[0], second, request, options.drift, earlier)
@@ -153,10 +158,3 @@ def saved_verdicts(run: Run) -> str:
     except CompareError:  # the selected records have no baseline, or no row of both
         return ""
     return "\n" + as_text(compared, "table", "slower")
-
-
-def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:
-    saved = saved_request(alone) if alone and options.by in (None, "provider") else None
-    saved = saved or CompareOptions(options.by)
-    margin = saved.margin if options.margin is None else options.margin
-    return CompareOptions(saved.by, options.baseline or saved.baseline, margin, options.force)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
 import os
 import re
 import sys
@@ -42,10 +41,6 @@ NEW_ENTRY = r"\s|$|- |exit codes"
 
 WIDE = 400
 """Characters per line in a pipe or a file: enough for any row."""
-
-
-def table_format(name: str) -> str:
-    return "table" if name == "text" else name
 
 
 class OutputError(RuntimeError):
@@ -296,36 +291,6 @@ class Parser(argparse.ArgumentParser):
             print_out(self.format_help())
         except OutputError as error:
             sys.exit(fail(self.prog, error))
-
-
-def margin(text: str) -> float:
-    shown = text.strip()
-    try:
-        value = float(shown.removesuffix("%")) / (100 if shown.endswith("%") else 1)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(
-            f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got "
-            f"'{text}'"
-        )
-    return value
-
-
-def add_format(parser: Parser) -> None:
-    text = "output format on stdout (default: table)"
-    group = parser.group("output")
-    group.add_argument(
-        "--format", choices=TABLE_FORMATS, type=table_format, default="table", help=text
-    )
-
-
-def add_margin(parser: argparse._ActionsContainer, default: float) -> None:
-    text = (
-        f"ignore differences in time up to this fraction, such as 0.02 or 2%% (default: "
-        f"{100 * default:g}%%)"
-    )
-    parser.add_argument("--margin", type=margin, default=default, metavar="FRACTION", help=text)
 
 
 def table_console(file: TextIO) -> Console:

@@ -8,11 +8,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from results.show.options import Parameter, margin
 from results.show.units import count as counted
 from results.stats.samples import MIN_FOR_CORRELATION, Interval, student_t
 
 DEFAULT_MARGIN = 0.01
 """Changes of the time up to this fraction do not matter."""
+
+MARGIN = Parameter(
+    f"ignore differences in time up to this fraction, such as 0.02 or 2% (default: "
+    f"{100 * DEFAULT_MARGIN:g}%)",
+    margin,
+    "",
+    "FRACTION",
+    key="margin",
+    default=DEFAULT_MARGIN,
+)
 
 MIN_PAIRS = 6
 """The range of n pairs contains the true median in 1 - 2 / 2^n of cases, which reaches 95 % at

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Table
+from results.show.options import add, add_format
 from results.show.picture import add_picture, save_picture
-from results.show.terminal import ADVANCED, OK, Parser, add_format, busy, print_out
+from results.show.terminal import OK, Parser, busy, print_out
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:
@@ -49,29 +50,6 @@ Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over
 sequence=2048:131072:x2 (+1024 adds). --format: table, json, csv or md. -o PATH: save a plot of the
 main result. --theme: light or dark."""
 PROG = "python -m roofline estimate"
-
-USUAL = {
-    "model",
-    "config",
-    "params",
-    "tokens",
-    "sequence",
-    "batch",
-    "prompt",
-    "output_tokens",
-    "recipe",
-    "checkpoint",
-    "gpu",
-    "gpus",
-    "mfu",
-    "days",
-    "dtype",
-    "shape",
-    "einsum",
-    "sizes",
-    "then",
-    "value",
-}
 
 PLOTS = {
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
@@ -128,26 +106,11 @@ def _add_options(parser: Parser, name: str) -> None:
 
     function = getattr(estimate, name)
     parser.description = str(function.__doc__).partition("\n")[0]
-    for parameter in parameters(function).values():
-        action = "store"
-        if parameter.takes_several:
-            action = "append"
-        elif parameter.read is bool:
-            action = "store_true"
-        help_text = parameter.help.replace("%", "%%")
-        group = parser.group("what to estimate" if is_usual(name, parameter.key) else ADVANCED)
-        group.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, action=action)
+    add(parser, parameters(function), is_raw=True)
     if name == "params":
         from textwrap import fill
 
         parser.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
-
-
-def is_usual(name: str, key: str) -> bool:
-    """Return whether --help lists a parameter of an estimate first."""
-    if name == "train" and key in ("batch", "checkpoint"):
-        return False
-    return key in USUAL or (name, key) == ("intensity", "op")
 
 
 def example_of(name: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.terminal import OK, Parser, add_format, print_out
+from results.show.options import add_format
+from results.show.terminal import OK, Parser, print_out
 from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
 from roofline.machine import Machine
 from roofline.model import ridge_intensity

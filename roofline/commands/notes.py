@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.terminal import OK, Parser, add_format, print_out
+from results.show.options import add_format
+from results.show.terminal import OK, Parser, print_out
 
 if TYPE_CHECKING:
     from rich.console import Console

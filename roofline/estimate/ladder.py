@@ -12,7 +12,7 @@ from roofline.accounting.machines import bandwidth_of
 from roofline.estimate.answer import Answer, Curve, Row, steps_of
 from roofline.estimate.options import Roofs, Use, uses_of
 from roofline.estimate.products import OUT_DTYPES
-from roofline.estimate.question import SomeOf, extents, question
+from roofline.estimate.question import extents, question
 from roofline.machine import MEASURED_FIRST
 from roofline.model import bound, mfu, min_time_s, ridge_intensity
 from roofline.model import intensity as intensity_of
@@ -45,7 +45,7 @@ STEPS = (
 
 @question
 def intensity(
-    op: Annotated[list[str] | None, SomeOf(tuple(SHAPES))] = None,
+    op: Annotated[list[str] | None, tuple(SHAPES)] = None,
     shape: Annotated[tuple[int, ...], extents] | None = None,
     **options: Unpack[Roofs],
 ) -> Answer:

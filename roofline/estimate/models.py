@@ -28,15 +28,15 @@ from roofline.accounting.state import (
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.estimate.answer import Answer, Row, Step, steps_of
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
-from roofline.estimate.question import Model, Number, OneOf, Whole, question
+from roofline.estimate.question import Model, Number, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
 
-Attention = Annotated[str, OneOf(("flash", "unfused"))]
-Convention = Annotated[str, OneOf(tuple(CONVENTIONS))]
-Recipe = Annotated[str, OneOf(tuple(RECIPES))]
-Zero = Annotated[int | str, OneOf(("0", "1", "2", "3"))]
-Optimizer = Annotated[str, OneOf(tuple(OPTIMIZERS))]
+Attention = Annotated[str, ("flash", "unfused")]
+Convention = Annotated[str, tuple(CONVENTIONS)]
+Recipe = Annotated[str, tuple(RECIPES)]
+Zero = Annotated[int | str, ("0", "1", "2", "3")]
+Optimizer = Annotated[str, tuple(OPTIMIZERS)]
 
 
 PARAMS_STEPS = (
@@ -231,7 +231,7 @@ def memory(
     attention: Attention = "flash",
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    kernels: Annotated[str, OneOf(("fused", "eager", "cpu"))] = "fused",
+    kernels: Annotated[str, ("fused", "eager", "cpu")] = "fused",
     checkpoint: str = "none",
     accumulate: Whole = 1,
     zero: Zero = 0,

@@ -19,7 +19,7 @@ from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.estimate.answer import Row
-from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
+from roofline.estimate.question import Names, Number, Whole
 from roofline.gpu_table import find_gpu, load_gpus
 from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
@@ -59,7 +59,7 @@ class Dimensions(TypedDict, total=False):
     vocab: Whole
     context: Whole
     tied: bool
-    style: Annotated[str, OneOf(tuple(STYLES))]
+    style: Annotated[str, tuple(STYLES)]
 
 
 class Machines(TypedDict, total=False):
@@ -78,7 +78,7 @@ class Roofs(TypedDict, total=False):
 
     gpu: Names
     measured: str
-    dtype: Annotated[list[str], SomeOf(DTYPES)]
+    dtype: Annotated[list[str], DTYPES]
     peak: Number
     bandwidth: Number
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product as pairs
 from math import prod
@@ -17,8 +17,6 @@ from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.answer import Answer, Row, by_machine, steps_of
 from roofline.estimate.options import Computing, machines_of, sources_of
 from roofline.estimate.question import (
-    OneOf,
-    SomeOf,
     Whole,
     exact,
     extents,
@@ -135,8 +133,8 @@ TENSOR_STEPS = (
 @question
 def tensor(
     shape: Annotated[tuple[int, ...], extents],
-    dtype: Annotated[str, OneOf(DTYPES)] = "fp32",
-    then: Annotated[list[str] | None, operations] = None,
+    dtype: Annotated[str, DTYPES] = "fp32",
+    then: Annotated[Sequence[str] | None, operations] = None,
 ) -> Answer:
     """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a
     copy.
@@ -208,7 +206,7 @@ FORMAT_COLUMNS = {
 
 @question
 def dtype(
-    dtype: Annotated[list[str] | None, SomeOf(tuple(FORMATS))] = None,
+    dtype: Annotated[list[str] | None, tuple(FORMATS)] = None,
     value: Annotated[Fraction | float, exact] | None = None,
 ) -> Answer:
     """Ranges and precision of floating-point formats, and a value rounded to each."""

@@ -7,17 +7,18 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache, wraps
-from inspect import Parameter as Bound
 from inspect import signature
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, ParamSpec, cast, get_args, get_type_hints
+from typing import Annotated, Any, ParamSpec, cast
 
+from results.show import options
+from results.show.options import Parameter
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import one_line
+from results.show.terminal import ADVANCED, one_line
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer
 from roofline.work import dtype_named
@@ -122,29 +123,15 @@ def model_named(value: object) -> str | ModelConfig:
     return value if isinstance(value, ModelConfig) else text_of(value)
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """Reads one of some choices; dtypes also by their torch names."""
-
-    known: tuple[str, ...]
-
-    def __call__(self, value: object) -> str:
-        word = known_as(dtype_named(text_of(value)), self.known)
-        if word not in self.known:
-            hint = did_you_mean(word, self.known)
-            problem = f"unknown {_shown(word)}"
-            if hint:
-                problem += f"; {hint}"
-            raise ConfigError(f"{problem} (choose from {', '.join(self.known)})")
-        return word
-
-
-@dataclass(frozen=True)
-class SomeOf(OneOf):
-    """Reads a list of choices."""
-
-    def __call__(self, value: object) -> list[str]:  # type: ignore[override]
-        return list(dict.fromkeys(OneOf(self.known)(word) for word in names(value)))
+def one_of(word: str, known: tuple[str, ...]) -> str:
+    """Return the known name that a word stands for; dtypes also have their torch names."""
+    found = known_as(dtype_named(word), known)
+    if found not in known:
+        problem = f"unknown {_shown(found)}"
+        if hint := did_you_mean(found, known):
+            problem += f"; {hint}"
+        raise ConfigError(f"{problem} (choose from {', '.join(known)})")
+    return found
 
 
 Number = Annotated[float, positive]
@@ -153,36 +140,37 @@ Share = Annotated[float, share]
 Names = Annotated[list[str], names]
 Model = Annotated[str | ModelConfig | None, model_named]
 
+USUAL = {
+    "model",
+    "config",
+    "params",
+    "tokens",
+    "sequence",
+    "batch",
+    "prompt",
+    "output_tokens",
+    "recipe",
+    "checkpoint",
+    "gpu",
+    "gpus",
+    "mfu",
+    "days",
+    "dtype",
+    "shape",
+    "einsum",
+    "sizes",
+    "then",
+    "value",
+}
+"""Parameters that --help lists first, but for `LATER`."""
+LATER = {("train", "batch"), ("train", "checkpoint")}
+FIRST = ("intensity", "op")
+
 _P = ParamSpec("_P")
 
 HELP: dict[str, str] = tomllib.loads(
     Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
 )
-
-
-class Parameter(NamedTuple):
-    """A parameter of an estimate."""
-
-    key: str
-    name: str
-    """Name of the option, with dashes."""
-    read: Callable[[object], Any]
-    """Parses a value; `bool` for a flag."""
-    default: Any
-    is_required: bool
-
-    @property
-    def help(self) -> str:
-        text = HELP[self.name]
-        if isinstance(self.read, OneOf):
-            text += f" ({', '.join(self.read.known)})"
-        if self.default is not None and self.default is not False:
-            text += f"; default: {self.default}"
-        return text
-
-    @property
-    def takes_several(self) -> bool:
-        return isinstance(self.read, SomeOf) or self.read is names
 
 
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
@@ -191,8 +179,8 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
     by_name = cast(Callable[..., Answer], function)
 
     @wraps(function)
-    def ask(*args: _P.args, **options: _P.kwargs) -> Answer:
-        given = bind(*args, **options).arguments
+    def ask(*args: _P.args, **named: _P.kwargs) -> Answer:
+        given = bind(*args, **named).arguments
         others = given.pop("options", {})
         return by_name(**values_of(ask, {**given, **others}))
 
@@ -204,24 +192,29 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
 
 @cache
 def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
-    """Return the parameters of an estimate, including its `**options`, by Python name."""
-    bound = signature(function).parameters
-    hints = get_type_hints(function, include_extras=True)
-    del hints["return"]
-    if "options" in hints:
-        options = get_args(hints.pop("options"))[0]
-        hints |= get_type_hints(options, include_extras=True)
+    """Return the parameters of an estimate by Python name, with their help and group."""
     known = {}
-    for key, hint in hints.items():
-        read: Callable[[object], Any] = bool if hint is bool else text_of
-        for part in (hint, *get_args(hint)):
-            if hasattr(part, "__metadata__"):
-                read = part.__metadata__[0]
-        default = bound[key].default if key in bound else None
-        is_required = default is Bound.empty
-        default = None if is_required else default
-        known[key] = Parameter(key, key.replace("_", "-"), read, default, is_required)
+    for key, parameter in options.parameters(function).items():
+        text = HELP[parameter.name]
+        if isinstance(parameter.read, tuple):
+            text += f" ({', '.join(parameter.read)})"
+        if parameter.default is not None and parameter.default is not False:
+            text += f"; default: {parameter.default}"
+        place = (function.__name__, key)
+        is_usual = place == FIRST or (key in USUAL and place not in LATER)
+        group = "what to estimate" if is_usual else ADVANCED
+        known[key] = replace(parameter, help=text, group=group)
     return known
+
+
+def read(parameter: Parameter, value: object) -> Any:
+    if parameter.is_flag:
+        return bool(value)
+    if not isinstance(parameter.read, tuple):
+        return text_of(value) if parameter.read is str else parameter.read(value)
+    words = names(value) if parameter.is_list else [text_of(value)]
+    chosen = list(dict.fromkeys(one_of(word, parameter.read) for word in words))
+    return chosen if parameter.is_list else chosen[0]
 
 
 def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> dict[str, Any]:
@@ -234,14 +227,15 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
             if hint := did_you_mean(key, known, 1):
                 problem += f"; {hint}"
             raise ConfigError(problem)
-        if value is not None and value is not False and value != "":
-            values[key] = value
+        if value is None or value is False or value == "":
+            continue
+        values[key] = value
     needed = [key for key, parameter in known.items() if parameter.is_required]
     if missing := [f"--{known[key].name}" for key in needed if key not in values]:
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}")
     for key, value in values.items():
         try:
-            values[key] = known[key].read(value)
+            values[key] = read(known[key], value)
         except ConfigError as error:
             raise ConfigError(f"argument --{known[key].name}: {error}") from None
     return values

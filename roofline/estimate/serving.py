@@ -27,13 +27,13 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, OneOf, Whole, question
+from roofline.estimate.question import Model, Number, Whole, question
 from roofline.gpu_table import load_gpus
 from roofline.model import bound
 from roofline.work import DTYPE_BITS, DTYPES
 
-Stored = Annotated[str, OneOf(tuple(STORED_BITS))]
-Cached = Annotated[str, OneOf(DTYPES)]
+Stored = Annotated[str, tuple(STORED_BITS)]
+Cached = Annotated[str, DTYPES]
 
 BY_PARAMETERS = (
     "dense model: 2 N FLOPs per token, and every weight is read once per step",

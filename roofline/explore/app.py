@@ -12,16 +12,17 @@ from typing import Any
 import streamlit as st
 
 from results.show.grid import csv_text
+from results.show.options import Parameter
 from results.show.spelling import words_of
-from results.show.terminal import OutputError
+from results.show.terminal import ADVANCED, OutputError
 from results.store.runfile import StoreError
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.accounting.presets import preset_names
-from roofline.commands.estimate import example_of, is_usual
+from roofline.commands.estimate import example_of
 from roofline.estimate import QUESTIONS
 from roofline.estimate.answer import Answer, folded
-from roofline.estimate.question import HELP, Parameter, parameters
+from roofline.estimate.question import HELP, parameters
 from roofline.estimate.sweep import Over, swept
 from roofline.explore.pictures import plain, show, show_roofs, table
 from roofline.gpu_table import UnknownGpuError, load_gpus
@@ -78,7 +79,7 @@ def fields(question: str, known: Mapping[str, Parameter]) -> Given:
     others = st.expander("more options")
     given: Given = {}
     for key, parameter in known.items():
-        with usual if is_usual(question, key) else others:
+        with others if parameter.group == ADVANCED else usual:
             if value := field(parameter, example[key]):
                 given[key] = value
     return given
@@ -91,16 +92,16 @@ def field(parameter: Parameter, first: Any) -> Any:
     name = parameter.name
     label = f"{name}: {HELP[name].partition(';')[0]}"
     own: dict[str, Any] = {"key": name, "help": parameter.help, "bind": URL}
-    if parameter.read is bool:
+    if parameter.is_flag:
         return st.toggle(label, bool(first), **own)
     default = "" if parameter.default is None else str(parameter.default)
     known = choices(parameter)
-    if not parameter.takes_several and known:
+    if not parameter.is_list and known:
         omitted = f"{default} (default)" if default else "-"
         listed = [omitted, *known]
         chosen = st.selectbox(label, listed, listed.index(first or omitted), **own)
         return "" if chosen == omitted else chosen
-    text = ",".join(first or ()) if parameter.takes_several else first or ""
+    text = ",".join(first or ()) if parameter.is_list else first or ""
     if known:
         return ",".join(st.multiselect(label, known, text.split(",") if text else None, **own))
     return st.text_input(label, text, placeholder=default, max_chars=MAX_LETTERS, **own)
@@ -111,8 +112,7 @@ def choices(parameter: Parameter) -> Sequence[str]:
         return list(load_gpus())
     if parameter.name == "model":
         return preset_names()
-    known: Sequence[str] = getattr(parameter.read, "known", ())
-    return known
+    return parameter.read if isinstance(parameter.read, tuple) else ()
 
 
 def show_command(words: Sequence[str], given: Given, *more: str) -> None:

@@ -16,6 +16,7 @@ from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.cli.main import main
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device.device import Device, cpu_device, default_threads
+from bench.harness.settings import Settings
 from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.machine import Ceiling, Machine
@@ -122,11 +123,7 @@ class StubRun:
 
     def __init__(self, device, deadline=None):
         self.device, self.deadline, self.ceilings = device, deadline, None
-        self.args, self.records, self.lines = (
-            SimpleNamespace(verbose=False, budget=None, timeout=60.0),
-            [],
-            [],
-        )
+        self.settings, self.records, self.lines = Settings(timeout_s=60.0), [], []
         say = self.lines.append
         self.progress = SimpleNamespace(
             expect=lambda *_: None, say=say, advance=lambda: None, note=say

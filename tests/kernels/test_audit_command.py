@@ -275,7 +275,7 @@ def test_list_has_the_operations_and_dtypes_of_every_variant(capsys):
 def chosen(monkeypatch):
     found = []
     monkeypatch.setattr(rows, "audit_all", lambda choices: found.extend(choices) or [])
-    monkeypatch.setattr(command, "_print", lambda found, args: None)
+    monkeypatch.setattr(command, "_print", lambda *_: None)
     return found
 
 

@@ -1,12 +1,13 @@
 """A path that is written with a slash at its end is a folder, whichever option takes it."""
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from bench.harness.cli.arguments import UsageError, path
+from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.main import check_output, check_places
+from bench.harness.settings import Settings
+from results.show.options import path
 
 
 def test_a_path_is_a_path_unless_it_is_a_folder_to_be_made(tmp_path):
@@ -24,6 +25,6 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 def test_a_picture_is_no_folder():
-    args = argparse.Namespace(no_save=True, output=None, gpu=None, plot=path("new.png/"))
+    args = Settings(no_save=True, plot=path("new.png/"))
     with pytest.raises(UsageError, match=r"--plot new\.png/ is a directory"):
         check_places(args)

@@ -21,9 +21,10 @@ from bench.harness.data.agreement import fresh
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
-from bench.harness.measure.rows import Settings, one_line
+from bench.harness.measure.rows import one_line
 from bench.harness.profile.target import MODEL_DTYPES
 from bench.harness.run import stamp
+from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS
 from results.compare.flags import LOST_TIME
 from results.record import MAX_COUNT, Environment, Record

@@ -11,7 +11,6 @@ from bench.harness.api.records import Records
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
-from bench.harness.measure.rows import Settings
 from bench.harness.profile.counts import shapes_text
 from bench.harness.profile.operation import summed
 from bench.harness.profile.records import main_dtype, product_dtypes
@@ -19,6 +18,7 @@ from bench.harness.profile.step import ProfiledStep, counted
 from bench.harness.profile.target import on_meta, target_of
 from bench.harness.profile.tracing import profiled
 from bench.harness.run import stamp
+from bench.harness.settings import Settings
 from results.record import DTYPES, Record
 from results.show.profile import render, totals_of
 from results.show.rows import document

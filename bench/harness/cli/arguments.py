@@ -4,228 +4,46 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from bench.harness.data.inputs import FILLS
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op import UsageError as UsageError
 from bench.harness.op_file import command_of, own_families, own_file
+from bench.harness.settings import Settings
+from results.show.options import Names, Parameter, add, given, parameters
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import ADVANCED, TABLE_FORMATS, Parser
+from results.show.terminal import ADVANCED, Parser
 from roofline.work import DTYPE_BITS, dtype_named
 
 DEFAULT_DTYPE = "bf16"
-PICTURES = (".png", ".svg", ".pdf")
-
-MAX_BUDGET_S = 1e9
-"""Thirty years."""
-
-MAX_SEED = 2**63 - 1
-"""The largest that every random generator of torch takes."""
 
 
-class Words(argparse.Action):
-    """Collects the values of a list option, separated by commas or spaces; the option may be
-    repeated.
-
-    `const` parses a value.
-    """
-
-    def __call__(
-        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
-    ) -> None:
-        given = values if isinstance(values, list) else [values]
-        words = [word.strip() for word in ",".join(given).split(",") if word.strip()]
-        if not words:
-            raise argparse.ArgumentError(self, "the list is empty; name at least one")
-        try:
-            parsed = list(map(self.const, words)) if self.const else words
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentError(self, str(error)) from None
-        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *parsed])
+def shape_text(word: str) -> str:
+    return re.sub(r"[X×*]", "x", word)
 
 
-class Output(argparse.Action):
-    """Stores the path of the run file; a path with the suffix of a picture is stored as
-    `--plot`.
-    """
+@dataclass(frozen=True)
+class Request:
+    """The rows of ops that a command measures; each command has its own help texts."""
 
-    def __call__(
-        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
-    ) -> None:
-        is_picture = Path(values).suffix.lower() in PICTURES
-        setattr(namespace, "plot" if is_picture else self.dest, values)
-
-
-def number(minimum: float, maximum: float, what: str, kind: type = float) -> Callable[[str], Any]:
-    """Return a parser of a number from `minimum` to `maximum`, written in ASCII digits."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text) if text.isascii() and "_" not in text else math.nan
-        except ValueError:
-            value = math.nan
-        if not minimum <= value <= maximum:  # also if it is NaN
-            raise argparse.ArgumentTypeError(f"'{text}' must be {what}")
-        return value
-
-    return parse
+    op: Names = None
+    dtype: Annotated[Names, dtype_named] = None
+    shape: Annotated[Names, shape_text] = None
+    size: Annotated[Names, "bytes of one operand, such as 256MiB or 1GB, instead of a shape"] = None
+    provider: Names = None
+    signature: Annotated[
+        bool, "print the signature that your own function must have, then exit", bool, ADVANCED
+    ] = False
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Parsed values by name, among them those of options that only some families have."""
 
 
-def device_name(text: str) -> str:
-    """Return a device's name in torch's spelling."""
-    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
-        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda or cuda:N")
-    return text
-
-
-def thread_count(text: str) -> int:
-    """Return a number of threads, at most one for each logical CPU of this process."""
-    from bench.harness.device.device import usable_cores
-
-    maximum = len(usable_cores().allowed)
-    what = f"an integer from 1 to {maximum}, the logical CPUs of this process"
-    return int(number(1, maximum, what, int)(text))
-
-
-def path(text: str) -> Path | str:
-    """Return a path; that of a directory to create stays text, because `Path` drops the slash at
-    the end.
-
-    An empty path, such as an unset shell variable, would be the current directory.
-    """
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty")
-    return text if text.endswith("/") and not Path(text).is_dir() else Path(text)
-
-
-LIST: dict[str, Any] = {"metavar": "LIST", "action": Words, "nargs": "+"}
-SWITCH: dict[str, Any] = {"action": "store_true"}
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--op": LIST | {"help": "operations to measure"},
-    "--dtype": LIST | {"const": dtype_named, "help": f"data types (default: {DEFAULT_DTYPE})"},
-    "--shape": LIST | {"const": lambda word: re.sub(r"[X×*]", "x", word), "help": "shapes"},
-    "--size": LIST | {"help": "bytes of one operand, such as 256MiB or 1GB, instead of a shape"},
-    "--provider": LIST | {"help": "implementations to measure"},
-    "--baseline": {"metavar": "NAME", "help": "provider to compare the others with"},
-    "--signature": SWITCH
-    | {"help": "print the signature that your own function must have, then exit"},
-    "--device": {"type": device_name, "help": "cpu, cuda or cuda:N (default: first GPU, else CPU)"},
-    "--threads": {
-        "metavar": "N",
-        "type": thread_count,
-        "help": "number of CPU threads (default: torch's number, limited by affinity and cgroup "
-        "quota)",
-    },
-    "--gpu": {
-        "metavar": "SLUG",
-        "help": "compare with the limits of this GPU instead of the device's; `python -m roofline "
-        "gpus` lists all",
-    },
-    "--budget": {
-        "metavar": "SECONDS",
-        "type": number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9"),
-        "help": "time limit for the whole run (default: none)",
-    },
-    "--seed": {
-        "type": number(0, MAX_SEED, "an integer from 0 to 2^63 - 1", int),
-        "default": 0,
-        "help": "random seed for the inputs (default: 0)",
-    },
-    "--fill": {
-        "choices": FILLS,
-        "default": "uniform",
-        "help": "input values (default: uniform in [-1, 1])",
-    },
-    "--cache": {
-        "choices": ("cold", "warm"),
-        "default": "cold",
-        "help": "cold: calls rotate through copies of the inputs; warm: they reuse one copy "
-        "(default: cold)",
-    },
-    "--timeout": {
-        "metavar": "SECONDS",
-        "type": number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
-        # The first call compiles and tunes a kernel, which may take a minute; an endless loop takes
-        # longer.
-        "default": 120.0,
-        "help": "time limit for importing or calling your own function (default: 120)",
-    },
-    "--tolerance": {
-        "metavar": "FACTOR",
-        "type": number(1, 1e6, "a number from 1 to 1e6"),
-        "default": 1.0,
-        "help": "multiply the allowed rounding error; rows that pass only because of this are "
-        "flagged (default: 1)",
-    },
-    "--kernels": SWITCH
-    | {"help": "after timing on a GPU, record which kernels one call launches; -v prints them"},
-    "--format": {
-        "choices": TABLE_FORMATS,
-        "default": "table",
-        "help": "output format on stdout (default: table)",
-    },
-    "--output": {
-        "metavar": "PATH",
-        "type": path,
-        "action": Output,
-        "help": "save the run to this file or directory; a .png, .svg or .pdf path works like "
-        "--plot",
-    },
-    "--no-save": SWITCH | {"help": "do not save the run"},
-    "--plot": {"metavar": "PATH", "type": path, "help": "save a roofline plot: .png, .svg or .pdf"},
-    "--quiet": SWITCH | {"help": "suppress progress and notes"},
-    "--verbose": SWITCH | {"help": "show how each row was verified and timed"},
-}
-"""What argparse is told of each option that more than one command takes."""
-
-SHORT = {"--output": "-o", "--quiet": "-q", "--verbose": "-v"}
-
-MACHINE = ("--device", "--threads", "--gpu", "--budget", "--seed")
-INPUTS = ("--fill", "--cache", "--timeout", "--tolerance")
-OUTPUT = ("--format", "--output", "--no-save", "--plot", "--quiet", "--verbose")
-
-
-GROUPS = {
-    "how to measure": ("--device", "--cache", "--budget"),
-    "output": ("--format", "--output", "--plot"),
-    ADVANCED: (
-        "--signature",
-        "--threads",
-        "--gpu",
-        "--seed",
-        "--fill",
-        "--timeout",
-        "--tolerance",
-        "--kernels",
-        "--no-save",
-        "--quiet",
-        "--verbose",
-        "--micro-batches",
-        "--optimizer",
-    ),
-}
-"""Options by their group in --help; all others say what to measure."""
-
-
-def add(parser: Parser, *names: str, **changes: Any) -> None:
-    """Add options by name, each to its group; `changes` replace what the table says of them.
-
-    An option that is not in the table, but of one command alone, takes a list.
-    """
-    for name in names:
-        title = next(
-            (title for title, members in GROUPS.items() if name in members), "what to measure"
-        )
-        short = [SHORT[name]] if name in SHORT else []
-        parser.group(title).add_argument(*short, name, **{**OPTIONS.get(name, LIST), **changes})
+def requested(args: argparse.Namespace) -> Request:
+    return replace(given(Request, args), own=vars(args))
 
 
 SHORT_LIST = 8
@@ -268,24 +86,26 @@ def build_parser(
     usage = "[--dtype LIST] [--shape LIST] [--provider LIST] [options]"
     parser = command_parser(command_of(family), usage, doc, examples)
     all_ops = " (default: all)" if len(ops) > 1 else ""
-    add(parser, "--op", help=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}")
     dtypes = list(dict.fromkeys(itertools.chain.from_iterable(op.dtypes for op in ops)))
-    add(parser, "--dtype", help=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
-    text = (
-        f"shapes {axes}, or one number for all dimensions; any number may be a range "
-        f"start:stop:step, stop included"
-    )
-    add(parser, "--shape", help=text)
+    names = ["op", "dtype", "shape"]
     if all(op.is_sized for op in ops):
-        add(parser, "--size")
-    for option in options:
-        add(parser, f"--{option.name}", dest=option.name)
-        parser.late_help[f"--{option.name}"] = partial(option_help, option, dtypes)
-    add(parser, "--provider")
-    parser.late_help["--provider"] = partial(provider_help, family)
-    add(parser, "--signature")
-    add(parser, *MACHINE, *INPUTS, "--kernels", *OUTPUT)
+        names.append("size")
+    own = {
+        option.name: Parameter(partial(option_help, option, dtypes), is_list=True, key=option.name)
+        for option in options
+    }
+    add(
+        parser,
+        parameters(Request) | own,
+        [*names, *own, "provider", "signature"],
+        op=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}",
+        dtype=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})",
+        shape=f"shapes {axes}, or one number for all dimensions; any number may be a range "
+        f"start:stop:step, stop included",
+        provider=partial(provider_help, family),
+    )
+    add(parser, parameters(Settings))
     return parser
 
 
@@ -317,37 +137,30 @@ def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
 
-def make_cases(
-    op: Op,
-    options: Sequence[Option],
-    device_type: str,
-    dtypes: Sequence[str] | None = None,
-    shapes: Sequence[str] | None = None,
-    sizes: Sequence[str] | None = None,
-    values: Mapping[str, Sequence[str] | None] = MappingProxyType({}),
-) -> list[Case]:
+def make_cases(op: Op, options: Sequence[Option], device_type: str, request: Request) -> list[Case]:
     """Return the requested cases of an op, by dtype.
 
     Args:
         op: the op.
         options: the options of its family.
         device_type: selects the default shapes.
-        dtypes: `--dtype`, None if not given.
-        shapes: `--shape`, None if not given.
-        sizes: `--size`, None if not given.
-        values: values of the family's options by name.
+        request: what to measure.
     """
-    if shapes is not None and sizes is not None:
+    if request.size is not None and not op.is_sized:
+        raise UsageError(f"--size does not apply to {op.name}; use --shape")
+    if request.shape is not None and request.size is not None:
         raise UsageError("--shape and --size are mutually exclusive")
     cases: list[Case] = []
     try:
-        for dtype in chosen_dtypes(dtypes, op):
-            words = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
-            if sizes is not None:
-                words = [_elements(text, dtype) for text in sizes]
+        for dtype in chosen_dtypes(request.dtype, op):
+            words = request.shape or op.default_shapes.get(
+                "cpu" if device_type == "cpu" else "cuda", ()
+            )
+            if request.size is not None:
+                words = [_elements(text, dtype) for text in request.size]
             extents = parse_shapes(words, op)
             values_by_option = [
-                dict.fromkeys(option.parse(word) for word in values.get(option.name) or ())
+                dict.fromkeys(option.parse(word) for word in request.own.get(option.name) or ())
                 or [option.default(dtype)]
                 for option in options
             ]

@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import SIGNALS, leave, leave_when_interrupted
-from bench.harness.cli.arguments import UsageError, build_parser, chosen_ops, make_cases
+from bench.harness.cli.arguments import (
+    Request,
+    UsageError,
+    build_parser,
+    chosen_ops,
+    make_cases,
+    requested,
+)
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
+from bench.harness.settings import Settings
+from results.show.options import given
 from results.show.terminal import (
     INTERRUPTED,
     NO_DEVICE,
@@ -102,63 +111,57 @@ def guarded(
 def measured(
     family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Sequence[str] | None = None
 ) -> Run:
-    """Measure the requested rows and return the run, which is not shown yet."""
+    """Measure the rows that arguments request and return the run, which is not shown yet."""
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.run import Run
 
-    chosen = chosen_ops(args.op, {family: ops})
-    providers = list(dict.fromkeys(args.provider or []))
+    request = requested(args)
+    settings = given(Settings, args)
+    chosen = chosen_ops(request.op, {family: ops})
+    providers = list(dict.fromkeys(request.provider or []))
     if providers:
         check_providers(providers, [name for name, _ in chosen])
-    cases = make_all_cases(args, chosen, "cpu")  # rejects bad values before torch is loaded
-    check_places(args)
-    device = device_of(args)
+    cases = make_all_cases(request, chosen, "cpu")  # rejects bad values before torch is loaded
+    check_places(settings)
+    device = device_of(settings)
     if device.is_gpu:  # a GPU has other default shapes
-        cases = make_all_cases(args, chosen, device.type)
-    settings = planning.Settings(
-        args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels
-    )
+        cases = make_all_cases(request, chosen, device.type)
     rows = []
     for name, op, case in cases:
         rows += planning.rows_of_case(op, case, name, device, settings, providers)
     command = family if is_own(family) else f"bench.{family}"
-    run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
+    run = Run(settings, command, Path(family).stem, device, argv)
     measure_run(run, rows)
     return run
 
 
 def make_all_cases(
-    args: argparse.Namespace, chosen: Sequence[tuple[str, Op]], device_type: str
+    request: Request, chosen: Sequence[tuple[str, Op]], device_type: str
 ) -> list[tuple[str, Op, Case]]:
     """Return the cases of ops of several families, each with the options of its family."""
     cases = []
     for family, op in chosen:
-        options = options_of(family)
-        if getattr(args, "size", None) is not None and not op.is_sized:
-            raise UsageError(f"--size does not apply to {op.name}; use --shape")
-        own = {option.name: getattr(args, option.name, None) for option in options}
-        size = getattr(args, "size", None)  # not all families have it
-        new = make_cases(op, options, device_type, args.dtype, args.shape, size, own)
+        new = make_cases(op, options_of(family), device_type, request)
         cases += [(family, op, case) for case in new]
     return cases
 
 
-def device_of(args: argparse.Namespace) -> Device:
+def device_of(settings: Settings) -> Device:
     """Return the requested device; a CPU has the requested number of threads."""
     from bench.harness.device import device
 
-    with busy("loading torch", args.quiet or "torch" in sys.modules):
-        detected = device.detect(args.device)
+    with busy("loading torch", settings.quiet or "torch" in sys.modules):
+        detected = device.detect(settings.device)
     handle_signals((leave,), signal.default_int_handler)
-    if args.threads is None:
+    if settings.threads is None:
         return detected
     if detected.is_gpu:
         raise UsageError(
-            f"--threads {args.threads} requires a CPU device, got a GPU; add --device cpu or "
+            f"--threads {settings.threads} requires a CPU device, got a GPU; add --device cpu or "
             f"remove --threads"
         )
-    return device.cpu_device(args.threads)
+    return device.cpu_device(settings.threads)
 
 
 def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
@@ -172,7 +175,7 @@ def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
             signal.signal(number, handler)
 
 
-def check_places(args: argparse.Namespace) -> None:
+def check_places(settings: Settings) -> None:
     """Reject an unknown GPU name and paths that cannot be written, before measuring."""
     from results.show.picture import check_picture
     from results.store.runfile import runs_directory
@@ -180,21 +183,21 @@ def check_places(args: argparse.Namespace) -> None:
 
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
-    if args.no_save and args.output is not None:
+    if settings.no_save and settings.output is not None:
         raise UsageError("--no-save and --output are mutually exclusive")
-    if args.gpu is not None:
+    if settings.gpu is not None:
         try:
-            find_gpu(args.gpu)
+            find_gpu(settings.gpu)
         except UnknownGpuError as error:
             raise UsageError(str(error)) from None
     try:
-        if isinstance(args.plot, str):
-            raise UsageError(f"--plot {args.plot} is a directory; name a file in it")
-        if args.plot is not None:
-            check_picture(args.plot)
-            check_output(args.plot, replaces=True)
-        if not args.no_save:
-            check_output(args.output or runs_directory())
+        if str(settings.plot).endswith("/"):
+            raise UsageError(f"--plot {settings.plot} is a directory; name a file in it")
+        if settings.plot is not None:
+            check_picture(settings.plot)
+            check_output(settings.plot, replaces=True)
+        if not settings.no_save:
+            check_output(settings.output or runs_directory())
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
 

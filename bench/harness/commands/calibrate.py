@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from bench.harness.cli.arguments import OUTPUT, add, chosen
+from bench.harness.cli.arguments import chosen
 from bench.harness.op import Op
+from bench.harness.settings import SAVING, Settings
 from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.options import Names, add, given, parameters
 from results.show.terminal import INTERRUPTED, print_out, printable
 from results.show.units import ABSENT, quantity
+from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,17 +75,27 @@ DTYPES = {
 """Default dtypes by device and `--quick`, most used first."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """The ceilings to measure."""
+
+    quick: Annotated[bool, "take a third of the time; wider intervals", bool, ""] = False
+    dtype: Annotated[
+        Names,
+        "data types of matmuls and FMAs (default: bf16,fp32 on a CPU; all supported ones on a GPU)",
+        dtype_named,
+    ] = None
+
+
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument(
-        "--quick", action="store_true", help="take a third of the time; wider intervals"
+    add(parser, parameters(Options))
+    add(
+        parser,
+        parameters(Settings),
+        ("device", "threads", *SAVING),
+        verbose="print each ceiling when it is measured",
     )
-    text = (
-        "data types of matmuls and FMAs (default: bf16,fp32 on a CPU; all supported ones on a GPU)"
-    )
-    add(parser, "--dtype", help=text)
-    add(parser, "--device", "--threads", *OUTPUT[:-1])
-    add(parser, "--verbose", help="print each ceiling when it is measured")
     parser.set_defaults(run=run)
 
 
@@ -100,13 +113,14 @@ def run(
     from bench.harness.run import Run
     from results.store.runfile import runs_directory
 
-    args.gpu = None
+    options = given(Options, args)
+    settings = given(Settings, args)
     matmul = families["matmul"][0]
-    chosen("dtype", args.dtype, matmul.dtypes, ())
-    main.check_places(args)
-    device = main.device_of(args)
-    effort = QUICK if args.quick else FULL
-    run = Run(args, "bench", "calibrate", device, effort._asdict(), argv)
+    chosen("dtype", options.dtype, matmul.dtypes, ())
+    main.check_places(settings)
+    device = main.device_of(settings)
+    effort = QUICK if options.quick else FULL
+    run = Run(settings, "bench", "calibrate", device, argv, effort._asdict())
     progress = run.progress
     setup = Setup(device, effort)
     saved = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
@@ -114,7 +128,7 @@ def run(
     rejected: list[str] = []
     with run:
         run.start(None)
-        parts = planned(args, setup, matmul)
+        parts = planned(options, setup, matmul)
         progress.expect(len(parts))
         with saved.alone():
             run.ceilings = run.ceilings.with_entries(saved.load())
@@ -129,7 +143,7 @@ def run(
                         rejected.append(
                             f"{ceiling.title}: {value} may be too low; the earlier value is kept"
                         )
-                    if args.verbose:
+                    if settings.verbose:
                         progress.note(
                             f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}"
                         )
@@ -155,35 +169,36 @@ def show(
     from bench.harness.run import print_path
     from roofline.picture.figure import plot_run
 
-    args = run.args
+    settings = run.settings
     environment = run.environment
     assert environment is not None
     print_out(
-        table_of(run, ceilings, notes).render(args.format), f"; the ceilings are saved in {path}"
+        table_of(run, ceilings, notes).render(settings.format),
+        f"; the ceilings are saved in {path}",
     )
-    print_path("ceilings", path, args.format)
+    print_path("ceilings", path, settings.format)
     run_path = run.saved_path()
     if run_path is not None:
-        print_path("saved", run_path, args.format)
-    if args.plot is not None:
+        print_path("saved", run_path, settings.format)
+    if settings.plot is not None:
         plot_run(
             environment,
             [record for record in run.records if record.op == "calibrate-matmul"],
-            args.plot,
+            settings.plot,
         )
-        print_path("plot", args.plot, args.format)
+        print_path("plot", settings.plot, settings.format)
     run.raise_if_unsaved()
 
 
-def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
+def planned(options: Options, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
     from bench.harness.calibrate import bandwidth, calibration, peaks
     from bench.harness.measure.rows import has_dtype
 
     device = setup.device
-    wanted = args.dtype or DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
+    wanted = options.dtype or DTYPES["gpu" if device.is_gpu else "cpu", options.quick]
     dtypes = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
     setup.missing += [
-        f"{d}: not supported by {device.name}" for d in args.dtype or () if d not in dtypes
+        f"{d}: not supported by {device.name}" for d in options.dtype or () if d not in dtypes
     ]
     fmas = [d for d in dtypes if device.is_gpu and d in peaks.FMA_DTYPES]
     return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas, not device.cache_is_assumed)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.harness import clock
 from bench.harness.cli import main
-from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
+from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, add_margin, print_out, say
-from results.stats.comparison import DEFAULT_MARGIN, MAX_ROUNDS, MIN_PAIRS
+from bench.harness.settings import Settings
+from results.show.options import WHAT, Parameter, add, given, number, parameters
+from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, print_out, say
+from results.stats.comparison import DEFAULT_MARGIN, MARGIN, MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
     from bench.harness.compare.turns import ComparePolicy
@@ -58,69 +61,71 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
     add_arguments(commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG), families)
 
 
+@dataclass(frozen=True)
+class Options(Request):
+    """What is compared, and how."""
+
+    functions: Annotated[
+        tuple[str, ...],
+        Parameter(
+            "your own functions, instead of --op. If a file defines make_inputs(), all functions "
+            "are called with the arguments that it returns; otherwise each parameter gets a tensor "
+            "of --shape and --dtype",
+            metavar="FILE:FUNCTION",
+            flags=("functions",),
+            told={"nargs": "*"},
+        ),
+    ] = ()
+    baseline: Annotated[
+        str | None,
+        "provider to compare with, added if --provider lacks it (default: the first)",
+        str,
+        WHAT,
+        "NAME",
+    ] = None
+    margin: Annotated[float, replace(MARGIN, group=ADVANCED)] = DEFAULT_MARGIN
+    rounds: Annotated[
+        int | None,
+        "run exactly N rounds, and check the verdicts once at the end",
+        number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int),
+        ADVANCED,
+        "N",
+    ] = None
+    fail_on: Annotated[
+        str,
+        "exit with 1 for SLOWER only, or for UNSURE too (default: slower)",
+        ("slower", "unsure"),
+        ADVANCED,
+    ] = "slower"
+
+
 def add_arguments(parser: Parser, families: Iterable[str]) -> None:
-    functions = (
-        "your own functions, instead of --op. If a file defines make_inputs(), all functions "
-        "are called with the arguments that it returns; otherwise each parameter gets a tensor "
-        "of --shape and --dtype"
-    )
-    parser.group("what to measure").add_argument(
-        "functions", nargs="*", metavar="FILE:FUNCTION", help=functions
-    )
-    of_op = (
-        "operations of `python -m bench list`, or files that define some; `--op NAME --help` "
-        "lists the options of NAME"
-    )
-    add(parser, "--op", help=of_op)
-    add(parser, "--dtype", help="data types (default: bf16; fp32 for FILE:FUNCTION)")
-    add(parser, "--size")
-    shapes = (
-        "shapes, written as in `python -m bench.FAMILY` (default: the op's own); for "
-        "FILE:FUNCTION one shape for all parameters (8x256x64), or one for each (8x256x64,64x64)"
-    )
-    add(parser, "--shape", help=shapes)
+    own = {}
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
-        add(parser, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
+        own[name] = Parameter("; ".join(texts), is_list=True, key=name)
     names = (
         "torch, torch-compile, triton, triton-vN, path/to/file.py:function, package.module:function"
     )
-    add(parser, "--provider", help=f"implementations to compare, at least two: {names}")
     add(
         parser,
-        "--baseline",
-        help="provider to compare with, added if --provider lacks it (default: the first)",
+        parameters(Options) | own,
+        ["functions", "op", "dtype", "size", "shape", *own, "provider", "baseline"],
+        op="operations of `python -m bench list`, or files that define some; `--op NAME --help` "
+        "lists the options of NAME",
+        dtype="data types (default: bf16; fp32 for FILE:FUNCTION)",
+        shape="shapes, written as in `python -m bench.FAMILY` (default: the op's own); for "
+        "FILE:FUNCTION one shape for all parameters (8x256x64), or one for each (8x256x64,64x64)",
+        provider=f"implementations to compare, at least two: {names}",
     )
-    whole = number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int)
+    known = parameters(Settings)
     add(
         parser,
-        "--device",
-        "--threads",
-        "--gpu",
-        "--seed",
-        *INPUTS,
-        "--format",
-        "--output",
-        "--no-save",
-        "--quiet",
+        known,
+        [key for key in known if key != "kernels"],
+        plot="save a plot of ratios and MFU: .png, .svg or .pdf",
     )
-    add(parser, "--budget")
-    advanced = parser.group(ADVANCED)
-    add_margin(advanced, DEFAULT_MARGIN)
-    advanced.add_argument(
-        "--rounds",
-        metavar="N",
-        type=whole,
-        help="run exactly N rounds, and check the verdicts once at the end",
-    )
-    advanced.add_argument(
-        "--fail-on",
-        choices=("slower", "unsure"),
-        default="slower",
-        help="exit with 1 for SLOWER only, or for UNSURE too (default: slower)",
-    )
-    add(parser, "--plot", help="save a plot of ratios and MFU: .png, .svg or .pdf")
-    add(parser, "--verbose")
+    add(parser, parameters(Options), ["margin", "rounds", "fail_on"])
     parser.set_defaults(run=run)
 
 
@@ -135,43 +140,43 @@ def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
 
 def reserved_names() -> set[str]:
     """Return the names that no option of a family may have."""
-    parser = Parser()
-    add_arguments(parser, ())
-    actions = [*parser._actions, *build_parser("", "", (), (), ())._actions]
-    taken = {action.dest for action in actions} | set(parser._defaults) | {"command", "prog"}
-    return {name.replace("_", "-") for name in taken}
+    known = parameters(Options) | parameters(Settings)
+    taken = {parameter.spellings[-1].removeprefix("--") for parameter in known.values()}
+    return taken | {"help", "command", "prog", "run"}
 
 
 def run(
     args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
 ) -> int:
     from bench.harness.compare.turns import ComparePolicy
-    from bench.harness.measure.rows import Settings, plan
+    from bench.harness.measure.rows import plan
     from bench.harness.providers.registry import is_user_kernel, named_providers
     from bench.harness.run import Run, refused_all
     from bench.harness.worker import start_server
 
-    if args.functions:
+    options = given(Options, args)
+    settings = given(Settings, args)
+    if options.functions:
         from bench.harness.commands.compare_functions import run_functions
 
-        return show(run_functions(args, argv))
-    if not args.op:
+        return show(run_functions(options, settings, argv), options.fail_on)
+    options = replace(options, own=vars(args))
+    if not options.op:
         known = [op.name for op in chain.from_iterable(families.values())]
         raise UsageError(f"expected --op, one or more of {', '.join(known)}")
-    ops = chosen_ops(args.op, families)
+    ops = chosen_ops(options.op, families)
     for name, by_family in merged_options(families).items():
-        is_given = getattr(args, name) is not None
+        is_given = options.own[name] is not None
         other = next((op for family, op in ops if family not in by_family), None)
         if is_given and other is not None:
             raise UsageError(f"--{name} does not apply to {other.name}; remove it")
-    providers = chosen_providers(args, [family for family, _ in ops])
-    main.make_all_cases(args, ops, "cpu")  # reports errors before torch is loaded
-    main.check_places(args)
+    providers = chosen_providers(options, [family for family, _ in ops])
+    main.make_all_cases(options, ops, "cpu")  # reports errors before torch is loaded
+    main.check_places(settings)
     if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):
         start_server()  # it loads torch while this process loads it
-    device = main.device_of(args)
-    settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
-    planned = main.make_all_cases(args, ops, device.type)
+    device = main.device_of(settings)
+    planned = main.make_all_cases(options, ops, device.type)
     named = {
         family: [next(iter(named_providers([name], family, device))) for name in providers]
         for family, _ in ops
@@ -189,24 +194,27 @@ def run(
     if all(rows[0].refused for rows in cases):
         raise refused_all(rows[0].refused for rows in cases if rows[0].refused)
     policy = ComparePolicy(
-        args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1)
+        options.margin,
+        rounds=options.rounds,
+        seed=settings.seed,
+        rows=len(cases) * (len(providers) - 1),
     )
     saved = policy.to_dict() | settings.to_dict() | {"baseline": baseline}
-    with Run(args, "bench", "compare", device, saved, argv) as run:
+    with Run(settings, "bench", "compare", device, argv, saved) as run:
         run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
-        if args.baseline is None:
+        if options.baseline is None:
             run.progress.note(f"baseline: {baseline}, the first provider; --baseline names another")
         measure_cases(run, cases, policy)
         run.judge_again()
-    return show(run)
+    return show(run, options.fail_on)
 
 
-def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
+def chosen_providers(options: Options, families: Sequence[str]) -> list[str]:
     """Return the providers, the baseline first; one may be listed twice."""
-    names = list(args.provider or [])
-    if args.baseline in names:
-        names.remove(args.baseline)
-    names[:0] = [] if args.baseline is None else [args.baseline]
+    names = list(options.provider or [])
+    if options.baseline in names:
+        names.remove(options.baseline)
+    names[:0] = [] if options.baseline is None else [options.baseline]
     main.check_providers(names, families)
     if len(names) < 2:
         given = f"only {names[0]}" if names else "none"
@@ -246,49 +254,48 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
             run.ceilings,
             case_policy,
             budget,
-            timeout_s=run.args.timeout,
+            timeout_s=run.settings.timeout_s,
             note=progress.note,
             in_worker=is_own or not release(device),
         )
         for record in records:
             run.keep(record)
-            if run.args.verbose:
+            if run.settings.verbose:
                 for line in describe(record):
                     progress.note(line)
         progress.advance()
 
 
-def show(run: Run) -> int:
+def show(run: Run, fail_on: str) -> int:
     from bench.harness.run import print_path
     from results.compare.comparison import compare_live
     from results.compare.output import as_text, describe, exit_code
     from results.compare.plot import draw
     from results.show.picture import save_picture
 
-    args, saved = run.args, run.saved_path()
+    settings, saved = run.settings, run.saved_path()
     assert run.environment is not None
-    compared = compare_live(
-        run.environment, run.records, run.settings["baseline"], run.settings["margin"]
-    )
+    how = run.environment.settings
+    compared = compare_live(run.environment, run.records, how["baseline"], how["margin"])
     if run.problem:
         code = USAGE
     elif run.is_interrupted:
         code = INTERRUPTED
     else:
-        code = exit_code(compared, args.fail_on)
+        code = exit_code(compared, fail_on)
     if not compared.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
-    if compared.rows or args.format == "json":
-        print_out(as_text(compared, args.format, args.fail_on, exit_code=code))
+    if compared.rows or settings.format == "json":
+        print_out(as_text(compared, settings.format, fail_on, exit_code=code))
     if saved is not None:
-        print_path("saved", saved, args.format)
+        print_path("saved", saved, settings.format)
     if not compared.rows:
         say(
             "nothing was compared"
             + ("" if run.is_interrupted else f": {describe(compared.unmatched[-1])}")
         )
-    elif args.plot is not None:
-        save_picture(draw(compared), args.plot)
-        print_path("plot", args.plot, args.format)
+    elif settings.plot is not None:
+        save_picture(draw(compared), settings.plot)
+        print_path("plot", settings.plot, settings.format)
     run.raise_if_unsaved()
     return code

@@ -4,12 +4,11 @@ op.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
 from bench.harness.api.comparing import interleaved
@@ -22,34 +21,37 @@ from bench.harness.device.device import Device
 from bench.harness.profile.target import guarded_call
 from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.run import Run
+from bench.harness.settings import Settings
 from bench.harness.timing import protocol
 from results.record import Record
+
+if TYPE_CHECKING:
+    from bench.harness.commands.compare import Options
 
 MAKE_INPUTS = "make_inputs"
 """Name of the function in a user's file that returns the arguments of one call."""
 
 
 def filled(
-    args: argparse.Namespace, function: Callable[..., Any], device: Device
+    name: str, function: Callable[..., Any], fill: Filler, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[Any, ...]:
     """Return the arguments of a call if no file has `make_inputs`: a tensor of `--shape` for each
     parameter.
     """
-    if not args.shape:
+    if not shapes:
         raise UsageError(
             f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
         )
     required = [
         each for each in inspect.signature(function).parameters.values() if is_required(each)
     ]
-    if len(args.shape) not in (1, len(required)):
+    if len(shapes) not in (1, len(required)):
         names = ", ".join(each.name for each in required)
-        name = args.functions[0]
         raise UsageError(
             f"expected one --shape for all parameters of {name}, or {len(required)}: {names}"
         )
-    fill = Filler(args.fill, args.dtype[0], device, args.seed)
-    shapes = args.shape * len(required) if len(args.shape) == 1 else args.shape
+    if len(shapes) == 1:
+        shapes = [*shapes] * len(required)
     return tuple(fill(*shape) for shape in shapes)
 
 
@@ -61,29 +63,41 @@ def is_required(parameter: inspect.Parameter) -> bool:
     return is_positional and parameter.default is inspect.Parameter.empty
 
 
-def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
-    """Measure the functions that the arguments name, in a worker, and return the run, not shown
+def run_functions(options: Options, settings: Settings, argv: Sequence[str] | None) -> Run:
+    """Measure the functions that the options name, in a worker, and return the run, not shown
     yet.
     """
-    args.functions = names = checked_names(args)
-    args.shape = [extents(text) for text in args.shape or ()]
-    args.dtype = args.dtype or ["fp32"]
-    if len(args.dtype) > 1:
+    names = checked_names(options)
+    shapes = [extents(text) for text in options.shape or ()]
+    dtypes = options.dtype or ["fp32"]
+    if len(dtypes) > 1:
         raise UsageError("functions are compared in one --dtype")
-    main.check_places(args)
+    main.check_places(settings)
     worker.start_server()
-    device = main.device_of(args)
+    device = main.device_of(settings)
     policy = ComparePolicy(
-        args.margin, args.budget or 10.0, args.rounds, args.seed, rows=len(names) - 1
+        options.margin,
+        settings.budget_s or 10.0,
+        options.rounds,
+        settings.seed,
+        rows=len(names) - 1,
     )
-    settings = policy.to_dict() | {"fill": args.fill, "cache": args.cache, "baseline": names[0]}
-    with Run(args, "bench", "compare", device, settings, argv) as run:
+    saved = policy.to_dict()
+    saved |= {"fill": settings.fill, "cache": settings.cache, "baseline": names[0]}
+    with Run(settings, "bench", "compare", device, argv, saved) as run:
         run.ceilings = known_ceilings(device)
         run.start(None)
         run.progress.say(", ".join(names))
         try:
             records, _ = worker.call(
-                measure_in_worker, args, device, policy, timeout_s=args.timeout
+                measure_in_worker,
+                names,
+                shapes,
+                dtypes[0],
+                settings,
+                device,
+                policy,
+                timeout_s=settings.timeout_s,
             )
         except worker.WorkerError as error:
             culprit = "" if error.index is None else f"{names[error.index]}: "
@@ -93,20 +107,20 @@ def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
     return run
 
 
-def checked_names(args: argparse.Namespace) -> list[str]:
+def checked_names(options: Options) -> list[str]:
     """Return the functions, the baseline first; what shows without running a file is reported
     here.
     """
     for option in ("op", "provider", "size"):
-        if getattr(args, option) is not None:
+        if getattr(options, option) is not None:
             raise UsageError(f"functions are compared without --{option}; remove it")
-    names = list(dict.fromkeys(args.functions))
+    names = list(dict.fromkeys(options.functions))
     if len(names) < 2:
         raise UsageError(f"expected at least two functions, got only {names[0]}")
-    if args.baseline is not None:
-        if args.baseline not in names:
-            raise UsageError(f"--baseline {args.baseline} must be one of {', '.join(names)}")
-        names.sort(key=lambda name: name != args.baseline)
+    if options.baseline is not None:
+        if options.baseline not in names:
+            raise UsageError(f"--baseline {options.baseline} must be one of {', '.join(names)}")
+        names.sort(key=lambda name: name != options.baseline)
     for name in names:
         try:
             problem = find(name).problem
@@ -118,12 +132,17 @@ def checked_names(args: argparse.Namespace) -> list[str]:
 
 
 def measure_in_worker(
-    args: argparse.Namespace, device: Device, policy: ComparePolicy
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    settings: Settings,
+    device: Device,
+    policy: ComparePolicy,
 ) -> list[Record]:
     """Import the functions, make their arguments and time them in turns."""
     functions: dict[str, Callable[..., Any]] = {}
     modules: list[ModuleType] = []
-    for index, name in enumerate(args.functions):
+    for index, name in enumerate(names):
         protocol.announce(index)
         with guarded_call(name):
             source = find(name)
@@ -134,10 +153,11 @@ def measure_in_worker(
             (vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None
         )
     protocol.announce(runs=False)
-    baseline = functions[args.functions[0]]
+    baseline = functions[names[0]]
     if made is None:
-        made = filled(args, baseline, device)
+        fill = Filler(settings.fill, dtype, device, settings.seed)
+        made = filled(names[0], baseline, fill, shapes)
     inputs = made if isinstance(made, tuple) else (made,)
-    subject = Function(baseline, inputs, {}, None, {}, None, args.cache, device.torch_name)
-    _, records = interleaved(functions, subject, policy, args.tolerance)
+    subject = Function(baseline, inputs, {}, None, {}, None, settings.cache, device.torch_name)
+    _, records = interleaved(functions, subject, policy, settings.tolerance)
     return [replace(record, source_sha256=find(record.provider).sha256()) for record in records]

@@ -16,12 +16,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
+from bench.harness.cli.arguments import Request, UsageError, make_cases
 from bench.harness.device import gpu_state
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
+from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
+from results.show.options import add, given, number, parameters
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.show.units import duration, percent, quantity
 from results.stats.comparison import DEFAULT_MARGIN, SAME
@@ -53,6 +55,8 @@ fixed.
 """
 
 COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
+
+BUDGET_S = 4.0
 
 BUSY_LOAD = 0.25  # load average per core above which other processes are running
 MAX_TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}  # for samples of a millisecond
@@ -121,7 +125,7 @@ def finding(name: str, value: str, is_ok: bool, advice: str, otherwise: str = NO
 class Checkup:
     """The findings so far; adding one prints it and saves them all."""
 
-    args: argparse.Namespace
+    settings: Settings
     device: Device
     ceilings: Machine
     families: Mapping[str, tuple[Op, ...]]
@@ -147,14 +151,14 @@ class Checkup:
         from rich.text import Text
 
         line = Text.assemble((colored, color), printable(text))
-        if self.args.format == "table":
+        if self.settings.format == "table":
             print_out(drawn(lambda console: console.print(line, highlight=False, soft_wrap=True)))
 
     def save(self) -> None:
         from results.store.runfile import write_output
 
-        if self.args.output is not None:
-            write_output(self.args.output, self.text("json").encode())
+        if self.settings.output is not None:
+            write_output(Path(self.settings.output), self.text("json").encode())
 
     def text(self, form: str) -> str:
         from bench.harness.device.device import environment_facts
@@ -177,15 +181,22 @@ class Checkup:
 
 def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
-    seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
-    add(parser, "--device", "--threads")
-    text = "time to compare one kernel with itself (default: 4)"
-    add(parser, "--budget", type=seconds, default=4.0, help=text)
-    add(parser, "--seed", help="random seed for the order of the pairs (default: 0)")
-    add(parser, "--format")
-    text = "save the findings as JSON; rewritten after each check"
-    parser.add_argument("-o", "--output", metavar="FILE", type=path, help=text)
-    add(parser, "--quiet")
+    known = parameters(Settings)
+    known["budget_s"] = replace(
+        known["budget_s"],
+        help="time to compare one kernel with itself (default: 4)",
+        read=number(0.1, 3600, "a number of seconds from 0.1 to 3600"),
+        default=BUDGET_S,
+    )
+    known["output"] = replace(
+        known["output"],
+        help="save the findings as JSON; rewritten after each check",
+        group="",
+        metavar="FILE",
+        told={},
+    )
+    shown = ("device", "threads", "budget_s", "seed", "format", "output", "quiet")
+    add(parser, known, shown, seed="random seed for the order of the pairs (default: 0)")
     parser.set_defaults(run=run)
 
 
@@ -197,15 +208,17 @@ def run(
     from bench.harness.device.device import environment_facts
     from bench.harness.run import Progress
 
-    if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
-        raise UsageError(f"--output {args.output} is a directory; name a file in it")
-    if args.output is not None:
-        main.check_output(args.output)
-    device = main.device_of(args)
+    settings = given(Settings, args)
+    output = settings.output
+    if isinstance(output, str) or (output is not None and output.is_dir()):
+        raise UsageError(f"--output {output} is a directory; name a file in it")
+    if output is not None:
+        main.check_output(output)
+    device = main.device_of(settings)
     device.use()
     is_interrupted = False
-    with closing(Progress(args.quiet)) as progress:
-        checkup = Checkup(args, device, ceilings_of(device, None), families, progress)
+    with closing(Progress(settings.quiet)) as progress:
+        checkup = Checkup(settings, device, ceilings_of(device, None), families, progress)
         known = ", ".join(
             f"{name} {version}"
             for name, version in environment_facts()["versions"].items()
@@ -225,8 +238,8 @@ def run(
         checkup.print(text, "fit: ready to measure", "green")
     else:
         checkup.print(text, "not fit: see the lines marked bad", "red")
-    if args.format != "table":
-        print_out(checkup.text(args.format))
+    if settings.format != "table":
+        print_out(checkup.text(settings.format))
     if is_interrupted:
         return INTERRUPTED
     return 0 if checkup.is_fit else 1
@@ -410,17 +423,20 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
-    from bench.harness.measure.rows import Settings, plan
+    from bench.harness.measure.rows import plan
 
     device = checkup.device
-    args = checkup.args
     matmul = checkup.families["matmul"][0]
-    settings = Settings(cache="warm", seed=args.seed)
-    cases = make_cases(
-        matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])]
-    )
+    settings = Settings(cache="warm", seed=checkup.settings.seed)
+    request = Request(dtype=["fp32"], shape=[str(SIZES[device.type])])
+    cases = make_cases(matmul, options_of("matmul"), device.type, request)
     rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
-    policy = ComparePolicy(DEFAULT_MARGIN, budget_s=args.budget, rounds=MAX_ROUNDS, seed=args.seed)
+    policy = ComparePolicy(
+        DEFAULT_MARGIN,
+        budget_s=checkup.settings.budget_s or BUDGET_S,
+        rounds=MAX_ROUNDS,
+        seed=settings.seed,
+    )
     baseline, candidate = interleave_safely(
         rows,
         device,
@@ -439,7 +455,8 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
 def large_check(checkup: Checkup) -> Iterator[Finding]:
     for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
         op = next(op for op in checkup.families[family] if op.name == name)
-        (case,) = make_cases(op, options_of(family), checkup.device.type, [dtype], [shape])
+        request = Request(dtype=[dtype], shape=[shape])
+        (case,) = make_cases(op, options_of(family), checkup.device.type, request)
         yield from rows_of(checkup, family, op, case, is_large=True)
 
 
@@ -447,7 +464,8 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
     for family, ops in checkup.families.items():
         op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
         if op is not None:
-            cases = make_cases(op, options_of(family), checkup.device.type, ["bf16"])
+            request = Request(dtype=["bf16"])
+            cases = make_cases(op, options_of(family), checkup.device.type, request)
             yield from rows_of(
                 checkup, family, op, min(cases, key=lambda case: op.work(case).bytes)
             )
@@ -459,7 +477,7 @@ def rows_of(
     from bench.harness import worker
     from bench.harness.measure.isolated import measure_isolated
     from bench.harness.measure.measure_row import measure_row, release
-    from bench.harness.measure.rows import Settings, rows_of_case
+    from bench.harness.measure.rows import rows_of_case
 
     device = checkup.device
     settings = Settings(cache="cold" if is_large else "warm")

@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from bench.harness.cli.arguments import EXIT_CODES, UsageError, add, number, path
+from bench.harness.cli.arguments import EXIT_CODES, UsageError
 from bench.harness.op import Op
+from bench.harness.settings import Settings
 from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.options import OUTPUT, Parameter, add, given, number, parameters, path
 from results.show.terminal import OK
 from results.show.units import count, duration, percent, quantity
 from results.show.units import number as number_text
 from roofline.commands.notes import SECTIONS, load_notes, print_by_subject, verdict_counts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
 DESCRIPTION = """\
@@ -60,23 +62,35 @@ SYNCHRONOUS = (
 )
 
 
+@dataclass(frozen=True)
+class Options:
+    """The sections of the lecture, and where to write them."""
+
+    section: Annotated[
+        list[int] | None,
+        f"sections, 1 to {len(SECTIONS)} (default: all)",
+        number(1, len(SECTIONS), f"an integer from 1 to {len(SECTIONS)}", int),
+    ] = None
+    quick: Annotated[bool, "smaller sizes and fewer samples", bool, ""] = False
+    page: Annotated[
+        Path | str | None, Parameter("HTML page", path, OUTPUT, "PATH", flags=("-o", "--output"))
+    ] = None
+
+
 def add_parser(commands: Any) -> None:
     sections = ", ".join(f"{index} {name}" for index, name in enumerate(SECTIONS, 1))
     parser = commands.add_parser(
         "lecture", description=DESCRIPTION.format(sections=sections), epilog=EPILOG
     )
-    last = len(SECTIONS)
-    section = number(1, last, f"an integer from 1 to {last}", int)
-    add(parser, "--section", const=section, help=f"sections, 1 to {last} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer samples")
-    add(parser, "--device", "--threads", "--gpu", "--seed", "--format")
-    defaults = f"{BUDGET_S[False]:g}, with --quick {BUDGET_S[True]:g}"
-    add(parser, "--budget", help=f"time limit for the whole run (default: {defaults})")
-    parser.group("output").add_argument(
-        "-o", "--output", dest="page", metavar="PATH", type=path, help="HTML page"
+    add(parser, parameters(Options))
+    add(
+        parser,
+        parameters(Settings),
+        ("device", "threads", "gpu", "seed", "format", "budget_s", "no_save", "quiet", "verbose"),
+        budget_s=f"time limit for the whole run (default: {BUDGET_S[False]:g}, with --quick "
+        f"{BUDGET_S[True]:g})",
     )
-    add(parser, "--no-save", "--quiet", "--verbose")
-    parser.set_defaults(run=run, output=None, plot=None)
+    parser.set_defaults(run=run)
 
 
 def run(
@@ -84,24 +98,27 @@ def run(
 ) -> int:
     from bench.harness.cli import main
 
-    if args.page is not None:
-        _check_page(args.page)
-    main.check_places(args)
-    device = main.device_of(args)
+    options = given(Options, args)
+    settings = given(Settings, args)
+    if options.page is not None:
+        _check_page(options.page)
+    main.check_places(settings)
+    device = main.device_of(settings)
     from bench.harness.lecture import measured
-    from bench.harness.measure.rows import Settings
     from bench.harness.run import Run, print_path
 
-    chosen = [SECTIONS[index - 1] for index in args.section or range(1, len(SECTIONS) + 1)]
+    chosen = [SECTIONS[index - 1] for index in options.section or range(1, len(SECTIONS) + 1)]
     notes = load_notes()
     claims = [claim for claim in notes["claims"] if claim["subject"] in chosen]
-    args.budget = args.budget or BUDGET_S[args.quick]
-    names = measured.needed([claim["claim"] for claim in claims], args.quick)
-    sizes = measured.sizes_of(device, args.quick)
-    args.no_save = args.no_save or not names
-    settings = Settings(budget_s=args.budget, seed=args.seed)
-    lecture = Run(args, "bench", "lecture", device, settings.to_dict(), argv)
-    found = measured.measure(lecture, names, sizes, settings)
+    names = measured.needed([claim["claim"] for claim in claims], options.quick)
+    sizes = measured.sizes_of(device, options.quick)
+    settings = replace(
+        settings,
+        budget_s=settings.budget_s or BUDGET_S[options.quick],
+        no_save=settings.no_save or not names,
+    )
+    lecture = Run(settings, "bench", "lecture", device, argv)
+    found = measured.measure(lecture, names, sizes)
     assert lecture.environment is not None
     environment = lecture.environment
     rows = [measured.statement(claim, found, sizes) for claim in claims]
@@ -117,7 +134,7 @@ def run(
         draw=lambda console: _print_sections(console, rows, trap, note),
     )
     lecture.show(table)
-    if args.page is not None:
+    if isinstance(options.page, Path):
         from bench.harness.lecture.page import write_page
 
         texts = {
@@ -127,8 +144,8 @@ def run(
             "note": note,
         }
         shown = [row | {"figure": figure_text(row)} for row in rows]
-        write_page(args.page, environment, lecture.records, shown, **texts)
-        print_path("page", args.page, args.format)
+        write_page(options.page, environment, lecture.records, shown, **texts)
+        print_path("page", options.page, settings.format)
     lecture.raise_if_unsaved()
     return lecture.exit_code() if names else OK
 

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.harness.cli.arguments import INPUTS, MACHINE, NOTES, OUTPUT, add, chosen, make_cases
+from bench.harness.cli.arguments import NOTES, Request, chosen, make_cases
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
+from bench.harness.settings import Settings
+from results.show.options import add, given, parameters
 
 DESCRIPTION = """\
 Measure every operation at its default sizes; save one run file and a plot. decode-step, which needs
@@ -52,13 +54,15 @@ def add_parser(commands: Any) -> None:
         description=DESCRIPTION,
         epilog=f"{NOTES}\n\n{EXAMPLES}",
     )
-    add(parser, "--dtype", help="data types; ops skip those that they do not have (default: bf16)")
     add(
         parser,
-        "--provider",
-        help="implementations; families skip those that they do not have (default: torch, triton)",
+        parameters(Request),
+        ("dtype", "provider"),
+        dtype="data types; ops skip those that they do not have (default: bf16)",
+        provider="implementations; families skip those that they do not have (default: torch, "
+        "triton)",
     )
-    add(parser, *MACHINE, *INPUTS, "--kernels", *OUTPUT)
+    add(parser, parameters(Settings))
     parser.set_defaults(run=run)
 
 
@@ -76,19 +80,18 @@ def run(
     for family, ops in families.items():
         dtypes.update(*(op.dtypes for op in ops))
         providers.update(registry.provider_names(family))
-    chosen_dtypes = chosen("dtype", args.dtype, sorted(dtypes), ["bf16"])
-    named = chosen("provider", args.provider, sorted(providers), ())
-    main.check_places(args)
-    under_test = main.device_of(args)
-    settings = planning.Settings(
-        args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels
-    )
+    request = given(Request, args)
+    settings = given(Settings, args)
+    chosen_dtypes = chosen("dtype", request.dtype, sorted(dtypes), ["bf16"])
+    named = chosen("provider", request.provider, sorted(providers), ())
+    main.check_places(settings)
+    under_test = main.device_of(settings)
     rows = []
     for family, op, case in by_information(planned(chosen_dtypes, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
         if names or not named:
             rows += planning.rows_of_case(op, case, family, under_test, settings, names)
-    run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
+    run = Run(settings, "bench", "suite", under_test, argv)
     measure_run(run, rows, may_reorder=True)
     return run.conclude(draws=True)
 
@@ -103,7 +106,9 @@ def planned(
             if names:
                 cases += [
                     (family, op, case)
-                    for case in make_cases(op, options_of(family), device_type, names)
+                    for case in make_cases(
+                        op, options_of(family), device_type, Request(dtype=names)
+                    )
                 ]
     return cases
 

@@ -7,7 +7,6 @@ are of fp32; the FMAs are of fp32, and the matmul is of normally distributed num
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,10 +19,11 @@ from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, cpu_device, detect, usable_cores
 from bench.harness.fleet.launcher import Rank
 from bench.harness.measure.measure_row import measure_row, release
-from bench.harness.measure.rows import Settings, is_out_of_memory, one_line, plan
+from bench.harness.measure.rows import is_out_of_memory, one_line, plan
 from bench.harness.op import Case
 from bench.harness.op_file import module_of, modules_sha256, options_of
 from bench.harness.run import Run, stamp
+from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS, announce
 from bench.harness.worker import WorkerError
 from results.record import Environment, Record
@@ -190,9 +190,7 @@ def measure_link(item: Item, device: Device) -> Record:
     blank: Record = module_of("transfer").copy_record(item.op, device, LINK_BYTES, memory, transfer)
     if blank.reason:
         return blank
-    run = Run(
-        argparse.Namespace(quiet=True, gpu=None, seed=0), "bench.fleet", "fleet", device, {}, ()
-    )
+    run = Run(Settings(quiet=True), "bench.fleet", "fleet", device, ())
     run.deadline = clock.now() + item.seconds
     before = gpu_state.link_state(device.uuid)
     record = measure_copy(blank, run, 1)

@@ -4,7 +4,6 @@ tells rank 0.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import signal
@@ -12,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
 from bench.harness.cli.arguments import chosen
@@ -36,6 +35,9 @@ from results.show.units import duration, quantity
 from results.store.runfile import RunWriter, StoreError
 from roofline.machine import Machine
 
+if TYPE_CHECKING:
+    from bench.fleet import Options
+
 SOLO_SHARE = 0.6
 """Fraction of the time limit after which ranks start together even if some are missing or not
 measured alone.
@@ -58,15 +60,15 @@ class Member:
     Rank 0 also follows the steps of all ranks and collects their answers.
     """
 
-    def __init__(self, args: argparse.Namespace, argv: Sequence[str] | None) -> None:
-        chosen("dtype", args.dtype, module_of("matmul").OPS[0].dtypes, ())
-        self.args = args
+    def __init__(self, options: Options, argv: Sequence[str] | None) -> None:
+        chosen("dtype", options.dtype, module_of("matmul").OPS[0].dtypes, ())
+        self.options = options
         self.argv = sys.argv[1:] if argv is None else argv
         self.rank = rank_here()
         end_with_launcher(self.rank)
         self.began_s = time.monotonic()
-        self.deadline: float = self.began_s + args.deadline
-        self.start_by = self.began_s + SOLO_SHARE * args.deadline
+        self.deadline: float = self.began_s + options.deadline
+        self.start_by = self.began_s + SOLO_SHARE * options.deadline
         self.is_alone = False
         worker.start_server()
         self.peers = Peers(self.rank, open_store(self.rank, CONNECT_S))
@@ -115,7 +117,7 @@ class Member:
         """Report progress to rank 0, which prints it."""
         if (
             not self.peers.send("steps", json.dumps([self.rank.rank, self.rank.name, text]))
-            and not self.args.quiet
+            and not self.options.quiet
         ):
             say(f"{self.rank.name}: {text}")
         self.follow()
@@ -126,7 +128,7 @@ class Member:
             return
         for rank, name, text in map(json.loads, self.peers.received("steps")):
             self.steps[rank] = name, text
-            if not self.args.quiet:
+            if not self.options.quiet:
                 say(f"{name}: {text}")
         for answer in map(json.loads, self.peers.received("answers")):
             self.answers[answer["rank"]] = answer
@@ -152,18 +154,19 @@ class Member:
                 f"{name}: no answer within {time.monotonic() - self.began_s:.0f} s; last step: "
                 f"{step}"
             )
-        print_out(f"report: python -m bench fleet-report {self.args.output}\n")
+        print_out(f"report: python -m bench fleet-report {self.options.output}\n")
 
     def measure(self) -> None:
         device, environment, reason = self.described()
         self.device = device.name
         try:
             name = f"rank-{self.rank.rank}-{self.rank.node}"
-            self.writer = RunWriter.create(environment, name, f"{self.args.output}/")
+            self.writer = RunWriter.create(environment, name, f"{self.options.output}/")
         except StoreError as error:
             self.stop(error)
         solo, together = (
-            items_of(phase, device.is_gpu, self.args.dtype, self.args.quick) for phase in PHASES
+            items_of(phase, device.is_gpu, self.options.dtype, self.options.quick)
+            for phase in PHASES
         )
         with turn(self.rank, lambda: self.has_time(self.start_by)) as is_mine:
             turn_s = HANG_S + sum(item.seconds for item in solo) if is_mine else 0.0
@@ -178,7 +181,7 @@ class Member:
         """Return the device, the first line of the run file, and why the device cannot be used, if
         so.
         """
-        settings = {"quick": self.args.quick, "deadline_s": self.args.deadline}
+        settings = {"quick": self.options.quick, "deadline_s": self.options.deadline}
         device = Device("unknown", "unknown", "unknown", "unknown", 0, 0)
         try:
             self.step("starting")

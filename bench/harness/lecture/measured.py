@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bench.harness.cli.arguments import build_parser, chosen_ops
+from bench.harness.cli.arguments import build_parser, chosen_ops, requested
 from bench.harness.cli.main import make_all_cases
 from bench.harness.device.device import Device
 from bench.harness.lecture.figures import CODE, FIGURES
@@ -20,7 +20,9 @@ from bench.harness.loop import Measure, measure_rows, measure_scenarios
 from bench.harness.measure import rows as planning
 from bench.harness.op_file import module_of, modules_sha256, options_of
 from bench.harness.run import Run
+from bench.harness.settings import Settings
 from results.record import Record
+from results.show.options import given
 from results.show.rows import document
 
 _TABLES = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))
@@ -46,9 +48,7 @@ def sizes_of(device: Device, is_quick: bool) -> dict[str, Any]:
     return SIZES[kind] | QUICK[kind] if is_quick else SIZES[kind]
 
 
-def measure(
-    run: Run, names: Sequence[str], sizes: Mapping[str, Any], settings: planning.Settings
-) -> Rows:
+def measure(run: Run, names: Sequence[str], sizes: Mapping[str, Any]) -> Rows:
     """Measure rows and return those that succeeded.
 
     Scenarios come first, because the run file is complete after the rows of ops.
@@ -60,12 +60,12 @@ def measure(
         if hasattr(module_of(family), "LISTED"):
             scenarios[name] = scenario_of(family, words, run.device)
         else:
-            ops[name] = op_row(family, words, run.device, settings)
+            ops[name] = op_row(family, words, run.device, run.settings)
     # bf16 takes long on a CPU.
     dtypes = tuple(dict.fromkeys((sizes["dtype"], "fp32")))
     with run:
         run.start(dtypes if names else None)
-        measure_scenarios(run, list(scenarios.values()), settings, len(ops))
+        measure_scenarios(run, list(scenarios.values()), len(ops))
         if ops:
             measure_rows(run, list(ops.values()))
         run.note_time()
@@ -79,20 +79,19 @@ def measure(
 
 def scenario_of(family: str, words: Sequence[str], device: Device) -> tuple[Record, Measure]:
     module = module_of(family)
-    options = module.build_parser().parse_args(words)
+    options = given(module.Options, module.build_parser().parse_args(words))
     blank, measure = module.rows_of(options, device)[-1]  # with --deterministic, the second
     sha256 = modules_sha256((f"bench.{family}", *module.MODULES))
     return replace(blank, op_sha256=sha256), measure
 
 
-def op_row(
-    family: str, words: Sequence[str], device: Device, settings: planning.Settings
-) -> planning.Row:
+def op_row(family: str, words: Sequence[str], device: Device, settings: Settings) -> planning.Row:
     ops = module_of(family).OPS
-    options = build_parser(family, "", (), ops, options_of(family)).parse_args(words)
-    chosen = chosen_ops(options.op, {family: ops})
-    ((_, op, case),) = make_all_cases(options, chosen, device.type)
-    names = options.provider or ["torch"]
+    parser = build_parser(family, "", (), ops, options_of(family))
+    request = requested(parser.parse_args(words))
+    chosen = chosen_ops(request.op, {family: ops})
+    ((_, op, case),) = make_all_cases(request, chosen, device.type)
+    names = request.provider or ["torch"]
     (row,) = planning.rows_of_case(op, case, family, device, settings, names)
     return row
 

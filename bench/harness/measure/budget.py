@@ -15,9 +15,10 @@ from dataclasses import replace
 from bench.harness import clock
 from bench.harness.data.inputs import Filler, make_sets, plan_rotation
 from bench.harness.device.device import Device
-from bench.harness.measure.rows import Row, Settings, out_of_time
+from bench.harness.measure.rows import Row, out_of_time
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
+from bench.harness.settings import Settings
 from results.record import Record
 from results.show.units import duration
 

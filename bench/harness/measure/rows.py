@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from bench.harness.providers.registry import (
     unavailable,
 )
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
+from bench.harness.settings import Settings
 from results.record import MAX_COUNT, Record
 from results.show.units import quantity
 
@@ -46,22 +47,7 @@ first.
 """
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The measurement options of a run."""
-
-    fill: str = "uniform"
-    cache: str = "cold"
-    budget_s: float | None = None
-    seed: int = 0
-    tolerance: float = 1.0
-    """Factor on the allowed rounding error."""
-    kernels: bool = False
-    """Whether to record the kernels of a launch, after all timing."""
-
-    def to_dict(self) -> dict[str, Any]:
-        left_out = {"tolerance": 1.0, "kernels": False}
-        return {name: value for name, value in asdict(self).items() if left_out.get(name) != value}
+USUAL = Settings()
 
 
 @dataclass(frozen=True)
@@ -78,7 +64,7 @@ class Row:
     """Name of the op file, which is also that of its Triton kernels, or the path of a user's
     file.
     """
-    settings: Settings = Settings()
+    settings: Settings = USUAL
     label: str = ""
     """Provider name in the record if a provider is listed twice: `torch#2`."""
 

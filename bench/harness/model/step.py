@@ -194,7 +194,7 @@ def measure_step(
 def _measured_step(
     plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None
 ) -> Record:
-    step = TrainingStep(plan, run.device, run.args.seed, blank.provider == "torch-compile")
+    step = TrainingStep(plan, run.device, run.settings.seed, blank.provider == "torch-compile")
     problem, before, first_call_s = check_step(step)
     if problem:
         return replace(blank, status="invalid", reason=problem, verified={"before": before})

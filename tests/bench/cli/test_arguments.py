@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import families
-from bench.harness.cli.arguments import build_parser, chosen_ops
+from bench.harness.cli.arguments import build_parser, chosen_ops, requested
 from bench.harness.cli.main import make_all_cases
 from bench.matmul import OPS as MATMUL
 
@@ -61,7 +61,7 @@ def parser(family):
 
 def cases(family, *argv, device="cpu"):
     ops = FAMILIES[family][1]
-    args = parser(family).parse_args(argv)
+    args = requested(parser(family).parse_args(argv))
     return [case for _, _, case in make_all_cases(args, chosen_ops(args.op, {family: ops}), device)]
 
 

@@ -5,17 +5,18 @@ import os
 import sys
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from bench.harness import loop
-from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add
+from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.main import device_of
 from bench.harness.device.device import cpu_device
 from bench.harness.loop import measure_once
 from bench.harness.run import Progress
+from bench.harness.settings import MACHINE, SAVING, Settings
 from results.record import Record
+from results.show.options import add, given, parameters
 from results.show.terminal import Parser
 from results.store.runfile import load_run
 from tests.bench import commands
@@ -64,9 +65,14 @@ def interrupted(record, run, rows):
 
 def run(*rows, words=()):
     parser = Parser()
-    add(parser, *MACHINE, *OUTPUT)
+    add(parser, parameters(Settings), (*MACHINE, *SAVING))
     return measure_once(
-        parser.parse_args(words), words, "transfer", cpu_device(commands.THREADS), rows, ()
+        given(Settings, parser.parse_args(words)),
+        words,
+        "transfer",
+        cpu_device(commands.THREADS),
+        rows,
+        (),
     )
 
 
@@ -152,6 +158,6 @@ def test_a_terminal_says_that_torch_is_loading(monkeypatch, is_terminal, quiet, 
     monkeypatch.setattr(
         "bench.harness.device.device.detect", lambda name: seen.append(stderr.getvalue())
     )
-    device_of(SimpleNamespace(device=None, threads=None, quiet=quiet))
+    device_of(Settings(quiet=quiet))
     assert seen == [shown]
     assert stderr.getvalue().endswith("\033[K" if shown else "")

@@ -2,7 +2,6 @@
 real run.
 """
 
-import argparse
 import json
 import os
 import random
@@ -30,6 +29,7 @@ from bench.harness.device import device as facts
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.run import Progress
+from bench.harness.settings import Settings
 from results.record import Record, Rounds
 from roofline.gpu_table import load_gpus
 from roofline.machine import QUANTITIES, Ceiling, Machine
@@ -66,10 +66,8 @@ def compared(change=0.0, noise=0.001, settled=True, switches=0.0):
 
 
 def checkup(ceilings=None, **options):
-    args = argparse.Namespace(
-        **{"format": "json", "output": None, "budget": 1.0, "seed": 0} | options
-    )
-    return Checkup(args, cpu_device(), ceilings, {}, Progress(quiet=True))
+    settings = Settings(**{"format": "json", "budget_s": 1.0} | options)
+    return Checkup(settings, cpu_device(), ceilings, {}, Progress(quiet=True))
 
 
 @pytest.fixture
@@ -343,7 +341,7 @@ def test_a_lost_gpu_moves_rows_and_comparison_to_new_processes(monkeypatch):
     monkeypatch.setattr(interleave, "compare_contenders", lost)
     monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
     checked = replace(
-        checkup(Machine(), budget=0.3), families={"matmul": command.families()["matmul"]}
+        checkup(Machine(), budget_s=0.3), families={"matmul": command.families()["matmul"]}
     )
     findings = statuses([*doctor.noise_check(checked), *doctor.large_check(checked)])
     assert findings["matmul bf16 128x128x128, torch"] == OK

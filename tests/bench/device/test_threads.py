@@ -1,6 +1,5 @@
 """Threads of a CPU measurement: torch's default, limited by cores and quota, or `--threads`."""
 
-import argparse
 import json
 
 import pytest
@@ -11,6 +10,7 @@ from bench.__main__ import main as bench_main
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device import device
+from bench.harness.settings import Settings
 from tests.bench import commands
 from tests.bench.commands import H100
 
@@ -123,6 +123,6 @@ def test_train_step_and_transfer_have_the_threads_option(module):
 
 def test_threads_option_is_rejected_on_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda word: H100)
-    assert main.device_of(argparse.Namespace(device=None, threads=None, quiet=True)) is H100
+    assert main.device_of(Settings(quiet=True)) is H100
     with pytest.raises(UsageError, match="--threads 1 requires a CPU device"):
-        main.device_of(argparse.Namespace(device=None, threads=1, quiet=True))
+        main.device_of(Settings(threads=1, quiet=True))

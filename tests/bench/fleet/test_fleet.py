@@ -252,10 +252,7 @@ def member(tmp_path, monkeypatch):
     )
     port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setattr("bench.harness.fleet.member.open_store", lambda rank, timeout_s: port)
-    args = fleet.build_parser().parse_args(
-        ["--quick", "--deadline", "10", "-o", str(tmp_path / "fleet")]
-    )
-    return Member(args, [])
+    return Member(fleet.Options(quick=True, deadline=10.0, output=tmp_path / "fleet"), [])
 
 
 def fake_call(function, *arguments, timeout_s):

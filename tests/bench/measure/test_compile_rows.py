@@ -8,7 +8,7 @@ import torch
 
 import kernels.launch
 from bench.__main__ import families
-from bench.harness.cli.arguments import make_cases
+from bench.harness.cli.arguments import Request, make_cases
 from bench.harness.device.device import Device
 from bench.harness.measure import isolated as beforehand
 from bench.harness.measure.rows import Settings, plan
@@ -38,7 +38,8 @@ def rows(monkeypatch):
     found = []
     for family, dtypes in (("softmax", ["bf16"]), ("matmul", ["tf32", "fp32"])):
         (op,) = families()[family]
-        cases = [(op, case) for case in make_cases(op, options_of(family), "cuda", dtypes, ["64"])]
+        request = Request(dtype=dtypes, shape=["64"])
+        cases = [(op, case) for case in make_cases(op, options_of(family), "cuda", request)]
         names = [*default_providers(family, H100), "triton-v5-autotune"]
         found += plan(cases, names, H100, Settings(), family=family)
     return found

@@ -11,7 +11,8 @@ from bench.harness import loop
 from bench.harness.device import device
 from bench.harness.measure import measure_row
 from bench.harness.model.step import TrainingStep
-from bench.train_step import EXAMPLES, build_parser, plans_of
+from bench.train_step import EXAMPLES, Options, build_parser, plans_of
+from results.show.options import given
 from results.store.runfile import load_run
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import mfu_of, run_machine
@@ -247,7 +248,7 @@ def test_estimates_use_the_mfu_of_a_measured_step(runs):
 def test_help_examples_of_train_step_can_be_planned():
     for arguments, _ in EXAMPLES:
         assert f"python -m bench.train_step {arguments}" in build_parser().format_help()
-        assert plans_of(build_parser().parse_args(arguments.split()), "cpu")
+        assert plans_of(given(Options, build_parser().parse_args(arguments.split())), "cpu")
 
 
 def test_a_step_is_measured_after_a_lost_gpu(monkeypatch, saved_records):

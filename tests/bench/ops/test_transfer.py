@@ -17,8 +17,9 @@ from bench.harness import loop
 from bench.harness import transfer as harness
 from bench.harness.device.device import Device
 from bench.harness.measure import measure_row
+from bench.harness.settings import Settings
 from bench.harness.timing.protocol import Samples
-from bench.transfer import MEMORY, TRANSFER, blank_records, build_parser, copy_record, main
+from bench.transfer import MEMORY, TRANSFER, Options, blank_records, copy_record, main
 from results.record import Record
 from roofline.gpu_table import load_gpus, pcie_bytes_per_s
 from roofline.machine import Machine
@@ -124,7 +125,7 @@ def test_transfer_bytes_are_those_of_device_memory(op, device, moved, monkeypatc
 
 def test_a_gpu_has_rows_of_all_kinds_of_copies(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**40)
-    records = blank_records(build_parser().parse_args(["--size", "1MiB"]), GPU)
+    records = blank_records(Options(size=["1MiB"]), GPU)
     assert harness.link_of(GPU) == pcie_bytes_per_s(load_gpus()["h100-sxm"])
     kinds = {(record.op, *record.options.values()) for record in records if record.op != "load"}
     assert kinds == {
@@ -186,9 +187,7 @@ def test_copies_that_need_the_host_are_neither_captured_nor_queued(memory, kind,
     )
     monkeypatch.setattr(Device, "synchronize", lambda device: waits.append(device))
     monkeypatch.setattr(Device, "free_bytes", lambda device: 2**40)
-    run = SimpleNamespace(
-        device=GPU, args=SimpleNamespace(seed=0), ceilings=None, share_s=lambda rows: None
-    )
+    run = SimpleNamespace(device=GPU, settings=Settings(), ceilings=None, share_s=lambda rows: None)
     record = harness.measure_copy(copy_record("h2d", GPU, 2**12, memory, kind), run, 1)
     assert (record.status, record.reason) == ("ok", None)
     expected = {

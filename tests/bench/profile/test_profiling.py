@@ -22,6 +22,7 @@ from bench.harness.profile.records import records_of, work_records
 from bench.harness.profile.step import ProfiledStep, account, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.tracing import timed
+from bench.harness.settings import Settings
 from results.store.runfile import load_run
 from tests.bench.commands import CPU, GPU, keep_ceilings
 
@@ -353,11 +354,11 @@ def test_a_profile_that_needs_a_missing_gpu_exits_with_3(tmp_path, capsys):
 
 
 def test_a_gpu_is_profiled_in_another_process(monkeypatch):
-    args = SimpleNamespace(target=None, model=SimpleNamespace(name="gpt2"), timeout=1.0)
+    options, settings = profiler.Options(model="gpt2"), Settings()
     monkeypatch.setattr(worker, "call", lambda function, *_, **how: (["in a worker"], ""))
     monkeypatch.setattr(profiler, "records_of", lambda *_: ["here"])
-    assert profiler.answer_of(args, profiler.records_of, GPU) == ["in a worker"]
-    assert profiler.answer_of(args, profiler.records_of, CPU) == ["here"]
+    assert profiler.answer_of(options, settings, profiler.records_of, GPU) == ["in a worker"]
+    assert profiler.answer_of(options, settings, profiler.records_of, CPU) == ["here"]
 
 
 def test_a_gpu_is_calibrated_before_it_is_profiled(monkeypatch):

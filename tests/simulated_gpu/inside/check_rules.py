@@ -15,6 +15,7 @@ from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Row
 from bench.harness.model.step import timed_record
 from bench.harness.op import Case
+from bench.harness.settings import Settings
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import GPU_LIMITS, Limits
 from bench.harness.timing.samplers import GraphSampler
@@ -23,9 +24,7 @@ from tests.simulated_gpu.cuda import POOLS, on_legacy_stream
 
 GPU = "cuda:0"
 DEVICE = detect("cuda")
-RUN = SimpleNamespace(
-    device=DEVICE, args=SimpleNamespace(seed=0), ceilings=None, share_s=lambda rows: 0.1
-)
+RUN = SimpleNamespace(device=DEVICE, settings=Settings(), ceilings=None, share_s=lambda rows: 0.1)
 
 
 def captured(work):
