@@ -319,14 +319,6 @@ def test_a_measured_run_gives_peak_bandwidth_and_mfu(capsys, tmp_path):
     assert data_of(capsys, f"fit --measured {path} --bytes-per-param 16")["params"] == 10**9
 
 
-def test_the_measured_run_may_be_the_latest_of_an_op(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path))
-    measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11)])
-    line = "train --params 1e6 --tokens 1e6 --measured latest"
-    assert data_of(capsys, f"{line} --op matmul --machine cpu-test")["mfu"] == 0.8
-    assert data_of(capsys, line)["mfu"] == 0.4
-
-
 @pytest.mark.parametrize(
     ("question", "notes"),
     [("train --params 1e6 --tokens 1e6", 1), ("chinchilla --days 1", 1), ("fit", 0)],

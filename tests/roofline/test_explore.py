@@ -63,7 +63,7 @@ def typed(capsys, command):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("page", CALCULATORS)
+@pytest.mark.parametrize("page", ["tensor", "matmul", "memory", "train", "infer", "parallel"])
 def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     app = opened(page)
     assert errors_of(app) == []
@@ -76,7 +76,7 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     said = [shown(text.value) for text in (*app.header, app.markdown[0])]
     first, others = said[0], said[1].split("; ")[1:]
     assert set(others) <= told
-    assert first in told or page in ("dtype", "matmul")  # which have an answer for each row
+    assert first in told or page == "matmul"  # which has an answer for each row
     assert f"**Formula:** {data['formula']}" in [shown(text.value) for text in app.markdown]
     assert len(app.download_button) >= 1
 
@@ -221,7 +221,6 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
         "n_positions": 32,
     }
     (tmp_path / "my config.json").write_text(json.dumps(config))
-    (tmp_path / "x.json").write_text("{")
     monkeypatch.chdir(tmp_path)
     app = opened("params")
     app.selectbox(key="model").set_value("-").run()
@@ -229,8 +228,6 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     assert errors_of(app) == []
     assert "'my config.json'" in app.code[0].value
     assert text_of_value("total", typed(capsys, app.code[0].value)["total"]) == app.header[0].value
-    app.text_input(key="config").set_value("x.json").run()
-    assert "x.json: not JSON" in errors_of(app)[0]
 
 
 def test_an_option_is_varied_as_in_a_sweep(capsys):

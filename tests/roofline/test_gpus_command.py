@@ -4,7 +4,6 @@ names.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -132,16 +131,6 @@ def test_json_rows(capsys):
     assert round(h100["ridge"]["bf16"]) == 295
     assert h100["l2_bytes"] == 50 * 2**20
     assert rows["gh200-144gb"]["max_clock_hz"] is None
-
-
-def test_csv_rows(capsys):
-    assert run("--format", "csv") == 0
-    rows = {row["slug"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
-    assert set(rows) == set(load_gpus())
-    assert rows["h200-sxm"]["peak_bf16_flops_per_s"] == "989400000000000"
-    assert float(rows["h200-sxm"]["ridge_bf16_flops_per_byte"]) == pytest.approx(989.4 / 4.8)
-    assert rows["h200-sxm"]["peak_nvfp4_flops_per_s"] == ""
-    assert rows["h200-sxm"]["driver_names"] == "NVIDIA H200"
 
 
 @pytest.mark.parametrize("slugs", [["h100"], ["h100-sxm", "h100-sxm-typo"], [""], ["[red]x"]])

@@ -92,18 +92,6 @@ def test_roofs_and_points_are_those_of_the_scene(name):
     assert drawn == {index: (point.x, point.y) for index, point in enumerate(scene.points)}
 
 
-def test_the_caption_explains_what_the_page_draws():
-    slow = on(
-        BOTH,
-        *[matmul(64 + index, "bf16", 1e9 + index, flags=("preempted",)) for index in range(501)],
-    )
-    few, crowd = page_of([(slow[0], slow[1][:3])]), page_of([slow])
-    assert ("Bars: " in few, "Bars: " in crowd) == (True, False)
-    for text in (few, crowd):
-        assert "Crossed out: " in text
-        assert "Labels: " not in text
-
-
 def test_rows_are_those_of_the_terminal_with_their_points():
     skipped = matmul(
         64, "bf16", 1.0, status="skipped", median_s=None, ci95_s=None, reason="no memory"
