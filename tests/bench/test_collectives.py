@@ -238,7 +238,7 @@ FEW = "--op all-reduce,all-to-all --size 1KiB,64KiB --pairs --format json --no-s
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("fault", "nodes", "cause"),
-    [("before", "ab", "host or input"), ("work", "ab", "device"), ("inside", "aabb", "link")],
+    [("before", "ab", "host or input"), ("work", "ab", "device"), ("inside", "aaaa", "link")],
 )
 def test_a_sleep_is_claimed_for_its_rank_node_and_cause(fault, nodes, cause):
     found = document(run_ranks(len(nodes), *FEW.split(), fault=(fault, 1, 0.05), nodes=nodes))
