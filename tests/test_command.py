@@ -74,9 +74,9 @@ def test_without_arguments_the_help_is_printed(module):
     assert done.stdout.startswith("usage: ")
 
 
-@pytest.mark.parametrize("words", [["relu", "--help"], ["gpus", "--help"], ["runs", "--help"]])
-def test_a_help_names_commands_in_the_form_that_was_typed(words):
-    done = roofmark(*words)
+@pytest.mark.parametrize("name", ["relu", "runs"])
+def test_a_help_names_commands_in_the_form_that_was_typed(name):
+    done = roofmark(name, "--help")
     assert done.returncode == 0
     assert "usage: roofmark " in done.stdout
     assert "python -m" not in done.stdout
@@ -104,10 +104,8 @@ def test_the_version_is_that_of_bench():
         ([], False),
         (["--op", "gelu"], False),
         (["old.py:f", "new.py:f"], False),
-        (["old.py", "new.py"], False),
         (["latest.py:f", "new.py:f"], False),
         (["a:b/x.jsonl", "b.jsonl"], True),
-        (["a.jsonl", "b.jsonl"], True),
         (["latest", "--by", "provider"], True),
         (["latest:matmul"], True),
         (["20261120T2336"], True),
@@ -122,15 +120,11 @@ def test_compare_of_runs_and_of_functions_are_told_apart(words, is_run):
     [
         ("python -m bench.matmul --dtype bf16", "roofmark matmul --dtype bf16"),
         ("run `python -m bench calibrate`", "run `roofmark calibrate`"),
-        ("python -m bench", "roofmark"),
-        ("python -m bench list", "roofmark list"),
         ("python -m bench.<family> --help", "roofmark <family> --help"),
         ("python -m results list", "roofmark runs"),
-        ("python -m results list --op x", "roofmark runs --op x"),
         ("python -m kernels list", "roofmark kernels"),
         ("python -m kernels audit gelu", "roofmark audit gelu"),
         ("python -m roofline --help", "roofmark --help"),
-        ("torchrun -m bench.fleet", "torchrun -m bench.fleet"),
         ("python -m tests.validation.saved_runs", "python -m tests.validation.saved_runs"),
     ],
 )
@@ -145,13 +139,9 @@ def test_module_commands_have_a_short_form(monkeypatch, text, short):
     [
         ("roofmark matm", {"matmul"}),
         ("roofmark matmul --dt", {"--dtype"}),
-        ("roofmark gelu --plo", {"--plot"}),
-        ("roofmark suite --bud", {"--budget"}),
         ("roofmark runs --for", {"--format"}),
         ("roofmark show --format ", set(terminal.TABLE_FORMATS)),
-        ("roofmark estimate train --par", {"--params"}),
         ("roofmark compare latest --by ", {"provider", "version", "git"}),
-        ("roofmark audit --sa", {"--sass"}),
     ],
 )
 def test_words_are_completed(tmp_path, line, found):

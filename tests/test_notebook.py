@@ -63,12 +63,6 @@ def test_a_wrong_candidate_is_a_line_of_the_comparison(shown):
     assert "its result differs from the baseline's" in unescape(shown[3][-1]["data"]["text/html"])
 
 
-def test_long_shapes_wrap_and_numbers_do_not():
-    html = bench.profile(torch.nn.Linear(64, 64), torch.randn(8, 64), on="h100-sxm")._repr_html_()
-    assert "64,<wbr>8x64,<wbr>64x64" in html
-    assert '<td style="text-align: right; white-space: nowrap">' in html
-
-
 def test_a_table_has_its_notes_below_the_rows_and_escapes_names(monkeypatch):
     monkeypatch.setitem(protocol.LIMITS, "cpu", QUICK)
     x = torch.randn(64)

@@ -1,14 +1,16 @@
 """Every op: its work compared with counters and counts by hand, its results compared with fp64."""
 
+import csv
 import importlib
 import inspect
 import itertools
+import json
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from bench.__main__ import families
 from bench.harness.data.inputs import InputSet, torch_dtype
@@ -64,89 +66,27 @@ def test_every_op_has_a_formula_and_defaults(name):
         assert word in doc
 
 
-def counted_flops(name, case):
-    """Return torch's count. `_scaled_mm` with an output has no meta kernel, so fp8 uses the
-    expression.
-    """
-    inputs, out = meta_inputs(EVERY_OP[name], case)
-    with FlopCounterMode(display=False) as counter:
-        if case.dtype.startswith("fp8"):
-            OPS[name].expression(*inputs)
-        else:
-            OPS[name].eager(*inputs, out=out)
-    return counter.get_total_flops()
-
-
-COUNTED_BY_TORCH = [
-    *(case_of("matmul", dtype, 96, 80, 64) for dtype in ("fp64", "tf32", "bf16", "fp8e4m3")),
-    *(case_of("matmul", "bf16", 96, 80, 64, layout=layout) for layout in ("nt", "tn")),
-    case_of("matmul", "bf16", 96, 80, 64, batch=3, layout="tn"),
-    case_of("matmul", "bf16", 3, 5, 7),
-    case_of("matmul", "fp8e4m3", 16384, 8192, 4096),
-]
-
-
-@pytest.mark.parametrize(
-    "case", COUNTED_BY_TORCH, ids=lambda case: f"{case.op}-{case.dtype}-{case.name}"
+BY_HAND = list(
+    csv.DictReader(Path(__file__).with_name("work_by_hand.csv").read_text().splitlines())
 )
-def test_flops_agree_with_torchs_counter(case):
-    flops = counted_flops(case.op, case)
-    assert flops > 0
-    assert OPS[case.op].work(case).flops == flops
-
-
-# op, dtype, extents, options: FLOPs, bytes read, bytes written. Worked out on paper from the
-# docstrings' formulas.
-BY_HAND = [
-    ("matmul", "bf16", (3, 5, 7), {}, 210, 112, 30),
-    ("matmul", "tf32", (3, 5, 7), {}, 210, 224, 60),  # fp32 in memory
-    ("matmul", "fp64", (3, 5, 7), {}, 210, 448, 120),
-    ("matmul", "int8", (3, 5, 7), {}, 210, 56, 60),  # int32 out
-    ("matmul", "fp8e4m3", (3, 5, 7), {}, 210, 56, 30),  # bf16 out
-    ("matmul", "bf16", (3, 5, 7), {"batch": 10}, 2100, 1120, 300),
-    ("matmul", "bf16", (3, 5, 7), {"layout": "tn"}, 210, 112, 30),
-    ("matvec", "bf16", (3, 5), {}, 30, 40, 6),
-    ("sum", "bf16", (10,), {}, 10, 20, 2),
-    ("dot", "bf16", (10,), {}, 20, 40, 2),
-    ("copy", "bf16", (10,), {}, 0, 20, 20),
-    ("add", "bf16", (10,), {}, 10, 40, 20),
-    ("mul", "bf16", (10,), {}, 10, 40, 20),
-    ("relu", "bf16", (10,), {}, 10, 20, 20),
-    ("gelu", "bf16", (10,), {}, 200, 20, 20),
-    ("gelu-tanh", "bf16", (10,), {}, 200, 20, 20),
-    ("silu", "bf16", (10,), {}, 40, 20, 20),  # negation, exponential, addition, division
-    ("swiglu", "bf16", (10,), {}, 50, 40, 20),  # silu and a product
-    ("bias-gelu", "bf16", (2, 5), {}, 210, 30, 20),  # an addition and GELU; the bias is read once
-    ("residual-add", "bf16", (10,), {}, 10, 40, 20),
-    ("triad", "bf16", (10,), {}, 20, 40, 20),  # a product and a sum
-    ("dropout", "bf16", (10,), {}, 10, 28, 20),  # the seed takes 8 bytes in every dtype
-    ("dropout", "fp64", (10,), {}, 10, 88, 80),
-    # 15 weights, 5 of x in 10 bytes, 3 scales in 12.
-    ("matvec-int8", "bf16", (3, 5), {}, 33, 37, 6),
-    ("matvec-int8", "fp64", (3, 5), {}, 33, 67, 24),
-    ("rmsnorm", "bf16", (2, 5), {}, 40, 30, 20),
-    ("layernorm", "bf16", (2, 5), {}, 70, 40, 20),  # weight and bias
-    # Two matrices and a weight in, two matrices out.
-    ("residual-rmsnorm", "bf16", (2, 5), {}, 50, 50, 40),
-    ("softmax", "bf16", (2, 5), {}, 50, 20, 20),
-    ("cross-entropy", "bf16", (2, 5), {}, 40, 36, 8),  # two labels of 8 bytes; two losses in fp32
-    ("cross-entropy", "fp64", (2, 5), {}, 40, 96, 16),  # losses in fp64
-]
+"""Worked out on paper from the formulas of the docstrings."""
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_op_work_agrees_with_counts_by_hand(name):
-    rows = [row for row in BY_HAND if row[0] == name]
+    rows = [row for row in BY_HAND if row["op"] == name]
     assert rows  # every op has one
-    for _, dtype, extents, options, *expected in rows:
-        work = OPS[name].work(case_of(name, dtype, *extents, **options))
-        found = [work.flops, work.bytes_read, work.bytes_written]
-        assert found == expected
-        assert {type(count) for count in found} == {int}
+    for row in rows:
+        extents = map(int, row["extents"].split("x"))
+        options = json.loads(row["options"])
+        work = OPS[name].work(case_of(name, row["dtype"], *extents, **options))
+        found = {key: getattr(work, key) for key in ("flops", "bytes_read", "bytes_written")}
+        assert found == {key: int(row[key]) for key in found}
+        assert {type(count) for count in found.values()} == {int}
 
 
 @pytest.mark.parametrize(("name", "dtype"), EVERY_OP_AND_DTYPE)
-@pytest.mark.parametrize("extent", [1, 7, 10**6])
+@pytest.mark.parametrize("extent", [1, 7])
 def test_inputs_have_the_declared_shapes_and_bytes(name, dtype, extent):
     case = case_of(name, dtype, *(extent + index for index in range(len(EVERY_OP[name].axes))))
     if name not in OPS and is_rejected(case):
@@ -195,7 +135,7 @@ def sizes(name):
     return each.get(count, [(1,) * count, (2,) * count, tuple(range(2, 2 + count)), (16,) * count])
 
 
-@pytest.mark.sampled(44)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize(("name", "dtype"), ON_THIS_CPU)
 def test_eager_torch_is_right_at_every_size_and_dtype(name, dtype, fill):
@@ -341,16 +281,9 @@ def test_eager_torch_copies_nothing(name):
 @pytest.mark.parametrize(
     ("name", "dtype", "extents"),
     [
-        *(
-            ("swiglu", "bf16", (1000,)),
-            ("matmul", "fp32", (33, 17, 65)),
-            ("dropout", "bf16", (5000,)),
-        ),
-        *(
-            ("residual-rmsnorm", "bf16", (5, 333)),
-            ("cross-entropy", "bf16", (7, 500)),
-            ("matvec-int8", "fp16", (9, 40)),
-        ),
+        ("dropout", "bf16", (5000,)),
+        ("residual-rmsnorm", "bf16", (5, 333)),
+        ("matvec-int8", "fp16", (9, 40)),
     ],
 )
 def test_a_compiled_expression_is_right_too(name, dtype, extents):

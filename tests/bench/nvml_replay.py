@@ -23,7 +23,6 @@ import re
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import pynvml as real
 
@@ -40,13 +39,13 @@ READS = re.compile(
 class Machine:
     """The recorded machine, and the log of its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.record = json.loads(RECORDING.read_text(encoding="utf-8"))
-        self.gpu: dict[str, Any] = self.record["gpu"]
-        self.uuid: str = self.record["torch_uuid"]
+        self.gpu = self.record["gpu"]
+        self.uuid = self.record["torch_uuid"]
         self.step = 0
-        self.asked: list[str] = []
-        self.forbidden: list[str] = []
+        self.asked = []
+        self.forbidden = []
         self.pynvml = types.ModuleType("pynvml")
         for name in dir(real):
             value = getattr(real, name)
@@ -54,10 +53,10 @@ class Machine:
             if not name.startswith("__"):
                 setattr(self.pynvml, name, self._function(name, value) if is_call else value)
 
-    def _function(self, name: str, original: Any) -> Any:
+    def _function(self, name, original):
         signature = inspect.signature(inspect.unwrap(original))
 
-        def replay(*arguments: Any) -> Any:
+        def replay(*arguments):
             signature.bind(*arguments)
             self.asked.append(name)
             if not READS.fullmatch(name):
@@ -67,7 +66,7 @@ class Machine:
 
         return replay
 
-    def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+    def _answer(self, name, arguments):
         if name == "nvmlDeviceGetHandleByUUID":
             if arguments[0] != f"GPU-{self.uuid}":
                 raise error("NotFound")
@@ -79,7 +78,7 @@ class Machine:
         )
         return self._value(calls.get(name, {"error": "FunctionNotFound"}), arguments)
 
-    def _value(self, recorded: Any, arguments: tuple[Any, ...]) -> Any:
+    def _value(self, recorded, arguments):
         if not isinstance(recorded, dict):
             return (
                 [self._value(item, arguments) for item in recorded]
@@ -98,7 +97,7 @@ class Machine:
         assert kind == "fields", kind
         return self._fields(content, arguments[1])
 
-    def _fields(self, recorded: dict[str, Any], ids: list[int]) -> Any:
+    def _fields(self, recorded, ids):
         """Return the array of the real structure; ids that are not recorded are not supported."""
         entries = (real.c_nvmlFieldValue_t * len(ids))()
         for entry, number in zip(entries, ids, strict=True):
@@ -113,11 +112,11 @@ class Machine:
         return entries
 
 
-def error(name: str) -> Exception:
+def error(name):
     return getattr(real, f"NVMLError_{name}")()
 
 
-def install(monkeypatch: Any) -> Machine:
+def install(monkeypatch):
     """Replace pynvml by a recorded machine."""
     machine = Machine()
     gpu_state.handle_of.cache_clear()

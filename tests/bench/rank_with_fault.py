@@ -1,8 +1,8 @@
 """One rank of `bench.collectives` with a fault:
 `python rank_with_fault.py FAULT RANK SECONDS OPTIONS...`.
 
-`before`, `inside` and `after` the collective and `work`, inside the matmul, sleep; `hang`, `exit`
-and `kill` end the answers of the rank after two sizes. `none` has no fault.
+`before` and `inside` the collective and `work`, inside the matmul, sleep; `wrong` changes a result;
+`hang` and `kill` end the answers of the rank after two sizes. `none` has no fault.
 """
 
 import os
@@ -16,46 +16,50 @@ import bench.harness.collectives as harness
 from bench.collectives import main
 
 fault, rank, seconds, *options = sys.argv[1:]
-finished_s, call, exchange, check = (
-    harness.finished_s,
-    *(getattr(harness.Collective, name) for name in ("__call__", "exchange", "prepare")),
-)
+finished_s = harness.finished_s
+call = harness.Collective.__call__
+exchange = harness.Collective.exchange
+measure_row = harness.Group.measure_row
 calls = 0
 
 
-def with_sleep(job, device):
-    is_collective = isinstance(job, harness.Collective)
-    if fault == "before" and is_collective:
-        time.sleep(float(seconds))
-    took_s = finished_s(
-        job if fault != "work" or is_collective else lambda: (job(), time.sleep(float(seconds))),
-        device,
-    )
-    if fault == "after" and is_collective:
-        time.sleep(float(seconds))
-    return took_s
+def sleep():
+    time.sleep(float(seconds))
+
+
+def with_sleep_before(job, device):
+    if isinstance(job, harness.Collective):
+        sleep()
+    return finished_s(job, device)
+
+
+def with_slow_work(job, device):
+    def slow():
+        job()
+        sleep()
+
+    return finished_s(job if isinstance(job, harness.Collective) else slow, device)
 
 
 def slow_call(self):
     if self.op != "send-recv":  # `exchange` sleeps
-        time.sleep(float(seconds))
+        sleep()
     call(self)
 
 
 def slow_exchange(self, to, source):
-    time.sleep(float(seconds))
+    sleep()
     exchange(self, to, source)
 
 
-def last_answer(row):
+def measure_two_rows(self, row):
     global calls
     calls += 1
     if calls == 3:
         if fault == "hang":
             time.sleep(600)
-        if fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(17)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return measure_row(self, row)
 
 
 def wrong(self):
@@ -65,15 +69,15 @@ def wrong(self):
 
 torch.set_num_threads(1)
 if os.environ["RANK"] == rank:
-    if fault in ("before", "after", "work"):
-        harness.finished_s = with_sleep
+    if fault == "before":
+        harness.finished_s = with_sleep_before
+    elif fault == "work":
+        harness.finished_s = with_slow_work
     elif fault == "inside":
-        harness.Collective.__call__, harness.Collective.exchange = slow_call, slow_exchange
+        harness.Collective.__call__ = slow_call
+        harness.Collective.exchange = slow_exchange
     elif fault == "wrong":
         harness.Collective.__call__ = wrong
-    elif fault in ("hang", "kill", "exit"):
-        harness.Group.measure_row = lambda self, row, measure=harness.Group.measure_row: (
-            last_answer(row),
-            measure(self, row),
-        )[1]
+    elif fault in ("hang", "kill"):
+        harness.Group.measure_row = measure_two_rows
 sys.exit(main(options))

@@ -162,7 +162,7 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def run_ranks(count, *options, fault=("none", 0, 0), nodes=None, limit_s=60):
+def run_ranks(count, *options, fault=("none", 0, 0), nodes=None, limit_s=150):
     """Run ranks of gloo with a fault in one; return exit code, stdout and stderr of each.
 
     `limit_s` is the time limit of the ranks that do not hang.
@@ -206,10 +206,6 @@ def document(results):
     return json.loads(results[0][1])
 
 
-def claims(found):
-    return [(claim["cause"], claim["ranks"]) for claim in found["claims"]]
-
-
 def test_two_ranks_verify_fit_and_save_all_ops(tmp_path):
     found = document(
         run_ranks(2, "--size", "1001,10001,100001", "--format", "json", "-o", tmp_path)
@@ -241,39 +237,26 @@ FEW = "--op all-reduce,all-to-all --size 1KiB,64KiB --pairs --format json --no-s
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("fault", "ranks", "cause"),
-    [
-        ("before", 2, "host or input"),
-        ("after", 4, "host or input"),
-        ("work", 2, "device"),
-        ("inside", 4, "link"),
-    ],
+    ("fault", "nodes", "cause"),
+    [("before", "ab", "host or input"), ("work", "ab", "device"), ("inside", "aaaa", "link")],
 )
-def test_a_sleep_is_claimed_for_its_rank_and_cause(fault, ranks, cause):
-    found = document(run_ranks(ranks, *FEW.split(), fault=(fault, 1, 0.05)))
-    assert claims(found) == [(cause, [1])]
+def test_a_sleep_is_claimed_for_its_rank_node_and_cause(fault, nodes, cause):
+    found = document(run_ranks(len(nodes), *FEW.split(), fault=(fault, 1, 0.05), nodes=nodes))
+    (claim,) = found["claims"]
+    assert (claim["cause"], claim["ranks"], claim["nodes"]) == (cause, [1], [nodes[1]])
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_calm_ranks_are_not_claimed(ranks):
-    assert claims(document(run_ranks(ranks, *FEW.split()))) == []
+def test_calm_ranks_are_not_claimed():
+    assert document(run_ranks(2, *FEW.split()))["claims"] == []
 
 
 @pytest.mark.exhaustive
-def test_nodes_are_named_in_claims():
-    found = document(
-        run_ranks(4, *FEW.split(), fault=("before", 2, 0.05), nodes=["a", "a", "b", "b"])
-    )
-    assert [claim["nodes"] for claim in found["claims"]] == [["b"]]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("fault", "rank"), [("hang", 0), ("hang", 1), ("kill", 0), ("exit", 1)])
+@pytest.mark.parametrize(("fault", "rank"), [("hang", 1), ("kill", 0)])
 def test_a_missing_rank_is_named_soon_after_the_deadline(fault, rank, tmp_path):
     options = "--op all-reduce --size 1KiB:64KiB:x2 --timeout 5"
-    hurt = run_ranks(3, *options.split(), "-o", tmp_path, fault=(fault, rank, 0), limit_s=90)
-    survivors = [result for result in hurt if result[0] not in (17, -9)]
+    hurt = run_ranks(3, *options.split(), "-o", tmp_path, fault=(fault, rank, 0))
+    survivors = [result for result in hurt if result[0] != -9]
     assert [code for code, *_ in survivors] == [3, 3]
     assert sum(f"error: no answer from rank {rank}\n" in err for _, _, err in survivors) == 1
     assert {len(load_run(path).records) for path in tmp_path.iterdir()} <= {2, 3}
@@ -281,44 +264,31 @@ def test_a_missing_rank_is_named_soon_after_the_deadline(fault, rank, tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_wrong_result_names_its_rank():
-    results = run_ranks(
-        2, "--op", "all-reduce", "--size", "1KiB", "--no-save", fault=("wrong", 1, 0)
-    )
+    options = "--op all-reduce --size 1KiB --no-save"
+    results = run_ranks(2, *options.split(), fault=("wrong", 1, 0))
     assert [code for code, *_ in results] == [1, 1]
     assert "wrong result on rank 1" in results[0][1]
 
 
-@pytest.mark.exhaustive
-def test_torchrun_starts_the_command(tmp_path):
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    options = [
-        "-m",
-        "bench.collectives",
-        "--size",
-        "1KiB:64KiB:x4",
-        "-q",
-        "-o",
-        str(tmp_path),
-        "--plot",
-        str(tmp_path / "a.png"),
-    ]
-    done = subprocess.run(
-        [*torchrun, *options],
+def by_torchrun(count, options):
+    """Run the command on `count` ranks; return what rank 0 printed."""
+    words = f"-m torch.distributed.run --standalone --nproc-per-node {count} -m bench.collectives"
+    return subprocess.run(
+        [sys.executable, *words.split(), *options.split()],
         capture_output=True,
         text=True,
         cwd=HERE.parents[1],
-        timeout=100,
+        timeout=500,
         check=True,
-    )
-    assert "2 ranks, gloo, fp32" in done.stdout
-    assert (tmp_path / "a.png").stat().st_size > 10_000
+    ).stdout
+
+
+@pytest.mark.exhaustive
+def test_torchrun_starts_the_command(tmp_path):
+    picture = tmp_path / "a.png"
+    options = f"--op all-reduce --size 1KiB:64KiB:x4 -q --no-save --plot {picture}"
+    assert "2 ranks, gloo, fp32" in by_torchrun(2, options)
+    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.gpu
@@ -326,37 +296,13 @@ def test_torchrun_starts_the_command(tmp_path):
 def test_nccl_between_all_gpus(tmp_path, dtype):
     import torch
 
-    if torch.cuda.device_count() < 2:
+    count = torch.cuda.device_count()
+    if count < 2:
         pytest.skip("needs two GPUs")
-    count = str(torch.cuda.device_count())
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        count,
-    ]
-    options = [
-        "--size",
-        "1001:64MiB:x4",
-        "--dtype",
-        dtype,
-        "--pairs",
-        "-q",
-        "--format",
-        "json",
-        "-o",
-        str(tmp_path),
-    ]
-    command = [*torchrun, "-m", "bench.collectives", *options]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=HERE.parents[1], timeout=500, check=True
-    )
-    found = json.loads(done.stdout)
+    options = f"--size 1001:64MiB:x4 --dtype {dtype} --pairs -q --format json -o {tmp_path}"
+    found = json.loads(by_torchrun(count, options))
     assert found["backend"] == "nccl"
     assert {row["status"] for row in found["rows"]} == {"ok"}
-    assert all(
-        fit["bytes_per_s"] < (found["link_bytes_per_s"] or 1e13) * 1.05 for fit in found["fits"]
-    )
-    assert len(list(tmp_path.glob("*.jsonl"))) == int(count)
+    fastest = 1.05 * (found["link_bytes_per_s"] or 1e13)
+    assert all(fit["bytes_per_s"] < fastest for fit in found["fits"])
+    assert len(list(tmp_path.glob("*.jsonl"))) == count

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from multiprocessing import forkserver, util
 from pathlib import Path
 
 import pytest
@@ -224,48 +223,6 @@ def test_a_worker_that_cannot_start_is_a_one_line_error(monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
-    commands.keep_ceilings(runs)
-    mine = tmp_path / "mine.py"
-    mine.write_text(
-        user_kernels.HONEST + "\n\ndef half(x, out):\n    out[::2] = torch_gelu(x[::2])\n"
-    )
-    ends = ("segmentation_fault", "exits", "kills_its_parent", "prints", "endless")
-    providers = ",".join(
-        [f"{mine}:returned", "torch", f"{mine}:half", *(f"{crashes}:{name}" for name in ends)]
-    )
-    words = "--op gelu --dtype fp32 --shape 4096 --cache warm --timeout 8 --format json -v"
-    process = commands.start(
-        "bench.elementwise",
-        *commands.arguments([*words.split(), "--provider", providers]),
-    )
-    code, out, err = commands.finish(process)
-    assert code == 1, err
-    records = json.loads(out)["records"]
-    found = {r["provider"].rpartition("/")[2]: (r["status"], r["reason"]) for r in records}
-    assert len(found) == len(records) == 8
-    assert found["torch"] == found["mine.py:returned"] == ("ok", None)
-    assert found["crashes.py:prints"] == ("ok", None)
-    assert found["mine.py:half"][0] == "invalid"
-    assert found["crashes.py:segmentation_fault"] == (
-        "failed",
-        "crashed: SIGSEGV (segmentation fault)",
-    )
-    assert found["crashes.py:kills_its_parent"] == ("failed", "killed its parent process")
-    assert found["crashes.py:exits"] == (
-        "failed",
-        f"called sys.exit('enough') (line {line_of('sys.exit')})",
-    )
-    assert found["crashes.py:endless"] == (
-        "failed",
-        "a call did not end within 8 s; increase --timeout",
-    )
-    assert "on stdout torch.Size([4096])" in err
-    lines = commands.lines_of(commands.run_files(runs)[0])
-    assert [line["status"] for line in lines[1:]] == [r["status"] for r in records]
-
-
-@pytest.mark.exhaustive
 def test_ctrl_c_ends_the_worker_and_keeps_finished_rows(crashes, tmp_path, runs):
     commands.keep_ceilings(runs)
     file = tmp_path / "pid"
@@ -281,15 +238,6 @@ def test_ctrl_c_ends_the_worker_and_keeps_finished_rows(crashes, tmp_path, runs)
     assert code == 130
     assert "torch" in out
     assert soon(lambda: not is_running(int(file.read_text())))
-
-
-def test_a_lock_left_by_a_worker_is_not_reported():
-    call = "from bench.harness import worker; from tests.bench.process_checks import keep_a_lock; "
-    call += "worker.call(keep_a_lock, timeout_s=60)"
-    done = subprocess.run(
-        [sys.executable, "-c", call], cwd=commands.ROOT, capture_output=True, text=True, check=True
-    )
-    assert (done.stdout, done.stderr) == ("", "")
 
 
 def a_set() -> object:
@@ -308,23 +256,6 @@ def test_an_orphan_that_the_command_inherits_is_found():
     with subprocess.Popen(["sleep", "60"], env=environment) as orphan:
         assert soon(lambda: worker.orphans(mark) == [orphan.pid])
         orphan.kill()
-
-
-def test_files_of_an_outer_process_are_not_deleted(monkeypatch):
-    assert worker.mark() == f"{os.getpid()}:{util.get_temp_dir()}"
-    monkeypatch.setattr(multiprocessing, "parent_process", lambda: multiprocessing)
-    assert worker.mark() == f"{os.getpid()}:"
-
-
-def test_the_mark_of_an_outer_command_is_put_back(monkeypatch):
-    seen = []
-    monkeypatch.setenv(worker.COMMAND, "of an outer command")
-    monkeypatch.setattr(
-        forkserver, "ensure_running", lambda: seen.append(os.environ[worker.COMMAND])
-    )
-    worker.start_server()
-    assert seen == [worker.mark()]
-    assert os.environ[worker.COMMAND] == "of an outer command"
 
 
 def test_temporary_files_of_a_killed_command_are_deleted():

@@ -6,9 +6,7 @@ place (ulp) of the output dtype for the final rounding, and the fp32 error of th
 
 import math
 import mmap
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import pytest
 import torch
@@ -36,7 +34,7 @@ class Expected:
     fp32_error: torch.Tensor | None
 
 
-def assert_close(out: torch.Tensor, expected: Expected, what: str) -> None:
+def assert_close(out, expected, what):
     out, info, exact = out.cpu(), torch.finfo(out.dtype), expected.exact
     assert out.shape == exact.shape
     error = (out.double() - exact).abs()
@@ -56,7 +54,7 @@ def assert_close(out: torch.Tensor, expected: Expected, what: str) -> None:
 
 
 class Guarded:
-    def __init__(self, values: torch.Tensor, fill: float) -> None:
+    def __init__(self, values, fill):
         self.fill = fill if values.dtype.is_floating_point else torch.iinfo(values.dtype).max - 5
         self.buffer = torch.full(
             (values.numel() + 2 * GUARD,), self.fill, dtype=values.dtype, device=DEVICE
@@ -64,17 +62,17 @@ class Guarded:
         self.tensor = self.buffer[GUARD : GUARD + values.numel()].view(values.shape)
         self.tensor.copy_(values)
 
-    def assert_untouched(self, what: str) -> None:
+    def assert_untouched(self, what):
         outside = torch.cat((self.buffer[:GUARD], self.buffer[-GUARD:]))
         assert bool((outside == self.fill).all()), f"{what}: wrote outside its output"
 
 
 def run_guarded(
-    launcher: Callable[..., None],
-    inputs: tuple[torch.Tensor, ...],
-    out_shape: tuple[int, ...],
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
+    launcher,
+    inputs,
+    out_shape,
+    out_dtype=None,
+):
     """Launch on copies of the inputs surrounded by NaN, so that reads beyond them show in the
     result.
     """
@@ -85,7 +83,7 @@ def run_guarded(
     return out.tensor.cpu()
 
 
-def apart(values: torch.Tensor, stride: int, fill: float) -> tuple[torch.Tensor, torch.Tensor]:
+def apart(values, stride, fill):
     """Return a copy of a matrix, or of a stack, whose rows lie `stride` elements apart amid `fill`,
     and its memory.
 
@@ -100,13 +98,13 @@ def apart(values: torch.Tensor, stride: int, fill: float) -> tuple[torch.Tensor,
 
 
 def run_apart(
-    launcher: Callable[..., None],
-    inputs: Sequence[torch.Tensor],
-    strides: Sequence[int],
-    out_shape: tuple[int, ...],
-    out_stride: int | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
+    launcher,
+    inputs,
+    strides,
+    out_shape,
+    out_stride=None,
+    out_dtype=None,
+):
     """Launch on copies of the inputs, with NaN between the rows of the first, and look between the
     rows of out.
 
@@ -134,19 +132,17 @@ class Plane:
     the process.
     """
 
-    def __init__(self, dtype: torch.dtype = torch.float16, margin: int = 2**17) -> None:
+    def __init__(self, dtype=torch.float16, margin=2**17):
         self.before = 2**31 + margin
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
         memory = mmap.mmap(-1, (self.before + 2**32 + margin) * dtype.itemsize, flags=flags)
         self._elements = torch.frombuffer(memory, dtype=dtype)
 
-    def strided(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], start: int = 0
-    ) -> torch.Tensor:
+    def strided(self, shape, strides, start=0):
         return self._elements.as_strided(shape, strides, self.before + start)
 
 
-def far_rows(values: torch.Tensor, stride: int = FAR) -> torch.Tensor:
+def far_rows(values, stride=FAR):
     """Return a copy of a matrix whose third row begins at 2^31 elements, which a 32-bit offset does
     not reach.
     """
@@ -154,7 +150,7 @@ def far_rows(values: torch.Tensor, stride: int = FAR) -> torch.Tensor:
     return rows.copy_(values)
 
 
-def rejection(launcher: Callable[..., None], label: str, *inputs: object, out: torch.Tensor) -> str:
+def rejection(launcher, label, *inputs, out):
     before = out.clone() if out.device.type == "cpu" else None
     with pytest.raises(ValueError, match=rf"^{label}: ") as error:
         launcher(*inputs, out=out)
@@ -163,7 +159,7 @@ def rejection(launcher: Callable[..., None], label: str, *inputs: object, out: t
     return str(error.value)
 
 
-def version_of(module: ModuleType) -> str:
+def version_of(module):
     """Return `v3` for the module of `v3_lean.py`, also for a copy of it with another module
     name.
     """

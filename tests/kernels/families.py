@@ -1,7 +1,6 @@
 """The families of kernels: their versions, and small operands of each operation."""
 
 import importlib
-from types import ModuleType
 
 import pytest
 import torch
@@ -23,17 +22,17 @@ SMALL = {
 """Sizes of small operands, as `draw` of the cases of a family takes them."""
 
 
-def versions_of(family: str) -> dict[str, ModuleType]:
+def versions_of(family):
     return {
         version: importlib.import_module(name) for version, name in versions.modules(family).items()
     }
 
 
-def cases_of(family: str) -> ModuleType:
+def cases_of(family):
     return importlib.import_module(f"{family}_cases")
 
 
-def runs_here(module: ModuleType) -> bool:
+def runs_here(module):
     needed = getattr(module, "MINIMUM_ARCH", 0) // 10
     return (
         launch.INTERPRETED
@@ -42,7 +41,7 @@ def runs_here(module: ModuleType) -> bool:
     )
 
 
-def pairs(family: str) -> list:
+def pairs(family):
     found = [
         (version, module) for version, module in versions_of(family).items() if runs_here(module)
     ]
@@ -53,7 +52,7 @@ def pairs(family: str) -> list:
     ]
 
 
-def ways(family: str) -> list:
+def ways(family):
     dtypes = DTYPES if launch.INTERPRETED else ON_A_GPU
     return [
         pytest.param(*pair.values, dtype, id=f"{pair.id}-{name}")
@@ -62,7 +61,7 @@ def ways(family: str) -> list:
     ]
 
 
-def every_way() -> list:
+def every_way():
     return [
         pytest.param(family, *pair.values, id=f"{family}-{pair.id}")
         for family in FAMILIES
@@ -70,7 +69,7 @@ def every_way() -> list:
     ]
 
 
-def blank(family: str, op: str, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def blank(family, op, inputs):
     shape, dtype = inputs[0].shape, inputs[0].dtype
     if family == "matmul":
         shape = (*shape[:-1], inputs[1].shape[-1])
@@ -83,14 +82,12 @@ def blank(family: str, op: str, inputs: tuple[torch.Tensor, ...]) -> torch.Tenso
     return torch.zeros(shape, dtype=dtype)
 
 
-def small(
-    family: str, op: str, dtype: torch.dtype, *shape: int
-) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+def small(family, op, dtype, *shape):
     inputs = cases_of(family).draw(op, dtype, *(shape or SMALL[family]))
     return inputs, blank(family, op, inputs)
 
 
-def skip_without(free_gigabytes: int) -> None:
+def skip_without(free_gigabytes):
     free_bytes, _ = torch.cuda.mem_get_info()
     if free_bytes < free_gigabytes * 10**9:
         pytest.skip(

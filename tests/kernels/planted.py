@@ -8,7 +8,6 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +26,12 @@ class Bug:
     """The version that shows the bug, if versions share `file`."""
 
     @property
-    def label(self) -> str:
+    def label(self):
         version = Path(self.seen_in or self.file)
         return f"{version.parent.name}-{version.stem.partition('_')[0]}-{self.kind}"
 
 
-def plant(bug: Bug, folder: Path) -> ModuleType:
+def plant(bug, folder):
     """Return the module of the version with the bug, imported from a copy in `folder`."""
     text = (ROOT / bug.file).read_text(encoding="utf-8")
     assert text.count(bug.old) == bug.count, (
@@ -46,7 +45,7 @@ def plant(bug: Bug, folder: Path) -> ModuleType:
         return _imported(bug.seen_in, (ROOT / bug.seen_in).read_text(encoding="utf-8"), folder)
 
 
-def _imported(file: str, text: str, folder: Path) -> ModuleType:
+def _imported(file, text, folder):
     copy = folder / Path(file).name
     copy.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(

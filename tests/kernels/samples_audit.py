@@ -11,7 +11,7 @@ NO_KERNEL = 3
 
 
 @triton.jit
-def masked_copy(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+def masked_copy(x_ptr, out_ptr, n, BLOCK):
     """One mask for all: wide accesses only where n is known to be a multiple of 16."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
@@ -19,7 +19,7 @@ def masked_copy(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def residual_rmsnorm(x_ptr, residual_ptr, weight_ptr, out_ptr, n, eps, BLOCK: tl.constexpr):
+def residual_rmsnorm(x_ptr, residual_ptr, weight_ptr, out_ptr, n, eps, BLOCK):
     """A whole row in the registers of one program; with 65,536 elements in 32 warps they do not
     fit.
     """
@@ -35,7 +35,7 @@ def residual_rmsnorm(x_ptr, residual_ptr, weight_ptr, out_ptr, n, eps, BLOCK: tl
 
 
 @triton.jit
-def flat(x_ptr, out_ptr, n, FORMULA: tl.constexpr, BLOCK: tl.constexpr):
+def flat(x_ptr, out_ptr, n, FORMULA, BLOCK):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     tl.store(out_ptr + offsets, FORMULA(tl.load(x_ptr + offsets, mask=inside)), mask=inside)
@@ -59,12 +59,12 @@ def gelu_erf(x):
 
 
 @triton.jit
-def does_not_compile(x_ptr, BLOCK: tl.constexpr):
+def does_not_compile(x_ptr, BLOCK):
     tl.store(x_ptr + tl.arange(0, BLOCK), tl.arange(0, BLOCK) + tl.arange(0, 2 * BLOCK))
 
 
 @triton.jit
-def summed(x_ptr, out_ptr, steps, BLOCK: tl.constexpr):
+def summed(x_ptr, out_ptr, steps, BLOCK):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK * steps + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(steps):

@@ -36,20 +36,37 @@ WIDE = (128, 256, "tma")
 
 @functools.cache
 def shipped_rows():
-    """The quick set: the newest version of each family."""
-    return rows.audit_all(catalog.quick(catalog.choices()))
+    """Of the quick set: all on sm_90, on other architectures one operation of each family.
+
+    A kernel for fp8e5m2 is that for fp8e4m3 with operands of another type.
+    """
+    chosen = {}
+    for choice in catalog.quick(catalog.choices()):
+        variant = choice.variant
+        own = (variant.op, variant.shape_class) if choice.arch == 90 else ()
+        if variant.dtype != "fp8e5m2":
+            of_family = (choice.version.family, choice.arch, variant.part, variant.dtype)
+            chosen.setdefault((of_family, own), choice)
+    return rows.audit_all(list(chosen.values()))
 
 
 @functools.cache
 def odd_size_rows():
-    return [
-        rows.row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
+    """The last shape class of each operation in bf16 on sm_90, for sizes that divide by nothing."""
+    last = {
+        (choice.kernel, choice.variant.part): choice
         for choice in catalog.choices((90,))
         if choice.version in NEWEST_VERSIONS
         and choice.version.family in OF_ODD_SIZES
         and choice.variant.dtype == "bf16"
-        for compiled in [compile_ahead(choice.variant, choice.arch, known_sizes=False)]
-    ]
+    }
+    found = []
+    for choice in last.values():
+        compiled = compile_ahead(choice.variant, choice.arch, known_sizes=False)
+        found.append(
+            rows.row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
+        )
+    return found
 
 
 def family(row):

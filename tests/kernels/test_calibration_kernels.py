@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compiled import ARCHES, assert_lean, compile_ahead, divisible, read_back
-from triton.backends.compiler import GPUTarget
+from compiled import ARCHES, assert_lean, compile_ahead, read_back
 
 from kernels import bandwidth as tiles
 from kernels import fma, launch_floor
@@ -124,25 +123,3 @@ def test_empty_kernel_has_no_instructions(arch):
     opcodes = {item.base for item in binary.instructions}
     # One of the last three sets the stack up.
     assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes
-
-
-def test_calibration_launches_match_their_kernels(launches):
-    config = tiles.Config(8, 4, 3)
-    x, y, out = (torch.zeros(7 * 3 * config.block, dtype=torch.int32) for _ in range(3))
-    tiles.read(x, out=out, config=config)
-    tiles.write(out=out, config=config)
-    tiles.copy(x, out=out, config=config)
-    tiles.triad(x, y, out=out, config=config)
-    chains = fma.Config(4, 16, 512)
-    start = torch.zeros(5 * chains.block, dtype=torch.float64)
-    fma.launch(fma.coefficients(torch.float64, "cpu"), start, 9, out=start, config=chains)
-    launch_floor.launch(torch.zeros(1))
-    assert [grid for grid, _ in launches] == [(3,)] * 4 + [(5,), (1,)]
-    assert [compiled.metadata.num_warps for _, compiled in launches] == [8] * 4 + [4, 1]
-    for _, compiled in launches:
-        assert compiled.metadata.target == GPUTarget("cuda", 90, 32)
-        assert divisible(compiled) >= {
-            name for name, kind in compiled.src.signature.items() if kind.startswith("*")
-        }
-    strided = [compiled.src.signature for _, compiled in launches[:4]]
-    assert all(signature.get("steps") == "i32" for signature in strided)

@@ -37,12 +37,6 @@ def test_dropout_mask_matches_the_reference(version, module, dtype):
         assert torch.equal((x != 0).cpu(), keep_mask(version, seed, x.numel()))
 
 
-@pytest.mark.parametrize("n", [40, 4099, 20001])
-def test_layernorm_v3_is_accurate_for_a_large_mean(n):
-    inputs = norm_cases.draw("layernorm", torch.float32, 33, n, shift=1e4)
-    norm_cases.check("layernorm", versions_of("norm")["v3"], *inputs)
-
-
 @pytest.fixture
 def tf32():
     setting = torch.backends.cuda.matmul
@@ -85,21 +79,6 @@ def recorded(launch, *operands, out, times=1):
         for _ in range(times):
             launch(*operands, out=out)
     return graph
-
-
-@each_sum
-def test_concurrent_sums_on_two_streams(op, module):
-    streams = [torch.cuda.Stream() for _ in range(2)]
-    vectors = [integers_on_gpu(seed) for seed in range(2)]
-    outs = torch.zeros(2, 500, 4, device="cuda")  # 16 bytes for each result
-    torch.cuda.synchronize()
-    for number in range(500):
-        for stream, vector, out in zip(streams, vectors, outs, strict=True):
-            with torch.cuda.stream(stream):
-                module.KERNELS[op](vector, out=out[number, 0])
-    torch.cuda.synchronize()
-    for vector, out in zip(vectors, outs, strict=True):
-        assert (out[:, 0] == vector.double().sum()).all()
 
 
 @each_sum
@@ -161,19 +140,6 @@ def test_sums_beyond_32_bit_offsets(op, module):
     out = torch.empty((), dtype=torch.bfloat16, device="cuda")
     module.KERNELS[op](x, out=out)
     assert out.item() == torch.tensor(4101.0).bfloat16().item()
-
-
-@pytest.mark.parametrize("n", [2**29 + 8, 2**29 + 5])
-@pytest.mark.parametrize(
-    ("op", "module"), [pair for pair in pairs("matvec") if "int8" not in pair.id]
-)
-def test_matrices_beyond_32_bit_offsets(op, module, n):
-    skip_without(12)
-    a = torch.zeros((5, n), dtype=torch.bfloat16, device="cuda")
-    a[:, -3:] = torch.arange(1.0, 6.0, device="cuda")[:, None]
-    out = torch.empty(5, dtype=torch.bfloat16, device="cuda")
-    module.KERNELS[op](a, torch.ones_like(a[0, :]).contiguous(), out=out)
-    assert out.tolist() == [3.0, 6.0, 9.0, 12.0, 15.0]
 
 
 def rows_on_gpu(n):

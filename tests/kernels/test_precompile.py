@@ -78,22 +78,6 @@ def test_precompiled_launch_is_in_the_cache(compilations, monkeypatch, tmp_path)
     assert compilations == [True] * 6
 
 
-@pytest.mark.exhaustive
-def test_precompile_in_processes_fills_the_cache(monkeypatch, capsys, compilations, tmp_path):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(precompile, "PROGRESS_DELAY_S", 0.0)
-    broken = partial(launch_version, SOFTMAX, "softmax", torch.empty(3, 8, device="meta"), out=None)
-    failed = precompile.precompile({**calls("meta"), "broken": broken}, H100)
-    assert list(failed) == ["broken"]
-    assert "out is of type NoneType" in failed["broken"]
-    assert "compiled 1 of 7 kernels" in capsys.readouterr().err
-    monkeypatch.setattr(precompile, "NO_DEVICE", 3_000_000)
-    with precompile.compile_only(H100):
-        for call in calls("meta").values():
-            call()
-    assert compilations == [True] * 6
-
-
 def test_processes_do_not_run_the_main_script(tmp_path, monkeypatch):
     script = ModuleType("__main__")
     script.__file__ = str(tmp_path / "script.py")

@@ -5,29 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Annotation
 
 from results.record import Environment, Record
 from roofline.machine import Ceiling, Machine
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import Measured, Scene
 from roofline.work import bytes_of
 
 Ends = tuple[tuple[float, float], tuple[float, float]]
 
 
-def machine(
-    slug: str, peaks: dict[str, float], bandwidth: float, kind: str = "datasheet", *more: Ceiling
-) -> Machine:
+def machine(slug, peaks, bandwidth, kind="datasheet", *more):
     entries = [Ceiling("flops", dtype, value, kind, "a test") for dtype, value in peaks.items()]
     entries.append(
         Ceiling("bandwidth", "memory" if kind == "datasheet" else "copy", bandwidth, kind, "a test")
@@ -55,7 +47,7 @@ BOTH = H200.with_entries(
 )
 
 
-def calibrated(known: Machine, mixes: dict[str, float]) -> Machine:
+def calibrated(known, mixes):
     return known.with_entries(
         Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items()
     )
@@ -66,8 +58,8 @@ CPU_MIXES = {"read": 60e9, "write": 25e9, "triad": 45e9, "copy": 40e9}
 """Bytes/s, apart and in another order than on a GPU."""
 
 
-def environment(**changes: Any) -> Environment:
-    values: dict[str, Any] = {
+def environment(**changes):
+    values = {
         "run_id": "20261120T210312Z-0123456789",
         "started_at": "2026-11-20T21:03:12+00:00",
         "argv": ("python", "-m", "bench.matmul"),
@@ -78,17 +70,15 @@ def environment(**changes: Any) -> Environment:
     return Environment(**values | changes)
 
 
-def saved(path: Path, records: Sequence[Record], stamp: Environment | None = None) -> Path:
+def saved(path, records, stamp=None):
     lines = [(stamp or environment()).to_dict(), *(record.to_dict() for record in records)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
 
 
-def matmul(
-    n: int, dtype: str, flops_per_s: float, provider: str = "torch", **changes: Any
-) -> Record:
-    values: dict[str, Any] = {
+def matmul(n, dtype, flops_per_s, provider="torch", **changes):
+    values = {
         "op": "matmul",
         "provider": provider,
         "dtype": dtype,
@@ -105,7 +95,7 @@ def matmul(
     return Record(**values | changes)
 
 
-def elementwise(op: str, elements: int, flops: int, share: float) -> Record:
+def elementwise(op, elements, flops, share):
     """Return a bf16 operation on one array at a share of 4.8 TB/s."""
     time_s = 4 * elements / (share * 4.8e12)
     return Record(
@@ -123,7 +113,7 @@ def elementwise(op: str, elements: int, flops: int, share: float) -> Record:
     )
 
 
-def crowd() -> tuple[Record, ...]:
+def crowd():
     """Return 42 points, of which one is above its roof, and four records that cannot be drawn."""
     records = []
     for provider, share in (("torch", 1.0), ("torch-compile", 0.97), ("triton-v1", 0.8)):
@@ -140,7 +130,7 @@ def crowd() -> tuple[Record, ...]:
     return tuple(records)
 
 
-def streams(share: float) -> tuple[Record, ...]:
+def streams(share):
     """Return relu and two others just below the roof of a copy."""
     return tuple(
         elementwise(op, 2**28, flops, share)
@@ -154,13 +144,13 @@ CUBES = tuple(
 )
 
 
-def on(ceilings: Machine, *records: Record, **changes: Any) -> Measured:
+def on(ceilings, *records, **changes):
     """Return a run of some records on a machine with these ceilings."""
     device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cpu", "threads": 2}
     return environment(**{"device": device, "machine": ceilings} | changes), records
 
 
-def scaled(ceilings: Machine, step: float) -> Measured:
+def scaled(ceilings, step):
     return on(ceilings, *(matmul(n, "bf16", n * step) for n in (1024, 4096, 7000)))
 
 
@@ -172,7 +162,7 @@ MIXED = calibrated(H100, H100_MIXES).with_entries(
 )
 OF_A_CPU = ((256, 410e9, 150e9), (512, 700e9, 190e9), (1024, 860e9, 212e9), (2048, 915e9, 218e9))
 
-SCENES: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
+SCENES = {
     "one GPU": ([], [H100], None),
     "three GPUs": ([], [H100, A100, H200], None),
     "a CPU with points": (
@@ -219,20 +209,20 @@ SCENES: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
 }
 
 
-def scene(name: str) -> Scene:
+def scene(name):
     return build_scene(*SCENES[name])
 
 
 @cache
-def draw(name: str) -> Figure:
+def draw(name):
     return draw_roofline(scene(name))
 
 
-def drawn(ceilings: Machine, *records: Record) -> Figure:
+def drawn(ceilings, *records):
     return draw_roofline(build_scene([on(ceilings, *records)]))
 
 
-def texts(figure: Figure) -> list[Text]:
+def texts(figure):
     axes = figure.axes[0]
     legend = axes.get_legend()
     return [
@@ -242,23 +232,23 @@ def texts(figure: Figure) -> list[Text]:
     ]
 
 
-def words(figure: Figure) -> list[str]:
+def words(figure):
     return [text.get_text() for text in texts(figure)]
 
 
-def last_line(figure: Figure) -> str:
+def last_line(figure):
     """Return the caption, which may have been wrapped: the figure's own texts after title and
     subtitle.
     """
     return " ".join(text.get_text() for text in figure.texts[2:])
 
 
-def renderer(figure: Figure) -> Any:
-    canvas: Any = figure.canvas
+def renderer(figure):
+    canvas = figure.canvas
     return canvas.get_renderer()
 
 
-def anchor(text: Text) -> tuple[float, float]:
+def anchor(text):
     if not isinstance(text, Annotation):
         x, y = text.get_transform().transform(text.get_position())
         return float(x), float(y)
@@ -267,7 +257,7 @@ def anchor(text: Text) -> tuple[float, float]:
     return spot[0] + text.xyann[0] * scale, spot[1] + text.xyann[1] * scale
 
 
-def corners(figure: Figure, text: Text) -> np.ndarray:
+def corners(figure, text):
     angle = math.radians(text.get_rotation())
     text.set_rotation(0)
     box = text.get_window_extent(renderer(figure))
@@ -281,7 +271,7 @@ def corners(figure: Figure, text: Text) -> np.ndarray:
     return around @ turn + (x, y)
 
 
-def overlap(first: np.ndarray, second: np.ndarray) -> bool:
+def overlap(first, second):
     """Return whether two rectangles overlap: no side of either parts them."""
     for polygon in (first, second):
         for index in range(4):
@@ -293,33 +283,33 @@ def overlap(first: np.ndarray, second: np.ndarray) -> bool:
     return True
 
 
-def assert_apart(shapes: Sequence[tuple[str, np.ndarray]]) -> None:
+def assert_apart(shapes):
     for (one, first), (other, second) in itertools.combinations(shapes, 2):
         assert not overlap(first, second), f"{one!r} overlaps {other!r}"
 
 
-def labels_in(figure: Figure) -> list[Text]:
+def labels_in(figure):
     return [text for text in figure.axes[0].texts if text.get_text()]
 
 
-def roofs(figure: Figure) -> list[Line2D]:
+def roofs(figure):
     return [line for line in figure.axes[0].lines if line.get_zorder() == 3]
 
 
-def ends(line: Line2D) -> Ends:
+def ends(line):
     (x0, x1), (y0, y1) = line.get_data()
     return (x0, y0), (x1, y1)
 
 
-def thin(figure: Figure) -> list[Line2D]:
+def thin(figure):
     return [line for line in figure.axes[0].lines if line.get_zorder() == 2.5]
 
 
-def flats(figure: Figure) -> list[Line2D]:
+def flats(figure):
     return [line for line in roofs(figure) if ends(line)[0][1] == ends(line)[1][1]]
 
 
-def markers(figure: Figure) -> list[Line2D]:
+def markers(figure):
     return [
         line
         for line in figure.axes[0].lines
@@ -327,6 +317,6 @@ def markers(figure: Figure) -> list[Line2D]:
     ]
 
 
-def spots(figure: Figure) -> Iterator[tuple[float, float]]:
+def spots(figure):
     for line in markers(figure):
         yield from zip(*line.get_data(), strict=True)

@@ -4,16 +4,13 @@ and a profile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from plot_scenes import CPU, environment, matmul, on
 
-from results.record import Environment, ProfileOp, Record
+from results.record import ProfileOp, Record
 from roofline.gpu_table import find_gpu
-from roofline.machine import Ceiling, Machine
-from roofline.picture.scene import Measured
+from roofline.machine import Ceiling
 from roofline.work import VECTOR_OPS
 
 GPUS = ("h100-sxm", "a100-sxm-80gb", "h200-sxm", "h100-pcie", "l40s", "b200-sxm")
@@ -28,25 +25,23 @@ MEASURED = (
 )
 
 
-def h100() -> Machine:
+def h100():
     """Return the datasheet of an H100 and what was measured on one."""
     return find_gpu("h100-sxm").with_entries(
         Ceiling(quantity, name, value, "measured", "a test") for quantity, name, value in MEASURED
     )
 
 
-def of_gpu(ceilings: Machine, **changes: Any) -> Environment:
+def of_gpu(ceilings, **changes):
     device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cuda"}
     return environment(device=device, machine=ceilings, **changes)
 
 
-def vector(
-    op: str, elements: int, flops: int, bytes_per_s: float, dtype: str = "bf16", **changes: Any
-) -> Record:
+def vector(op, elements, flops, bytes_per_s, dtype="bf16", **changes):
     """Return an operation that reads and writes one array, at a rate of bytes."""
     width = 4 if dtype == "fp32" else 2
     time_s = 2 * width * elements / bytes_per_s
-    values: dict[str, Any] = {
+    values = {
         "op": op,
         "provider": "torch",
         "dtype": dtype,
@@ -63,7 +58,7 @@ def vector(
     return Record(**values | changes)
 
 
-def versions() -> list[Record]:
+def versions():
     rates = {
         "torch": 702e12,
         "triton-v1": 331e12,
@@ -74,7 +69,7 @@ def versions() -> list[Record]:
     return [matmul(8192, "bf16", rate, provider) for provider, rate in rates.items()]
 
 
-def elementwise_versions() -> list[Record]:
+def elementwise_versions():
     rates = {
         "torch": 2.41e12,
         "torch-compile": 2.39e12,
@@ -84,7 +79,7 @@ def elementwise_versions() -> list[Record]:
     return [vector("gelu", 2**28, 20, rate, provider=provider) for provider, rate in rates.items()]
 
 
-def sweep() -> list[Record]:
+def sweep():
     return [
         matmul(n, "bf16", top * n / (n + 900), provider)
         for provider, top in (("torch", 760e12), ("triton-v3", 690e12))
@@ -92,7 +87,7 @@ def sweep() -> list[Record]:
     ]
 
 
-def suite() -> list[Record]:
+def suite():
     """Return 90 points: 14 ops without a product at several sizes by two providers, and products in
     two dtypes.
     """
@@ -116,7 +111,7 @@ def suite() -> list[Record]:
     ]
 
 
-def decoding() -> list[Record]:
+def decoding():
     """Return blocks of a model at batches up to beyond the critical one: the weights are read once
     a step.
     """
@@ -141,7 +136,7 @@ def decoding() -> list[Record]:
     return found
 
 
-def training() -> list[Record]:
+def training():
     base = replace(
         vector("train-step", 1024, 1, 1e12, shape={"b": 4, "s": 128}, case="4x128"),
         flops=2 * 10**13,
@@ -164,7 +159,7 @@ def training() -> list[Record]:
     return found
 
 
-def flagged() -> list[Record]:
+def flagged():
     flags = {1024: ("preempted",), 4096: ("preempted", "not-converged")}
     return [
         matmul(n, dtype, rate * n / (n + 300), flags=flags.get(n, ()))
@@ -173,7 +168,7 @@ def flagged() -> list[Record]:
     ]
 
 
-def profiled() -> list[Record]:
+def profiled():
     """Return the rows of a profile: 4 products and an elementwise operation that take long, and 195
     that do not.
     """
@@ -186,11 +181,11 @@ def profiled() -> list[Record]:
     ]
 
 
-def profile_op(**known: Any) -> ProfileOp:
+def profile_op(**known):
     return ProfileOp(phase="forward", matmul_flops=None, **known)
 
 
-def of_six_gpus() -> list[Measured]:
+def of_six_gpus():
     runs = []
     for index, slug in enumerate(GPUS):
         known = find_gpu(slug)
@@ -202,13 +197,13 @@ def of_six_gpus() -> list[Measured]:
     return runs
 
 
-def one(ceilings: Machine, records: Sequence[Record]) -> list[Measured]:
+def one(ceilings, records):
     return [(of_gpu(ceilings), records)]
 
 
 LONG = "kernels/experiments/of_last_week/matmul_with_a_long_name.py:persistent_kernel_number_"
 
-RUNS: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
+RUNS = {
     "versions": (one(h100(), versions()), [], ["bf16"]),
     "elementwise versions": (one(h100(), elementwise_versions()), [], ["bf16"]),
     "sweep": (one(h100(), sweep()), [], ["bf16"]),

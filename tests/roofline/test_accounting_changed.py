@@ -69,10 +69,9 @@ def real_total(values):
         return None
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(2))
 def test_changed_configurations_count_as_real_models_or_are_rejected(seed):
-    """1,000 in all. What transformers cannot build is no architecture whose number could be
+    """100 in all. What transformers cannot build is no architecture whose number could be
     wrong.
     """
     draw, counted, refusals = random.Random(seed), 0, []

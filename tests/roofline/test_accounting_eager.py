@@ -34,7 +34,7 @@ def kept_by_layers(values, layers, element_bytes):
 
 
 @pytest.mark.parametrize("element_bytes", [2, 4])
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
 def test_a_layer_keeps_what_real_models_keep(name, element_bytes):
     values = VARIED[name]
     config = read_config(values, "config.json")

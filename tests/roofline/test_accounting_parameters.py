@@ -4,8 +4,10 @@ meta device.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -136,170 +138,8 @@ def test_presets_count_as_the_real_architecture(name):
     assert count_parameters(load_preset(name)).total == total_of(meta_model(values))
 
 
-def shape(family, **others):
-    """Return a small configuration with extents of which no two are alike."""
-    return {
-        "model_type": family,
-        "hidden_size": 96,
-        "intermediate_size": 208,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "vocab_size": 1009,
-        "max_position_embeddings": 512,
-        "pad_token_id": 0,
-        **others,
-    }
-
-
-def gpt(family="gpt2", **others):
-    sizes = {"n_embd": 96, "n_layer": 5, "n_head": 6, "n_positions": 300, "vocab_size": 1009}
-    return {"model_type": family, **sizes, **others}
-
-
-QWEN_EXPERTS = {
-    "num_experts": 10,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 56,
-    "decoder_sparse_step": 2,
-}
-LATENT = {
-    "num_key_value_heads": 6,
-    "moe_intermediate_size": 56,
-    "n_shared_experts": 2,
-    "n_routed_experts": 16,
-    "n_group": 2,
-    "topk_group": 1,
-    "num_experts_per_tok": 4,
-    "first_k_dense_replace": 2,
-    "q_lora_rank": 40,
-    "kv_lora_rank": 24,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 20,
-}
-
-GPT_OSS = {"head_dim": 24, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 8}
-LLAMA4 = {
-    **{
-        "head_dim": 16,
-        "num_local_experts": 6,
-        "num_experts_per_tok": 1,
-        "intermediate_size_mlp": 240,
-    },
-    **{"interleave_moe_layer_step": 2, "attention_chunk_size": 8},
-}
-STATE = {
-    "hidden_size": 96,
-    "num_hidden_layers": 5,
-    "vocab_size": 1009,
-    "conv_kernel": 3,
-    "expand": 2,
-    "pad_token_id": 0,
-}
-OPT = {"ffn_dim": 208, "word_embed_proj_dim": 96}
-FALCON = {
-    "multi_query": True,
-    "parallel_attn": True,
-    "new_decoder_architecture": False,
-    "bias": False,
-}
-DEEPSEEK2 = {**LATENT, "num_experts_per_tok": 4}
-
-VARIED = {
-    "olmo2": shape("olmo2"),
-    "olmo2 with biases": shape("olmo2", attention_bias=True, tie_word_embeddings=True),
-    "gpt_oss": shape("gpt_oss", **GPT_OSS),
-    "gpt_oss without biases": shape(
-        "gpt_oss", **GPT_OSS, attention_bias=False, tie_word_embeddings=True
-    ),
-    "deepseek_v2": shape("deepseek_v2", **DEEPSEEK2),
-    "deepseek_v2 queries not compressed": shape(
-        "deepseek_v2", **{**DEEPSEEK2, "q_lora_rank": None}
-    ),
-    "falcon": shape("falcon", **FALCON),
-    "falcon two norms": shape(
-        "falcon", **{**FALCON, "parallel_attn": False, "bias": True, "multi_query": False}
-    ),
-    "falcon grouped": shape(
-        "falcon", **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=2
-    ),
-    "falcon grouped, one norm": shape(
-        "falcon",
-        **{**FALCON, "new_decoder_architecture": True},
-        num_kv_heads=3,
-        num_ln_in_parallel_attn=1,
-    ),
-    "opt": shape("opt", **OPT),
-    "opt without biases": shape("opt", **OPT, enable_bias=False, tie_word_embeddings=False),
-    "opt norms behind": shape("opt", **OPT, do_layer_norm_before=False),
-    "granite": shape("granite", tie_word_embeddings=True),
-    "granite with biases": shape("granite", attention_bias=True, mlp_bias=True),
-    "cohere": shape("cohere"),
-    "cohere normalized": shape(
-        "cohere", use_qk_norm=True, attention_bias=True, tie_word_embeddings=False
-    ),
-    "llama4_text": shape("llama4_text", **LLAMA4),
-    "llama4_text by list": shape(
-        "llama4_text", **{**LLAMA4, "moe_layers": [1, 2, 4]}, attention_bias=True
-    ),
-    "mamba": {"model_type": "mamba", **STATE, "state_size": 5},
-    "mamba with biases": {
-        "model_type": "mamba",
-        **STATE,
-        "state_size": 5,
-        "time_step_rank": 7,
-        "use_bias": True,
-    },
-    "mamba2": {
-        "model_type": "mamba2",
-        **STATE,
-        "state_size": 5,
-        "num_heads": 12,
-        "head_dim": 16,
-        "n_groups": 2,
-    },
-    "gpt2": gpt(),
-    "gpt2 narrow MLP": gpt(n_inner=111),
-    "gpt2 untied": gpt(tie_word_embeddings=False),
-    "nanogpt": gpt("nanogpt", bias=False),
-    "nanogpt with biases": gpt("nanogpt", bias=True),
-    "nanogpt without positions": gpt("nanogpt", bias=False, has_positions=False),
-    "gpt_neox": shape("gpt_neox"),
-    "gpt_neox tied": shape("gpt_neox", tie_word_embeddings=True, attention_bias=False),
-    "llama": shape("llama"),
-    "llama tied, wide heads": shape("llama", tie_word_embeddings=True, head_dim=40),
-    "llama with biases": shape("llama", attention_bias=True, mlp_bias=True),
-    "llama multi-query": shape("llama", num_key_value_heads=1),
-    "llama without num_key_value_heads": {
-        k: v for k, v in shape("llama").items() if k != "num_key_value_heads"
-    },
-    "mistral": shape("mistral", head_dim=24, sliding_window=64),
-    "mixtral": shape("mixtral", num_local_experts=7, num_experts_per_tok=3),
-    "mixtral tied": shape(
-        "mixtral", num_local_experts=4, num_experts_per_tok=1, tie_word_embeddings=True
-    ),
-    "phi3": shape("phi3"),
-    "qwen2": shape("qwen2"),
-    "qwen2 tied": shape("qwen2", tie_word_embeddings=True, num_key_value_heads=6),
-    "qwen2_moe": shape("qwen2_moe", **QWEN_EXPERTS, shared_expert_intermediate_size=72),
-    "qwen2_moe some dense": shape(
-        "qwen2_moe",
-        **{**QWEN_EXPERTS, "decoder_sparse_step": 1},
-        shared_expert_intermediate_size=72,
-        mlp_only_layers=[0, 3],
-    ),
-    "qwen3": shape("qwen3", head_dim=40),
-    "qwen3 with biases": shape("qwen3", head_dim=32, attention_bias=True, tie_word_embeddings=True),
-    "qwen3_moe": shape("qwen3_moe", head_dim=24, **QWEN_EXPERTS),
-    "gemma": shape("gemma", head_dim=40),
-    "gemma with biases": shape("gemma", head_dim=40, attention_bias=True),
-    "gemma2": shape("gemma2", head_dim=40, sliding_window=64),
-    "gemma3_text": shape("gemma3_text", head_dim=40, sliding_window=64),
-    "deepseek_v3": shape("deepseek_v3", **LATENT),
-    "deepseek_v3 queries not compressed": shape("deepseek_v3", **{**LATENT, "q_lora_rank": None}),
-    "deepseek_v3 no shared expert": shape("deepseek_v3", **{**LATENT, "first_k_dense_replace": 0}),
-}
+VARIED = json.loads(Path(__file__).with_name("varied_configs.json").read_text(encoding="utf-8"))
+"""Small configurations of each family, with extents of which no two are alike."""
 
 
 @pytest.mark.parametrize("values", VARIED.values(), ids=VARIED)

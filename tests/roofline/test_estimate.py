@@ -240,22 +240,6 @@ def test_memory_reports_headroom_and_devices_needed(capsys):
     assert tight["warnings"][0].startswith("only 7.3 % of given with 26.08 GiB is left")
 
 
-def test_a_peak_a_bandwidth_and_a_memory_may_be_given(capsys):
-    given = "--peak 1e15 --bandwidth 2e12 --memory 1e12"
-    data = data_of(capsys, f"infer --model llama-3-8b --gpu h100-sxm {given}")
-    assert data["decode_seconds"] == (data["weight_bytes_read"] + data["cache_bytes"]) / 2e12
-    assert (data["peak_flops_per_s"], data["memory_bytes"]) == (1e15, 10**12)
-    assert "peak and bandwidth and memory as given" in data["source"]
-
-
-def test_memory_says_what_it_approximates_and_what_a_gpu_lacks(capsys):
-    notes = data_of(capsys, "memory --model deepseek-v3 --recipe fp8 --gpu a100-sxm-80gb")[
-        "assumptions"
-    ]
-    assert sum(line.startswith("approximate: ") for line in notes) == 2
-    assert "a100-sxm-80gb has no hardware path for fp8e4m3" in notes
-
-
 def test_tensor(capsys):
     """CS336 2025, lecture 2: GPT-3's MLP matrix; it is 2.416 GB or 2.25 GiB."""
     line = "tensor --shape 49152x12288 --dtype fp32"
@@ -329,14 +313,6 @@ def test_a_measured_run_gives_peak_bandwidth_and_mfu(capsys, tmp_path):
     row = data_of(capsys, f"matmul --shape 64x1x64 --measured {path}")["rows"][0]
     assert row["seconds"] == row["bytes"] / 4e10
     assert data_of(capsys, f"fit --measured {path} --bytes-per-param 16")["params"] == 10**9
-
-
-def test_the_measured_run_may_be_the_latest_of_an_op(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path))
-    measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11)])
-    line = "train --params 1e6 --tokens 1e6 --measured latest"
-    assert data_of(capsys, f"{line} --op matmul --machine cpu-test")["mfu"] == 0.8
-    assert data_of(capsys, line)["mfu"] == 0.4
 
 
 @pytest.mark.parametrize(

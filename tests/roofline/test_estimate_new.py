@@ -184,20 +184,6 @@ def test_packed_documents(capsys):
     assert "does not support documents" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["", "--checkpoint full", "--loss-chunks 8", "--sequence 8"])
-def test_memory_components_have_the_same_keys_at_every_moment(capsys, words):
-    data = data_of(capsys, f"memory --model llama-3-8b {words}")
-    layers = ("norm_inputs", "product_inputs", "norm_statistics", "attention", "mlp", "log_sum_exp")
-    head = ("final_norm", "logits", "logits_fp32", "logits_gradients")
-    keys = {
-        "token_ids",
-        *(f"activations_{name}" for name in layers),
-        *(f"head_{name}" for name in head),
-    }
-    assert keys <= data["components"].keys()
-    assert sum(data["components"].values()) == data["total_bytes"]
-
-
 def test_shared_along_layers_experts_and_sequence(capsys):
     base = data_of(capsys, "memory --model llama-3-8b --accumulate 8")["components"]
     piped = data_of(capsys, "memory --model llama-3-8b --accumulate 8 --pipeline-parallel 4")[

@@ -155,7 +155,7 @@ def test_an_operation_that_torch_rejects_is_one_line(operation):
 def test_views_and_copies_are_those_of_torch():
     dice = random.Random(0)
     seen = {"view": 0, "copy": 0, "error": 0}
-    for _ in range(1500):
+    for _ in range(400):
         shape = tuple(dice.choices((1, 2, 3, 4), k=3))
         strides, theirs = dense_strides(shape), torch.empty(shape, device="meta")
         for _ in range(4):
@@ -178,7 +178,7 @@ def test_views_and_copies_are_those_of_torch():
             ), operation
             seen["copy" if is_copy else "view"] += 1
             theirs = result
-    assert min(seen.values()) > 100
+    assert min(seen.values()) > 25
 
 
 def random_operation(dice, tensor):

@@ -9,8 +9,8 @@ import json
 import pytest
 from test_estimate import call, data_of, text_of
 
-from roofline.estimate.sweep import Over, memory_marks, swept
-from roofline.picture.charts import draw_lines, draw_sweep
+from roofline.estimate.sweep import Over, swept
+from roofline.picture.charts import draw_sweep
 from roofline.picture.page import estimates_of
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
@@ -66,22 +66,6 @@ def test_points_that_do_not_fit_are_marked(capsys):
     assert texts["does not fit from 512"] == 512
 
 
-def test_marks_of_several_gpus_do_not_overlap():
-    over = Over.read("batch=1:1024:x2")
-    figure = draw_sweep(
-        swept("infer", {"model": "llama-3-8b", "gpu": "h100-sxm,rtx-4090"}, [over]),
-        "",
-        "decode_seconds",
-    )
-    texts = [text for text in figure.axes[0].texts if "does not fit" in text.get_text()]
-    assert [text.get_text() for text in texts] == [
-        "gpu h100-sxm does not fit from 512 ",
-        "gpu rtx-4090 does not fit from 64 ",
-    ]
-    one, two = (text.get_window_extent() for text in texts)
-    assert not one.overlaps(two)
-
-
 def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
     """Llama 3 8B trained by ZeRO 3: 142.7 GB on one device, 79.5 GB on each of two; an H100 has
     85.0 GB.
@@ -95,14 +79,6 @@ def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
     assert "training memory" in said
     (limit,) = (line for line in figure.axes[0].get_lines() if set(line.get_xdata()) == {0, 1})
     assert set(limit.get_ydata()) == {85_027_979_264}
-
-
-def test_plot_marks_the_last_value_that_does_not_fit():
-    """Llama 3 8B trained with 142.7 GB on one H100 of 85.0 GB, with 72.4 GB on each of two."""
-    over = Over.read("tensor-parallel=1:4:x2")
-    rows = swept("memory", {"model": "llama-3-8b", "gpu": "h100-sxm"}, [over]).rows
-    assert [row["fits"] for row in rows] == [False, True, True]
-    assert memory_marks(rows, "tensor-parallel") == {"does not fit up to 1": 1}
 
 
 def test_what_does_not_fit_is_named_on_a_page(capsys, tmp_path):
@@ -136,19 +112,6 @@ def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("part", "can_draw"),
-    [("dtype", False), ("infer", False), ("fit", False), ("memory", True), ("train", True)],
-)
-def test_only_estimates_that_can_draw_offer_plot(capsys, part, can_draw):
-    with pytest.raises(SystemExit):
-        call(part, "--help")
-    assert ("--plot" in (text := capsys.readouterr().out), "--theme" in text) == (
-        can_draw,
-        can_draw,
-    )
-
-
-@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("sweep", "expected one of tensor"),
@@ -176,25 +139,3 @@ def test_bad_sweeps_get_one_line(capsys, line, words):
     printed = capsys.readouterr()
     assert (code, printed.out, printed.err.count("\n")) == (2, "", 1)
     assert words in printed.err
-
-
-def test_the_values_of_the_option_have_ticks_and_times_their_unit() -> None:
-    figure = draw_lines(
-        "t", "batch", "decode seconds", {"": [(1, 0.004), (8, 0.005), (32, 0.007)]}, {}
-    )
-    figure.canvas.draw()
-    axes = figure.axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8", "32"]
-    assert {"4 ms", "5 ms", "6 ms", "7 ms"} <= {tick.get_text() for tick in axes.get_yticklabels()}
-    assert axes.get_ylabel() == "decode time"
-
-
-def test_a_dashed_line_has_the_color_of_its_name() -> None:
-    points = [(1, 2), (2, 3)]
-    lines = (
-        draw_lines("t", "x", "y", {"a": points, "b": points}, {}, dashed={"b": points})
-        .axes[0]
-        .lines
-    )
-    assert [line.get_linestyle() for line in lines] == ["-", "-", "--"]
-    assert lines[2].get_color() == lines[1].get_color() != lines[0].get_color()

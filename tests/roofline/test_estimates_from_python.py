@@ -146,12 +146,3 @@ def test_attainable_rates_are_those_of_the_binding_limit():
     copy = roofline.attainable("h100-sxm", 0, 10**9, "torch.bfloat16")
     assert (copy.bound, copy.flops_per_s) == ("memory", 0)
     assert copy.bytes_per_s == pytest.approx(copy.bandwidth_bytes_per_s)
-
-
-def test_an_option_may_have_its_default_and_any_other_value() -> None:
-    answers = [
-        roofline.estimate.memory(model="llama-3-8b", checkpoint=c)
-        for c in ("none", "selective", "full")
-    ]
-    none, selective, full = (answer.values["activation_bytes"] for answer in answers)
-    assert full < selective <= none

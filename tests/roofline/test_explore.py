@@ -10,7 +10,7 @@ import socket
 import sys
 
 import pytest
-from test_estimate import call, measured_run
+from test_estimate import call
 
 from results.show.terminal import install_command
 from roofline.__main__ import main
@@ -63,7 +63,7 @@ def typed(capsys, command):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("page", CALCULATORS)
+@pytest.mark.parametrize("page", ["tensor", "matmul", "memory", "train", "infer", "parallel"])
 def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     app = opened(page)
     assert errors_of(app) == []
@@ -76,7 +76,7 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     said = [shown(text.value) for text in (*app.header, app.markdown[0])]
     first, others = said[0], said[1].split("; ")[1:]
     assert set(others) <= told
-    assert first in told or page in ("dtype", "matmul")  # which have an answer for each row
+    assert first in told or page == "matmul"  # which has an answer for each row
     assert f"**Formula:** {data['formula']}" in [shown(text.value) for text in app.markdown]
     assert len(app.download_button) >= 1
 
@@ -203,14 +203,6 @@ def test_hostile_values_are_answered_in_words(page, name):
         assert bool(app.error) != bool(app.code)
 
 
-def test_what_an_address_names_that_is_not_there_is_left_out():
-    app = opened("matmul", gpu=["h100-sxm", "gpt-9000"], dtype="fp12", shape="x", batch="1" * 600)
-    assert app.multiselect(key="gpu").value == ["h100-sxm"]
-    assert len(errors_of(app)) == 1
-    assert app.query_params["gpu"] == "h100-sxm"
-    assert "dtype" not in app.query_params
-
-
 def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_path, monkeypatch):
     sizes = {"layers": 16, "width": 2048, "heads": 32, "ffn": 8192, "vocab": 128256}
     app = opened("params", **{name: str(size) for name, size in sizes.items()})
@@ -229,7 +221,6 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
         "n_positions": 32,
     }
     (tmp_path / "my config.json").write_text(json.dumps(config))
-    (tmp_path / "x.json").write_text("{")
     monkeypatch.chdir(tmp_path)
     app = opened("params")
     app.selectbox(key="model").set_value("-").run()
@@ -237,8 +228,6 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     assert errors_of(app) == []
     assert "'my config.json'" in app.code[0].value
     assert text_of_value("total", typed(capsys, app.code[0].value)["total"]) == app.header[0].value
-    app.text_input(key="config").set_value("x.json").run()
-    assert "x.json: not JSON" in errors_of(app)[0]
 
 
 def test_an_option_is_varied_as_in_a_sweep(capsys):
@@ -254,13 +243,3 @@ def test_an_option_is_varied_as_in_a_sweep(capsys):
     assert sorted({row["batch"] for row in rows}) == [1, 8]
     app.text_input(key="over").set_value("batch").run()
     assert "--over 'batch' is not" in errors_of(app)[0]
-
-
-def test_a_measured_run_is_a_machine(capsys, runs):
-    measured_run(runs, [("matmul", 8 * 10**11)])
-    app = opened("train")
-    app.multiselect(key="gpu").set_value([]).run()
-    app.text_input(key="mfu").set_value("").run()
-    app.text_input(key="measured").set_value("latest").run()
-    assert typed(capsys, app.code[0].value)["mfu"] == 0.8
-    assert " --measured latest" in app.code[0].value

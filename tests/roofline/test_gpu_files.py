@@ -4,8 +4,10 @@ key may hold.
 
 from __future__ import annotations
 
+import csv
 import re
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,66 +22,13 @@ from roofline.gpu_table import (
 from roofline.machine import Machine
 from roofline.model import ridge_intensity
 
-# slug, dtype, dense TFLOP/s, GB/s, ridge FLOP/byte, tensor clock MHz, maximum clock MHz, TFLOP/s at
-# the latter. Datasheet figures and the arithmetic on them, as collected in November 2026 from the
-# sources in each file.
-PUBLISHED = [
-    ("h100-sxm", "bf16", 989.4, 3352, 295, 1830, 1980, 1070.5),
-    ("h100-pcie", "bf16", 756.4, 2039, 371, 1620, 1755, 819.5),
-    ("h100-nvl", "bf16", 835.5, 3938, 212, 1545, 1785, 965.1),
-    ("h200-sxm", "bf16", 989.4, 4800, 206, 1830, 1980, 1070.5),
-    ("h200-nvl", "bf16", 835.5, 4800, 174, 1545, 1785, 965.1),
-    ("gh200-96gb", "bf16", 989.4, 4000, 247, 1830, 1980, 1070.5),
-    ("gh200-144gb", "bf16", 989.4, 4900, 202, 1830, None, None),
-    ("h800-sxm", "bf16", 989.4, 3352, 295, 1830, None, None),
-    ("h800-pcie", "bf16", 756.4, 2039, 371, 1620, None, None),
-    ("h20-sxm", "bf16", 148, 4000, 37, 1830, None, None),
-    ("a100-sxm-40gb", "bf16", 312, 1555, 201, 1410, 1410, 311.9),
-    ("a100-sxm-80gb", "bf16", 312, 2039, 153, 1410, 1410, 311.9),
-    ("a100-pcie-40gb", "bf16", 312, 1555, 201, 1410, 1410, 311.9),
-    ("a100-pcie-80gb", "bf16", 312, 1935, 161, 1410, 1410, 311.9),
-    ("a800-sxm-80gb", "bf16", 312, 2039, 153, 1410, 1410, 311.9),
-    ("a800-pcie-80gb", "bf16", 312, 1935, 161, 1410, 1410, 311.9),
-    ("a30", "bf16", 165, 933, 177, 1440, 1440, 165.2),
-    ("a40", "bf16", 149.7, 696, 215, 1740, 1740, 149.7),
-    ("a10", "bf16", 125, 600, 208, 1695, 1695, 125.0),
-    ("a10g", "bf16", 70, 600, 117, 1710, 1710, 70.0),
-    ("a2", "bf16", 18, 200, 90, 1770, 1770, 18.1),
-    ("b100-sxm", "bf16", 1750, 8000, 219, 1443, None, None),
-    ("b200-sxm", "bf16", 2250, 8000, 281, 1856, 1965, 2382.4),
-    ("gb200", "bf16", 2500, 8000, 313, 2008, 2062, 2567.6),
-    ("b300-sxm", "bf16", 2250, 8000, 281, 1856, 2032, 2463.6),
-    ("gb300", "bf16", 2500, 8000, 313, 2008, None, None),
-    ("l4", "bf16", 121, 300, 403, 2040, 2040, 121.2),
-    ("l40", "bf16", 181.05, 864, 210, 2490, 2490, 181.0),
-    ("l40s", "bf16", 362.05, 864, 419, 2520, 2520, 366.4),
-    ("t4", "fp16", 65, 320, 203, 1590, 1590, 65.1),
-    ("v100-sxm-16gb", "fp16", 125, 898, 139, 1530, 1530, 125.3),
-    ("v100-sxm-32gb", "fp16", 125, 898, 139, 1530, 1530, 125.3),
-    ("v100-pcie-16gb", "fp16", 112, 897, 125, 1380, 1380, 113.0),
-    ("v100-pcie-32gb", "fp16", 112, 897, 125, 1380, 1380, 113.0),
-    ("p100-sxm-16gb", "fp16", 21.2, 732, 29, 1480, 1480, 21.2),
-    ("p100-pcie-16gb", "fp16", 18.7, 732, 26, 1303, 1328, 19.0),
-    ("rtx-3090", "bf16", 71.2, 936, 76, 1695, None, None),
-    ("rtx-4090", "bf16", 165.2, 1008, 164, 2520, None, None),
-    ("rtx-5090", "bf16", 209.5, 1792, 117, 2407, None, None),
-    ("rtx-a6000", "bf16", 154.8, 768, 202, 1800, None, None),
-    ("rtx-6000-ada", "bf16", 364.2, 960, 379, 2505, None, None),
-    ("rtx-pro-6000-blackwell-workstation", "bf16", 503.8, 1792, 281, 2617, 3090, 594.9),
-    ("rtx-pro-6000-blackwell-max-q", "bf16", 440.5, 1792, 246, 2288, None, None),
-    ("rtx-pro-6000-blackwell-server", "bf16", 480, 1597, 301, 2493, None, None),
-    ("jetson-agx-orin-64gb", "bf16", 42.5, 204.8, 208, 1300, 1301, 42.6),
-    ("mi210", "bf16", 181, 1638, 111, 1700, 1700, 181.0),
-    ("mi250x-gcd", "bf16", 191.5, 1638, 117, 1700, 1700, 191.5),
-    ("mi300x", "bf16", 1307.4, 5300, 247, 2100, 2100, 1307.4),
-    ("mi325x", "bf16", 1307.4, 6000, 218, 2100, 2100, 1307.4),
-    ("mi355x", "bf16", 2516.6, 8000, 315, 2400, 2400, 2516.6),
-    ("tpu-v4", "bf16", 275, 1200, 229, None, None, None),
-    ("tpu-v5e", "bf16", 197, 819, 241, None, None, None),
-    ("tpu-v5p", "bf16", 459, 2765, 166, None, None, None),
-    ("tpu-v6e", "bf16", 918, 1638, 560, None, None, None),
-    ("trainium2", "bf16", 667, 2900, 230, None, None, None),
-]
+PUBLISHED = list(
+    csv.DictReader(Path(__file__).with_name("published_gpus.csv").read_text().splitlines())
+)
+"""Of each GPU: dense TFLOP/s in a dtype, GB/s, ridge in FLOP/byte, tensor and maximum clock in MHz,
+TFLOP/s at the latter. Datasheet figures and the arithmetic on them, as collected in November 2026
+from the sources in each file.
+"""
 
 # Stated peaks over SMs x rate x clock, where they differ by more than 2 %: the notes of each file
 # say why.
@@ -149,26 +98,25 @@ RATES = tomllib.loads(RATES_FILE.read_text(encoding="utf-8"))
 
 
 def test_all_published_gpus_are_there():
-    assert sorted(GPUS) == sorted(row[0] for row in PUBLISHED), (
-        "a new GPU needs its row in PUBLISHED"
+    assert sorted(GPUS) == sorted(row["slug"] for row in PUBLISHED), (
+        "a new GPU needs its row in published_gpus.csv"
     )
     assert len(GPUS) >= 50
 
 
-@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row[0])
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row["slug"])
 def test_published_figures(row):
-    slug, dtype, tflops_per_s, gb_per_s, ridge, tensor_mhz, max_mhz, at_max = row
-    gpu = GPUS[slug]
-    peak, bandwidth = gpu.peak(dtype).value, gpu.bandwidth().value
-    assert peak == round(tflops_per_s * 1e12)
-    assert bandwidth == round(gb_per_s * 1e9)
+    gpu = GPUS[row["slug"]]
+    peak, bandwidth = gpu.peak(row["dtype"]).value, gpu.bandwidth().value
+    assert peak == round(float(row["tflops_per_s"]) * 1e12)
+    assert bandwidth == round(float(row["gb_per_s"]) * 1e9)
     # as the published table rounds it: 312.5 is printed as 313
-    assert int(ridge_intensity(peak, bandwidth) + 0.5) == ridge
-    assert gpu.tensor_clock_hz == (None if tensor_mhz is None else tensor_mhz * 1_000_000)
-    assert gpu.max_clock_hz == (None if max_mhz is None else max_mhz * 1_000_000)
-    if max_mhz is not None:
-        limit = clock_limited_flops_per_s(gpu, dtype, max_mhz * 1e6)
-        assert limit == pytest.approx(at_max * 1e12, abs=0.06e12)
+    assert int(ridge_intensity(peak, bandwidth) + 0.5) == int(row["ridge"])
+    assert (gpu.tensor_clock_hz or 0) == 1_000_000 * int(row["tensor_mhz"] or 0)
+    assert (gpu.max_clock_hz or 0) == 1_000_000 * int(row["max_mhz"] or 0)
+    if row["max_mhz"]:
+        limit = clock_limited_flops_per_s(gpu, row["dtype"], gpu.max_clock_hz)
+        assert limit == pytest.approx(float(row["tflops_per_s_at_max"]) * 1e12, abs=0.06e12)
 
 
 def expected_flops_per_s(gpu, key):

@@ -31,7 +31,7 @@ H100_TFLOPS = {
 }
 
 
-def tera(gpu: Machine, quantity: str) -> dict[str, float]:
+def tera(gpu, quantity):
     return {entry.name: entry.value / 1e12 for entry in gpu.entries if entry.quantity == quantity}
 
 

@@ -4,7 +4,6 @@ names.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
@@ -21,11 +20,11 @@ from roofline.gpu_table import load_gpus, unknown_gpu
 from roofline.work import DTYPES
 
 
-def run(*arguments: str) -> int:
+def run(*arguments):
     return main(["gpus", *arguments])
 
 
-def table_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[str]]:
+def table_of(capsys, *arguments):
     assert run(*arguments) == 0
     return {
         line.split()[0]: line.split()
@@ -37,11 +36,11 @@ def table_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, l
 class Terminal(io.StringIO):
     """An output that says it is a terminal."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def at_width(monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> list[str]:
+def at_width(monkeypatch, width, *arguments):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", str(width))
@@ -80,19 +79,6 @@ def test_table_fits_the_terminal(monkeypatch, width):
     assert any(line.startswith("the terminal is too narrow for:") for line in lines) == (
         width < 160
     )
-
-
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize(
-    "slugs",
-    [
-        ["rtx-pro-6000-blackwell-server"],
-        ["h100-sxm", "mi300x", "t4", "rtx-pro-6000-blackwell-server"],
-    ],
-)
-def test_details_fit_the_terminal(monkeypatch, width, slugs):
-    lines = at_width(monkeypatch, width, *slugs)
-    assert max(map(len, lines)) <= width
 
 
 @pytest.mark.sampled(6)
@@ -147,31 +133,9 @@ def test_json_rows(capsys):
     assert rows["gh200-144gb"]["max_clock_hz"] is None
 
 
-def test_csv_rows(capsys):
-    assert run("--format", "csv") == 0
-    rows = {row["slug"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
-    assert set(rows) == set(load_gpus())
-    assert rows["h200-sxm"]["peak_bf16_flops_per_s"] == "989400000000000"
-    assert float(rows["h200-sxm"]["ridge_bf16_flops_per_byte"]) == pytest.approx(989.4 / 4.8)
-    assert rows["h200-sxm"]["peak_nvfp4_flops_per_s"] == ""
-    assert rows["h200-sxm"]["driver_names"] == "NVIDIA H200"
-
-
-def test_markdown_rows(capsys):
-    assert run("--format", "md", "h100-sxm", "t4", "h100-sxm") == 0
-    table = capsys.readouterr().out.partition("\n\n")[0]
-    header, rule, h100, t4 = [line.strip("| ").split(" | ") for line in table.splitlines()]
-    assert len(header) == len(rule) == len(h100) == len(t4)
-    assert h100[header.index("ridge")] == "295 bf16"
-    assert (t4[header.index("bf16")], t4[header.index("int8")]) == ("-", "130")
-
-
-@pytest.mark.parametrize("form", ["table", "json", "csv", "md"])
-@pytest.mark.parametrize(
-    "slugs", [["h100"], ["nothing-like-it"], ["h100-sxm", "h100-sxm-typo"], [""], ["[red]x"]]
-)
-def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
-    assert run(*slugs, "--format", form) == 2
+@pytest.mark.parametrize("slugs", [["h100"], ["h100-sxm", "h100-sxm-typo"], [""], ["[red]x"]])
+def test_unknown_slug_is_one_line_and_exit_2(capsys, slugs):
+    assert run(*slugs, "--format", "json") == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("python -m roofline gpus: error: ")
@@ -193,7 +157,7 @@ def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
         ("no-such 2>/dev/full", ""),
     ],
 )
-def test_an_output_that_is_full_or_closed_is_one_line_and_exit_2(arguments: str, said: str) -> None:
+def test_an_output_that_is_full_or_closed_is_one_line_and_exit_2(arguments, said):
     line = ["sh", "-c", f"{sys.executable} -m roofline gpus {arguments}"]
     done = subprocess.run(
         line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-
 import numpy as np
 import pytest
 from plot_scenes import environment, saved
@@ -27,33 +24,31 @@ SIZES = [2**power for power in range(10, 31, 2)]
         ("send-recv", 1, 1),
     ],
 )
-def test_bus_factors_match_nccl_tests(op: str, of_2: float, of_8: float) -> None:
+def test_bus_factors_match_nccl_tests(op, of_2, of_8):
     assert (bus_factor(op, 2), bus_factor(op, 8)) == (of_2, of_8)
 
 
 @pytest.mark.parametrize(("op", "ranks"), [("all-reduce", 1), ("gather", 4)])
-def test_factor_of_an_unknown_case_is_an_error(op: str, ranks: int) -> None:
+def test_factor_of_an_unknown_case_is_an_error(op, ranks):
     with pytest.raises(ValueError, match="at least 2 ranks"):
         bus_factor(op, ranks)
 
 
-def times(
-    op: str, ranks: int, latency_s: float, bytes_per_s: float, noise: float, seed: int
-) -> list[float]:
+def times(op, ranks, latency_s, bytes_per_s, noise, seed):
     errors = np.random.default_rng(seed).normal(0, noise, len(SIZES))
     exact = [latency_s + size * bus_factor(op, ranks) / bytes_per_s for size in SIZES]
     return [value * (1 + error) for value, error in zip(exact, errors, strict=True)]
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_exact_times_give_latency_and_bandwidth(op: str) -> None:
+def test_exact_times_give_latency_and_bandwidth(op):
     found = fit(op, 8, SIZES, times(op, 8, 12e-6, 400e9, 0, 0))
     assert found.latency_s == pytest.approx(12e-6, rel=1e-6)
     assert found.bytes_per_s == pytest.approx(400e9, rel=1e-6)
     assert found.seconds(2**20, ranks=2) == pytest.approx(12e-6 + 2**20 * bus_factor(op, 2) / 400e9)
 
 
-def test_intervals_contain_the_true_values_95_times_in_100() -> None:
+def test_intervals_contain_the_true_values_95_times_in_100():
     hits = np.zeros(2)
     for seed in range(400):
         found = fit("all-reduce", 4, SIZES, times("all-reduce", 4, 20e-6, 10e9, 0.1, seed))
@@ -62,13 +57,13 @@ def test_intervals_contain_the_true_values_95_times_in_100() -> None:
     assert all(0.92 <= share <= 0.98 for share in hits / 400)
 
 
-def test_the_largest_size_does_not_decide_the_latency() -> None:
+def test_the_largest_size_does_not_decide_the_latency():
     disturbed = times("broadcast", 2, 20e-6, 10e9, 0, 0)
     disturbed[-1] *= 1.1  # by 10 ms, 500 times the latency
     assert fit("broadcast", 2, SIZES, disturbed).latency_s == pytest.approx(20e-6, rel=0.05)
 
 
-def test_latency_is_never_negative() -> None:
+def test_latency_is_never_negative():
     found = fit("broadcast", 2, [2**20, 2**22, 2**24], [0.8e-3, 4.1e-3, 17e-3])
     assert found.latency_s == 0 == found.latency_ci95[0]
     assert found.bytes_per_s == pytest.approx(1.06e9, rel=0.1)
@@ -82,17 +77,12 @@ def test_latency_is_never_negative() -> None:
         ([1, 2, 3], [0.0, 1.0, 2.0]),
     ],
 )
-def test_times_that_determine_no_fit_are_an_error(sizes: list[float], seconds: list[float]) -> None:
+def test_times_that_determine_no_fit_are_an_error(sizes, seconds):
     with pytest.raises(ValueError, match=r"expected positive|do not grow"):
         fit("all-reduce", 2, sizes, seconds)
 
 
-def test_noise_can_leave_the_bandwidth_without_an_upper_end() -> None:
-    found = fit("all-reduce", 2, [1024, 2048, 4096, 8192], [1e-5, 1.4e-5, 0.9e-5, 1.3e-5])
-    assert found.bytes_per_s_ci95[1] == math.inf
-
-
-def collective(size_bytes: int, samples_s: tuple[float, ...], slowest_s: list[float]) -> Record:
+def collective(size_bytes, samples_s, slowest_s):
     how = {
         "op": "all-reduce",
         "provider": "gloo",
@@ -105,10 +95,10 @@ def collective(size_bytes: int, samples_s: tuple[float, ...], slowest_s: list[fl
     return Record(**how, **values, options={"ranks": 2, "backend": "gloo"}, telemetry=telemetry)
 
 
-def test_fits_are_read_from_the_newest_file_of_rank_0(tmp_path: Path) -> None:
+def test_fits_are_read_from_the_newest_file_of_rank_0(tmp_path):
     sizes = (2**10, 2**16, 2**22)
 
-    def write(name: str, rank: int, started_at: str, bytes_per_s: float) -> None:
+    def write(name, rank, started_at, bytes_per_s):
         stamp = environment(started_at=started_at, fleet={"rank": rank})
         exact = {size: 1e-5 + size / bytes_per_s for size in sizes}
         records = [collective(size, (1e-9,) * 3, [seconds] * 3) for size, seconds in exact.items()]

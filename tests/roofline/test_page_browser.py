@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from plot_scenes import CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
@@ -33,30 +30,29 @@ not there.
 class Opened:
     """A page in the browser, with all that it asked for and said."""
 
-    def __init__(self, page: Any, target: Path) -> None:
+    def __init__(self, page, target):
         self.page = page
-        self.requests: list[str] = []
-        self.said: list[str] = []
+        self.requests = []
+        self.said = []
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("console", lambda message: self.said.append(message.text))
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.goto(target.as_uri())
         page.wait_for_selector(PICTURE)
 
-    def column(self, title: str) -> list[str]:
+    def column(self, title):
         script = """(title) => { const heads = [...document.querySelectorAll("#rows thead button")];
             const at = heads.findIndex((head) => head.textContent === title);
             return [...document.querySelectorAll("#rows tbody tr")].map((row) => row.children[at].textContent); }"""  # noqa: E501
-        found: list[str] = self.page.evaluate(script, title)
-        return found
+        return self.page.evaluate(script, title)
 
-    def is_quiet(self) -> bool:
+    def is_quiet(self):
         """Return whether nothing was asked for but the file, and nothing was said."""
         return len(self.requests) == 1 and self.requests[0].startswith("file://") and not self.said
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     sync_playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed"
     ).sync_playwright
@@ -69,10 +65,10 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
+def visit(browser, tmp_path):
     contexts = []
 
-    def visit(text: str, **options: Any) -> Opened:
+    def visit(text, **options):
         target = tmp_path / "page with a blank.html"
         target.write_text(text, encoding="utf-8", errors="backslashreplace")
         contexts.append(browser.new_context(offline=True, **options))
@@ -84,7 +80,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
         context.close()
 
 
-def test_a_person_filters_sorts_and_chooses_rows(visit: Any) -> None:
+def test_a_person_filters_sorts_and_chooses_rows(visit):
     opened = visit(page_of(*SCENES["a crowd"][:2]))
     page = opened.page
     assert page.locator("#status").inner_text() == "46 of 46 rows"
@@ -108,11 +104,8 @@ def test_a_person_filters_sorts_and_chooses_rows(visit: Any) -> None:
     assert opened.is_quiet(), (opened.requests, opened.said)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1366, 390])
-def test_hostile_names_are_text_and_the_page_is_readable(
-    visit: Any, width: int, scheme: str
-) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1366, "light"), (390, "dark")])
+def test_hostile_names_are_text_and_the_page_is_readable(visit, width, scheme):
     records = [
         matmul(
             64 * (1 + index),
@@ -147,7 +140,7 @@ def test_hostile_names_are_text_and_the_page_is_readable(
     assert page.evaluate(FORBIDDEN) == [False, False]
 
 
-def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit: Any) -> None:
+def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit):
     page = visit(
         page_of(*SCENES["a CPU with points"][:2]), viewport={"width": 390, "height": 800}
     ).page

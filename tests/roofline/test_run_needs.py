@@ -89,18 +89,3 @@ def test_adafactor_is_estimated_for_a_number_of_parameters():
         "components"
     ]
     assert state / 1e9 == pytest.approx(llama["optimizer_states"] / 8_030_261_248, rel=0.35)
-
-
-def test_dimensions_name_the_count_in_the_other_style():
-    sizes = {"layers": 12, "width": 1024, "heads": 16, "vocab": 50_257}
-    llama, gpt2 = (
-        estimate.params(**sizes, ffn=4096),
-        estimate.params(**sizes, style="gpt2", tied=True),
-    )
-    assert (llama.values["total"], gpt2.values["total"]) == (304_278_528, 203_668_480)
-    assert "these dimensions with --style gpt2 --tied: 203.7 M parameters" in llama.assumptions
-    assert "these dimensions with --style llama: 304.3 M parameters" in gpt2.assumptions
-    assert (
-        "these dimensions with --style gpt2 --tied: 203.7 M parameters"
-        in estimate.flops(**sizes, ffn=4096).assumptions
-    )

@@ -73,33 +73,6 @@ def test_checkpointing_saves_94_to_98_percent_of_what_layers_keep():
     assert 0.92 < 1 - full / none < 0.98
 
 
-def test_autocast_keeps_a_copy_of_the_input_for_each_product():
-    fused, apart = (
-        Kernels(2, residual_bytes=4, is_input_cast_apart=apart) for apart in (False, True)
-    )
-    more = [
-        sum(layer_activations(load_preset(name), 128, 1, apart).values())
-        - sum(layer_activations(load_preset(name), 128, 1, fused).values())
-        for name in ("gpt2", "llama-3.2-1b")
-    ]
-    assert more == [2 * 2 * 128 * 768, 3 * 2 * 128 * 2048]  # query, key, value; and gate and up
-
-
-def test_normalized_queries_and_keys_keep_their_statistics():
-    config = load_preset("qwen3-0.6b")
-    plain = replace(config, has_qk_norm=False)
-    normalized = (config.heads + config.kv_heads) * config.head_dim
-    for kernels, size in (
-        (Kernels(2), 2 * normalized),
-        (Kernels(2, is_norm_fused=False), 8 * normalized),
-    ):
-        more = (
-            layer_activations(config, 8, 1, kernels)["attention"]
-            - layer_activations(plain, 8, 1, kernels)["attention"]
-        )
-        assert more == 8 * (size + 4 * (config.heads + config.kv_heads))
-
-
 def test_few_tokens_hold_most_at_the_vocabulary():
     assert step_memory(plan(sequence=8, batch=1)).moment.name == "embedding"
     untied = replace(GPT2, is_tied=False)

@@ -23,13 +23,13 @@ from roofline.work import (
 N = 2**20
 
 
-def of(work: Work) -> float:
+def of(work):
     value = intensity(work.flops, work.bytes)
     assert value is not None
     return value
 
 
-def test_reference_intensities_in_bf16() -> None:
+def test_reference_intensities_in_bf16():
     """Source: Stanford CS336, lecture 2 (2025): ReLU 1/4, GELU 5 with 20 FLOPs each, dot 1/2,
     matmul n/3.
     """
@@ -40,7 +40,7 @@ def test_reference_intensities_in_bf16() -> None:
     assert of(matmul_work(1024, 1024, 1024, "bf16", "bf16")) == pytest.approx(341.33, abs=5e-3)
 
 
-def test_counting_one_addition_less_gives_the_figures_of_the_lecture() -> None:
+def test_counting_one_addition_less_gives_the_figures_of_the_lecture():
     """The lecture of 2026 counts n - 1 additions for a sum of n terms; we count n, one for each
     product.
 
@@ -59,7 +59,7 @@ def test_counting_one_addition_less_gives_the_figures_of_the_lecture() -> None:
     assert of(matvec) == pytest.approx(0.998051, abs=5e-7)
 
 
-def test_fp32_halves_the_intensity_of_bf16() -> None:
+def test_fp32_halves_the_intensity_of_bf16():
     assert of(elementwise_work(N, 1, 1, "fp32")) == 0.125
     assert of(matmul_work(512, 512, 512, "fp32", "fp32")) == pytest.approx(512 / 6)
     # Tf32 data are stored as fp32.
@@ -103,14 +103,12 @@ def test_fp32_halves_the_intensity_of_bf16() -> None:
         (reduction_work(1000, 1, 1, "fp32"), 1000, 4000, 4),
     ],
 )
-def test_counts_worked_out_by_hand(
-    work: Work, flops: int, bytes_read: int, bytes_written: int
-) -> None:
+def test_counts_worked_out_by_hand(work, flops, bytes_read, bytes_written):
     assert (work.flops, work.bytes_read, work.bytes_written) == (flops, bytes_read, bytes_written)
     assert work.bytes == bytes_read + bytes_written
 
 
-def test_norms_and_softmax_in_bf16() -> None:
+def test_norms_and_softmax_in_bf16():
     """4, 7 and 5 FLOPs an element over 4 bytes; the weights of a wide matrix hardly count."""
     assert of(elementwise_work(4096 * 8192, 4, 1, "bf16", 8192)) == pytest.approx(1, abs=2e-4)
     assert of(elementwise_work(4096 * 8192, 7, 1, "bf16", 2 * 8192)) == pytest.approx(
@@ -119,20 +117,20 @@ def test_norms_and_softmax_in_bf16() -> None:
     assert of(elementwise_work(4096 * 8192, 5, 1, "bf16")) == 1.25
 
 
-def test_half_a_byte_is_rounded_up() -> None:
+def test_half_a_byte_is_rounded_up():
     assert [bytes_of(n, "nvfp4") for n in (0, 1, 2, 3)] == [0, 1, 1, 2]
     assert bytes_of(3, "fp64") == 24
 
 
-def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_dtype_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="unknown dtype 'bf17'; known: fp64, fp32"):
         bytes_of(1, "bf17")
 
 
 @pytest.mark.parametrize("bad", [-1, 1.0, True, "1", None])
 @pytest.mark.parametrize("name", ["flops", "bytes_read", "bytes_written"])
-def test_only_whole_numbers_are_counts(name: str, bad: object) -> None:
-    values: dict[str, object] = {"flops": 1, "bytes_read": 1, "bytes_written": 1} | {name: bad}
+def test_only_whole_numbers_are_counts(name, bad):
+    values = {"flops": 1, "bytes_read": 1, "bytes_written": 1} | {name: bad}
     with pytest.raises(ValueError, match=f"{name} must be an integer"):
         Work(**values)  # type: ignore[arg-type]
 
@@ -147,10 +145,10 @@ def test_only_whole_numbers_are_counts(name: str, bad: object) -> None:
         ("INT8", "int8"),
     ],
 )
-def test_a_dtype_is_known_by_the_name_that_torch_has_for_it(word: str, dtype: str) -> None:
+def test_a_dtype_is_known_by_the_name_that_torch_has_for_it(word, dtype):
     assert dtype_named(word) == dtype
 
 
-def test_a_dtype_keeps_its_name_and_a_word_that_is_none_stays_as_it_is() -> None:
+def test_a_dtype_keeps_its_name_and_a_word_that_is_none_stays_as_it_is():
     assert [dtype_named(name) for name in DTYPE_BITS] == list(DTYPE_BITS)
     assert dtype_named("Complex64") == "Complex64"

@@ -91,16 +91,6 @@ def test_the_baseline_is_the_first_or_the_named_function():
     assert {record.cache for record in other.records} == {"warm"}
 
 
-def test_complex_results_are_compared_and_saved_only_with_a_dtype(tmp_path):
-    functions = {"a": double, "close": lambda x: (2 + 1e-7) * x, "far": lambda x: 3 * x}
-    comparison = bench.compare(functions, torch.randn(32, 32, dtype=torch.complex64), **QUICK)
-    assert list(comparison.rows) == ["close"]
-    assert "far: invalid: its result differs" in comparison.unmatched[0]
-    with pytest.raises(bench.UsageError, match="a record has no dtype"):
-        comparison.save(tmp_path / "run.jsonl")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_random_results_can_be_left_unchecked():
     functions = {"a": torch.rand_like, "b": torch.rand_like}
     assert "its result differs" in repr(bench.compare(functions, X, **QUICK))
@@ -148,7 +138,6 @@ def test_a_function_that_raises_while_timed_has_failed():
     ("call", "said"),
     [
         (lambda: bench.compare({"a": double}, X), "got only 'a'"),
-        (lambda: bench.compare({}, X), "give functions by name"),
         (lambda: bench.compare(double, X), "give functions by name"),
         (lambda: bench.compare({"a": double, "b": 3}, X), "got 3"),
         (
@@ -163,10 +152,6 @@ def test_a_function_that_raises_while_timed_has_failed():
         (
             lambda: bench.compare({"a": double, "b": twice}, X, margin=0),
             "margin=0 must be a number above 0",
-        ),
-        (
-            lambda: bench.compare({"a": double, "b": twice}, X, rounds=1),
-            "rounds= must be an integer",
         ),
         (lambda: bench.compare({"a": double, "b": twice}, X, cache=None), "cache=None must be"),
         (

@@ -1,6 +1,5 @@
 """`python -m bench explain`: every term of the tables has an entry, and every bound has advice."""
 
-import ast
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from bench.__main__ import main
 from bench.harness.commands import profiler
 from bench.harness.commands.explain import KINDS, answer
 from bench.harness.model import step
-from bench.harness.profile import operation
 from kernels.audit.table import AUDIT_COLUMNS, TITLES
 from results.__main__ import main as run_results
 from results.show.profile import REMAINDERS
@@ -19,24 +17,6 @@ from results.stats import comparison
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPECTED = "expected a bound (compute, memory, cache, link, launch, mixed) and a percentage above 0"
-
-
-def flags_in_the_code():
-    """Return the first argument of every `Flag(...)` in the harness."""
-    found = set()
-    for path in (ROOT / "bench" / "harness").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Flag":
-                names = [
-                    part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)
-                ]
-                assert names, f"{path}:{node.lineno}: a flag without a name of its own"
-                found |= set(names)
-    return found
-
-
-def test_flags_in_the_code_and_entries_are_the_same():
-    assert flags_in_the_code() | set(operation.FLAGS) == set(FLAGS)
 
 
 RUNS = [
@@ -112,22 +92,11 @@ def test_advice_depends_on_bound_and_percentage_of_the_ceiling(bound, share, sai
     assert lines[2].startswith("read on: ")
 
 
-@pytest.mark.parametrize("words", ["memory 40%", "memory 40", "Memory-bound at 40%"])
-def test_a_bound_with_a_percentage_has_several_spellings(words):
-    assert answer(words) == lines_about("memory", 40)
-
-
 def test_a_word_that_is_a_column_and_a_bound_has_both_entries(capsys):
     assert main(["explain", "memory"]) == 0
     out = capsys.readouterr().out
     assert "column: Host memory" in out
     assert "bound: Moving the compulsory bytes" in out
-
-
-def test_the_side_of_a_row_is_explained_as_the_table_writes_it():
-    lines = answer("compute side")
-    assert "'side' means that something else limits the row" in lines[1]
-    assert lines[3].startswith("bound: Computing takes longer")
 
 
 def test_explain_lists_every_term_with_its_meaning(capsys):

@@ -152,24 +152,6 @@ def test_a_command_prints_what_its_statement_shows(name, capsys):
     assert capsys.readouterr().out == f"{value}\n"
 
 
-def test_fractions_are_percentages_where_the_unit_is_one():
-    (claim,) = [claim for claim in CLAIMS if claim["claim"] == "MFU of a matmul alone"]
-    sizes = measured.SIZES["cpu"]
-    found = {"matmul": SimpleNamespace(mfu=0.5, flags=("drifting",))}
-    row = measured.statement(claim, found, sizes)
-    assert (row["measured"], row["flags"]) == (50.0, ["drifting"])
-    found["matmul"].mfu = None  # no ceiling is known
-    assert measured.statement(claim, found, sizes)["measured"] is None
-
-
-@pytest.mark.parametrize("quick_sizes", [{}, measured.QUICK])
-@pytest.mark.parametrize("kind", measured.SIZES)
-def test_no_two_rows_are_the_same(kind, quick_sizes):
-    sizes = measured.SIZES[kind] | quick_sizes.get(kind, {})
-    commands = [command.format(**sizes) for command in measured.ROWS.values()]
-    assert len(set(commands)) == len(commands)
-
-
 def test_an_mfu_above_one_is_impossible():
     environment = SimpleNamespace(preflight={"host_launch_s": 5e-6})
     matmul = SimpleNamespace(mfu=0.5, median_s=1e-3, host_latency_s=2e-3)
@@ -181,20 +163,6 @@ def test_an_mfu_above_one_is_impossible():
     assert [row["mfu"] for row in measured.synchronize_trap(run, matmul)] == [100.0, 0.5]
     matmul.mfu = None
     assert all(row["possible"] for row in measured.synchronize_trap(run, matmul))
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (None, "B", "-"),
-        (128, "B", "128 B"),
-        (9.894e14, "FLOP/s", "989.4 TFLOP/s"),
-        (True, "", "True"),
-        (51.2, "%", "51.2%"),
-    ],
-)
-def test_figures_have_their_units(value, unit, text):
-    assert command.figure_text({"measured": value, "unit": unit, "flags": []}) == text
 
 
 def test_a_page_needs_the_suffix_of_one(capsys):

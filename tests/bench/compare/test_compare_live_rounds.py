@@ -168,21 +168,6 @@ def test_fixed_rounds_have_an_uncorrected_interval():
     assert found.comparison(1, policy).ci95 == pytest.approx(compare_pairs(*series).ci95)
 
 
-def test_more_rows_in_the_table_need_more_rounds():
-    def rounds(rows):
-        return sum(
-            rounds_of(
-                SimulatedDevice(seed=seed, noise=0.01),
-                1.0,
-                1.025,
-                policy=ComparePolicy(0.01, rows=rows),
-            ).count
-            for seed in range(30)
-        )
-
-    assert rounds(1000) > 1.3 * rounds(1)
-
-
 def spies(**fails_at):
     """Return contenders that take one second a turn and may fail, and the log of their turns."""
     log = []

@@ -80,9 +80,7 @@ def compare_all(capsys, *words, op="relu"):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_verdicts_are_corrected_for_all_rows_of_the_table(capsys, world, seed):
+def test_verdicts_are_corrected_for_all_rows_of_the_table(capsys, world):
     """At p = 0.05 per row, half of 12 rows of +3 % under 2 % noise would not reach the corrected
     level.
     """
@@ -94,7 +92,7 @@ def test_verdicts_are_corrected_for_all_rows_of_the_table(capsys, world, seed):
         "--provider",
         "torch,torch",
         "--seed",
-        1000 * seed,
+        1000,
     )
     found = compare_all(capsys, *words, "--margin", "1%")
     assert [row["verdict"] for row in found["rows"]] == ["SLOWER"] * 12
@@ -196,26 +194,3 @@ def test_running_out_of_memory_for_inputs_is_a_skipped_row(capsys, quick, monkey
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
     assert left == expected("fp32", "2048", "out of memory")
-
-
-def test_compare_without_a_possible_case_is_a_one_line_error(capsys, quick, monkeypatch):
-    monkeypatch.setattr(Budget, "call_s", lambda self, op, case: 1e6)
-    words = [
-        "compare",
-        "--op",
-        "relu",
-        "--device",
-        "cpu",
-        "-q",
-        "--dtype",
-        "fp32",
-        "--shape",
-        f"{2**21},{2**20}",
-    ]
-    assert command.main([*words, "--provider", "torch,torch"]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert (
-        "nothing could be compared: baseline: relu 2097152 fp32 torch uniform: skipped: estimated "
-        "173.6 days" in err
-    )

@@ -223,13 +223,3 @@ def test_each_graph_is_verified_from_its_first_copy(monkeypatch):
         plain.replay_check = lambda first: SimpleNamespace(refusal=f"from {first}")
     begin(both)
     assert checks == ["from 0", "from 2"]
-
-
-def test_a_contender_that_raises_in_preparation_is_left_out():
-    def fails():
-        raise ValueError("never")
-
-    contenders = [Plain([lambda: None], "a"), Plain([fails], "b"), Plain([lambda: None], "c")]
-    take_turns(contenders, cpu_device(), ComparePolicy(0.5, rounds=6))
-    assert [contender.record.status for contender in contenders] == ["ok", "failed", "ok"]
-    assert contenders[0].record.details.names == ("a", "c")

@@ -115,26 +115,6 @@ def test_short_windows_have_no_energy_or_throttled_time(machine):
     assert measure(machine, window_s=0.19)["throttle"] == dict.fromkeys(CAUSES)
 
 
-@pytest.mark.parametrize(
-    ("row", "flags"),
-    [
-        ({"throttle": {"sw_thermal": 0.06}, "throttle_resolution": 0.05}, ["throttled"]),
-        ({"throttle": {"sw_thermal": 0.04}, "throttle_resolution": 0.05}, []),
-        ({"throttle": {"sw_power_cap": 0.011}, "throttle_resolution": 0.001}, ["power-limited"]),
-        ({"throttle": {"sw_power_cap": 0.009}, "throttle_resolution": 0.001}, []),
-        (
-            {"throttle": {"hw_thermal": None}, "clock_events": ["hw_thermal", "gpu_idle"]},
-            ["throttled"],
-        ),
-        ({"throttle": {"hw_thermal": 0.0}, "clock_events": ["hw_thermal"]}, []),
-        ({}, []),
-        ({"throttle": None, "clock_events": None}, []),
-    ],
-)
-def test_slowdowns_of_new_and_old_records(row, flags):
-    assert [*slowed_by(row)] == flags
-
-
 def test_clock_and_power_come_from_polls_during_the_samples(machine):
     polled = [ClockAndPower(*pair) for pair in ((1.4e9, 690.0), (1.5e9, 700.0), (1.7e9, 650.0))]
     row = measure(machine, polled=polled)

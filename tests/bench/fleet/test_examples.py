@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from bench import __main__ as bench
 from bench import fleet
@@ -54,24 +53,6 @@ def test_commands_in_examples_exist(path):
 )
 def test_scripts_have_no_syntax_error(path):
     assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).stderr == b""
-
-
-def test_the_kubernetes_job_has_a_pod_for_each_node():
-    service, job = yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text(encoding="utf-8"))
-    spec, pod = job["spec"], job["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    words = container["args"][0].split()
-    assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
-    assert int(words[words.index("--nnodes") + 1]) == spec["completions"]
-    assert (
-        int(words[words.index("--nproc-per-node") + 1])
-        == container["resources"]["limits"]["nvidia.com/gpu"]
-    )
-    assert (
-        words[words.index("--master-addr") + 1] == f"{job['metadata']['name']}-0.{pod['subdomain']}"
-    )
-    assert pod["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["selector"] == spec["template"]["metadata"]["labels"]
 
 
 @pytest.mark.parametrize(

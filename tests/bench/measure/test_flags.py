@@ -19,6 +19,7 @@ from bench.harness.measure.flags import (
 )
 from bench.harness.timing.protocol import Samples
 from results.record import Record
+from results.show.words import FLAGS
 from roofline.gpu_table import find_gpu
 from roofline.machine import Ceiling, Machine
 from roofline.model import judge
@@ -149,6 +150,7 @@ def test_each_finding_gives_exactly_its_flag(changes, name):
     record = row_of(**changes)
     assert record.flags == (name,)
     assert "; " in record.flag_reasons[name]
+    assert name in FLAGS  # which `bench explain` explains
 
 
 SLOWER = [1e-4 * (1 + i / 200) for i in range(60)]

@@ -72,40 +72,13 @@ def test_a_copy_of_an_op_file_can_be_measured_from_python(mine):
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(
-    ("words", "ops"),
-    [
-        (["elementwise", "--op", "relu,soft_cap.py"], ["relu", "soft-cap"]),
-        (["soft_cap.py"], ["soft-cap"]),
-    ],
-)
-def test_ops_of_a_file_are_measured_by_path_and_with_others(mine, runs, words, ops):
-    options = ("--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "-q")
-    assert main([*words, *options]) == 0
-    (saved,) = commands.run_files(runs)
-    assert [(record.op, record.status) for record in load_run(saved).records] == [
-        (op, "ok") for op in ops
-    ]
-
-
-@pytest.mark.usefixtures("quick")
-def test_output_of_an_import_goes_to_stderr(mine, capsys):
+def test_ops_of_a_file_are_measured_with_others_and_their_output_goes_to_stderr(mine, capsys):
     mine.write_text(mine.read_text() + "\nprint('soft_cap is here')\n")
-    words = [
-        "--dtype",
-        "fp32",
-        "--shape",
-        "64",
-        "--provider",
-        "torch",
-        "--device",
-        "cpu",
-        "--format",
-        "json",
-    ]
-    assert main(["elementwise", "--op", "soft_cap.py", *words, "--no-save"]) == 0
+    words = "--dtype fp32 --shape 64 --provider torch --device cpu --format json --no-save"
+    assert main(["elementwise", "--op", "relu,soft_cap.py", *words.split()]) == 0
     out, err = capsys.readouterr()
-    assert [record["op"] for record in json.loads(out)["records"]] == ["soft-cap"]
+    found = [(record["op"], record["status"]) for record in json.loads(out)["records"]]
+    assert found == [("relu", "ok"), ("soft-cap", "ok")]
     assert "soft_cap is here" in err
 
 
@@ -121,27 +94,15 @@ def test_help_of_an_op_file_shows_docstring_path_and_signature(mine, capsys):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("word", ["soft_cap.py", "soft_cap.py:soft-cap"])
-def test_an_own_op_is_compared_with_a_user_function(mine, runs, word, capsys):
+def test_an_own_op_is_compared_with_a_user_function(mine, runs, capsys):
     commands.keep_ceilings(runs)
     (mine.parent / "k.py").write_text(FAST)
     words = "compare --dtype fp32 --shape 10x100 --device cpu --rounds 20 --format json -q"
     capsys.readouterr()
-    assert main([*words.split(), "--op", word, "--provider", "torch,k.py:fast"]) in (0, 1)
+    ours = "--op soft_cap.py:soft-cap --provider torch,k.py:fast"
+    assert main([*words.split(), *ours.split()]) in (0, 1)
     assert [row["candidate"] for row in json.loads(capsys.readouterr().out)["rows"]] == [
         "k.py:fast"
-    ]
-
-
-@pytest.mark.exhaustive
-def test_options_of_an_op_file_are_options_of_compare(tmp_path, runs, capsys):
-    commands.keep_ceilings(runs)
-    path = tmp_path / "scaled.py"
-    path.write_text(SCALED_COPY)
-    words = ["--scale-by", "3", "--device", "cpu", "--rounds", "10", "--format", "json", "-q"]
-    assert main(["compare", "--op", str(path), "--provider", "torch,torch", *words]) in (0, 1)
-    assert [row["case"] for row in json.loads(capsys.readouterr().out)["rows"]] == [
-        "4096:scale-by=3.0"
     ]
 
 

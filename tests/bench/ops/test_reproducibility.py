@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from bench.harness.device.device import cpu_device
 from bench.harness.model import reproducibility
@@ -47,8 +46,3 @@ def test_a_checkpoint_without_the_optimizer_does_not_resume(tmp_path, monkeypatc
     problem, report = checkpoint_report(step(), tmp_path)
     assert "tensors differ" in problem
     assert not report["is_bit_exact"]
-
-
-def test_deterministic_algorithms_are_left_as_they_were(tmp_path):
-    checkpoint_report(step(), tmp_path)
-    assert not torch.are_deterministic_algorithms_enabled()

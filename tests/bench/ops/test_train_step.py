@@ -1,33 +1,27 @@
 """Training steps: predicted memory and FLOPs, and wrong steps."""
 
 import gc
-import itertools
 import math
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.harness.device.device import cpu_device
-from bench.harness.model import step as step_module
 from bench.harness.model.step import (
     TrainingStep,
     check_step,
     counted_flops,
     memory_report,
-    timed_record,
 )
 from bench.harness.model.transformer import Transformer
-from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Samples
 from bench.train_step import OPTIMIZER_NAMES, countable_flops, flops_of
 from roofline import estimate
 from roofline.accounting.activations import torch_kernels
 from roofline.accounting.presets import load_preset, read_config
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import StepPlan
-from tests.bench.commands import CPU, GPU, HALF_SECONDS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -103,14 +97,13 @@ def test_memory_of_a_step_is_predicted_to_the_byte(model, recipe):
 @pytest.mark.parametrize(
     ("recipe", "micro_batches", "checkpoint", "percent"),
     [
-        *itertools.product(
-            ["fp32"], [1], ["full", "every-2", "every-3", "sqrt", "every-4"], [0.05]
-        ),
-        *itertools.product(["bf16"], [1], ["full", "every-2", "every-3", "sqrt", "every-4"], [0.5]),
-        *itertools.product(["amp"], [2], ["full", "every-3"], [2.0]),
+        ("fp32", 1, "full", 0.05),
+        ("fp32", 1, "every-3", 0.05),
+        ("bf16", 1, "sqrt", 0.5),
+        ("amp", 2, "every-3", 2.0),
     ],
 )
-@pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
+@pytest.mark.parametrize("model", ["gpt", "qwen3"])
 def test_the_peak_of_a_checkpointed_step_is_predicted(
     model, recipe, micro_batches, checkpoint, percent
 ):
@@ -243,7 +236,7 @@ def test_a_llama_computes_what_transformers_computes():
 @pytest.mark.parametrize(
     ("checkpoint", "micro_batches"), [("none", 1), ("every-3", 2), ("full", 4)]
 )
-@pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
+@pytest.mark.parametrize("model", ["gpt", "qwen3"])
 def test_gradients_are_equal_to_those_of_the_plain_step(model, checkpoint, micro_batches, recipe):
     step = TrainingStep(
         plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1
@@ -301,25 +294,3 @@ def test_a_step_updates_weights_and_leaves_no_gradients():
             parameter, before[name] - 1e-5 / norm * gradients[name], rtol=0, atol=1e-9
         )
         assert not parameter.grad.any()
-
-
-@pytest.mark.parametrize(
-    ("device", "expected"), [(CPU, CPU_LIMITS), (GPU, replace(GPU_LIMITS, min_sample_s=0.0))]
-)
-def test_a_sample_on_a_gpu_is_a_single_step(device, expected, monkeypatch):
-    """Several steps have more kernels than the launch queue has entries."""
-    samples = Samples((1e-3,) * 40, 1, "host", "warm", 1e-3, (1e-3, 1e-3), converged=True)
-    limits = []
-
-    def take_samples(calls, cache, device, until, *_, is_capturable):
-        assert not is_capturable
-        limits.append(until)
-        return samples
-
-    monkeypatch.setattr(step_module, "take_samples", take_samples)
-    monkeypatch.setattr(step_module, "sample_steps", lambda *_: samples)
-    step = SimpleNamespace(clock=SimpleNamespace(medians_s=lambda steps: {}))
-    run = SimpleNamespace(device=device, ceilings=None, share_s=lambda rows: None)
-    record = timed_record(step, HALF_SECONDS, run, 1)
-    assert limits == [expected]
-    assert record.details.device_s == (1e-3 if device.is_gpu else None)

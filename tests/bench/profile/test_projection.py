@@ -70,20 +70,13 @@ def counted_flops(target):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize(("model", "layers"), [("gpt2", 12), ("llama-3.2-1b", 16)])
-def test_flops_of_presets_are_those_of_torch(model, layers):
-    config = load_model(model)
-    assert config.layers == layers
+def test_flops_of_a_preset_are_those_of_torch():
+    config = load_model("gpt2")
+    assert config.layers == 12
     found = counted(lambda: from_preset(config, (1, 64), "bf16", "meta"), "backward")
     assert sum((record.details.matmul_flops or 0) for record in found.records) == counted_flops(
         from_preset(config, (1, 64), "bf16", "meta")
     )
-
-
-def test_flops_of_a_vision_transformer_are_those_of_torch():
-    model, images = ViT(), torch.randn(2, 3, 64, 64)
-    found = bench.profile(model, images, backward=True, on="h100-sxm")
-    assert sum(row["matmul_flops"] for row in found.rows()) == counted_flops(lambda: model(images))
 
 
 def test_the_least_time_is_that_of_the_longer_of_flops_and_bytes():
@@ -123,15 +116,6 @@ def test_attention_is_one_operation_that_moves_no_scores():
     assert row["op"] == "aten.scaled_dot_product_attention"
     assert row["bytes_read"] == 3 * q.nbytes
     assert row["matmul_flops"] == 2 * 2 * 8 * 512 * 512 * (64 + 64)
-
-
-def test_the_model_itself_stays_as_it_is():
-    model, x = nn.Linear(8, 8), torch.ones(1, 8)
-    before = model.weight.clone()
-    bench.profile(model, x, train=True, on="h100-sxm")
-    assert model.weight.device.type == "cpu"
-    assert model.weight.equal(before)
-    assert model.weight.grad is None
 
 
 @pytest.fixture

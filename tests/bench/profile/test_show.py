@@ -144,10 +144,6 @@ def test_only_the_longest_rows_are_shown(made):
     assert any(line.startswith("... and 7 more with 55% of the time") for line in lines)
 
 
-def test_a_profile_repr_is_its_table(made):
-    assert "<b>.odd" in repr(made)
-
-
 def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
     document = document_of(made.environment, list(made))
     frame = made.to_dataframe()

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from bench.__main__ import families
-from bench.__main__ import main as bench_main
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.cli.main import check_providers
 from bench.harness.data.inputs import Filler, InputSet, make_sets
-from bench.harness.data.verify import Checks, check
+from bench.harness.data.verify import check
 from bench.harness.op import Case, UsageError
 from bench.harness.providers import registry
 from bench.harness.providers.registry import (
@@ -112,13 +111,6 @@ def test_an_unknown_provider_lists_the_known_ones(versions):
     )
 
 
-def test_an_unavailable_version_has_a_reason(versions):
-    with pytest.raises(ProviderUnavailableError, match="triton-v1 needs a GPU, got a CPU"):
-        load("triton-v1", OPS["add"], "elementwise", CPU)
-    with pytest.raises(ProviderUnavailableError, match="triton-v2 has no relu; it has: add"):
-        load("triton-v2", OPS["relu"], "elementwise", GPU)
-
-
 def sets_of(name, size=100):
     options = {"layout": "nn", "batch": 1} if name == "matmul" else {}
     case = Case(name, "fp32", dict.fromkeys(OPS[name].axes, size), options)
@@ -142,23 +134,6 @@ def test_torch_compile_without_a_compiler_says_what_to_install(monkeypatch):
         ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU; install g\+\+"
     ):
         load("torch-compile", OPS["add"], "elementwise", CPU)
-
-
-@pytest.mark.parametrize(("name", "takes_out"), [("add", True), ("matmul", False)])
-def test_torch_compile_uses_static_shapes_for_each_case(monkeypatch, name, takes_out):
-    options_seen = []
-    monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **options: options_seen.append(options) or function
-    )
-    provider = load("torch-compile", OPS[name], "any", CPU)
-    assert options_seen == [{"dynamic": False}]
-    assert provider.takes_out is takes_out
-
-    case, data = sets_of(name, 32)
-    checks = Checks(OPS[name], case, CPU)
-    assert checks.check(provider.call(data), data).is_right
-    assert (checks.result is data.out) is takes_out
 
 
 @pytest.fixture
@@ -302,18 +277,6 @@ def test_the_default_is_the_newest_version_the_gpu_can_run(versions):
     assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
 
 
-def test_a_version_for_newer_gpus_is_rejected_before_import(versions):
-    (versions / "v11_tma.py").write_text(FOR_HOPPER)
-    with pytest.raises(
-        ProviderUnavailableError, match=r"^triton-v11 needs sm_90 or newer, got sm_80$"
-    ):
-        load("triton-v11", OPS["add"], "elementwise", A100)
-    with pytest.raises(ProviderUnavailableError, match="got a GPU without a compute capability"):
-        load("triton-v11", OPS["add"], "elementwise", replace(GPU, type="rocm"))
-    assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
-    assert load("triton-v11", OPS["add"], "elementwise", H100).name == "triton-v11"
-
-
 def test_triton_is_the_newest_version_that_fits(versions):
     (versions / "v11_tma.py").write_text(FOR_HOPPER + TUNED)
     names = ["triton", "torch", "triton-v1"]
@@ -324,19 +287,6 @@ def test_triton_is_the_newest_version_that_fits(versions):
         assert found["triton-v1"] == ()
     assert named_providers(["triton"], "elementwise", CPU) == {"triton": ()}
     assert unavailable("triton", CPU) == "triton needs a GPU, got a CPU"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "elementwise --op gelu --provider torch,torch-compile,triton",
-        "compare --op gelu --provider torch,triton",
-        "suite --provider torch,triton",
-    ],
-)
-def test_triton_is_a_known_provider(words, capsys):
-    assert bench_main([*words.split(), "--device", "cuda:99"]) == 3
-    assert "unknown provider" not in capsys.readouterr().err
 
 
 VERSIONS = [(family, name) for family in FAMILIES for name in kernel_versions(family)]
@@ -350,37 +300,6 @@ def test_facts_read_from_source_agree_with_the_module(family, name):
     assert (f"{name.removesuffix('-autotune')}-autotune" in kernel_versions(family)) == hasattr(
         module, "AUTOTUNED"
     )
-
-
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize(("family", "name"), VERSIONS)
-def test_every_op_of_a_version_can_be_loaded(family, name):
-    ops = {op.name: op for op in importlib.import_module(f"bench.{family}").OPS}
-    module = importlib.import_module(kernel_versions(family)[name])
-    assert set(module.KERNELS) <= set(ops)
-    for op in module.KERNELS:
-        assert callable(load(name, ops[op], family, RTX).function)
-
-
-def test_default_versions_have_every_op_of_their_family():
-    for family in FAMILIES:
-        newest = list(default_providers(family, H100))[1:]
-        ops = importlib.import_module(f"bench.{family}").OPS
-        for name in newest:
-            assert set(importlib.import_module(kernel_versions(family)[name]).KERNELS) >= {
-                op.name for op in ops
-            }
-
-
-def test_all_precision_settings_of_torch_agree():
-    matmul = torch.backends.cuda.matmul
-    for dtype, tells in (("tf32", ("tf32", True, "high")), ("fp32", ("ieee", False, "highest"))):
-        with numerics(dtype):
-            assert (
-                matmul.fp32_precision,
-                matmul.allow_tf32,
-                torch.get_float32_matmul_precision(),
-            ) == tells
 
 
 @pytest.mark.parametrize("older", ["highest", "high", "medium"])

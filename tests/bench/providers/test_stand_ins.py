@@ -4,15 +4,12 @@ import pytest
 from test_providers import A100, CPU, FOR_HOPPER, H100, KERNEL, OPS, TUNED, versions  # noqa: F401  the fixture
 
 from bench.__main__ import main as bench_main
-from bench.harness.cli.main import main
 from bench.harness.device import device
 from bench.harness.measure import measure_row as row_protocol
 from bench.harness.measure import rows
 from bench.harness.op import Case
 from bench.harness.providers.registry import default_providers, load
 from bench.harness.timing.protocol import Limits
-from bench.matmul import EXAMPLES, OPTIONS
-from bench.matmul import OPS as MATMUL
 from kernels import versions as kernel_files
 
 ROOT = kernel_files.PACKAGE.parent
@@ -132,24 +129,12 @@ OLDER = ("triton-v4", "triton-v3", "triton-v2", "triton-v1")
         (["--provider", "triton"], {"triton-v5": OLDER}),
     ],
 )
-@pytest.mark.parametrize("command", ["matmul", "suite"])
-def test_only_versions_that_are_not_named_have_fallbacks(monkeypatch, command, words, wanted):
+def test_only_versions_that_are_not_named_have_fallbacks(monkeypatch, words, wanted):
     def planned(cases, names, under_test, settings, older, family=""):
         raise PlannedError(dict(older))
 
     monkeypatch.setattr(device, "detect", lambda word: H100)
     monkeypatch.setattr(rows, "plan", planned)
-    commands = {
-        "suite": lambda: bench_main(["suite", "--no-save", *words]),
-        "matmul": lambda: main(
-            str(ROOT / "bench/matmul.py"),
-            "",
-            EXAMPLES,
-            MATMUL,
-            OPTIONS,
-            ["--no-save", "--dtype", "bf16", *words],
-        ),
-    }
     with pytest.raises(PlannedError) as caught:
-        commands[command]()
+        bench_main(["matmul", "--no-save", "--dtype", "bf16", *words])
     assert caught.value.args == (wanted,)

@@ -413,7 +413,7 @@ def test_errors_of_the_calls_are_raised(gpu):
         make_sampler([broken], GPU, GPU_LIMITS)
 
 
-@pytest.mark.parametrize("copies", [1, 2, 7, 300, 1999, 2000])
+@pytest.mark.parametrize("copies", [1, 7, 300, 2000])
 @pytest.mark.parametrize("wanted", [1, 200, 10**6])
 def test_graph_launches_are_whole_rounds_within_the_limit(copies, wanted):
     assert graph_launches(MAX_GRAPH_LAUNCHES + 1, wanted) == MAX_GRAPH_LAUNCHES + 1
