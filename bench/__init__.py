@@ -17,17 +17,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.harness.api.comparing import Verdicts as Verdicts
-    from bench.harness.api.comparing import compare as compare
-    from bench.harness.api.do_bench import do_bench as do_bench
-    from bench.harness.api.function import measure as measure
-    from bench.harness.api.function import sweep as sweep
-    from bench.harness.api.profiling import profile as profile
-    from bench.harness.api.records import JudgedRecord as JudgedRecord
-    from bench.harness.api.records import Records as Records
+    from bench.api.comparing import Verdicts as Verdicts
+    from bench.api.comparing import compare as compare
+    from bench.api.do_bench import do_bench as do_bench
+    from bench.api.function import measure as measure
+    from bench.api.function import sweep as sweep
+    from bench.api.profiling import profile as profile
+    from bench.api.records import JudgedRecord as JudgedRecord
+    from bench.api.records import Records as Records
     from bench.harness.cli.arguments import UsageError as UsageError
     from bench.harness.device.device import NoDeviceError as NoDeviceError
-    from bench.harness.profile.counts import declare_work as declare_work
+    from bench.profiling.counts import declare_work as declare_work
 
 __version__ = "0.2.0.dev0"
 """The version of the project: the build reads it here, and every run file records it."""
@@ -82,17 +82,17 @@ if _found is not None:
 
 
 LATE = {
-    "JudgedRecord": "bench.harness.api.records",
+    "JudgedRecord": "bench.api.records",
     "NoDeviceError": "bench.harness.device.device",
-    "Records": "bench.harness.api.records",
+    "Records": "bench.api.records",
     "UsageError": "bench.harness.cli.arguments",
-    "Verdicts": "bench.harness.api.comparing",
-    "compare": "bench.harness.api.comparing",
-    "declare_work": "bench.harness.profile.counts",
-    "do_bench": "bench.harness.api.do_bench",
-    "measure": "bench.harness.api.function",
-    "profile": "bench.harness.api.profiling",
-    "sweep": "bench.harness.api.function",
+    "Verdicts": "bench.api.comparing",
+    "compare": "bench.api.comparing",
+    "declare_work": "bench.profiling.counts",
+    "do_bench": "bench.api.do_bench",
+    "measure": "bench.api.function",
+    "profile": "bench.api.profiling",
+    "sweep": "bench.api.function",
 }
 """Modules of the public names, which are imported on first use."""
 

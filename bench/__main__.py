@@ -31,7 +31,7 @@ COMMANDS = {
 }
 
 MODULES = {"profile": "profiler", "fleet-report": "fleet_report"}
-"""Commands whose module in `bench.harness.commands` has another name."""
+"""Commands whose module in `bench.commands` has another name."""
 
 WITHOUT_OPS = ("explain", "fleet-report", "profile")
 """Commands that use no op file."""
@@ -51,7 +51,7 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 def catalog_of(words: Sequence[str]) -> Catalog:
     """Return all ops and commands, including those of user files named on the command line."""
-    from bench.harness.commands.compare import reserved_names
+    from bench.commands.compare import reserved_names
 
     return read_catalog(reserved_names(), op_words(words), only_ops=words[:1] == ["compare"])
 
@@ -185,7 +185,7 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
                 add(listing, parameters(Settings), ["format"])
                 listing.set_defaults(run=lambda args, *_: print_list(found, args.format))
         elif name == "compare":
-            from bench.harness.commands.compare import add_parser
+            from bench.commands.compare import add_parser
 
             named = [
                 family
@@ -194,7 +194,7 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
             ]
             add_parser(commands, found.families if HELP.isdisjoint(words) else named)
         else:
-            import_module(f"bench.harness.commands.{MODULES.get(name, name)}").add_parser(commands)
+            import_module(f"bench.commands.{MODULES.get(name, name)}").add_parser(commands)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)
 

@@ -23,9 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.model.layers import attention_magnitude, causal_attention, plain_attention
 from bench.harness.op import (
     Case,
     Op,
@@ -35,6 +34,7 @@ from bench.harness.op import (
     parse_count,
     sequences_by_length,
 )
+from bench.model.layers import attention_magnitude, causal_attention, plain_attention
 from roofline.work import Work, causal_attention_work
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ OPS = (
         work=work,
         magnitude=attention_magnitude,
         intermediate_roundings=1,
-        defined_in=("bench.harness.model.layers",),
+        defined_in=("bench.model.layers",),
         check=check,
     ),
 )

@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
-from bench.harness.fleet.launcher import end_with_launcher, open_store, rank_here
 from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
 from bench.harness.settings import Settings
+from bench.ranks.launcher import end_with_launcher, open_store, rank_here
 from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.options import HOW, Names, add, given, parameters
@@ -52,8 +52,8 @@ from roofline.links import Fit, bus_factor, fits_of, slowest_s
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.harness.collectives import Group
     from bench.harness.run import Run
+    from bench.ranks.collectives import Group
 
 DTYPES = ("fp32", "fp16", "bf16")
 SIZES = {"gloo": "1KiB:16MiB:x4", "nccl": "1KiB:1GiB:x4"}
@@ -166,9 +166,9 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     check_places(settings)
     import torch
 
-    from bench.harness.collectives import Group, guarding
     from bench.harness.device.device import NoDeviceError
     from bench.harness.run import Run
+    from bench.ranks.collectives import Group, guarding
 
     count = torch.cuda.device_count()
     backend = options.backend or ("nccl" if count >= here.local_world_size else "gloo")
@@ -188,7 +188,7 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         "cache": "warm",
         "status": "skipped",
     }
-    how["op_sha256"] = modules_sha256(("bench.collectives", "bench.harness.collectives"))
+    how["op_sha256"] = modules_sha256(("bench.collectives", "bench.ranks.collectives"))
     rows = []
     for op, size_bytes in itertools.product(ops, sizes or sizes_of([SIZES[backend]])):
         of_row = {"ranks": here.world_size, "backend": backend, "requested_bytes": size_bytes}

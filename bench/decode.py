@@ -40,18 +40,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.model.layers import (
-    LAYER,
-    attention_magnitude,
-    decode_block,
-    decode_step,
-    load_model,
-    plain_attention,
-    rotation_table,
-    unsupported,
-)
 from bench.harness.op import (
     Case,
     Op,
@@ -60,6 +50,16 @@ from bench.harness.op import (
     UnsupportedCaseError,
     parse_count,
     sequences_by_length,
+)
+from bench.model.layers import (
+    LAYER,
+    attention_magnitude,
+    decode_block,
+    decode_step,
+    load_model,
+    plain_attention,
+    rotation_table,
+    unsupported,
 )
 from roofline.accounting import inference
 from roofline.accounting.config import ModelConfig
@@ -330,7 +330,7 @@ BLOCK = Op(
     magnitude=layers_magnitude,
     terms=longest_sum,
     intermediate_roundings=LAYER_ROUNDINGS,
-    defined_in=("bench.harness.model.layers",),
+    defined_in=("bench.model.layers",),
     check=check,
 )
 

@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.main import main
 from bench.harness.data.verify import (
     CHUNK_ELEMENTS,

@@ -91,7 +91,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     def run(args: argparse.Namespace) -> int:
-        from bench.harness.fleet.member import Member
+        from bench.ranks.member import Member
         from results.store.runfile import runs_directory
 
         options = given(Options, args)

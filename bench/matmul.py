@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.main import main
 from bench.harness.op import (
     Case,

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.main import main
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import ROW_SHAPES, Case, Op, TensorMaker, rows_by_width

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, TensorMaker, library
 from roofline.work import FLOPS_PER_ELEMENT, reduction_work

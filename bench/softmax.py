@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.main import main
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import ROW_SHAPES, Op, library, rows_by_width, rows_of

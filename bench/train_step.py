@@ -34,12 +34,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from bench.harness.api.family import run_of
+from bench.api.family import run_of
 from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
-from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
 from bench.harness.settings import MACHINE, SAVING, Settings
+from bench.model.layers import load_model, unsupported
 from results.record import Environment, Record, Step
 from results.show.grid import Column, print_grid, print_lines
 from results.show.options import Names, add, given, number, parameters
@@ -116,7 +116,7 @@ LISTED = (
 IN_PHASES = {"in clip": "clip", "in zero_grad": "zero_grad"}
 """Phases by the title of their memory."""
 
-MODULES = ("bench.harness.model.transformer", "bench.harness.model.step")
+MODULES = ("bench.model.transformer", "bench.model.step")
 """Modules besides this one that define what is measured."""
 
 
@@ -197,7 +197,7 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 
 
 def rows_of(options: Options, device: Device) -> list[tuple[Record, Measure]]:
-    from bench.harness.model.step import DETERMINISTIC, measure_step
+    from bench.model.step import DETERMINISTIC, measure_step
 
     rows: list[tuple[Record, Measure]] = []
     for plan, provider in plans_of(options, device.type):

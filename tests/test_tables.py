@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from table_pictures import Screens
 
-from bench.harness.commands import calibrate
+from bench.commands import calibrate
 from kernels.audit import table
 from results.record import Environment
 from results.show.terminal import print_out

@@ -12,7 +12,7 @@ import time
 
 import torch
 
-import bench.harness.collectives as harness
+import bench.ranks.collectives as harness
 from bench.collectives import main
 
 fault, rank, seconds, *options = sys.argv[1:]

@@ -16,7 +16,7 @@ import pytest
 
 from bench.collectives import main, sizes_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.collectives import late_ranks, pair_rounds, slow_links
+from bench.ranks.collectives import late_ranks, pair_rounds, slow_links
 from results.store.runfile import load_run
 from roofline.links import read_fits
 

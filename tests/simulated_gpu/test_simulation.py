@@ -100,7 +100,7 @@ def test_a_cached_result_is_detected_on_the_simulated_gpu(run, tmp_path):
 
 
 def test_a_rank_of_a_fleet_measures_its_gpu(run, tmp_path):
-    done = run("tests.bench.fleet.faults", "--quick", "--quiet", "-o", str(tmp_path))
+    done = run("tests.bench.ranks.faults", "--quick", "--quiet", "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
     [path] = tmp_path.iterdir()
     _, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())

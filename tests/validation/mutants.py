@@ -44,7 +44,9 @@ CONCEPTS = {
             "tests/results/test_coverage.py",
         ],
     ),
-    "judge": Concept({"roofline/model.py": ""}, ["tests/roofline/test_model.py"]),
+    "judge": Concept(
+        {"roofline/model.py": "", "roofline/limits.py": ""}, ["tests/roofline/test_model.py"]
+    ),
     "verdicts": Concept(
         {
             "results/compare/comparison.py": (
@@ -102,11 +104,9 @@ MIN_KILLED = {False: 0.85, True: 0.75}
 
 SAMPLES = "results/stats/samples.py"
 FLAGS = "results/compare/flags.py"
-MODEL = "roofline/model.py"
 VARIANCE = "return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)"
 FASTEST = "if (ratio > 1) != (compared.ratio > 1):"
 NEAR_1 = "neither the interval nor the fastest samples are beyond a factor of 2"
-BELOW = "both values that replace None are below the limit"
 EQUIVALENT = [
     (
         SAMPLES,
@@ -139,23 +139,6 @@ EQUIVALENT = [
     (SAMPLES, VARIANCE, "max(1, count - 1)", "max(2, count - 1)", "there are 30 samples or more"),
     (SAMPLES, VARIANCE, "max(1, count - block)", "max(2, count - block)", "as the one before"),
     ("results/stats/spread.py", "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),
-    (MODEL, 'over_bandwidth = (judged.get("mbu") or 0) > 1', "0", "1", BELOW),
-    (MODEL, 'over_peak = (judged.get("mfu") or 0) > 1 or (', "0", "1", BELOW),
-    (
-        MODEL,
-        'not over_bandwidth and (judged.get("roofline_pct") or 0) > 100',
-        "or 0",
-        "or 1",
-        BELOW,
-    ),
-    (
-        MODEL,
-        'over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100',
-        "or 0",
-        "or 1",
-        BELOW,
-    ),
-    (MODEL, 'if over_peak or (judged.get("measured_pct") or 0) > 100:', "or 0", "or 1", BELOW),
     (FLAGS, FASTEST, "(ratio > 1)", "(ratio >= 1)", NEAR_1),
     (FLAGS, FASTEST, "(ratio > 1)", "(ratio > 2)", NEAR_1),
     (FLAGS, FASTEST, "compared.ratio > 1", "compared.ratio >= 1", NEAR_1),

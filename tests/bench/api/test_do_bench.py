@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import bench
-from bench.harness.api import do_bench as ours
-from bench.harness.api.do_bench import summary
+from bench.api import do_bench as ours
+from bench.api.do_bench import summary
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from tests.bench.fake_clock import set_clock

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import bench
-from bench.harness.api import function as function_meter
-from bench.harness.api.function import fresh
-from bench.harness.api.profiling import with_work
+from bench.api import function as function_meter
+from bench.api.function import fresh
+from bench.api.profiling import with_work
 from bench.harness.device.device import cpu_device
 from results.record import Record
 from results.store.runfile import load_run

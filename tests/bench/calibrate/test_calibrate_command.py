@@ -14,9 +14,9 @@ import pytest
 from test_setup import CPU, H100, rate_of
 
 from bench import __main__ as command
+from bench.commands import calibrate as calibrate_command
 from bench.harness.calibrate import calibration
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError, Setup
-from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB
 from results.store.runfile import load_run
 from roofline.__main__ import main as roofline

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from bench.commands import compare as command
+from bench.comparing import interleave
+from bench.comparing.turns import ComparePolicy
 from bench.elementwise import OPS
 from bench.harness import loop
-from bench.harness.commands import compare as command
-from bench.harness.compare import interleave
-from bench.harness.compare.turns import ComparePolicy
 from bench.harness.loop import VISITS
 from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row, Settings

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.__main__ import families
+from bench.commands import suite
 from bench.harness import loop
-from bench.harness.commands import suite
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.flags import judged

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as command
-from bench.harness.commands import doctor
-from bench.harness.commands.doctor import (
+from bench.commands import doctor
+from bench.commands.doctor import (
     BAD,
     NOTE,
     OK,

@@ -6,9 +6,9 @@ import pytest
 
 from bench import train_step
 from bench.__main__ import main
-from bench.harness.commands import profiler
-from bench.harness.commands.explain import KINDS, answer
-from bench.harness.model import step
+from bench.commands import profiler
+from bench.commands.explain import KINDS, answer
+from bench.model import step
 from kernels.audit.table import AUDIT_COLUMNS, TITLES
 from results.__main__ import main as run_results
 from results.show.profile import REMAINDERS

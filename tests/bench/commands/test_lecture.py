@@ -12,9 +12,9 @@ import torch
 from markupsafe import escape
 
 from bench.__main__ import main
-from bench.harness.commands import lecture as command
-from bench.harness.lecture import measured
-from bench.harness.lecture.figures import CODE, FIGURES
+from bench.commands import lecture as command
+from bench.lecture import measured
+from bench.lecture.figures import CODE, FIGURES
 from results.store.runfile import load_run
 from roofline.commands.notes import SECTIONS, load_notes
 from tests.bench.commands import CPU, GPU, run_files

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bench import __main__ as command
+from bench.commands.suite import by_information, planned
 from bench.harness import run
-from bench.harness.commands.suite import by_information, planned
 from roofline.machine import Machine
 from tests.bench.commands import keep_ceilings
 

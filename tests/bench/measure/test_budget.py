@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from bench.commands.suite import planned
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness.commands.suite import planned
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import (
     CALLS_PER_CASE,

@@ -7,8 +7,8 @@ import torch
 
 from bench.attention import OPS, OPTIONS
 from bench.harness.data.verify import check
-from bench.harness.model.layers import causal_attention, plain_attention
 from bench.harness.op import Case, UnsupportedCaseError
+from bench.model.layers import causal_attention, plain_attention
 from roofline.work import causal_attention_work
 from tests.bench.commands import inputs_of
 

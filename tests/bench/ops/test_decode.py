@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.decode import LAYER, OPS, OPTIONS
 from bench.harness.data.verify import Checks, check, widened
-from bench.harness.model import layers
-from bench.harness.model.layers import FAMILIES, load_model
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
+from bench.model import layers
+from bench.model.layers import FAMILIES, load_model
 from roofline import estimate
 from roofline.accounting.presets import preset_names
 from roofline.gpu_table import load_gpus

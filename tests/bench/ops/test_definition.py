@@ -107,7 +107,7 @@ def test_every_op_of_a_family_has_its_own_hash():
 
 
 MACHINERY = {
-    "bench.harness.api.family",
+    "bench.api.family",
     "bench.harness.cli.main",
     "bench.harness.op",
     "bench.harness.data.verify",

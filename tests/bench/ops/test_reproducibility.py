@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.device.device import cpu_device
-from bench.harness.model import reproducibility
-from bench.harness.model.reproducibility import checkpoint_report
-from bench.harness.model.step import TrainingStep
+from bench.model import reproducibility
+from bench.model.reproducibility import checkpoint_report
+from bench.model.step import TrainingStep
 from roofline.accounting.presets import load_preset
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import StepPlan

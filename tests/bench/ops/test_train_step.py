@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from bench.harness.device.device import cpu_device
-from bench.harness.model.step import (
+from bench.model.step import (
     TrainingStep,
     check_step,
     counted_flops,
     memory_report,
 )
-from bench.harness.model.transformer import Transformer
+from bench.model.transformer import Transformer
 from bench.train_step import OPTIMIZER_NAMES, countable_flops, flops_of
 from roofline import estimate
 from roofline.accounting.activations import torch_kernels

@@ -10,7 +10,7 @@ import torch
 from bench.harness import loop
 from bench.harness.device import device
 from bench.harness.measure import measure_row
-from bench.harness.model.step import TrainingStep
+from bench.model.step import TrainingStep
 from results.store.runfile import load_run
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import mfu_of, run_machine

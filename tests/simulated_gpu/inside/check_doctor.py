@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 from bench.__main__ import main
-from bench.harness.commands import doctor
-from bench.harness.commands.doctor import rows_of
+from bench.commands import doctor
+from bench.commands.doctor import rows_of
 from bench.harness.measure import rows
 from bench.harness.measure.budget import smaller_cases
 from bench.harness.timing import protocol

@@ -13,12 +13,12 @@ from bench.harness import transfer
 from bench.harness.device.device import detect
 from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Row
-from bench.harness.model.step import timed_record
 from bench.harness.op import Case
 from bench.harness.settings import Settings
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import GPU_LIMITS, Limits
 from bench.harness.timing.samplers import GraphSampler
+from bench.model.step import timed_record
 from tests.simulated_gpu import tensors
 from tests.simulated_gpu.cuda import POOLS, on_legacy_stream
 

@@ -1,0 +1,327 @@
+"""`bench.compare`: which of several functions is faster, with the rounds of
+`python -m bench compare`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.api.function import (
+    Function,
+    Inputs,
+    check_number,
+    current,
+    environment_of,
+    functions_of,
+    known_ceilings,
+    raising,
+)
+from bench.api.records import Records
+from bench.comparing.contender import Contender
+from bench.comparing.turns import ComparePolicy, compare_contenders
+from bench.harness.cli.arguments import UsageError
+from bench.harness.data.agreement import (
+    Expected,
+    NotComparableError,
+    UnverifiedError,
+    fresh,
+    on_new_contents,
+)
+from bench.harness.data.verify import CheckResult
+from bench.harness.device.device import Device
+from bench.harness.measure.flags import Flag, recorded
+from bench.harness.measure.measure_row import interpreted
+from bench.harness.measure.rows import one_line
+from bench.harness.timing.protocol import Samples
+from results.compare.comparison import Compared, ComparedRow, compare_live
+from results.compare.output import (
+    UNMATCHED,
+    as_text,
+    describe,
+    json_row,
+    json_unmatched,
+    print_table,
+)
+from results.compare.sides import WRONG
+from results.record import Record
+from results.show.grid import html_of
+from results.stats.comparison import DEFAULT_MARGIN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOT_CHECKED = ""
+"""In place of a result that the caller does not want to be checked."""
+
+
+class Verdicts:
+    """A comparison: its rows by candidate and its records; it prints as the command's table."""
+
+    def __init__(self, compared: Compared, records: Records) -> None:
+        self.compared = compared
+        self.records = records
+
+    @property
+    def rows(self) -> dict[str, ComparedRow]:
+        """By candidate: `ratio` of the times, candidate over baseline, its `ci95`,
+        `compared.verdict`, `reason`.
+        """
+        return {row.candidate.label: row for row in self.compared.rows}
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """By candidate: FASTER, SLOWER, SAME or UNSURE; none if it failed or its result is
+        wrong.
+        """
+        return {name: row.compared.verdict for name, row in self.rows.items()}
+
+    @property
+    def unmatched(self) -> list[str]:
+        """A line for each function that was not compared, with the reason."""
+        return [describe(each) for each in self.compared.unmatched]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return a row per candidate with the keys of `bench compare --format json`; times are in
+        seconds.
+
+        A candidate that failed or returned a wrong result has the verdict UNMATCHED.
+        """
+        import pandas as pd
+
+        alone = [
+            json_unmatched(each) | {"candidate": each.record.provider, "verdict": UNMATCHED}
+            for each in self.compared.unmatched
+            if each.side == "candidate"
+        ]
+        return pd.DataFrame([*map(json_row, self.compared.rows), *alone])
+
+    def save(self, path: Path | str | None = None) -> Path:
+        """Save the records as `Records.save` does, for `python -m results compare`."""
+        return self.records.save(path)
+
+    def __repr__(self) -> str:
+        return as_text(self.compared, "table", "slower")
+
+    def _repr_html_(self) -> str:
+        return html_of(lambda page: print_table(self.compared, page))
+
+
+def compare(
+    functions: Mapping[str, Callable[..., Any]],
+    /,
+    *args: Any,
+    baseline: str | None = None,
+    inputs: Inputs | None = None,
+    flops: int | None = None,
+    bytes_read: int | None = None,
+    bytes_written: int | None = None,
+    dtype: Any = None,
+    cache: str = "cold",
+    device: str | None = None,
+    margin: float = DEFAULT_MARGIN,
+    budget_s: float = 10.0,
+    rounds: int | None = None,
+    seed: int = 0,
+    tolerance: float = 1.0,
+    check: bool = True,
+    **kwargs: Any,
+) -> Verdicts:
+    """Compare functions on the same arguments, and return a verdict for each.
+
+    All are interleaved in rounds in random order, on the same copies of the arguments, until every
+    verdict is clear or the time limit is reached; verdicts are corrected for multiple comparisons.
+    Before and after timing, each result is compared with the baseline's; a function with a
+    different result gets no verdict. Functions that write into their arguments see what the others
+    wrote.
+
+    Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
+
+        functions: two or more functions by name.
+        baseline: name of the function to compare the others with; by default the first.
+        margin: change of the time, as a fraction, that does not matter: within it a verdict is
+            SAME.
+        budget_s: time limit of the rounds, seconds.
+        rounds: fixed number of rounds; None: until the verdicts are clear.
+        seed: random seed for the order of turns.
+        tolerance: factor on the allowed difference of results, which is that of
+            `bench.harness.data.agreement`.
+        check: whether to compare results; False if they are random.
+
+    Raises:
+        UsageError: invalid arguments, or the baseline failed.
+        NoDeviceError: the device is not available.
+    """
+    named = ordered(functions_of(functions), baseline)
+    name, fn = next(iter(named.items()))
+    check_number("margin", margin, "above 0")
+    check_number("budget_s", budget_s, "above 0")
+    check_number("tolerance", tolerance, "above 0")
+    if rounds is not None and (not isinstance(rounds, int) or rounds < 2):
+        raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
+    policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
+    work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
+    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device)
+    under_test, records = interleaved(named, subject, policy, tolerance, check)
+    environment = environment_of(under_test, "compare")
+    environment = replace(
+        environment, settings=environment.settings | {"baseline": name} | policy.to_dict()
+    )
+    compared = compare_live(environment, records, name, policy.margin)
+    if records[0].status in WRONG:
+        raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
+    return Verdicts(compared, Records(environment, records))
+
+
+def interleaved(
+    named: Mapping[str, Callable[..., Any]],
+    subject: Function,
+    policy: ComparePolicy,
+    tolerance: float = 1.0,
+    check: bool = True,
+) -> tuple[Device, list[Record]]:
+    """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
+    and the records.
+    """
+    name = next(iter(named))
+    kwargs = subject.kwargs
+    cache = subject.cache
+    first = subject.first_set()
+    with raising(name):
+        truth, under_test, _ = subject.call(fresh(first))
+        blank = subject.counted(fresh(first))
+    blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
+    expected = _expected(named[name], first, kwargs, truth) if check else None
+
+    def checked(fn: Callable[..., Any]) -> CheckResult | str:
+        result = fn(*fresh(first), **kwargs)
+        if not isinstance(expected, Expected):
+            return expected or NOT_CHECKED
+        return expected.check(result, tolerance)
+
+    def on_new(fn: Callable[..., Any]) -> CheckResult | str:
+        if not isinstance(expected, Expected):
+            return NOT_CHECKED
+        try:
+            return on_new_contents(fn, named[name], sets[0], kwargs, expected, tolerance)
+        except UnverifiedError as error:
+            return str(error)
+
+    def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
+        return functools.partial(fn, *sets[copy], **kwargs)
+
+    def move(copy: int) -> None:
+        sets[copy] = fresh(sets[copy])
+
+    with current(under_test):
+        sets, reached, _ = subject.copies(first, under_test)
+        contenders = []
+        for index, (provider, candidate) in enumerate(named.items()):
+            contenders.append(
+                FunctionContender(
+                    replace(blank, provider=provider),
+                    index,
+                    under_test,
+                    new_call=functools.partial(new_call, candidate),
+                    move=move,
+                    calls=[new_call(candidate, copy) for copy in range(len(sets))],
+                    cache=reached,
+                    fn=candidate,
+                    checked=checked,
+                    on_new=on_new,
+                    requested_cache=cache,
+                )
+            )
+        return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
+
+
+def _expected(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object
+) -> Expected | str:
+    """Return what others must return, or why that is unknown."""
+    try:
+        return Expected.of(fn, args, kwargs, result)
+    except NotComparableError as error:
+        return f"the baseline returned {error}"
+
+
+def ordered(
+    named: dict[str, Callable[..., Any]], baseline: str | None
+) -> dict[str, Callable[..., Any]]:
+    if len(named) < 2:
+        raise UsageError(f"expected at least two functions, got only '{next(iter(named))}'")
+    if baseline is None:
+        return named
+    if baseline not in named:
+        raise UsageError(f"baseline={baseline!r:.60} must be one of {', '.join(named)}")
+    return {baseline: named[baseline], **named}
+
+
+@dataclass(kw_only=True, eq=False)
+class FunctionContender(Contender):
+    """A function whose result must equal that of the baseline."""
+
+    fn: Callable[..., Any]
+    checked: Callable[[Callable[..., Any]], CheckResult | str]
+    """Calls the function and compares its result; a text says why it cannot be compared."""
+    on_new: Callable[[Callable[..., Any]], CheckResult | str]
+    """Calls the function on the timed arguments with new contents, likewise."""
+    requested_cache: str
+    verified: dict[str, Any] = field(default_factory=dict)
+    flags: tuple[Flag, ...] = ()
+
+    def prepare(self, earlier: Sequence[Contender]) -> None:
+        if self.index:  # the baseline is right
+            self.record = self._verified("before", "")
+
+    def finish(self, samples: Samples) -> Record:
+        interpreted()  # forgets the kernels of the others
+        wrong = self._verified("after", "after timing: ") if self.index else None
+        wrong = wrong or self._verified_on_new()
+        if wrong:
+            return wrong
+        ceilings = known_ceilings(self.device)
+        flags = (*self.flags, *interpreted())
+        record = recorded(
+            self.blank,
+            samples,
+            self.device,
+            ceilings,
+            self.requested_cache,
+            flags,
+            has_advice=False,
+        )
+        return replace(record, copies=len(self.calls), verified=self.verified)
+
+    def failed(self, error: BaseException) -> Record:
+        return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")
+
+    def _verified(self, moment: str, when: str) -> Record | None:
+        """Check the result; return the record if it is wrong."""
+        found = self.checked(self.fn)
+        if isinstance(found, str):
+            self._flag(Flag("not-compared", found and f"{found}, which cannot be compared", ""))
+            return None
+        self.verified[moment] = found.to_dict()
+        if found.max_error_of_bound > 1:
+            error = f"{found.max_error_of_bound:.3g}"
+            reason = f"the error is {error} times what rounding explains; tolerance= allowed it"
+            self._flag(Flag("beyond-rounding", reason, ""))
+        return None if found.is_right else self._wrong(f"{when}{found.reason}")
+
+    def _verified_on_new(self) -> Record | None:
+        found = self.on_new(self.fn)
+        if isinstance(found, str):
+            self._flag(Flag("not-fresh", found and f"not verified on fresh contents: {found}", ""))
+            return None
+        return None if found.is_right else self._wrong(str(found.reason))
+
+    def _flag(self, flag: Flag) -> None:
+        if flag.reason and flag.name not in [other.name for other in self.flags]:
+            self.flags = (*self.flags, flag)
+
+    def _wrong(self, reason: str) -> Record:
+        return replace(self.blank, status="invalid", reason=reason, verified=self.verified)

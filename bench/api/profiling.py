@@ -1,0 +1,160 @@
+"""The profiler from Python: `bench.profile`, and counted work of functions."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench.api.records import Records
+from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
+from bench.harness.cli.arguments import UsageError
+from bench.harness.device.device import detect
+from bench.harness.run import stamp
+from bench.harness.settings import Settings
+from bench.profiling.counts import shapes_text
+from bench.profiling.operation import summed
+from bench.profiling.records import main_dtype, product_dtypes
+from bench.profiling.step import ProfiledStep, counted
+from bench.profiling.target import on_meta, target_of
+from bench.profiling.tracing import profiled
+from results.record import DTYPES, Record
+from results.show.profile import render, totals_of
+from results.show.rows import document
+from results.store.runfile import runs_directory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.profiling.projection import Projection
+
+COUNTS = ("flops", "bytes_read", "bytes_written")
+MAX_TEXT = 60
+"""Maximum characters of the list of counted operations."""
+
+
+class Profile(Records):
+    """The time of a step by operation: a record for each signature and each remainder, the longest
+    first.
+    """
+
+    op = "profile"
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Totals of the step, see `results.show.profile.Totals`; empty if nothing was timed."""
+        totals = totals_of(self.environment, self)
+        return totals.to_dict() if totals else {}
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the rows as a frame, with the keys of `--format json`."""
+        import pandas as pd
+
+        return pd.DataFrame(document(self.environment, self)["records"])
+
+
+def profile(
+    function: Any,
+    *args: Any,
+    backward: bool = False,
+    train: bool = False,
+    compile: bool = False,
+    on: str | Sequence[str] | None = None,
+    **kwargs: Any,
+) -> Profile | Projection:
+    """Profile a call of a function or a module.
+
+    It is called once before counting. Gradients, buffers and random generators are left unchanged.
+
+    Args:
+        function: a function or a module.
+        args: its positional arguments.
+        backward: whether to include the backward pass, from `loss` of the result, else from its
+            first tensor.
+        train: whether to include an AdamW step with a learning rate of 0.
+        compile: whether to use `torch.compile`; each fused region is then a row.
+        on: GPUs of the table, such as "h100-sxm", or saved runs: nothing is measured, and the
+            minimum times of the operations on these machines are returned. The module is copied to
+            the meta device, without its memory.
+        kwargs: its keyword arguments.
+
+    Raises:
+        UsageError: it is not callable, or it raised.
+    """
+    target = target_of(
+        getattr(function, "__name__", type(function).__name__), function, args, kwargs
+    )
+    mode = "forward"
+    if train:
+        mode = "train"
+    elif backward:
+        mode = "backward"
+    if on is not None:
+        from bench.profiling import projection
+
+        if compile:
+            raise UsageError("on= runs no compiler; remove compile=")
+        names = [on] if isinstance(on, str) else on
+        step = projection.counted(lambda: on_meta(target), mode)
+        return projection.Projection(step, list(map(projection.machine_named, names)))
+    device = detect(target.device)
+    measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
+    if device.is_gpu:  # the profiler stays attached to this process and slows down launches
+        measured.complete(ceilings_of(device, None), ())
+    records, totals = profiled(target, mode, device, is_compiled=compile)
+    if records[0].status == "failed":
+        raise UsageError(records[0].reason)
+    dtypes = product_dtypes(records)
+    ceilings = measured.complete(ceilings_of(device, None), dtypes)
+    environment = stamp("bench", device, ceilings, Settings(cache="warm").to_dict(), ("profile",))
+    return Profile(replace(environment, profile=totals), records, render)
+
+
+def with_work(
+    blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> Record:
+    """Return the record of a function with undeclared work counted; its `work` is the source.
+
+    The function is called once more to count; unknown counts stay None. Bytes are the sum over
+    torch operations; an operation that fuses several moves less. Kernels launched outside torch
+    operations are not counted.
+    """
+    args = tuple(args)
+    blank = replace(blank, case=shapes_text([*args, *kwargs.values()]) or "-", work="as declared")
+    missing = [name for name in COUNTS if getattr(blank, name) is None]
+    if not missing and blank.dtype:
+        return blank
+    step = ProfiledStep(target_of("", function, args, dict(kwargs)), "plain")
+    working = [
+        call
+        for call in counted(step).operations
+        if call.flops or call.bytes_moved or not call.is_modelled
+    ]
+    if working and not blank.dtype and (dtype := main_dtype(working)) in DTYPES:
+        blank = replace(blank, dtype=dtype)
+    if not missing:
+        return blank
+    unknown = ", ".join(dict.fromkeys(call.op for call in working if not call.is_modelled))
+    names = ", ".join(dict.fromkeys(call.op.removeprefix("aten.") for call in working))
+    if not working:
+        source = "unknown: there was no torch operation; declare it"
+    elif unknown:
+        source = (
+            f"unknown: {unknown} has no rule; declare it, or use bench.declare_work for the "
+            f"operation"
+        )
+    else:
+        source = (
+            f"counted by the profiler's rules: "
+            f"{textwrap.shorten(names, MAX_TEXT, placeholder=' ...')}"
+        )
+    declared = ", ".join(name for name in COUNTS if name not in missing)
+    blank = replace(blank, work=f"{source}; {declared} as declared" if declared else source)
+    if unknown or not working:
+        return blank
+    total = summed(working)
+    if "flops" in missing:
+        units = "matrix" if total.matmul_flops else "vector"
+        blank = replace(blank, units=units, count=len(working))
+    return replace(blank, **{name: getattr(total, name) for name in missing})

@@ -1,0 +1,301 @@
+"""`python -m bench compare`: interleaves providers and prints which is faster, with a verdict."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bench.harness import clock
+from bench.harness.cli import main
+from bench.harness.cli.arguments import Request, UsageError, chosen_ops
+from bench.harness.op import Op, Option
+from bench.harness.op_file import options_of
+from bench.harness.settings import Settings
+from results.show.options import WHAT, Parameter, add, given, number, parameters
+from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, print_out, say
+from results.stats.comparison import DEFAULT_MARGIN, MARGIN, MAX_ROUNDS, MIN_PAIRS
+
+if TYPE_CHECKING:
+    from bench.comparing.turns import ComparePolicy
+    from bench.harness.measure.rows import Row
+    from bench.harness.run import Run
+
+DESCRIPTION = """\
+Compare providers. For each case (one op, shape and dtype), all providers are timed once per round,
+in random order, for many rounds, so that drift in machine speed affects all providers alike. The
+ratio of two times is taken within each round. Each provider is verified before and after the
+timing.
+
+verdicts, from the ratio of the candidate's time to the baseline's:
+  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin, and still is after Holm
+                   correction
+  SAME             the whole interval is within the margin
+  UNSURE           anything else; the reason is printed
+
+The verdicts of a case are checked after 20, 40, 80, ... rounds. A case ends when none of its
+verdicts is UNSURE, after 10 s of rounds, or when --budget runs out. The interval is widened because
+the check is repeated; with --rounds there is one check, and the interval is narrower.
+
+Your own functions in --provider run in a separate process for each case. If one of them crashes, it
+is listed with the reason, and everything else is still measured. All FILE:FUNCTION arguments share
+one process. If one of them crashes, the command ends with an error that names it.
+Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict
+should be SAME."""
+
+EPILOG = """\
+exit codes: 0 ok; 1 SLOWER (or UNSURE, see --fail-on), or a wrong result; 2 usage; 3 no such device; 130 interrupted
+
+examples:
+  python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
+  python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   # with itself
+  python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
+  python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure
+  python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""  # noqa: E501
+
+
+def add_parser(commands: Any, families: Iterable[str]) -> None:
+    add_arguments(commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG), families)
+
+
+@dataclass(frozen=True)
+class Options(Request):
+    """What is compared, and how."""
+
+    functions: Annotated[
+        tuple[str, ...],
+        Parameter(
+            "your own functions, instead of --op. If a file defines make_inputs(), all functions "
+            "are called with the arguments that it returns; otherwise each parameter gets a tensor "
+            "of --shape and --dtype",
+            metavar="FILE:FUNCTION",
+            flags=("functions",),
+            told={"nargs": "*"},
+        ),
+    ] = ()
+    baseline: Annotated[
+        str | None,
+        "provider to compare with, added if --provider lacks it (default: the first)",
+        str,
+        WHAT,
+        "NAME",
+    ] = None
+    margin: Annotated[float, replace(MARGIN, group=ADVANCED)] = DEFAULT_MARGIN
+    rounds: Annotated[
+        int | None,
+        "run exactly N rounds, and check the verdicts once at the end",
+        number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int),
+        ADVANCED,
+        "N",
+    ] = None
+    fail_on: Annotated[
+        str,
+        "exit with 1 for SLOWER only, or for UNSURE too (default: slower)",
+        ("slower", "unsure"),
+        ADVANCED,
+    ] = "slower"
+
+
+def add_arguments(parser: Parser, families: Iterable[str]) -> None:
+    own = {}
+    for name, by_family in merged_options(families).items():
+        texts = [f"{family}: {option.help}" for family, option in by_family.items()]
+        own[name] = Parameter("; ".join(texts), is_list=True, key=name)
+    names = (
+        "torch, torch-compile, triton, triton-vN, path/to/file.py:function, package.module:function"
+    )
+    add(
+        parser,
+        parameters(Options) | own,
+        ["functions", "op", "dtype", "size", "shape", *own, "provider", "baseline"],
+        op="operations of `python -m bench list`, or files that define some; `--op NAME --help` "
+        "lists the options of NAME",
+        dtype="data types (default: bf16; fp32 for FILE:FUNCTION)",
+        shape="shapes, written as in `python -m bench.FAMILY` (default: the op's own); for "
+        "FILE:FUNCTION one shape for all parameters (8x256x64), or one for each (8x256x64,64x64)",
+        provider=f"implementations to compare, at least two: {names}",
+    )
+    known = parameters(Settings)
+    add(
+        parser,
+        known,
+        [key for key in known if key != "kernels"],
+        plot="save a plot of ratios and MFU: .png, .svg or .pdf",
+    )
+    add(parser, parameters(Options), ["margin", "rounds", "fail_on"])
+    parser.set_defaults(run=run)
+
+
+def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
+    """Return the families' own options, by name and then by family."""
+    merged: dict[str, dict[str, Option]] = {}
+    for family in families:
+        for option in options_of(family):
+            merged.setdefault(option.name, {})[family] = option
+    return merged
+
+
+def reserved_names() -> set[str]:
+    """Return the names that no option of a family may have."""
+    known = parameters(Options) | parameters(Settings)
+    taken = {parameter.spellings[-1].removeprefix("--") for parameter in known.values()}
+    return taken | {"help", "command", "prog", "run"}
+
+
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
+    from bench.comparing.turns import ComparePolicy
+    from bench.harness.measure.rows import plan
+    from bench.harness.providers.registry import is_user_kernel, named_providers
+    from bench.harness.run import Run, refused_all
+    from bench.harness.worker import start_server
+
+    options = given(Options, args)
+    settings = given(Settings, args)
+    if options.functions:
+        from bench.commands.compare_functions import run_functions
+
+        return show(run_functions(options, settings, argv), options.fail_on)
+    options = replace(options, own=vars(args))
+    if not options.op:
+        known = [op.name for op in chain.from_iterable(families.values())]
+        raise UsageError(f"expected --op, one or more of {', '.join(known)}")
+    ops = chosen_ops(options.op, families)
+    for name, by_family in merged_options(families).items():
+        is_given = options.own[name] is not None
+        other = next((op for family, op in ops if family not in by_family), None)
+        if is_given and other is not None:
+            raise UsageError(f"--{name} does not apply to {other.name}; remove it")
+    providers = chosen_providers(options, [family for family, _ in ops])
+    main.make_all_cases(options, ops, "cpu")  # reports errors before torch is loaded
+    main.check_places(settings)
+    if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):
+        start_server()  # it loads torch while this process loads it
+    device = main.device_of(settings)
+    planned = main.make_all_cases(options, ops, device.type)
+    named = {
+        family: [next(iter(named_providers([name], family, device))) for name in providers]
+        for family, _ in ops
+    }
+    baseline, *others = {names[0] for names in named.values()}
+    if others:
+        raise UsageError(
+            f"baseline {providers[0]} is another version in each family; compare one family at a "
+            f"time, or name another --baseline"
+        )
+    cases = [
+        plan([(op, case)], named[family], device, settings, family=family)
+        for family, op, case in planned
+    ]
+    if all(rows[0].refused for rows in cases):
+        raise refused_all(rows[0].refused for rows in cases if rows[0].refused)
+    policy = ComparePolicy(
+        options.margin,
+        rounds=options.rounds,
+        seed=settings.seed,
+        rows=len(cases) * (len(providers) - 1),
+    )
+    saved = policy.to_dict() | settings.to_dict() | {"baseline": baseline}
+    with Run(settings, "bench", "compare", device, argv, saved) as run:
+        run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
+        if options.baseline is None:
+            run.progress.note(f"baseline: {baseline}, the first provider; --baseline names another")
+        measure_cases(run, cases, policy)
+        run.judge_again()
+    return show(run, options.fail_on)
+
+
+def chosen_providers(options: Options, families: Sequence[str]) -> list[str]:
+    """Return the providers, the baseline first; one may be listed twice."""
+    names = list(options.provider or [])
+    if options.baseline in names:
+        names.remove(options.baseline)
+    names[:0] = [] if options.baseline is None else [options.baseline]
+    main.check_providers(names, families)
+    if len(names) < 2:
+        given = f"only {names[0]}" if names else "none"
+        raise UsageError(
+            f"expected at least two providers, got {given}; use --provider torch,torch-compile, "
+            f"or repeat one"
+        )
+    return names
+
+
+def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
+    """Measure case by case; the records of a case are saved when all its providers are verified
+    again.
+    """
+    from bench.comparing.interleave import interleave_safely
+    from bench.harness.measure.budget import Budget
+    from bench.harness.measure.measure_row import release
+    from bench.harness.providers.registry import is_user_kernel
+    from results.show.table import describe
+
+    device = run.device
+    progress = run.progress
+    deadline = run.deadline
+    budget = Budget(device, cases[0][0].settings, deadline)
+    progress.expect(len(cases), run.share_s)
+    is_open = deadline is None and policy.rounds is None
+    for index, rows in enumerate(cases):
+        case = rows[0].case
+        names = ", ".join(row.blank().provider for row in rows)
+        at_most = f", at most {policy.budget_s:g} s of rounds" if is_open else ""
+        progress.say(f"{case.op} {case.name} {case.dtype}: {names}{at_most}")
+        case_policy = policy.of_case(index, len(cases), deadline, clock.now())
+        is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
+        records = interleave_safely(
+            rows,
+            device,
+            run.ceilings,
+            case_policy,
+            budget,
+            timeout_s=run.settings.timeout_s,
+            note=progress.note,
+            in_worker=is_own or not release(device),
+        )
+        for record in records:
+            run.keep(record)
+            if run.settings.verbose:
+                for line in describe(record):
+                    progress.note(line)
+        progress.advance()
+
+
+def show(run: Run, fail_on: str) -> int:
+    from bench.harness.run import print_path
+    from results.compare.comparison import compare_live
+    from results.compare.output import as_text, describe, exit_code
+    from results.compare.plot import draw
+    from results.show.picture import save_picture
+
+    settings, saved = run.settings, run.saved_path()
+    assert run.environment is not None
+    how = run.environment.settings
+    compared = compare_live(run.environment, run.records, how["baseline"], how["margin"])
+    if run.problem:
+        code = USAGE
+    elif run.is_interrupted:
+        code = INTERRUPTED
+    else:
+        code = exit_code(compared, fail_on)
+    if not compared.rows and not code:
+        raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
+    if compared.rows or settings.format == "json":
+        print_out(as_text(compared, settings.format, fail_on, exit_code=code))
+    if saved is not None:
+        print_path("saved", saved, settings.format)
+    if not compared.rows:
+        say(
+            "nothing was compared"
+            + ("" if run.is_interrupted else f": {describe(compared.unmatched[-1])}")
+        )
+    elif settings.plot is not None:
+        save_picture(draw(compared), settings.plot)
+        print_path("plot", settings.plot, settings.format)
+    run.raise_if_unsaved()
+    return code

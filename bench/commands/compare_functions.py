@@ -1,0 +1,163 @@
+"""`python -m bench compare a.py:f b.py:f`: your own functions on the same arguments, without an
+op.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from bench.api.comparing import interleaved
+from bench.api.function import Function, extents, known_ceilings
+from bench.comparing.turns import ComparePolicy
+from bench.harness import worker
+from bench.harness.cli import main
+from bench.harness.cli.arguments import UsageError
+from bench.harness.data.inputs import Filler
+from bench.harness.device.device import Device
+from bench.harness.providers.user_kernel import UserKernelError, find
+from bench.harness.run import Run
+from bench.harness.settings import Settings
+from bench.harness.timing import protocol
+from bench.profiling.target import guarded_call
+from results.record import Record
+
+if TYPE_CHECKING:
+    from bench.commands.compare import Options
+
+MAKE_INPUTS = "make_inputs"
+"""Name of the function in a user's file that returns the arguments of one call."""
+
+
+def filled(
+    name: str, function: Callable[..., Any], fill: Filler, shapes: Sequence[tuple[int, ...]]
+) -> tuple[Any, ...]:
+    """Return the arguments of a call if no file has `make_inputs`: a tensor of `--shape` for each
+    parameter.
+    """
+    if not shapes:
+        raise UsageError(
+            f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
+        )
+    required = [
+        each for each in inspect.signature(function).parameters.values() if is_required(each)
+    ]
+    if len(shapes) not in (1, len(required)):
+        names = ", ".join(each.name for each in required)
+        raise UsageError(
+            f"expected one --shape for all parameters of {name}, or {len(required)}: {names}"
+        )
+    if len(shapes) == 1:
+        shapes = [*shapes] * len(required)
+    return tuple(fill(*shape) for shape in shapes)
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    is_positional = parameter.kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    return is_positional and parameter.default is inspect.Parameter.empty
+
+
+def run_functions(options: Options, settings: Settings, argv: Sequence[str] | None) -> Run:
+    """Measure the functions that the options name, in a worker, and return the run, not shown
+    yet.
+    """
+    names = checked_names(options)
+    shapes = [extents(text) for text in options.shape or ()]
+    dtypes = options.dtype or ["fp32"]
+    if len(dtypes) > 1:
+        raise UsageError("functions are compared in one --dtype")
+    main.check_places(settings)
+    worker.start_server()
+    device = main.device_of(settings)
+    policy = ComparePolicy(
+        options.margin,
+        settings.budget_s or 10.0,
+        options.rounds,
+        settings.seed,
+        rows=len(names) - 1,
+    )
+    saved = policy.to_dict()
+    saved |= {"fill": settings.fill, "cache": settings.cache, "baseline": names[0]}
+    with Run(settings, "bench", "compare", device, argv, saved) as run:
+        run.ceilings = known_ceilings(device)
+        run.start(None)
+        run.progress.say(", ".join(names))
+        try:
+            records, _ = worker.call(
+                measure_in_worker,
+                names,
+                shapes,
+                dtypes[0],
+                settings,
+                device,
+                policy,
+                timeout_s=settings.timeout_s,
+            )
+        except worker.WorkerError as error:
+            culprit = "" if error.index is None else f"{names[error.index]}: "
+            raise UsageError(f"{culprit}{error}") from None
+        for record in records:
+            run.keep(record)
+    return run
+
+
+def checked_names(options: Options) -> list[str]:
+    """Return the functions, the baseline first; what shows without running a file is reported
+    here.
+    """
+    for option in ("op", "provider", "size"):
+        if getattr(options, option) is not None:
+            raise UsageError(f"functions are compared without --{option}; remove it")
+    names = list(dict.fromkeys(options.functions))
+    if len(names) < 2:
+        raise UsageError(f"expected at least two functions, got only {names[0]}")
+    if options.baseline is not None:
+        if options.baseline not in names:
+            raise UsageError(f"--baseline {options.baseline} must be one of {', '.join(names)}")
+        names.sort(key=lambda name: name != options.baseline)
+    for name in names:
+        try:
+            problem = find(name).problem
+        except UserKernelError:
+            problem = "must be written path/to/file.py:function"
+        if problem:
+            raise UsageError(f"'{name}': {problem}")
+    return names
+
+
+def measure_in_worker(
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    settings: Settings,
+    device: Device,
+    policy: ComparePolicy,
+) -> list[Record]:
+    """Import the functions, make their arguments and time them in turns."""
+    functions: dict[str, Callable[..., Any]] = {}
+    modules: list[ModuleType] = []
+    for index, name in enumerate(names):
+        protocol.announce(index)
+        with guarded_call(name):
+            source = find(name)
+            modules.append(source.module())
+            functions[name] = getattr(modules[-1], source.function)
+    with guarded_call(MAKE_INPUTS):
+        made = next(
+            (vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None
+        )
+    protocol.announce(runs=False)
+    baseline = functions[names[0]]
+    if made is None:
+        fill = Filler(settings.fill, dtype, device, settings.seed)
+        made = filled(names[0], baseline, fill, shapes)
+    inputs = made if isinstance(made, tuple) else (made,)
+    subject = Function(baseline, inputs, {}, None, {}, None, settings.cache, device.torch_name)
+    _, records = interleaved(functions, subject, policy, settings.tolerance)
+    return [replace(record, source_sha256=find(record.provider).sha256()) for record in records]

@@ -1,0 +1,315 @@
+"""`python -m bench profile`: every operation of a torch model or function on the roofline."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.device.device import Device
+from bench.harness.op import Op, parse_batch_shape
+from bench.harness.settings import MACHINE, SAVING, Settings
+from bench.harness.timing import protocol
+from bench.model.layers import load_model, unsupported
+from bench.profiling.operation import CountedStep
+from bench.profiling.target import MODEL_DTYPES, SIGNATURE, Target, from_file, from_preset
+from results.record import Record, StepTotals
+from results.show.options import WHAT, Names, Parameter, add, given, number, parameters, path
+from results.show.terminal import ADVANCED, Parser, print_out, say
+from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.work import dtype_named
+
+BY = ("op", "module", "phase", "shape", "kernel")
+"""Groups of `results.show.profile.group_of`, which is slower to import."""
+
+DEFAULT_SHAPE = "4x128"
+
+OF_A_MODEL = (
+    "target",
+    "model",
+    "layers",
+    "shape",
+    "dtype",
+    "backward",
+    "train",
+    "on",
+    "compile",
+    "signature",
+    "trace",
+    "device",
+    "budget_s",
+    "seed",
+    "timeout_s",
+)
+"""Arguments that need a model to run; `--from` rejects them."""
+
+DESCRIPTION = """\
+Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could
+save.
+FILE:FUNCTION is your function that returns the model to profile: a function without arguments, or a
+tuple of a module or function and its arguments (a dict at the end holds keyword arguments). It runs
+in a separate process. --signature prints a file to start from.
+
+  python -m bench profile mine.py:make --backward
+  python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
+  python -m bench profile --model gpt2 --layers 2 --train --by module
+  python -m bench profile --model llama-3-8b --on h100-sxm,a100-sxm-80gb --dtype bf16
+  python -m bench profile --from trace.json.gz
+
+FLOPs and compulsory bytes are counted call by call. Times are those of a step under torch.profiler;
+the step is timed without it too. The remaining time is in the rows unattributed, host-gap and
+profiler-overhead. Rows flagged unmodelled have no rule for their work. Caches are warm, so small
+operations may exceed the memory roof. --from takes times and shapes from a trace. The GPU of a
+trace need not be here: its datasheet is the roofline.
+
+exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is profiled, and what is shown of it."""
+
+    target: Annotated[
+        str | None,
+        Parameter(
+            "function that returns the model to profile",
+            metavar="FILE:FUNCTION",
+            flags=("target",),
+            told={"nargs": "?"},
+        ),
+    ] = None
+    model: Annotated[
+        str | None, "a preset of `python -m roofline estimate params --help`", str, WHAT, "NAME"
+    ] = None
+    source: Annotated[
+        Path | None,
+        Parameter(
+            "Chrome trace of torch.profiler(record_shapes=True), .json or .json.gz, instead of a "
+            "model",
+            path,
+            metavar="TRACE",
+            flags=("--from",),
+        ),
+    ] = None
+    layers: Annotated[
+        int | None,
+        "number of layers, instead of the model's",
+        number(1, 10_000, "an integer from 1 to 10000", int),
+        ADVANCED,
+    ] = None
+    shape: Annotated[str, f"sequences x tokens (default: {DEFAULT_SHAPE})", str, WHAT, "BxS"] = (
+        DEFAULT_SHAPE
+    )
+    dtype: Annotated[
+        str | None,
+        f"{', '.join(MODEL_DTYPES)} (default: the target's; fp32 for --model)",
+        dtype_named,
+        WHAT,
+        "NAME",
+    ] = None
+    backward: Annotated[bool, "add the backward pass"] = False
+    train: Annotated[bool, "add the backward pass and an AdamW step with a learning rate of 0"] = (
+        False
+    )
+    on: Annotated[
+        Names,
+        "print the minimum time on other machines, instead of measuring: GPU slugs, or saved runs",
+    ] = None
+    compile: Annotated[bool, "use torch.compile; each fused region is a row", bool, ADVANCED] = (
+        False
+    )
+    signature: Annotated[bool, "print a file to start from, and exit", bool, ADVANCED] = False
+    by: Annotated[str | None, "group the rows (default: one row per signature)", BY, ADVANCED] = (
+        None
+    )
+    trace: Annotated[
+        Path | None, "save the Chrome trace, for Perfetto or speedscope", path, ADVANCED, "PATH"
+    ] = None
+    top: Annotated[
+        int,
+        "number of rows shown (default: 20)",
+        number(1, 100_000, "an integer from 1 to 100000", int),
+        ADVANCED,
+        "N",
+    ] = 20
+
+    @property
+    def mode(self) -> str:
+        if self.train:
+            return "train"
+        return "backward" if self.backward else "forward"
+
+    @property
+    def name(self) -> str:
+        return self.target or model_of(self).name
+
+
+def model_of(options: Options) -> ModelConfig:
+    """Return the model of `--model`, with the number of layers of `--layers`."""
+    try:
+        model = load_model(options.model or "")
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    return replace(model, layers=options.layers or model.layers)
+
+
+def add_parser(commands: Any) -> None:
+    parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
+    add(parser, parameters(Options))
+    add(
+        parser,
+        parameters(Settings),
+        (*MACHINE, "timeout_s", *SAVING),
+        verbose="show all rows, and a tree of the modules",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(
+    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
+) -> int:
+    from bench.harness.cli.main import check_places, device_of
+    from bench.harness.run import Progress, Run
+    from bench.profiling import records as rows
+    from results.show.profile import document_of, render
+
+    options = given(Options, args)
+    settings = replace(given(Settings, args), cache="warm")
+    if options.source is not None:
+        check_trace(options, settings)
+    elif options.signature:
+        print_out(SIGNATURE)
+        return 0
+    else:
+        check(options, settings)
+    check_places(settings)
+    if options.on:
+        return project(options, settings)
+    is_here = True
+    host = ""
+    if options.source is not None:
+        from bench.profiling.trace_file import from_trace
+
+        breakdown, gpu, host = from_trace(options.source)
+        device = gpu or device_of(replace(settings, device="cpu"))
+        is_here = gpu is None
+        records = rows.records_of(breakdown)
+        totals = rows.step_of(breakdown)
+    else:
+        device = device_of(settings)
+        with closing(Progress(settings.quiet)) as progress:
+            progress.say(f"profiling {options.name}")
+            records, totals = answer_of(options, settings, records_of, device)
+    with Run(settings, "bench", "profile", device, argv) as run:
+        run.start(rows.product_dtypes(records) if is_here else None, is_here, profile=totals)
+        if is_here and host not in ("", platform.node()):
+            run.progress.note(
+                f"the trace was recorded on '{host}'; the roofs are those of this machine"
+            )
+        for record in records:
+            run.keep(record)
+        if options.source is None:
+            run.judge_again()
+    return run.conclude(
+        partial(render, top=options.top, by=options.by, is_whole=settings.verbose), document_of
+    )
+
+
+def project(options: Options, settings: Settings) -> int:
+    from bench.harness.run import Progress
+    from bench.profiling.projection import Projection, machine_named
+
+    with closing(Progress(settings.quiet)) as progress:
+        progress.say(f"counting {options.name}")
+        machines = [machine_named(name) for name in options.on or ()]
+        step = answer_of(options, settings, counted_step)
+    print_out(Projection(step, machines).table(options.top).render(settings.format))
+    return 0
+
+
+def answer_of(
+    options: Options,
+    settings: Settings,
+    function: Callable[..., Any],
+    device: Device | None = None,
+) -> Any:
+    """Return `function(options, settings, device)`; without a device nothing is measured.
+
+    A worker runs a user's code, and the profiler of a GPU: it stays attached to its process and
+    would slow down the launches of the calibration.
+    """
+    from bench.harness import worker
+
+    is_on_gpu = device is not None and device.is_gpu
+    if options.target is None and not is_on_gpu:
+        return function(options, settings, device)
+    timeout_s = worker.OWN_TIMEOUT_S if options.target is None else settings.timeout_s
+    step = "a call, or the import,"
+    try:
+        answer, output = worker.call(
+            function, options, settings, device, timeout_s=timeout_s, step=step
+        )
+    except worker.WorkerError as error:
+        raise UsageError(f"{options.name}: {error}") from None
+    for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
+        say(line)
+    return answer
+
+
+def records_of(
+    options: Options, settings: Settings, device: Device
+) -> tuple[list[Record], StepTotals | None]:
+    from bench.profiling.tracing import profiled
+
+    device.use()
+    protocol.announce()
+    target = target_of(options, device.torch_name)
+    protocol.announce(runs=False)
+    budget_s = settings.budget_s
+    return profiled(target, options.mode, device, budget_s, options.trace, options.compile)
+
+
+def counted_step(options: Options, *_: object) -> CountedStep:
+    from bench.profiling.projection import counted
+
+    return counted(lambda: target_of(options, "meta"), options.mode)
+
+
+def target_of(options: Options, device: str) -> Target:
+    if options.target is not None:
+        return from_file(options.target, options.dtype, device)
+    shape = parse_batch_shape(options.shape)
+    return from_preset(model_of(options), shape, options.dtype or "fp32", device)
+
+
+def check_trace(options: Options, settings: Settings) -> None:
+    known = parameters(Options) | parameters(Settings)
+    for key, value in (vars(options) | vars(settings)).items():
+        if key in OF_A_MODEL and value != known[key].default:
+            given = "FILE:FUNCTION" if key == "target" else known[key].spellings[-1]
+            raise UsageError(f"--from reads a recorded trace and runs no model; leave {given} out")
+
+
+def check(options: Options, settings: Settings) -> None:
+    if (options.target is None) == (options.model is None):
+        raise UsageError("expected one of FILE:FUNCTION, --model NAME and --from TRACE")
+    if options.dtype is not None and options.dtype not in MODEL_DTYPES:
+        raise UsageError(f"--dtype expects one of {', '.join(MODEL_DTYPES)}, got {options.dtype}")
+    if options.target is not None and options.layers is not None:
+        raise UsageError("--layers requires --model; your own function builds its model")
+    if options.trace is not None and not options.trace.absolute().parent.is_dir():
+        raise UsageError(f"--trace {options.trace}: no such directory")
+    if options.on:
+        values = vars(options) | vars(settings)
+        for option in ("compile", "trace", "by", "plot", "output"):
+            if values[option]:
+                raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
+    _, tokens = parse_batch_shape(options.shape)
+    if options.model is not None and (problem := unsupported(model_of(options), tokens)):
+        raise UsageError(problem)

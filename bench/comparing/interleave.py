@@ -1,0 +1,204 @@
+"""The rows of one case, one per provider, interleaved in this process or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bench.comparing.contender import Contender
+from bench.comparing.turns import ComparePolicy, compare_contenders, completed
+from bench.harness import worker
+from bench.harness.data.checks import ReplayCheck
+from bench.harness.data.inputs import InputSet
+from bench.harness.device.device import Device
+from bench.harness.measure.budget import CALLS_PER_CASE, Budget
+from bench.harness.measure.measure_row import Ready, finish, make_copies, prepare, release
+from bench.harness.measure.rows import Row, failed
+from bench.harness.providers.registry import numerics
+from bench.harness.timing import protocol, samplers
+from bench.harness.timing.protocol import Samples
+from results.record import Record
+from results.show.units import duration
+from roofline.machine import Machine
+
+PROBES = 3
+SLOW_CALL_S = 0.01
+"""Calls this long are checked against the time left; memory placement does not matter for them."""
+
+
+def interleave(
+    rows: Sequence[Row],
+    device: Device,
+    ceilings: Machine | None,
+    policy: ComparePolicy,
+    budget: Budget,
+) -> list[Record]:
+    """Return a record for each row of one case, the baseline first."""
+    device.use()
+    copies = SharedCopies(rows[0], device)
+    contenders = [
+        ProviderContender(
+            row.blank(),
+            index,
+            device,
+            row=row,
+            ceilings=ceilings,
+            budget=budget,
+            copies=copies,
+            together=len(rows) - index,
+        )
+        for index, row in enumerate(rows)
+    ]
+    return compare_contenders(contenders, device, policy, numerics(rows[0].case.dtype))
+
+
+def interleave_safely(
+    rows: Sequence[Row],
+    device: Device,
+    ceilings: Machine | None,
+    policy: ComparePolicy,
+    budget: Budget,
+    timeout_s: float,
+    note: Callable[[str], None],
+    in_worker: bool,
+) -> list[Record]:
+    """Call `interleave`, in a new process if `in_worker`.
+
+    All providers of a case share a process, because processes differ in the placement of code and
+    memory. If the process ends or loses its GPU, the provider whose code was running has failed,
+    and the others are measured again without it in a new process; `note` gets the reason.
+    `timeout_s` limits each call in a worker.
+    """
+    records: list[Record | None] = [None] * len(rows)
+    left = list(range(len(rows)))
+    while 0 in left and len(left) > 1:
+        waiting = [rows[index] for index in left]
+        try:
+            if in_worker:
+                measured, _ = worker.call(
+                    interleave,
+                    waiting,
+                    device,
+                    ceilings,
+                    policy,
+                    budget,
+                    timeout_s=timeout_s,
+                    deadline=policy.deadline,
+                )
+                providers = [row.blank().provider for row in waiting]
+                if [record.provider for record in measured] != providers:
+                    raise worker.WorkerError("sent the records of other rows")
+            else:
+                measured = interleave(waiting, device, ceilings, policy, budget)
+        except worker.WorkerError as error:
+            in_worker = True
+            culprit = left.pop(error.index or 0)  # if the culprit is unknown, the baseline fails
+            blank = rows[culprit].blank()
+            records[culprit] = replace(blank, status="failed", reason=str(error))
+            if 0 in left and len(left) > 1:
+                note(f"{blank.provider}: {error}; the others are measured again without it")
+        else:
+            for index, record in zip(left, measured, strict=True):
+                records[index] = record
+            break
+    return completed([row.blank() for row in rows], records)
+
+
+@dataclass(kw_only=True, eq=False)
+class ProviderContender(Contender):
+    """A row of a comparison."""
+
+    row: Row
+    ceilings: Machine | None
+    budget: Budget
+    copies: SharedCopies
+    together: int
+    """Providers still to be prepared, including this one."""
+
+    def prepare(self, earlier: Sequence[Contender]) -> None:
+        row = self.row
+        device = self.device
+        budget = self.budget
+        reason = None if row.refused else budget.refusal(row, self.together)
+        refused = replace(self.blank, reason=reason) if reason else row.refused
+        ready = refused or prepare(row, device, budget.deadline, self.copies.views())
+        if isinstance(ready, Record):
+            self.record = ready
+            return
+        left_s = budget.left_s()
+        with numerics(row.case.dtype):
+            call_s = slow_call_s(ready.calls[0], device)
+        self.ready = ready
+        self.calls = ready.calls
+        self.cache = ready.cache
+        self.min_s = CALLS_PER_CASE * call_s
+        needed_s = self.min_s + sum(contender.min_s for contender in earlier)
+        if left_s is not None and call_s and needed_s > left_s:
+            reason = (
+                f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
+            )
+            reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
+            self.record = replace(self.blank, reason=reason)
+        if not call_s:
+            self.new_call = partial(self._call_on, ready)
+            self.move = self.copies.move
+
+    def _call_on(self, ready: Ready, copy: int) -> samplers.Call:
+        ready.sets[copy] = self.copies.view(copy)
+        return ready.provider.call(ready.sets[copy])
+
+    def replay_check(self, first: int) -> ReplayCheck | None:
+        sets = self.ready.sets
+        row = self.ready.row
+        replay = None
+        if self.device.is_gpu:
+            replay = ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]])
+        self.ready = replace(self.ready, replay=replay)  # `finish` verifies it again
+        return replay
+
+    def finish(self, samples: Samples) -> Record:
+        return finish(self.ready, samples, self.device, self.ceilings)
+
+    def failed(self, error: BaseException) -> Record:
+        """Return the record, or raise `WorkerError` if this process can no longer use the GPU."""
+        record = failed(self.row, error)
+        if not release(self.device):
+            raise worker.WorkerError(record.reason or str(error), self.index)
+        return record
+
+
+class SharedCopies:
+    """Copies of the inputs of a case, shared by its providers, each with separate tensor objects.
+
+    The memory of the copies changes the time of a short launch by up to 5 %, so equal providers
+    with separate copies would differ.
+    """
+
+    def __init__(self, row: Row, device: Device) -> None:
+        self._row = row
+        self._device = device
+        self._sets: list[InputSet] = []
+        self._cache = ""
+
+    def views(self) -> tuple[list[InputSet], str]:
+        """Return a provider's copies, allocated at the first call, and their cache state."""
+        if not self._sets:
+            with numerics(self._row.case.dtype):
+                self._sets, self._cache = make_copies(self._row, self._device)
+        return [self.view(copy) for copy in range(len(self._sets))], self._cache
+
+    def view(self, copy: int) -> InputSet:
+        data = self._sets[copy]
+        return InputSet(tuple(x.detach() for x in data.inputs), data.out.detach())
+
+    def move(self, copy: int) -> None:
+        data = self._sets[copy]
+        self._sets[copy] = InputSet(tuple(x.clone() for x in data.inputs), data.out.clone())
+
+
+def slow_call_s(call: Callable[[], object], device: Device) -> float:
+    """Return the seconds of a call, the minimum of a few; 0 if it is short."""
+    protocol.announce()
+    seconds = min(samplers.timed_calls([call], PROBES, device.synchronize, is_awaited=True))
+    return seconds if seconds >= SLOW_CALL_S else 0.0

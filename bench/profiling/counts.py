@@ -1,0 +1,436 @@
+"""FLOPs and compulsory bytes of one call of a torch operation, from its arguments and results.
+
+FLOPs of matmuls, convolutions and attention come from `torch.utils.flop_counter.flop_registry`.
+Attention counts as the eager one: two matmuls forward and four backward, without what a kernel
+recomputes. Other operations count `FLOPS_PER_ELEMENT` for each element of their largest
+floating-point operand, by default 1, and 0 if they only move data. An operation without a rule is
+flagged as unmodelled, never counted as 0.
+
+Each distinct element that a call uses of a storage is read once, and each element of its outputs is
+written once. Elements that are updated in place are also read, unless the operation overwrites
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from torch import Tag, Tensor
+from torch.utils.flop_counter import flop_registry
+
+from bench.harness.torch_private import tree_iter
+from bench.profiling.operation import DATA_DEPENDENT, HOST_SYNC, UNMODELLED, Operation
+from roofline.work import FLOPS_PER_ELEMENT as DECLARED
+from roofline.work import Work
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FREE = _names(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view "
+    "is_same_size resize set record_stream _version sym_size sym_stride sym_numel "
+    "sym_storage_offset promote_types result_type"
+)
+"""Operations that move no data, besides views."""
+
+MOVES = _names(
+    "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full "
+    "zeros_like ones_like full_like new_zeros new_ones new_full arange lift scalar_tensor "
+    "slice_backward select_backward slice_scatter select_scatter as_strided_scatter "
+    "diagonal_backward repeat flip roll tril triu where masked_fill _local_scalar_dense "
+    "bernoulli uniform normal random rand randn randint rand_like randn_like eye nonzero "
+    "linspace repeat_interleave unfold_backward masked_select split_with_sizes_copy copy_from "
+    "unfold im2col col2im pixel_shuffle upsample_nearest2d randperm equal split_copy "
+    "native_channel_shuffle _copy_from_and_resize bincount histc exponential "
+    "max_pool2d_with_indices_backward one_hot _foreach_copy _foreach_zero embedding "
+    "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index "
+    "_unsafe_index_put scatter index_copy masked_scatter index_fill nll_loss_backward iota "
+    "convert_element_type"
+)
+"""Operations that only move data."""
+
+OVERWRITES = _names(
+    "copy fill zero normal uniform bernoulli random exponential _foreach_copy _foreach_zero "
+    "arange log_normal cauchy geometric"
+)
+"""In-place operations that do not read the old values."""
+
+TAKES = _names(
+    "embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward"
+)
+"""Operations that read the indexed elements of a table."""
+
+ROWWISE = _names(
+    "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data "
+    "native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum "
+    "mean amax amin var_mean logsumexp native_dropout native_dropout_backward clone copy "
+    "_to_copy where masked_fill cat convert_element_type"
+)
+"""Operations beside the elementwise ones that a compiler fuses with the operation before them."""
+
+PUTS = _names(
+    "index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy "
+    "scatter_reduce"
+)
+"""Operations that write the indexed elements of a table in place; out of place they copy all of
+it.
+"""
+
+COUNTED = (
+    (0, "nll_loss_forward nll_loss2d_forward convolution_overrideable"),
+    (
+        1,
+        "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout",
+    ),
+    (1, "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce"),
+    (
+        1,
+        "max_pool2d_with_indices avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d",
+    ),
+    (1, "_adaptive_avg_pool2d_backward count_nonzero searchsorted floor_divide rrelu_with_noise"),
+    (2, "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm"),
+    (
+        3,
+        (
+            "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward "
+            "softplus addcmul addcdiv"
+        ),
+    ),
+    (3, "lerp smooth_l1_loss cdist linalg_cross"),
+    (4, "_softmax_backward_data _log_softmax_backward_data _native_batch_norm_legit_no_training"),
+    (4, "_batch_norm_no_update glu _fused_sgd _weight_norm_interface"),
+    (6, "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits"),
+    (
+        7,
+        (
+            "native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
+            "_batch_norm_with_update"
+        ),
+    ),
+    (7, "_fused_adagrad"),
+    (8, "_fused_rms_norm_backward upsample_bilinear2d"),
+    (
+        12,
+        (
+            "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward "
+            "cudnn_batch_norm_backward"
+        ),
+    ),
+    (12, "batch_norm_backward"),
+    (14, "_fused_adamw _fused_adam"),
+    (30, "gelu_backward"),
+    (32, "upsample_bicubic2d"),
+    # As the ops of `bench` count:
+    (DECLARED["sum"], "sum"),
+    (DECLARED["dot"], "dot vdot"),
+    (DECLARED["softmax"], "_softmax _log_softmax _safe_softmax _masked_softmax"),
+    (DECLARED["layernorm"], "native_layer_norm"),
+    (DECLARED["rmsnorm"], "_fused_rms_norm"),
+    (DECLARED["gelu"], "gelu"),
+    (DECLARED["silu"], "silu"),
+    (DECLARED["add"], "add"),
+)
+"""FLOPs per element of the largest floating-point operand, and the operations with that many: one
+for each addition, multiplication, division, comparison or transcendental function of the
+formula."""
+
+FLOPS_PER_ELEMENT: dict[str, int] = {}
+for _count, _ops in COUNTED:
+    FLOPS_PER_ELEMENT |= dict.fromkeys(_ops.split(), _count)
+
+
+class Moved(NamedTuple):
+    """Bytes that a call reads or writes of one storage."""
+
+    storage: Any
+    bytes: int
+
+
+Traffic = tuple[list[Moved], list[Moved]]
+"""Reads and writes."""
+
+RULES: dict[tuple[str, str], tuple[Callable[..., Work], bool]] = {}
+"""Rules that users declared, by namespace and name, with whether their FLOPs are those of a
+matmul.
+"""
+
+
+def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -> None:
+    """Declare the FLOPs and bytes of your own operation, such as a Triton kernel.
+
+    Args:
+        op: name as passed to `torch.library.triton_op` or `custom_op`, such as `mine::double`.
+        rule: takes the arguments of a call and returns its `roofline.work.Work`.
+        is_product: whether the FLOPs are those of a matmul, which MFU counts.
+
+    Raises:
+        ValueError: the name has no namespace, or belongs to torch.
+    """
+    namespace, _, name = op.partition("::")
+    if not name or namespace in ("aten", "prim", "profiler"):
+        raise ValueError(
+            f"declare_work: '{op}' is not the name of your own operation; write namespace::name, "
+            f"as in torch.library"
+        )
+    RULES[namespace, base_name(name)] = rule, is_product
+
+
+def count(
+    func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+) -> tuple[Operation, Traffic]:
+    """Return the work of one call, whose tensors may be fake, and its reads and writes of
+    storages.
+    """
+    name = name_of(func)
+    if not hasattr(func, "_schema"):  # a higher-order operation
+        return Operation(name, flags=(UNMODELLED,)), ([], [])
+    call = Call(func, args, kwargs, result)
+    given = list(call.values.values())
+    shapes = shapes_text(given) or shapes_text([result])
+    dtypes = dtypes_of([*tensors_in(given)] or tensors_in(result))
+    reads, writes = call.traffic()
+    read = total_bytes(reads)
+    written = total_bytes(writes)
+    flops, products, is_known = call.flops()
+    if (call.namespace, call.base) in RULES:
+        rule, is_product = RULES[call.namespace, call.base]
+        work = rule(*args, **kwargs)
+        if not isinstance(work, Work):
+            raise TypeError(
+                f"a rule of declare_work must return a roofline.work.Work, got "
+                f"{type(work).__name__}"
+            )
+        flops = work.flops
+        products = work.flops * is_product
+        is_known = True
+        read = work.bytes_read
+        written = work.bytes_written
+    flags = []
+    if func._opname == "_local_scalar_dense":
+        flags.append(HOST_SYNC)
+    elif is_data_dependent(func):
+        flags.append(DATA_DEPENDENT)
+    if not is_known:
+        flags.append(UNMODELLED)
+    operation = Operation(
+        name,
+        shapes,
+        dtypes,
+        flops=flops,
+        matmul_flops=products,
+        bytes_read=read,
+        bytes_written=written,
+        flags=tuple(flags),
+        is_fusable=call.is_fusable,
+    )
+    return operation, (reads, writes)
+
+
+class Call:
+    """A call of a torch operation, with the tensors that it reads, updates in place and creates."""
+
+    def __init__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.result = result
+        self.namespace, _, name = name_of(func).partition(".")
+        self.base = base_name(name)
+        self.aten = self.base if self.namespace == "aten" else ""
+        schema = func._schema.arguments
+        names = [argument.name for argument in schema]
+        self.values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+        self.read: list[Tensor] = []
+        self.updated: list[Tensor] = []
+        for argument in schema:
+            tensors = list(tensors_in(self.values.get(argument.name)))
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            # The gradients of a fused optimizer are declared as written: only a gradient scaler
+            # writes them.
+            if argument.name == "grads" and self.values.get("grad_scale") is None:
+                is_written = False
+            if is_written:
+                self.updated += tensors
+            if not is_written or not (self.base in OVERWRITES or argument.is_out):
+                self.read += tensors
+        known = {id(tensor) for tensor in (*self.read, *self.updated)}
+        self.created = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
+        self.written = [*self.updated, *self.created]
+        if self.aten.endswith("_like") or self.aten.startswith("new_"):
+            self.read = []  # only the shape of the input is needed
+        is_view = bool(getattr(func, "is_view", False))
+        self.is_free = is_view or self.aten in FREE or self.namespace in ("profiler", "prim")
+        is_elementwise = Tag.pointwise in func.tags and not self.base.startswith("_foreach_")
+        self.is_fusable = self.namespace in ("aten", "prims") and (
+            is_elementwise or self.base in ROWWISE
+        )
+
+    def flops(self) -> tuple[int, int, bool]:
+        """Return the FLOPs, the matmul FLOPs among them, and whether there is a rule for them."""
+        if self.is_free:
+            return 0, 0, True
+        packet = self.func._overloadpacket
+        products = None
+        if "scaled_dot_product" in self.aten:
+            products = attention_flops(self.values)
+            if self.aten.endswith("backward"):
+                products *= 2
+        elif self.aten == "_grouped_mm":  # not in torch's table
+            products = grouped_flops(self.values)
+        elif packet in flop_registry:
+            products = int(flop_registry[packet](*self.args, **self.kwargs, out_val=self.result))
+        if products is not None:
+            return products, products, True
+        is_torchs = self.namespace in ("aten", "prims")  # the latter in graphs of the compiler
+        if is_torchs and self.base in MOVES:
+            return 0, 0, True
+        is_pointwise = Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
+        is_known = is_torchs and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
+        # A list of outputs counts as one operand.
+        operands = [*([tensor] for tensor in self.read), self.updated, self.created]
+        largest = max(
+            sum(x.numel() for x in operand if x.dtype.is_floating_point) for operand in operands
+        )
+        each = FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1
+        return largest * each, 0, is_known
+
+    def traffic(self) -> Traffic:
+        """Return the reads and writes: by default each input and each output once.
+
+        Of a table only the indexed elements count, and repeated indices count again. Of grouped
+        matrices at most one per row counts. Neither counts more than there is.
+        """
+        if self.is_free:
+            return [], []
+        base = self.aten
+        written = distinct(self.written)
+        table: Any = self.values.get("weight" if base == "embedding" else "self")
+        others = distinct(other for other in self.read if other is not table)
+        if base in TAKES:
+            target = self.values.get("target")
+            taken = self.written[0] if target is None else target
+            return [_part(table, taken.numel()), *others], written
+        if base in PUTS and not self.created:
+            indexed = _part(table, self._elements_put(table))
+            is_read = self.values.get("accumulate", "index_put" not in base)
+            return [indexed, *others] if is_read else others, [indexed]
+        # The scores themselves are not needed.
+        if base in ("nll_loss_backward", "nll_loss2d_backward"):
+            return others, written
+        if (
+            base == "_grouped_mm"
+            and self.values["mat2"].dim() == 3
+            and self.values.get("offs") is not None
+        ):
+            matrices = self.values["mat2"]
+            used = _part(matrices, table.shape[-2] * matrices[0].numel())
+            return [used, *distinct(other for other in self.read if other is not matrices)], written
+        return distinct(self.read), written
+
+    def _elements_put(self, table: Any) -> int:
+        if "indices" not in self.values:
+            each = [self.values.get(name) for name in ("source", "src", "index")]
+            return next(tensors_in(each)).numel()
+        given = [
+            (axis, index) for axis, index in enumerate(self.values["indices"]) if index is not None
+        ]
+        rows = math.prod(
+            map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1))
+        )
+        return int(
+            rows * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given)))
+        )
+
+
+def is_data_dependent(func: Any) -> bool:
+    """Whether the shape of the result, or its meaning, depends on values."""
+    return bool({Tag.dynamic_output_shape, Tag.data_dependent_output} & set(func.tags))
+
+
+def name_of(func: Any) -> str:
+    return str(getattr(func, "_overloadpacket", func))
+
+
+def base_name(name: str) -> str:
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
+
+
+def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
+
+
+def shapes_text(values: Iterable[Any]) -> str:
+    """Return shapes as text: `64x32,32x8`; a list of tensors as its length and first shape."""
+    texts = []
+    for value in values:
+        shapes = ["x".join(map(str, tensor.shape)) or "scalar" for tensor in tensors_in(value)]
+        if shapes and isinstance(value, list | tuple):
+            texts.append(f"{len(shapes)}*{shapes[0]}{'...' if len(set(shapes)) > 1 else ''}")
+        else:
+            texts += shapes
+    return ",".join(texts)
+
+
+def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
+    """Return the distinct bytes of tensors in each storage.
+
+    A broadcast dimension, the shared elements of sliding windows and identical views count once.
+    Views that overlap in part count separately, up to the size of the storage.
+    """
+    views: dict[Any, Moved] = {}
+    for tensor in tensors:
+        strides = zip(tensor.stride(), tensor.shape, strict=True)
+        extents = sorted((stride, size) for stride, size in strides if stride and size > 1)
+        span = 1 + sum((size - 1) * stride for stride, size in extents)
+        elements = min(math.prod(size for _, size in extents), span) if tensor.numel() else 0
+        storage = tensor.untyped_storage()
+        width = tensor.element_size()
+        views[storage._cdata, tensor.storage_offset(), tuple(extents), width] = Moved(
+            storage, elements * width
+        )
+    moved: dict[int, Moved] = {}
+    for (key, *_), view in views.items():
+        earlier = moved[key].bytes if key in moved else 0
+        moved[key] = Moved(view.storage, min(view.storage.nbytes(), earlier + view.bytes))
+    return list(moved.values())
+
+
+def total_bytes(moves: Iterable[Moved]) -> int:
+    return sum(moved.bytes for moved in moves)
+
+
+def _part(tensor: Tensor, elements: int) -> Moved:
+    return Moved(tensor.untyped_storage(), min(elements, tensor.numel()) * tensor.element_size())
+
+
+def attention_flops(values: Mapping[str, Any]) -> int:
+    """Return the FLOPs of the two matmuls of attention; every pair of tokens counts, as in eager
+    attention.
+
+    Source: `torch.utils.flop_counter.sdpa_flop`, with as many heads as the queries have.
+    """
+    batch, heads, queries, width = values["query"].shape
+    keys = values["key"].shape[2]
+    out_width = values["value"].shape[3]
+    return int(2 * batch * heads * queries * keys * (width + out_width))
+
+
+def grouped_flops(values: Mapping[str, Any]) -> int:
+    """Return the FLOPs of a grouped matmul, forward or backward: each token is multiplied by one
+    matrix.
+
+    Source: `roofline.work.grouped_matmul_work`.
+    """
+    first = values["self"]
+    second = values["mat2"]
+    rows = first[0] if first.dim() > second.dim() else first  # groups of columns, not of rows
+    return int(2 * rows.numel() * second.shape[-1])

@@ -1,0 +1,176 @@
+"""Records of the operations of a profiled step, and of the rest of its time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from msgspec import structs
+
+from bench.profiling.operation import (
+    NO_SHAPE,
+    Breakdown,
+    Operation,
+    fusions_of,
+    pattern,
+    summed,
+)
+from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
+from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
+
+NS = 1e-9
+MAX_KERNELS = 100
+"""Maximum number of reported kernels outside of counted operations, the longest first."""
+
+MAX_FUSIONS = 20
+"""Chains of operations that a profile saves, those that save most."""
+
+
+def records_of(breakdown: Breakdown) -> list[Record]:
+    """Return a record for each row and remainder with time or work, the longest first."""
+    parts = [(_record(row, total), float(total.time_ns)) for row, total in _rows(breakdown)]
+    parts += _remainders(breakdown)
+    parts.sort(key=lambda part: -part[1])
+    duration_ns = breakdown.duration_ns
+    return [_timed(record, spent_ns * NS, spent_ns / duration_ns) for record, spent_ns in parts]
+
+
+def work_records(breakdown: Breakdown) -> list[Record]:
+    """Return a record for each row, with its work and no time."""
+    return [_record(row, total) for row, total in _rows(breakdown)]
+
+
+def _rows(breakdown: Breakdown) -> list[tuple[list[Operation], Operation]]:
+    """Return the operations of each row and their sum; rows without time and work only if there is
+    no other.
+    """
+    rows: dict[Any, list[Operation]] = {}
+    for operation in breakdown.operations:
+        call = operation.op, operation.shapes, operation.dtypes
+        place = pattern(operation.module), operation.phase
+        rows.setdefault((call, place), []).append(operation)
+    totals = [(row, summed(row)) for row in rows.values()]
+    shown = [
+        (row, total) for row, total in totals if total.time_ns or total.flops or total.bytes_moved
+    ]
+    return shown or totals
+
+
+def _record(row: Sequence[Operation], total: Operation) -> Record:
+    first = row[0]
+    module = pattern(first.module)
+    work: dict[str, Any] = {}
+    if first.is_modelled:
+        work = {
+            "flops": total.flops,
+            "bytes_read": total.bytes_read,
+            "bytes_written": total.bytes_written,
+            "units": "matrix" if total.matmul_flops else "vector",
+        }
+    return Record(
+        op=first.op,
+        provider="torch",
+        dtype=first.dtype,
+        shape={"calls": len(row)},
+        case=first.shapes or "-",
+        options={"module": module, "phase": first.phase},
+        status="ok",
+        flags=first.flags,
+        count=len(row),
+        details=ProfileOp(
+            module=module,
+            phase=first.phase,
+            matmul_flops=total.matmul_flops if first.is_modelled else None,
+            shapes=first.shapes,
+            dtypes=first.dtypes,
+            kernels=tuple(sorted(total.kernels)),
+        ),
+        **work,
+    )
+
+
+def _timed(record: Record, time_s: float, share: float) -> Record:
+    record = replace(record, details=structs.replace(op_of(record), time_s=time_s, share=share))
+    if time_s < MIN_TIME_S:
+        return replace(record, status="skipped", reason="it took no time")
+    return replace(
+        record,
+        samples_s=(time_s,),
+        median_s=time_s,
+        launches_per_sample=1,
+        method="host",
+        cache="warm",
+    )
+
+
+def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
+    """Return what is no operation, with its nanoseconds."""
+    dtype = main_dtype(breakdown.operations)
+    if longest := breakdown.unattributed.most_common(MAX_KERNELS):
+        kernels = tuple(name for name, _ in longest)
+        kernels_s = tuple(spent_ns * NS for _, spent_ns in longest)
+        record = _remainder(UNATTRIBUTED, dtype, kernels=kernels, kernels_s=kernels_s)
+        yield record, breakdown.unattributed.total()
+    gap_ns = breakdown.gaps.total()
+    overhead_ns = 0
+    if not breakdown.is_trace:
+        longer_ns = breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
+        overhead_ns = min(gap_ns, max(0, longer_ns))
+    if overhead_ns:
+        yield _remainder(OVERHEAD, dtype), overhead_ns
+    gaps: Counter[str] = Counter()
+    for module, spent_ns in breakdown.gaps.items():
+        gaps[pattern(module)] += spent_ns
+    for module, spent_ns in gaps.items():
+        left_ns = spent_ns * (1 - overhead_ns / max(1, gap_ns))  # each has a part of the overhead
+        if left_ns:
+            yield _remainder(HOST_GAP, dtype, module), left_ns
+
+
+def _remainder(op: str, dtype: str, module: str = "", **kernels: Any) -> Record:
+    return Record(
+        op=op,
+        provider="torch",
+        dtype=dtype,
+        shape={"calls": 1},
+        case="-",
+        status="ok",
+        options={"module": module} if module else {},
+        count=0,
+        details=ProfileOp(module=module, phase="", matmul_flops=None, **kernels),
+    )
+
+
+def step_of(breakdown: Breakdown) -> StepTotals:
+    """Return the facts for the totals that are not in the rows."""
+    # Work without a rule counts by the generic rules.
+    every = summed(breakdown.operations)
+    known = summed(operation for operation in breakdown.operations if operation.is_modelled)
+    no_shape = None
+    if breakdown.is_trace:
+        no_shape = Counter(each.op for each in breakdown.operations if each.shapes == NO_SHAPE)
+    return StepTotals(
+        time_s=float(median(breakdown.samples_s)),
+        unique_bytes=breakdown.unique_bytes,
+        eager_bytes=breakdown.eager_bytes,
+        modelled_flops=known.flops / every.flops if every.flops else 1.0,
+        modelled_bytes=known.bytes_moved / every.bytes_moved if every.bytes_moved else 1.0,
+        no_shape=no_shape,
+        fusing=tuple(fusions_of(breakdown.operations)[:MAX_FUSIONS]),
+    )
+
+
+def main_dtype(rows: Iterable[Operation | Record]) -> str:
+    flops: Counter[str] = Counter()
+    for row in rows:
+        flops[row.dtype] += row.flops or 0
+    return flops.most_common(1)[0][0] if flops else "fp32"
+
+
+def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the dtypes whose peaks apply to a step: those of its matmuls, else the main one."""
+    products = dict.fromkeys(record.dtype for record in records if op_of(record).matmul_flops)
+    return tuple(products) or (main_dtype(records),)

@@ -1,0 +1,363 @@
+"""Runs a step of a target, counts its operations, and tags them in the trace of a timed step."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules import module as hooks
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.torch_private import (
+    RecordFunctionFast as Range,  # unlike record_function, it is not an operation
+)
+from bench.harness.torch_private import (
+    TorchDispatchMode,
+    current_autograd_node,
+    disable_current_modes,
+    fused_adamw,
+    sequence_number,
+)
+from bench.profiling.counts import (
+    count,
+    distinct,
+    dtypes_of,
+    name_of,
+    tensors_in,
+    total_bytes,
+)
+from bench.profiling.operation import MODULE, TAG, UNMODELLED, Breakdown, Operation, summed
+from bench.profiling.target import ORIGINALS, Target, guarded_call
+
+MAX_NAMES = 4
+"""Maximum number of operations that are named in the row of a compiled region."""
+
+
+class ProfiledStep:
+    """One call of the target; each call of this object is one step.
+
+    The mode is `forward`, without gradients; `backward` or `train`; or `plain`, the call as its
+    user makes it.
+    """
+
+    def __init__(self, target: Target, mode: str) -> None:
+        self.target = target
+        self.mode = mode
+        self.phase = "forward"
+        self.tags: Tags | None = None
+        self._leaves = leaves_of(target) if mode in ("backward", "train") else []
+        self._optimizer: Any = None
+
+    def __call__(self) -> None:
+        for leaf in self._leaves:
+            leaf.grad = None
+        self.phase = "forward"
+        with torch.no_grad() if self.mode == "forward" else nullcontext():
+            result = self.target()
+        if self.mode in ("backward", "train"):
+            self.phase = "backward"
+            backward(result)
+        if self.mode == "train":
+            self.phase = "optimizer"
+            parameters = self.target.modules.parameters()
+            if self.target.device == "meta":
+                update_on_meta(parameters)
+            else:
+                if self._optimizer is None:
+                    # A learning rate of 0 leaves the parameters unchanged.
+                    self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+                self._optimizer.step()
+        if self.target.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+
+def update_on_meta(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Run the fused AdamW step on the meta device, which `torch.optim` refuses there, with two
+    moments per parameter.
+    """
+    given: Any = [parameter for parameter in parameters if parameter.grad is not None]
+    with torch.no_grad():
+        fused_adamw(
+            given,
+            [parameter.grad for parameter in given],
+            exp_avgs=[torch.empty_like(parameter) for parameter in given],
+            exp_avg_sqs=[torch.empty_like(parameter) for parameter in given],
+            max_exp_avg_sqs=[],
+            state_steps=[torch.empty((), device="meta") for _ in given],
+            lr=0.0,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.01,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def leaves_of(target: Target) -> list[torch.Tensor]:
+    """Return the parameters and the arguments that get a gradient."""
+    given = [
+        tensor
+        for tensor in tensors_in((target.args, target.kwargs))
+        if tensor.is_leaf and tensor.requires_grad
+    ]
+    return [*target.modules.parameters(), *given]
+
+
+def backward(result: Any) -> None:
+    """Run the backward pass from the `loss` of a result, or from its first tensor that requires a
+    gradient.
+    """
+    loss = getattr(result, "loss", None)
+    found = tensors_in(loss if isinstance(loss, torch.Tensor) else result)
+    start = next((tensor for tensor in found if tensor.requires_grad), None)
+    if start is None:
+        raise UsageError(
+            "no result of the step requires a gradient, so there is no backward pass to profile"
+        )
+    torch.autograd.backward([start], [torch.ones_like(start)] if start.numel() != 1 else None)
+
+
+@contextmanager
+def state_kept(target: Target) -> Iterator[None]:
+    gradients = [(leaf, leaf.grad) for leaf in leaves_of(target)]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in target.modules.buffers()]
+    devices = [torch.device(target.device)] if target.device.startswith("cuda") else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        for leaf, gradient in gradients:
+            leaf.grad = gradient
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+class Tags(TorchDispatchMode):
+    """Intercepts the operations of a step below autograd, and tags each in a trace by its index and
+    name.
+    """
+
+    def __init__(self, step: ProfiledStep) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step = step
+        self.number = 0
+        self.modules: list[str] = []
+        """Paths of the running modules, the innermost last."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "namespace", "") == "profiler":  # a range, not an operation
+            return func(*args, **kwargs)
+        with self.tag(name_of(func)):
+            result = func(*args, **kwargs)
+        self.add(func, args, kwargs, result)
+        return result
+
+    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Handle an operation that ran; does nothing here."""
+
+    def tag(self, name: str) -> Any:
+        self.number += 1
+        return Range(f"{TAG}{self.number - 1} {name}")
+
+    @contextmanager
+    def watching(self, is_eager: bool) -> Iterator[None]:
+        """Intercept the operations of steps; if `is_eager`, compiled functions run as eager
+        ones.
+        """
+        paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
+        ranges: list[Any] = []
+
+        def enter(module: Any, _: Any) -> None:
+            if id(module) not in paths:  # of a function: named by its class, its children below it
+                above = f"{self.modules[-1]}." if self.modules else ""
+                for path, child in module.named_modules(prefix=above + type(module).__name__):
+                    paths.setdefault(id(child), path)
+            self.modules.append(paths[id(module)])
+            ranges.append(Range(MODULE + self.modules[-1]))
+            ranges[-1].__enter__()
+
+        def leave(_: Any, __: Any, ___: Any) -> None:
+            self.modules.pop()
+            ranges.pop().__exit__(None, None, None)
+
+        entering = hooks.register_module_forward_pre_hook(enter)
+        leaving = hooks.register_module_forward_hook(leave, always_call=True)
+        self.step.tags = self
+        try:
+            with (
+                torch.compiler.set_stance("force_eager") if is_eager else nullcontext(),
+                warnings.catch_warnings(),
+                self,
+            ):
+                warnings.filterwarnings(
+                    "ignore", "Using .*torch.compile.* when there are global hooks"
+                )
+                yield
+        finally:
+            self.step.tags = None
+            entering.remove()
+            leaving.remove()
+
+
+class Account(Tags):
+    """Counts the work of each operation."""
+
+    def __init__(self, step: ProfiledStep) -> None:
+        super().__init__(step)
+        self.operations: list[Operation] = []
+        self._module_of_node: dict[int, str] = {}
+        self.storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
+        named = step.target.modules.named_parameters()
+        self._owners: dict[int, str] = {
+            id(parameter): path.rpartition(".")[0] for path, parameter in named
+        }
+
+    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        operation, traffic = count(func, args, kwargs, result)
+        operation.module = self._module()
+        operation.phase = self.step.phase
+        self.operations.append(operation)
+        for side, moves in enumerate(traffic):
+            for moved in moves:
+                (operation.writes if side else operation.reads)[moved.storage._cdata] = moved.bytes
+                # The reference prevents that another storage gets the same address.
+                fresh = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
+                self.storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
+
+    def _module(self) -> str:
+        """Return the module of an operation; in the backward pass, that of the forward
+        operation.
+        """
+        node: Any = current_autograd_node()
+        module = self.modules[-1] if self.modules else ""
+        if node is None:
+            # An autograd node belongs to the first operation after it was created.
+            self._module_of_node.setdefault(int(sequence_number()) - 1, module)
+            return module
+        if self.modules:  # recomputed in the backward pass
+            return module
+        if hasattr(node, "variable"):
+            return self._owners.get(id(node.variable), "")
+        return self._module_of_node.get(node._sequence_nr(), "")
+
+
+def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
+    account = Account(step)
+    with account.watching(is_eager):
+        step()
+    # Of each storage, the larger of its bytes read and written, up to its size.
+    used = [min(size, max(sides)) for _, size, sides in account.storages.values()]
+    return Breakdown(account.operations, sum(used))
+
+
+def account(step: ProfiledStep) -> Breakdown:
+    """Return the operations of a step, after a first step that creates caches and state."""
+    with state_kept(step.target):
+        with guarded_call(step.target.name):
+            step()
+        with guarded_call(step.target.name, is_heard=False):
+            breakdown = counted(step)
+    if not breakdown.operations:
+        raise UsageError(f"{step.target.name} called no torch operation")
+    return breakdown
+
+
+def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
+    """Return a compiled step and its operations: fused regions, and operations outside of them."""
+    from bench.harness.torch_private import compile_fx, compile_fx_inner
+    from bench.harness.torch_private import functorch_config as config
+
+    numbers = itertools.count()
+
+    def inner(graph: Any, inputs: Sequence[Any], **options: Any) -> Any:
+        region = region_of(f"region{next(numbers)}", graph)
+        return shown(fast, region, compile_fx_inner(graph, inputs, **options))
+
+    def backend(graph: Any, inputs: Sequence[Any]) -> Any:
+        return compile_fx(graph, inputs, inner_compile=inner)
+
+    function = step.target.function
+    for name in ORIGINALS:  # compile the original again
+        function = getattr(function, name, None) or function
+    fast = ProfiledStep(
+        replace(step.target, function=torch.compile(function, backend=backend)), step.mode
+    )
+    # A graph from the cache of whole graphs has no regions that can be intercepted.
+    with state_kept(step.target), config.patch(enable_autograd_cache=False):
+        fast()
+        fast()
+        counted(fast, is_eager=False)
+        operations = counted(fast, is_eager=False).operations
+    return fast, Breakdown(operations, eager.unique_bytes, summed(eager.operations).bytes_moved)
+
+
+def region_of(name: str, graph: Any) -> Operation:
+    """Return a traced graph as one operation with its FLOPs, without bytes."""
+    operations = []
+    for node in graph.graph.nodes:
+        # `operator.getitem` and arithmetic on sizes are not torch operations.
+        if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
+            args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta.get("val"))
+            operations.append(count(node.target, args, kwargs, node.meta.get("val"))[0])
+    total = summed(operations)
+    working = [
+        operation for operation in operations if operation.flops or not operation.is_modelled
+    ]
+    names = list(
+        dict.fromkeys(operation.op.removeprefix("aten.") for operation in working or operations)
+    )
+    if len(names) > MAX_NAMES:
+        names[MAX_NAMES:] = [f"and {len(names) - MAX_NAMES} more"]
+    return Operation(
+        f"compiled.{name}",
+        " ".join(names),
+        flops=total.flops,
+        matmul_flops=total.matmul_flops,
+        flags=() if all(operation.is_modelled for operation in operations) else (UNMODELLED,),
+    )
+
+
+def shown(
+    step: ProfiledStep, region: Operation, function: Callable[[list[Any]], Any]
+) -> Callable[[list[Any]], Any]:
+    """Return the function of a region, wrapped so that its calls are tagged and counted."""
+
+    def run(args: list[Any]) -> Any:
+        tags = step.tags
+        if tags is None:
+            return function(args)
+        given = list(tensors_in(args))  # the function takes them out of the list
+        with disable_current_modes(), tags.tag(region.op):
+            result = function(args)
+        if isinstance(tags, Account):
+            # Outputs that are part of an input are not written.
+            read = distinct(given)
+            inputs = {moved.storage._cdata for moved in read}
+            made = distinct(tensors_in(result))
+            written = [moved for moved in made if moved.storage._cdata not in inputs]
+            call = replace(
+                region,
+                dtypes=dtypes_of(given),
+                phase=step.phase,
+                bytes_read=total_bytes(read),
+                bytes_written=total_bytes(written),
+            )
+            tags.operations.append(call)
+        return result
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,272 @@
+"""Times a step as a whole, then each of its operations.
+
+torch.profiler records steps whose operations are tagged. A trace is the JSON of
+`export_chrome_trace`, with times in microseconds. They become integer nanoseconds here, so the
+parts of a step sum to it exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.measure.measure_row import sample_steps
+from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
+from bench.harness.torch_private import RecordFunctionFast
+from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
+from bench.profiling.records import records_of, step_of, work_records
+from bench.profiling.step import ProfiledStep, Tags, account, compiled, state_kept
+from bench.profiling.target import Target, guarded_call
+from results.record import Record, StepTotals
+
+if TYPE_CHECKING:
+    from bench.harness.device.device import Device
+
+MAX_STEPS = 10
+MAX_OPERATIONS = 60_000
+"""Operations of all recorded steps; reading a longer trace would take too long."""
+
+RECORDING_S = 5.0
+"""Total time of the recorded steps; at least one is recorded."""
+
+ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+MODE = "PythonDispatchMode"
+"""Name of the events of a dispatch mode."""
+
+PRECOMPILED = "## Call CompiledFxGraph"
+"""Prefix of the events of regions that were compiled before the profiler started."""
+
+
+def profiled(
+    target: Target,
+    mode: str,
+    device: Device,
+    left_s: float | None = None,
+    trace: Path | None = None,
+    is_compiled: bool = False,
+) -> tuple[list[Record], StepTotals | None]:
+    """Count and time a step; return its records, the longest first, and its totals: None, with all
+    records `failed`, if it could not be timed.
+    """
+    step = ProfiledStep(target, mode)
+    breakdown = account(step)
+    try:
+        breakdown = timed(step, breakdown, device, left_s, trace, is_compiled)
+    except UsageError as error:
+        failed = [
+            replace(record, status="failed", reason=str(error))
+            for record in work_records(breakdown)
+        ]
+        return failed, None
+    return records_of(breakdown), step_of(breakdown)
+
+
+def timed(
+    step: ProfiledStep,
+    breakdown: Breakdown,
+    device: Device,
+    left_s: float | None = None,
+    trace: Path | None = None,
+    is_compiled: bool = False,
+) -> Breakdown:
+    with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
+        if is_compiled:
+            step, breakdown = compiled(step, breakdown)
+        breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
+        steps_by_count = MAX_OPERATIONS // len(breakdown.operations)
+        steps_by_time = int(RECORDING_S / median(breakdown.samples_s))
+        steps = max(1, min(MAX_STEPS, steps_by_count, steps_by_time))
+        divide(breakdown, recorded(step, steps, trace))
+    return breakdown
+
+
+def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
+    prepare_profiler()
+    tags = Tags(step)
+    activities = [ProfilerActivity.CPU]
+    if step.target.device.startswith("cuda"):
+        activities.append(ProfilerActivity.CUDA)
+    with (
+        profile(activities=activities, record_shapes=keep is not None) as profiler,
+        tags.watching(is_eager=False),
+    ):
+        step()  # the first step under a profiler is slower
+        for _ in range(steps):
+            tags.number = 0
+            with RecordFunctionFast(STEP):
+                step()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        if keep is not None:
+            try:
+                shutil.copyfile(path, keep)
+            except OSError as error:
+                raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
+        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return document
+
+
+@dataclass
+class Event:
+    """An event of a host thread; times in nanoseconds."""
+
+    name: str
+    begin: int
+    end: int
+    thread: Any
+    category: str
+    args: Mapping[str, Any]
+    own: int = 0
+    """Time outside of nested events."""
+    module: str = ""
+    phase: str = "forward"
+    owner: Operation | str | None = None
+    """The operation around it, or the name of a compiled region without a tag."""
+    first: Operation | None = None
+    """The first operation within it."""
+    is_tagging: bool = False
+    """Whether its own time is overhead of tagging."""
+
+    @property
+    def is_operation(self) -> bool:
+        return "::" in self.name and not self.name.startswith(
+            ("autograd::", "torch::", "profiler::")
+        )
+
+
+def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None]) -> list[Event]:
+    """Return the host events by start.
+
+    `set_owner` is given each event with the owner, the module and the phase of the event around it,
+    and replaces what differs.
+    """
+    events = []
+    for event in document["traceEvents"]:
+        if event.get("ph") == "X" and event.get("cat") in ON_HOST:
+            thread = (event.get("pid"), event.get("tid"))
+            begin, end = span_of(event)
+            args = event.get("args", {})
+            events.append(Event(event["name"], begin, end, thread, event["cat"], args))
+    events.sort(key=lambda event: (event.begin, -event.end))
+    open_events: dict[Any, list[Event]] = {}
+    for event in events:
+        around = open_events.setdefault(event.thread, [])
+        while around and around[-1].end <= event.begin:
+            around.pop()
+        event.is_tagging = event.name == MODE or event.name.startswith(TAG)
+        if around:
+            parent = around[-1]
+            # Times are rounded: an event must not outlast the one around it.
+            event.end = min(event.end, parent.end)
+            event.owner = parent.owner
+            event.module = parent.module
+            event.phase = parent.phase
+            parent.own -= event.end - event.begin
+            parent.is_tagging |= event.name == MODE
+        event.own = event.end - event.begin
+        set_owner(event)
+        around.append(event)
+        if isinstance(event.owner, Operation):
+            for outer in around:
+                outer.first = outer.first or event.owner
+    return events
+
+
+def divide(
+    breakdown: Breakdown,
+    document: Mapping[str, Any],
+    set_owner: Callable[[Event], None] | None = None,
+) -> None:
+    """Attribute the time of the recorded step whose duration is nearest to that without a
+    profiler.
+
+    `set_owner` is that of `host_events`; None: the one for steps with tags.
+    """
+
+    def set_tagged(event: Event) -> None:
+        if event.name.startswith(PRECOMPILED):
+            event.owner = event.owner or event.name
+        elif event.name.startswith(MODULE):
+            event.module = event.name.removeprefix(MODULE)
+        elif event.name.startswith(TAG) and not isinstance(event.owner, str):
+            # None if the step called a different operation than when it was counted.
+            index, _, name = event.name.removeprefix(TAG).partition(" ")
+            known = breakdown.operations[int(index) :][:1]
+            event.owner = known[0] if known and known[0].op == name else None
+
+    events = host_events(document, set_owner or set_tagged)
+    kernels = kernels_of(document)
+    expected_ns = median(breakdown.samples_s) * 1e9
+    steps = []
+    for step in events:
+        if step.name == STEP:
+            spent_ns = step.end - step.begin
+            inside = [each for each in events if step.begin <= each.begin and each.end <= step.end]
+            if not kernels:
+                inside = [
+                    each for each in inside if each.thread == step.thread and not each.is_tagging
+                ]
+                spent_ns = sum(each.own for each in inside)
+            steps.append((abs(spent_ns - expected_ns), step, inside))
+    _, step, inside = min(steps, key=lambda each: each[0])
+    if kernels:
+        _divide_gpu(breakdown, step, inside, kernels)
+    else:
+        _divide_host(breakdown, inside)
+
+
+def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
+    for event in events:
+        owner = event.owner
+        first = event.first
+        if isinstance(owner, str):
+            breakdown.unattributed[owner] += event.own
+        elif owner is not None:
+            owner.time_ns += event.own
+        elif event.is_operation and first is not None:
+            first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
+        elif event.is_operation:
+            breakdown.unattributed[event.name] += event.own
+        elif first is None or event.name.startswith((STEP, MODULE)):
+            breakdown.gaps[event.module] += event.own
+        else:  # time of autograd for a node belongs to the module of the node
+            breakdown.gaps[first.module] += event.own
+
+
+def _divide_gpu(
+    breakdown: Breakdown, step: Event, events: Sequence[Event], kernels: Sequence[Kernel]
+) -> None:
+    """Attribute the time of a step to its kernels; the GPU was idle in the rest.
+
+    Overlapping time counts once, so that the parts sum to the step; in a trace from a file each
+    kernel counts in full.
+    """
+    # A launch shares an id with its kernel.
+    owners = {
+        event.args["correlation"]: event.owner for event in events if "correlation" in event.args
+    }
+    reached = step.begin
+    busy = 0
+    for kernel in kernels:
+        if step.begin <= kernel.begin and kernel.end <= step.end:
+            fresh = max(0, kernel.end - max(kernel.begin, reached))
+            reached = max(reached, kernel.end)
+            busy += fresh
+            spent = kernel.end - kernel.begin if breakdown.is_trace else fresh
+            owner = owners.get(kernel.correlation)
+            if isinstance(owner, Operation):
+                owner.kernels.add(kernel.name)
+                owner.time_ns += spent
+            else:
+                breakdown.unattributed[kernel.name] += spent
+    breakdown.gaps[""] = step.end - step.begin - busy

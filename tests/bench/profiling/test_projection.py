@@ -1,0 +1,172 @@
+"""`bench profile --on`: the least time of a step on a GPU that is not here."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import bench
+from bench import __main__ as command
+from bench.model.layers import load_model
+from bench.profiling.projection import counted, machine_named
+from bench.profiling.target import from_preset
+
+H100_BF16, H100_BANDWIDTH = 989.4e12, 3.352e12
+"""Dense peak and memory bandwidth of the datasheet: NVIDIA H100 Tensor Core GPU datasheet, SXM."""
+
+FILE = """
+import torch
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)), torch.randn(8, 64)
+
+def item():
+    return (lambda x: x * x.sum().item()), torch.randn(4)
+"""
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x):
+        parts = self.qkv(self.first(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        x = x + self.out(
+            nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        )
+        return x + self.mlp(self.second(x))
+
+
+class ViT(nn.Module):
+    """A small vision transformer: Dosovitskiy et al. (2021), patches of 16 x 16."""
+
+    def __init__(self, width=192, layers=3, heads=3):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.head = nn.Linear(width, 1000)
+
+    def forward(self, images):
+        return self.head(self.blocks(self.patches(images).flatten(2).transpose(1, 2)).mean(1))
+
+
+def counted_flops(target):
+    # Of fused attention on a CPU torch counts nothing.
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        result = target()
+        getattr(result, "loss", result).sum().backward()
+    return counter.get_total_flops()
+
+
+def test_flops_of_a_preset_are_those_of_torch():
+    config = load_model("gpt2")
+    assert config.layers == 12
+    found = counted(lambda: from_preset(config, (1, 64), "bf16", "meta"), "backward")
+    assert sum((record.details.matmul_flops or 0) for record in found.records) == counted_flops(
+        from_preset(config, (1, 64), "bf16", "meta")
+    )
+
+
+def test_the_least_time_is_that_of_the_longer_of_flops_and_bytes():
+    model = nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16)
+    large = bench.profile(
+        model, torch.empty(8192, 4096, dtype=torch.bfloat16), on="h100-sxm"
+    ).rows()[0]
+    assert (large["bound"], large["least_s"]) == (
+        "compute",
+        pytest.approx(2 * 8192 * 4096**2 / H100_BF16),
+    )
+    small = bench.profile(model, torch.empty(1, 4096, dtype=torch.bfloat16), on="h100-sxm").rows()[
+        0
+    ]
+    moved = 2 * (4096**2 + 2 * 4096)
+    assert (small["bound"], small["least_s"]) == ("memory", pytest.approx(moved / H100_BANDWIDTH))
+
+
+def test_a_step_takes_the_sum_of_its_rows_on_each_machine():
+    found = bench.profile(
+        ViT(), torch.randn(1, 3, 32, 32), train=True, on=["h100-sxm", "a100-sxm-80gb"]
+    ).document()
+    for machine in found["machines"]:
+        rows = [row for row in found["rows"] if row["machine"] == machine["slug"]]
+        assert sum(row["least_s"] for row in rows) == pytest.approx(machine["least_s"])
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+        saved_s = sum(each["saved_s"][machine["slug"]] for each in found["fusing"])
+        assert machine["fused_s"] == pytest.approx(machine["least_s"] - saved_s)
+    assert {row["phase"] for row in rows} == {"forward", "backward", "optimizer"}
+
+
+def test_attention_is_one_operation_that_moves_no_scores():
+    q, k, v = (torch.empty(2, 8, 512, 64, dtype=torch.bfloat16) for _ in range(3))
+    (row,) = bench.profile(
+        nn.functional.scaled_dot_product_attention, q, k, v, on="h100-sxm"
+    ).rows()
+    assert row["op"] == "aten.scaled_dot_product_attention"
+    assert row["bytes_read"] == 3 * q.nbytes
+    assert row["matmul_flops"] == 2 * 2 * 8 * 512 * 512 * (64 + 64)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_projects_a_function_of_a_file(file, capsys):
+    words = [
+        "profile",
+        "mine.py:make",
+        "--on",
+        "h100-sxm,a100-sxm-80gb",
+        "--train",
+        "--format",
+        "json",
+    ]
+    assert command.main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [machine["slug"] for machine in found["machines"]] == ["h100-sxm", "a100-sxm-80gb"]
+    assert found["fusing"][0]["operations"] == ["mm", "gelu_backward", "sum"]
+    assert not list(file.rglob("*.jsonl"))  # nothing is saved, because nothing was measured
+
+
+def test_the_command_says_that_the_times_are_not_measured(file, capsys):
+    assert command.main(["profile", "mine.py:make", "--on", "h100-sxm"]) == 0
+    text = capsys.readouterr().out
+    assert "not measured" in text
+    assert "3.352 TB/s datasheet, fp32 peak 66.90 TFLOP/s datasheet" in text
+    assert "gelu into the addmm before" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mine.py:make", "--on", "h900"], "unknown GPU 'h900'"),
+        (["mine.py:make", "--on", "h100-sxm", "--compile"], "remove --compile"),
+        (["mine.py:make", "--on", "h100-sxm", "--plot", "x.png"], "remove --plot"),
+        (["mine.py:item", "--on", "h100-sxm"], "without values"),
+    ],
+)
+def test_what_cannot_be_projected_is_refused_in_one_line(file, capsys, words, message):
+    assert command.main(["profile", *words]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_saved_run_names_the_machine_with_its_measured_roofs():
+    (path,) = (Path(__file__).parents[3] / "results/published/cpu-amd-epyc-2t").glob(
+        "*-matmul-*.jsonl"
+    )
+    machine = machine_named(str(path))
+    assert (machine.slug, machine.peak("bf16").kind) == ("cpu-amd-epyc-2t", "measured")
