@@ -23,6 +23,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableSequence
 from contextlib import suppress
+from dataclasses import fields
 from multiprocessing import connection, resource_tracker, util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -320,8 +321,10 @@ def part_of(pipe: Connection) -> bytes:
 
 
 def plain(value: object) -> Any:
-    """Return a dataclass or a Struct as JSON can hold it."""
-    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else vars(value)
+    """Return a dataclass or a Struct as JSON can hold it, without what a dataclass has cached."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    return {each.name: getattr(value, each.name) for each in fields(value)}  # type: ignore[arg-type]
 
 
 def lines_in(answer: Any) -> Iterator[Line]:

@@ -82,7 +82,7 @@ def render(
             for row in rows
         ],
         columns=columns,
-        titles=lambda: used,
+        titles=used,
         shown=lambda: [
             {TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows
         ],

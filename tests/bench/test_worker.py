@@ -18,6 +18,7 @@ import pytest
 from bench.harness import clock, worker
 from bench.harness.op import UsageError
 from results.record import Record
+from roofline.machine import Ceiling, Machine
 from tests.bench import commands, user_kernels
 from tests.bench.process_checks import is_running, soon
 from tests.bench.user_kernels import measure
@@ -187,6 +188,14 @@ def test_a_forged_answer_costs_only_its_row(crashes, monkeypatch, forged, reason
     record = measure(f"{crashes}:forges_its_answer")
     assert record.status == "failed"
     assert record.reason.startswith(reason)
+
+
+def test_an_answer_leaves_out_what_a_machine_has_cached():
+    machine = Machine(entries=(Ceiling("launch", "launch", 1e-6, "measured", "a test"),))
+    before = worker.plain(machine)
+    assert machine.fastest("launch").value == 1e-6
+    assert worker.plain(machine) == before
+    json.dumps(before, default=worker.plain)
 
 
 def test_samples_that_do_not_fill_the_time_are_invalid(crashes):

@@ -316,7 +316,8 @@ def test_table_has_machine_ceilings_rows_and_saved_path(runs):
     )
     assert ", python 3." in machine
     assert f"torch {environment['versions']['torch']}" in machine
-    assert ceilings == "copy bandwidth 20 GB/s measured; fp32 peak 10 TFLOP/s measured"
+    cache = "a level of no bytes bandwidth 20 GB/s measured"
+    assert ceilings == f"copy bandwidth 20 GB/s measured; {cache}; fp32 peak 10 TFLOP/s measured"
     assert (
         command == "python -m bench.elementwise --op relu,add --size 4KiB --dtype fp32 --device cpu"
     )
