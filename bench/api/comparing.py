@@ -27,6 +27,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.data.agreement import (
     Expected,
     NotComparableError,
+    NothingToChangeError,
     UnverifiedError,
     fresh,
     on_new_contents,
@@ -207,6 +208,8 @@ def interleaved(
             return NOT_CHECKED
         try:
             return on_new_contents(fn, named[name], sets[0], kwargs, expected, tolerance)
+        except NothingToChangeError:
+            return NOT_CHECKED
         except UnverifiedError as error:
             return str(error)
 

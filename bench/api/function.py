@@ -17,7 +17,14 @@ from bench.harness import clock
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
-from bench.harness.data.agreement import fresh
+from bench.harness.data.agreement import (
+    Expected,
+    NotComparableError,
+    NothingToChangeError,
+    UnverifiedError,
+    fresh,
+    on_new_contents,
+)
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
@@ -277,8 +284,12 @@ class Function:
                 samples = take_samples(
                     calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s
                 )
+                problem, unverified = self.verified(sets[0], result)
+        if problem:
+            invalid = replace(blank, status="invalid", reason=problem)
+            return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
         ceilings = known_ceilings(device)
-        flags += interpreted()
+        flags += (*unverified, *interpreted())
         # The advice of a flag names options of the commands, which a function does not have.
         record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
         record = replace(record, copies=len(sets), first_call_s=first_call_s)
@@ -308,6 +319,20 @@ class Function:
         device = device or cpu_device(torch.get_num_threads())
         device.synchronize()
         return result, device, clock.now() - start
+
+    def verified(self, timed: Sequence[Any], result: object) -> tuple[str | None, tuple[Flag, ...]]:
+        """Return how the function is wrong on new contents of the timed arguments, or None; and a
+        flag if that is unknown.
+        """
+        try:
+            expected = Expected.itself(result)
+            checked = on_new_contents(self.fn, self.fn, timed, self.kwargs, expected)
+        except NothingToChangeError:
+            return None, ()
+        except (NotComparableError, UnverifiedError) as error:
+            reason = f"not verified on fresh contents: {error}"
+            return None, (Flag("not-fresh", reason, ""),) if arrays_in(timed) else ()
+        return checked.reason, ()
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""

@@ -99,6 +99,12 @@ class Expected:
             errors = _errors(results, references) if references else [math.inf]
             if max(errors) <= MAX_ERROR:
                 return cls(results, references or [], name, errors)
+        return cls.itself(result)
+
+    @classmethod
+    def itself(cls, result: object) -> Expected:
+        """Return what a function must return again; NotComparableError as `of`."""
+        results = arrays_of(result)
         return cls(results, results, BASELINE, [0.0 for _ in results])
 
     def check(self, result: object, tolerance: float) -> CheckResult:
@@ -143,33 +149,37 @@ class UnverifiedError(Exception):
     """A function could not be verified on new contents; the message says why."""
 
 
+class NothingToChangeError(UnverifiedError):
+    """No argument has contents that can be changed: there are only integers, indices or masks."""
+
+
 @contextmanager
 def new_contents(values: object) -> Iterator[None]:
     """Change the contents of all floating tensors in place, and restore them at the end.
 
     The inner rows are rolled and all but the first and the last element are scaled. Addresses,
-    version counters and the elements at the ends stay, which results are cached by.
+    version counters and the elements at the ends stay, which results are cached by; rows with
+    infinite elements, as in a mask, stay in their places.
 
     Raises:
-        UnverifiedError: no tensor can be changed.
+        NothingToChangeError: there are tensors, but none that can be changed.
+        UnverifiedError: there is no tensor.
     """
     import torch
 
     from bench.harness.torch_private import tree_leaves
 
-    tensors = [
-        x.data
-        for x in tree_leaves(values)
-        if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
-    ]
-    writable = [x for x in tensors if x.numel() > MIN_CHANGED and 0 not in x.stride()]
+    tensors = [x.data for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+    if not tensors:
+        raise UnverifiedError("it takes no tensor")
+    writable = [x for x in tensors if _can_change(x)]
     if not writable:
-        raise UnverifiedError("no argument is a tensor of floating-point numbers")
+        raise NothingToChangeError("it takes no tensor of floating-point numbers")
     before = [x.clone() for x in writable]
     try:
         for x in writable:
             changed = (x * SCALE).contiguous()
-            if len(x) > MIN_CHANGED:
+            if len(x) > MIN_CHANGED and not x.isinf().any():
                 changed[1:-1] = changed[1:-1].roll(1, 0)
             changed.view(-1)[0] = x.reshape(-1)[0]
             changed.view(-1)[-1] = x.reshape(-1)[-1]
@@ -178,6 +188,11 @@ def new_contents(values: object) -> Iterator[None]:
     finally:
         for x, values_before in zip(writable, before, strict=True):
             x.copy_(values_before)
+
+
+def _can_change(x: Tensor) -> bool:
+    has_numbers = x.is_floating_point() or x.is_complex()
+    return has_numbers and x.dim() > 0 and x.numel() > MIN_CHANGED and 0 not in x.stride()
 
 
 def on_new_contents(
@@ -189,33 +204,47 @@ def on_new_contents(
     tolerance: float = 1.0,
 ) -> CheckResult:
     """Check a function on new contents of the arguments that were timed, against the baseline on
-    copies of them.
+    copies of them; the function may be its own baseline.
 
     Raises:
-        UnverifiedError: no argument can be changed, the baseline fails on new contents or returns
-            NaN, or its result does not depend on them.
+        UnverifiedError: no argument can be changed, one of the two fails on new contents, or the
+            result of the baseline is NaN, random, or does not depend on them.
     """
     import torch
 
-    with new_contents([timed, kwargs]):
-        arguments, options = fresh([tuple(timed), dict(kwargs)])
-        try:
-            result = fresh(fn(*timed, **kwargs))  # it may be one of the arguments
-        except Exception as error:
-            raise UnverifiedError(f"it raised {type(error).__name__}") from None
-        try:
-            results = arrays_of(baseline(*arguments, **options))
-        except Exception as error:
-            raise UnverifiedError(f"the baseline raised {type(error).__name__}") from None
+    result, arguments, options = _called_on_new(fn, timed, kwargs)
+    try:
+        results = arrays_of(baseline(*fresh(arguments), **fresh(options)))
+        again = arrays_of(baseline(*arguments, **options)) if fn is baseline else results
+    except Exception as error:
+        raise UnverifiedError(f"the baseline raised {type(error).__name__}") from None
     pairs = list(zip(results, expected.results, strict=False))
     if any(bool(new.isnan().any()) > bool(old.isnan().any()) for new, old in pairs):
-        raise UnverifiedError("the baseline returned NaN")
-    if all(torch.equal(new, old) for new, old in pairs):
-        raise UnverifiedError("the result of the baseline did not change with its inputs")
-    checked = replace(expected, results=results, references=results).check(result, tolerance)
+        raise UnverifiedError("the result is NaN")
+    same = replace(expected, results=results, references=results)
+    if not same.check(again, tolerance).is_right:
+        raise UnverifiedError("the result is random")
+    checked = same.check(result, tolerance)
+    if checked.is_right and all(torch.equal(new, old) for new, old in pairs):
+        raise UnverifiedError("the result did not change with the inputs")
     if checked.is_right:
         return checked
     return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
+
+
+def _called_on_new(
+    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the result of a function on new contents, and copies of its arguments."""
+    try:
+        with new_contents([timed, kwargs]):
+            arguments, options = fresh([tuple(timed), dict(kwargs)])
+            result = fresh(fn(*timed, **kwargs))  # it may be one of the arguments
+    except UnverifiedError:
+        raise
+    except Exception as error:  # of the function, or too little memory
+        raise UnverifiedError(f"it raised {type(error).__name__}") from None
+    return result, arguments, options
 
 
 def _run_in(
