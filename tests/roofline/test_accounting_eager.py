@@ -33,6 +33,7 @@ def kept_by_layers(values, layers, element_bytes):
     return saved_bytes(lambda: model.base_model(input_ids=ids, use_cache=False)[0], parameters=held)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("element_bytes", [2, 4])
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
 def test_a_layer_keeps_what_real_models_keep(name, element_bytes):

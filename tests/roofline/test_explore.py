@@ -63,6 +63,7 @@ def typed(capsys, command):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", ["tensor", "matmul", "memory", "train", "infer", "parallel"])
 def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     app = opened(page)

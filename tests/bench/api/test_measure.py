@@ -3,6 +3,7 @@ says.
 """
 
 import dataclasses
+import functools
 import math
 
 import pytest
@@ -311,3 +312,18 @@ def test_saving_a_record_without_dtype_is_an_error():
     record = bench.measure(lambda: math.sqrt(2))
     with pytest.raises(bench.UsageError, match="a record has no dtype"):
         bench.Records(record.environment, [record]).save()
+
+
+def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
+    x = torch.randn(64, 64)
+    cached = functools.lru_cache(lambda x: x @ x)
+    record = bench.measure(cached, x, cache="warm", budget_s=0.1)
+    assert (record.status, record.median_s) == ("invalid", None)
+    assert record.reason.startswith("on new values in the same tensors: ")
+    random = bench.measure(torch.rand_like, x, cache="warm", budget_s=0.1)
+    assert random.flag_reasons["not-fresh"].endswith("the result is random")
+    for fn, argument in ((torch.relu, x), (torch.sort, torch.arange(99)), (lambda: x + x, None)):
+        arguments = [] if argument is None else [argument]
+        record = bench.measure(fn, *arguments, cache="warm", budget_s=0.1)
+        assert record.status == "ok"
+        assert "not-fresh" not in record.flags

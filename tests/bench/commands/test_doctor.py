@@ -332,6 +332,7 @@ def test_ctrl_c_keeps_the_findings_so_far(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["findings"][0]["name"] == "cores"
 
 
+@pytest.mark.exhaustive
 def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):
     known = command.families()
     copies = tuple(op for op in known["elementwise"] if op.name == "copy")

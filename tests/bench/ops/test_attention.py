@@ -43,6 +43,7 @@ def test_the_attention_reference_is_the_formula_at_any_length(length):
     )
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])

@@ -85,6 +85,7 @@ def test_matmul_flops_of_a_family_agree_with_flop_counter_mode(name):
     check_a_model(family(name), BEYOND_FLOP_COUNTER_MODE.get(name, 0))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PLAIN)
 def test_matmul_flops_of_a_model_agree_with_flop_counter_mode(name):
     torch.manual_seed(0)
