@@ -91,7 +91,8 @@ def meant(word: str, found: Catalog) -> list[str] | None:
     name = known_as(word.removeprefix("bench."), files)
     if name in files:
         return [name]
-    if (own := own_file(word)) is not None and own[0].is_file():
+    own = own_file(word)
+    if own is not None and own[0].is_file():
         return [str(own[0]), *(["--op", own[1]] if own[1] else [])]
     ops = {op.name: family for family, family_ops in found.families.items() for op in family_ops}
     op = known_as(word, ops)

@@ -331,7 +331,8 @@ def draw(path: Path, found: Mapping[str, Any], fits: Mapping[str, Fit]) -> None:
     for op, fit in fits.items():
         factor = bus_factor(op, fit.ranks) * 1024 / 1e9
         dashed[op] = [(x, x * factor / fit.seconds(1024 * x)) for x, _ in lines[op]]
-    if link := found["link_bytes_per_s"]:
+    link = found["link_bytes_per_s"]
+    if link:
         lines["link, one way"] = [(x, link / 1e9) for x, _ in max(lines.values(), key=len)]
     title = f"Bus bandwidth of {found['ranks']} ranks, {found['backend']}, {found['dtype']}"
     about = (

@@ -260,7 +260,8 @@ def _check(plan: StepPlan) -> None:
             "--checkpoint selective is estimated, not run: fused attention keeps no scores"
         )
     checkpoint_group(plan.checkpoint, plan.config.layers)
-    if problem := unsupported(plan.config, plan.sequence):
+    problem = unsupported(plan.config, plan.sequence)
+    if problem:
         raise UsageError(problem)
 
 

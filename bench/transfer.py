@@ -187,7 +187,8 @@ def blank_records(options: Options, device: Device | None) -> list[Record]:
         unused = LOAD_OPTIONS
     elif ops == ["load"]:
         unused = COPY_OPTIONS
-    if given := [name for name in unused if getattr(options, name) is not None]:
+    given = [name for name in unused if getattr(options, name) is not None]
+    if given:
         raise UsageError(f"--{given[0]} does not apply to --op {','.join(ops)}")
     default = slice(None if is_gpu else 1)
     memory = chosen("memory", options.memory, MEMORY, MEMORY[default])
@@ -198,7 +199,8 @@ def blank_records(options: Options, device: Device | None) -> list[Record]:
         sizes = dict.fromkeys(map(parse_size, options.size or SIZES["cuda" if is_gpu else "cpu"]))
     except ShapeError as error:
         raise UsageError(str(error)) from None
-    if wrong := [size for size in sizes if size % 4 or size > 2**50]:
+    wrong = [size for size in sizes if size % 4 or size > 2**50]
+    if wrong:
         raise UsageError(f"expected a size of at most 1 PiB, a multiple of 4 bytes; got {wrong[0]}")
     for op in ops:
         if op == "load":

@@ -219,7 +219,8 @@ def _for_sink(form: str, run: Run, baseline: Run | None, chosen: Selection) -> s
     if form == "junit":
         return render(run, rows, baseline, chosen)
     measured = [row for row in rows if row.record.status == "ok"]
-    if count := len(rows) - len(measured):
+    count = len(rows) - len(measured)
+    if count:
         say(f"note: {count:,} of {len(rows):,} rows have no time and are left out")
     return render(run, measured)
 

@@ -163,7 +163,8 @@ def judge(record: Record, machine: Machine) -> Judgment:
         values["tokens_per_s"] = step.tokens_per_step / time_s
     if flops is not None:
         values["flops_per_s"] = flops / time_s
-        if dense := machine.peak(record.dtype):
+        dense = machine.peak(record.dtype)
+        if dense:
             values |= {"mfu": mfu(flops / time_s, dense.value), "peak_kind": dense.kind}
             if flops and step.hardware_flops:
                 values["hfu"] = mfu(step.hardware_flops / time_s, dense.value)
@@ -171,7 +172,8 @@ def judge(record: Record, machine: Machine) -> Judgment:
         bytes_per_s = moved / time_s
         mix = machine.mix(read, written)
         values["bytes_per_s"] = bytes_per_s
-        if bandwidth := machine.bandwidth_for(read, written):
+        bandwidth = machine.bandwidth_for(read, written)
+        if bandwidth:
             values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
         if mix:
             values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}

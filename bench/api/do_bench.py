@@ -86,7 +86,8 @@ def do_bench(
         sampler = flushing_sampler(fn, device, grad_to_none or ())
         settle(sampler.sample, limits)
         samples = undisturbed(sampler, device, limits, "cold")
-    if disturbed := disturbance(samples.telemetry, device.is_gpu):
+    disturbed = disturbance(samples.telemetry, device.is_gpu)
+    if disturbed:
         warnings.warn(f"{name}: {disturbed.name}: {disturbed.reason}", stacklevel=2)
     return summary([1e3 * seconds for seconds in samples.samples_s], quantiles, return_mode)
 

@@ -177,7 +177,8 @@ def sweep(
         raise UsageError(
             f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}"
         )
-    if disturbed := [record for record in records if not LOST_TIME.isdisjoint(record.flags)]:
+    disturbed = [record for record in records if not LOST_TIME.isdisjoint(record.flags)]
+    if disturbed:
         first = disturbed[0]
         reasons = [first.flag_reasons[flag] for flag in first.flags if flag in LOST_TIME]
         warnings.warn(

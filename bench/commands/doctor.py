@@ -302,38 +302,46 @@ def host_findings(device: Device) -> Iterator[Finding]:
         advice = "fewer threads are used" if is_within else "threads will be throttled; use fewer"
         text = f"the cgroup is limited to the time of {quota:g} cores"
         yield finding("cpu quota", text, quota >= cores, advice)
-    if (load := state["load_average"]) is not None:
+    load = state["load_average"]
+    if load is not None:
         advice = "wait for other processes; noisy rows are flagged `preempted`"
         text = f"{load:g} over the last minute"
         yield finding("load", text, load <= BUSY_LOAD * cores, advice)
-    if (governor := state["governor"]) is not None:
+    governor = state["governor"]
+    if governor is not None:
         is_slow = governor in ("powersave", "conservative") and not device.is_gpu
         advice = "the clock follows the load slowly; measure longer"
         yield finding("governor", governor, not is_slow, advice)
 
 
 def gpu_findings(uuid: str | None) -> Iterator[Finding]:
-    if problem := gpu_state.errors(uuid).get("nvml"):
+    problem = gpu_state.errors(uuid).get("nvml")
+    if problem:
         advice = "clocks, power and throttling will be missing; times are not affected"
         yield Finding("nvml", NOTE, f"not readable: {problem}", advice)
         return
     ask = partial(gpu_state.ask, uuid)
     modes = gpu_state.modes(uuid)
-    if max_mhz := ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM):
+    max_mhz = ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM)
+    if max_mhz:
         mhz = ask("nvmlDeviceGetClockInfo", gpu_state.CLOCK_SM)
         now = f"{mhz} MHz now, " if mhz else ""
         yield Finding("SM clock", OK, f"{now}{max_mhz} MHz at most")
-    if limit_w := modes["power_limit_w"]:
+    limit_w = modes["power_limit_w"]
+    if limit_w:
         default_w = modes["power_limit_default_w"] or limit_w
         text = f"{limit_w:g} W, {default_w:g} W by default"
         advice = "compare only with runs under the same limit"
         yield finding("power limit", text, limit_w >= default_w, advice)
-    if limiting := [event for event in gpu_state.clock_events(uuid) or () if event != "gpu_idle"]:
+    limiting = [event for event in gpu_state.clock_events(uuid) or () if event != "gpu_idle"]
+    if limiting:
         advice = "the clock is limited now; see `throttle` in the rows"
         yield Finding("clock events", NOTE, ", ".join(limiting), advice)
-    if (processes := ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
+    processes = ask("nvmlDeviceGetComputeRunningProcesses")
+    if processes is not None:
         yield _sharing_finding([int(process.pid) for process in processes])
-    if rows := ask("nvmlDeviceGetRemappedRows"):
+    rows = ask("nvmlDeviceGetRemappedRows")
+    if rows:
         if rows[3]:
             yield Finding("memory", BAD, "row remapping failed", "the card must be replaced")
         elif rows[2]:
@@ -399,7 +407,8 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
         bool(baseline.settled),
         "something changes the clock or uses the cores; find it, or wait",
     )
-    if disturbed := disturbance(baseline.telemetry, checkup.device.is_gpu):
+    disturbed = disturbance(baseline.telemetry, checkup.device.is_gpu)
+    if disturbed:
         yield Finding("other work", BAD, disturbed.reason, "wait until it ends, or stop it")
     pairs = f"{comparison.pairs} pairs of matmul {baseline.case}"
     yield finding(

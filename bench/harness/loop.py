@@ -79,7 +79,8 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
             if key not in problems:
                 run.progress.say(f"importing {row.provider}")
                 problems[key] = load_problem(row, run.device, run.settings.timeout_s)
-            if problem := problems[key]:
+            problem = problems[key]
+            if problem:
                 row = replace(row, refused=replace(row.blank(), status="failed", reason=problem))
         checked.append(row)
     reasons = [f"provider '{key[-1]}': {problem}" for key, problem in problems.items() if problem]

@@ -357,7 +357,8 @@ def parse_batch_shape(word: str, maximum: int = 10**7) -> tuple[int, int]:
 def _extents(text: str, word: str) -> Sequence[int]:
     """Return the values of one axis: a number, or a range."""
     fields = text.split(":")
-    if match := re.fullmatch(r"([0-9]{1,9})([kKmM])", text):
+    match = re.fullmatch(r"([0-9]{1,9})([kKmM])", text)
+    if match:
         count = int(match[1])
         power = "km".index(match[2].lower()) + 1
         raise ShapeError(

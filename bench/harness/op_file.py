@@ -89,7 +89,8 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
         raise OpFileError("its OPS must be a tuple of Op")
     if not all(isinstance(option, Option) for option in options):
         raise OpFileError("its OPTIONS must be a tuple of Option")
-    if wrong := next((op for op in ops if op.units not in (None, *PEAKS)), None):
+    wrong = next((op for op in ops if op.units not in (None, *PEAKS)), None)
+    if wrong:
         raise OpFileError(
             f"units of '{wrong.name}' must be {' or '.join(PEAKS)}, got {wrong.units!r}"
         )

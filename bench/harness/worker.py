@@ -259,7 +259,8 @@ class _Worker:
                 self._process.join(KILL_TIMEOUT_S)
                 raise WorkerError(how_it_ended(self._process.exitcode))
             now = clock.now()
-            if (progress := list(self.progress)) != last:
+            progress = list(self.progress)
+            if progress != last:
                 last = progress
                 since = now
             if now - since > (timeout_s if last[1] else max(timeout_s, OWN_TIMEOUT_S)):

@@ -419,7 +419,8 @@ def _peaks_on_gpu(step: TrainingStep, before: int) -> dict[str, int]:
     device = step.device.torch_name
 
     def watch(phase: str) -> None:
-        if last := phases[-1]:
+        last = phases[-1]
+        if last:
             peaks[last] = max(peaks[last], int(torch.cuda.max_memory_allocated(device)) - before)
         torch.cuda.reset_peak_memory_stats(device)
         phases.append(phase)

@@ -78,7 +78,8 @@ class Projected:
         if self.bandwidth:
             roofs.append(f"{quantity(self.bandwidth.value, 'B/s')} {self.bandwidth.kind}")
         for dtype in product_dtypes(step.records):
-            if peak := machine.peak(dtype):
+            peak = machine.peak(dtype)
+            if peak:
                 roofs.append(f"{dtype} peak {quantity(peak.value, 'FLOP/s')} {peak.kind}")
         self.roofs = ", ".join(roofs)
 
@@ -179,7 +180,8 @@ class Projection:
         for on in self.machines:
             total = duration(on.total_s)
             lines.append(f"{on.name}: at least {total} a step; {on.roofs}")
-            if missing := sum(row["least_s"] is None for row in on.rows):
+            missing = sum(row["least_s"] is None for row in on.rows)
+            if missing:
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )

@@ -109,7 +109,8 @@ def _timed(record: Record, time_s: float, share: float) -> Record:
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     """Return what is no operation, with its nanoseconds."""
     dtype = main_dtype(breakdown.operations)
-    if longest := breakdown.unattributed.most_common(MAX_KERNELS):
+    longest = breakdown.unattributed.most_common(MAX_KERNELS)
+    if longest:
         kernels = tuple(name for name, _ in longest)
         kernels_s = tuple(spent_ns * NS for _, spent_ns in longest)
         record = _remainder(UNATTRIBUTED, dtype, kernels=kernels, kernels_s=kernels_s)

@@ -97,7 +97,8 @@ def detected(rank: Rank) -> Device:
 
     announce()
     try:
-        if count := torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        if count:
             return detect(rank.gpu(count))
         allowed, quota = usable_cores()
         return cpu_device(

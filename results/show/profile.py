@@ -148,7 +148,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     if None not in products_s:
         totals.mfu = sum(filter(None, products_s)) / step.time_s
     moved = totals.bytes_read + totals.bytes_written
-    if bandwidth := machine.bandwidth_for(totals.bytes_read, totals.bytes_written):
+    bandwidth = machine.bandwidth_for(totals.bytes_read, totals.bytes_written)
+    if bandwidth:
         totals.bandwidth = bandwidth.value
         totals.mbu = mbu(moved / step.time_s, bandwidth.value)
         if step.unique_bytes is not None:
@@ -261,7 +262,8 @@ def sentences(totals: Totals) -> list[str]:
             f"storage moved once is {quantity(step.unique_bytes, 'B')}."
         )
     for fusion in step.fusing[:MAX_SHOWN_FUSIONS]:
-        if saved_s := totals.saved_s(fusion):
+        saved_s = totals.saved_s(fusion)
+        if saved_s:
             said.append(f"- {fusion_text(fusion)}: {duration(saved_s)} of {time}")
     return said
 
@@ -317,7 +319,8 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         row["flags"] = Cell(_note(record, score))
         rows.append(row)
     print_cells(console, rows, "flags")
-    if rest := scored[top:]:
+    rest = scored[top:]
+    if rest:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")

@@ -175,7 +175,8 @@ def _ran(record: Record) -> list[str]:
 def _kernel_line(kernel: Object) -> str:
     words = [one_line(str(kernel.get("name")), 100)]
     for key in ("grid", "block"):
-        if extents := kernel.get(key):
+        extents = kernel.get(key)
+        if extents:
             text = "x".join(map(str, extents)) if isinstance(extents, list) else extents
             words.append(f"{key} {text}")
     for key, unit in (("registers", "registers"), ("shared_bytes", "bytes of shared memory")):

@@ -272,7 +272,8 @@ class Parser(argparse.ArgumentParser):
         """Suggest the nearest command or value."""
         if action.choices is not None and value not in action.choices:
             named = None if isinstance(action, argparse._SubParsersAction) else action
-            if hint := did_you_mean(value, action.choices):
+            hint = did_you_mean(value, action.choices)
+            if hint:
                 raise argparse.ArgumentError(
                     named, f"unknown {'value' if named else 'command'} '{value}'; {hint}"
                 )

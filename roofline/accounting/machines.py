@@ -157,7 +157,8 @@ def run_machine(run: Run, where: str) -> Machine:
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
     reached = {}
     for dtype, peak in peaks.items():
-        if found := _reached(run.records, dtype, peak.value):
+        found = _reached(run.records, dtype, peak.value)
+        if found:
             reached[dtype] = found
     return replace(
         machine,

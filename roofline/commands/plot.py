@@ -229,7 +229,8 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
     lacking = []
     for index, known in enumerate(scene.machines):
         drawn = {roof.ceiling.name for roof in scene.roofs if roof.machine == index}
-        if missing := [dtype for dtype in dtypes if dtype not in drawn]:
+        missing = [dtype for dtype in dtypes if dtype not in drawn]
+        if missing:
             names = ", ".join(known.dtypes) or "none"
             lacking.append(
                 f"{known.slug} has no known peak for {', '.join(missing)} (known: {names})"

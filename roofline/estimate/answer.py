@@ -202,7 +202,8 @@ def print_answer(console: Console, answer: Answer) -> None:
         paragraph("! ", warning)
     if answer.warnings:
         print_lines(console, "")
-    if main := answer.main_texts():
+    main = answer.main_texts()
+    if main:
         paragraph("=> ", ", ".join(main))
         print_lines(console, "")
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):

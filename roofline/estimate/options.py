@@ -122,7 +122,8 @@ def model_of(
 
 def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> ModelConfig:
     needed = REQUIRED if style == "gpt2" else (*REQUIRED, "ffn")
-    if missing := [f"--{name}" for name in needed if name not in sizes]:
+    missing = [f"--{name}" for name in needed if name not in sizes]
+    if missing:
         raise ConfigError(f"a model by its dimensions requires {', '.join(missing)}")
     values: dict[str, Any] = {"model_type": style, "tie_word_embeddings": is_tied}
     values |= {key: sizes[name] for name, key in STYLES[style].items() if name in sizes}
@@ -285,7 +286,8 @@ def uses_of(options: Options, memory: float | None = None) -> Uses:
     dtypes = options.get("dtype", ["bf16"])
     found = Uses([], [])
     for machine, dtype in product(machines, dtypes):
-        if peak := machine.peak(dtype, MEASURED_FIRST):
+        peak = machine.peak(dtype, MEASURED_FIRST)
+        if peak:
             found.uses.append(Use(machine, dtype, peak.value))
         else:
             found.notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")

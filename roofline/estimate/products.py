@@ -75,7 +75,8 @@ def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
     if not re.search(r"\w\s+\w", einsum) and not {*re.findall(index, einsum)} <= sizes.keys():
         index = index.removesuffix("+")  # letters without spaces
     names = list(dict.fromkeys(re.findall(index, einsum)))
-    if missing := [name for name in names if name not in sizes]:
+    missing = [name for name in names if name not in sizes]
+    if missing:
         raise ConfigError(
             f"index '{one_line(missing[0])}' has no size; --sizes has {', '.join(sizes) or 'none'}"
         )

@@ -128,7 +128,8 @@ def one_of(word: str, known: tuple[str, ...]) -> str:
     found = known_as(dtype_named(word), known)
     if found not in known:
         problem = f"unknown {_shown(found)}"
-        if hint := did_you_mean(found, known):
+        hint = did_you_mean(found, known)
+        if hint:
             problem += f"; {hint}"
         raise ConfigError(f"{problem} (choose from {', '.join(known)})")
     return found
@@ -224,14 +225,16 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
     for key, value in given.items():
         if key not in known:
             problem = f"unrecognized arguments: --{key.replace('_', '-')}"
-            if hint := did_you_mean(key, known, 1):
+            hint = did_you_mean(key, known, 1)
+            if hint:
                 problem += f"; {hint}"
             raise ConfigError(problem)
         if value is None or value is False or value == "":
             continue
         values[key] = value
     needed = [key for key, parameter in known.items() if parameter.is_required]
-    if missing := [f"--{known[key].name}" for key in needed if key not in values]:
+    missing = [f"--{known[key].name}" for key in needed if key not in values]
+    if missing:
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}")
     for key, value in values.items():
         try:

@@ -158,7 +158,8 @@ class Layout:
         own_bytes = hidden_bytes // self.kernels.token_ways
         rounds = micro_batches * (6 if checkpoint_group(plan.checkpoint, self.stage.layers) else 4)
         send("tensor", "all-reduce", hidden_bytes, tensor, self.stage.layers * rounds)
-        if experts := self.stage.experts:
+        experts = self.stage.experts
+        if experts:
             routed_bytes = experts.per_token * own_bytes
             times = experts.layers * rounds
             send("expert", "all-to-all", routed_bytes, sharding.expert_parallel, times, tensor)

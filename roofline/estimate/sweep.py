@@ -30,7 +30,8 @@ class Over(NamedTuple):
         name, _, listed = text.partition("=")
         option = name.strip().removeprefix("--").replace("_", "-")
         values = [word.strip() for word in listed.split(",") if word.strip()]
-        if match := RANGE.fullmatch(listed):
+        match = RANGE.fullmatch(listed)
+        if match:
             values = _range(*match.groups())
         if not option or not values or len(values) > MAX_POINTS:
             shown = one_line(text)

@@ -80,7 +80,8 @@ def fields(question: str, known: Mapping[str, Parameter]) -> Given:
     given: Given = {}
     for key, parameter in known.items():
         with others if parameter.group == ADVANCED else usual:
-            if value := field(parameter, example[key]):
+            value = field(parameter, example[key])
+            if value:
                 given[key] = value
     return given
 

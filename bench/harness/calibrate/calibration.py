@@ -292,7 +292,8 @@ class MeasuredCeilings:
             complete = complete.with_entries(explaining(complete))
             notes += peak_sentences(complete, wanted)
         used = [e for e in complete.entries if e.unit != "FLOP/s" or e.name in wanted]
-        if disturbed := [entry.title for entry in used if entry.disturbed]:
+        disturbed = [entry.title for entry in used if entry.disturbed]
+        if disturbed:
             notes.append(
                 "may be too low, because something disturbed the calibration: "
                 f"{', '.join(disturbed)}; run `python -m bench calibrate` on a quiet machine"

@@ -120,7 +120,8 @@ class UserChecks(Checks):
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
         parts = returned if isinstance(returned, tuple) else (returned,)
-        if has_tensors := bool(parts) and all(type(part) is torch.Tensor for part in parts):
+        has_tensors = bool(parts) and all(type(part) is torch.Tensor for part in parts)
+        if has_tensors:
             self.result = torch.stack(parts) if isinstance(returned, tuple) else returned.clone()
         self.device.synchronize()
         self.call_s = clock.now() - start
@@ -139,7 +140,8 @@ class UserChecks(Checks):
     def _side_effect(
         self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]
     ) -> str | None:
-        if changed := restore_settings(self.settings):
+        changed = restore_settings(self.settings)
+        if changed:
             return f"changed settings of the process: {', '.join(changed)}"
         if addresses != _addresses(data):
             return "replaced the memory of an input or the output"

@@ -229,7 +229,8 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     for cpu in cpus:
         largest = (0, "")
         for directory in (ROOT / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
-            if size := re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(directory / "size")):
+            size = re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(directory / "size"))
+            if size:
                 size_bytes = int(size[1]) * SIZE_UNITS[size[2]]
                 largest = max(
                     largest, (size_bytes, text_of(directory / "shared_cpu_list") or str(cpu))

@@ -162,7 +162,8 @@ def snapshot(device: Device) -> Snapshot:
             r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(task / "status"), re.MULTILINE
         ):
             switches[task.name] = float(match[1])
-        if match := re.fullmatch(r"\d+ (\d+) [1-9]\d*", text_of(task / "schedstat")):
+        match = re.fullmatch(r"\d+ (\d+) [1-9]\d*", text_of(task / "schedstat"))
+        if match:
             waits_s[task.name] = int(match[1]) * 1e-9
     throttled = {}
     for group in control_groups("cpu"):

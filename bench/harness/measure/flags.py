@@ -178,7 +178,8 @@ def judged(
         impossible = physics_gate(record, device, known)
     above = None if impossible else above_roof(record, known, suspect is not None)
     doubtful = None
-    if disturbed := [ceiling for _, ceiling in roofs(record, known) if ceiling.disturbed]:
+    disturbed = [ceiling for _, ceiling in roofs(record, known) if ceiling.disturbed]
+    if disturbed:
         names = " and ".join(f"the {ceiling.title}" for ceiling in disturbed)
         reason = (
             f"{names} may be too low, and percentages of it too high: when it was measured, "
@@ -366,14 +367,16 @@ def not_cold(cache: str) -> Flag:
 def of_samples(samples: Samples) -> Iterator[Flag]:
     launches = samples.launches_per_sample
     tick_s = samples.tick_s or 0.0
-    if (sample_s := samples.median_s * launches) < MIN_TICKS_PER_SAMPLE * tick_s:
+    sample_s = samples.median_s * launches
+    if sample_s < MIN_TICKS_PER_SAMPLE * tick_s:
         ticks = sample_s / tick_s
         reason = (
             f"a sample lasts {ticks:.1f} timer ticks of {tick_s:.3g} s: a tick is "
             f"{100 / ticks:.1f} % of it"
         )
         yield Flag("tick-limited", reason, "use more launches per sample")
-    if modes := two_modes(samples.samples_s, tick_s / launches):
+    modes = two_modes(samples.samples_s, tick_s / launches)
+    if modes:
         gap = number(100 * (modes.high_s / modes.low_s - 1), 2)
         reason = (
             f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower "
@@ -384,7 +387,8 @@ def of_samples(samples: Samples) -> Iterator[Flag]:
             "copies that differ"
         )
         yield Flag("bimodal", reason, advice)
-    if (change := drift(samples.samples_s)) is not None:
+    change = drift(samples.samples_s)
+    if change is not None:
         word = "slower" if change > 0 else "faster"
         reason = f"the last third of the samples is {100 * abs(change):.2g} % {word} than the first"
         yield Flag("drifting", reason, "warm up longer; compare only with interleaved measurements")
@@ -463,7 +467,8 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool, threads: int = 1) -> Iter
         for cause, share in shares.items()
         if (cause in events if share is None else share > min_fraction)
     ]
-    if lost := [cause for cause in causes if cause not in ("sw_power_cap", "steal")]:
+    lost = [cause for cause in causes if cause not in ("sw_power_cap", "steal")]
+    if lost:
         cooling = "improve cooling, or pause first"
         quota = "use fewer threads than the quota allows, or raise it"
         yield Flag(

@@ -232,7 +232,8 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
             "function if it needs to"
         )
         also.append(Flag("settings-restored", reason, advice))
-    if (error := after.max_error_of_bound) > 1:
+    error = after.max_error_of_bound
+    if error > 1:
         reason = f"the error is {error:.3g} times what rounding explains; --tolerance allowed it"
         advice = "report the lower accuracy together with the time"
         also.append(Flag("beyond-rounding", reason, advice))

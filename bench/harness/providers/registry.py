@@ -236,7 +236,8 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         )
     if name == "torch-compile":
         return _compiled(name, op.expression or op.reference, op.writes_out_when_compiled, device)
-    if reason := unavailable(name, device):
+    reason = unavailable(name, device)
+    if reason:
         raise ProviderUnavailableError(reason)
     if name == FAST_ACCUM:
         return Provider(
