@@ -83,7 +83,7 @@ class Verdicts:
     @property
     def unmatched(self) -> list[str]:
         """A line for each function that was not compared, with the reason."""
-        return [describe(each) for each in self.compared.unmatched]
+        return list(map(describe, self.compared.unmatched))
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a row per candidate with the keys of `bench compare --format json`; times are in

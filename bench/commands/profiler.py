@@ -227,7 +227,7 @@ def project(options: Options, settings: Settings) -> int:
 
     with closing(Progress(settings.quiet)) as progress:
         progress.say(f"counting {options.name}")
-        machines = [machine_named(name) for name in options.on or ()]
+        machines = list(map(machine_named, options.on or ()))
         step = answer_of(options, settings, counted_step)
     print_out(Projection(step, machines).table(options.top).render(settings.format))
     return 0

@@ -118,8 +118,8 @@ class Rounds:
         self, index: int, policy: ComparePolicy, is_disturbed: bool = False
     ) -> Comparison:
         count = len(self.slots[index])
-        baseline = [median(slot) for slot in self.slots[0][:count]]
-        candidate = [median(slot) for slot in self.slots[index]]
+        baseline = list(map(median, self.slots[0][:count]))
+        candidate = list(map(median, self.slots[index]))
         is_fixed = policy.rounds is not None
         return judge_rounds(baseline, candidate, policy.margin, is_fixed, is_disturbed)
 

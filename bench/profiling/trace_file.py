@@ -158,7 +158,7 @@ def breakdown_of(events: Events) -> Breakdown:
                 spent[thread_of(event)] += event["dur"]
         [(longest, _)] = spent.most_common(1)
         events = [event for event in events if thread_of(event) == longest]
-    spans = [span_of(event) for event in events]
+    spans = list(map(span_of, events))
     begin = min(begin for begin, _ in spans)
     duration = max(end for _, end in spans) - begin
     if not duration:

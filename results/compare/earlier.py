@@ -99,7 +99,7 @@ class SavedRuns:
         for key, codes in self._rows.items():
             groups = []
             for by_run in codes.values():
-                groups.append([_log_time(records) for records in by_run.values()])
+                groups.append(list(map(_log_time, by_run.values())))
             self._repeats[key] = Repeats.of(groups)
         self._spreads = RowSpreads(self._repeats.values())
 

@@ -235,7 +235,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": list(map(json_row, compared.rows)),
-            "unmatched": [json_unmatched(row) for row in compared.unmatched],
+            "unmatched": list(map(json_unmatched, compared.unmatched)),
         },
         head=lambda: f"**{headline(compared)}**\n\n",
         notes=lambda: _below(compared),

@@ -187,8 +187,8 @@ def print_grid(
     `notes` has a text for each row, which may be empty, or none at all. `hint` says where to find
     omitted columns.
     """
-    shown = [_printable(column) for column in columns]
-    below = [printable(note) for note in notes] if any(notes) else []
+    shown = list(map(_printable, columns))
+    below = list(map(printable, notes)) if any(notes) else []
     if isinstance(console, HtmlPage):
         console.add_table(shown, below)
         return
@@ -221,9 +221,7 @@ def width_of(columns: Sequence[Column]) -> int:
 
 
 def _printable(column: Column) -> Column:
-    return replace(
-        column, title=printable(column.title), cells=[printable(cell) for cell in column.cells]
-    )
+    return replace(column, title=printable(column.title), cells=list(map(printable, column.cells)))
 
 
 def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:

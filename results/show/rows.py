@@ -146,7 +146,7 @@ def _aligned(rows: Sequence[Object]) -> list[Object]:
 def _series(name: str, values: list[Any]) -> pd.Series[Any]:
     import pandas as pd
 
-    values = [_encodable(value) for value in values]
+    values = list(map(_encodable, values))
     kind = DTYPES.get(name) or (WHOLE if name.startswith("shape_") else None)
     if kind is None:
         inferred = str(pd.Series(values, dtype="object").convert_dtypes().dtype)

@@ -340,7 +340,7 @@ def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) ->
         if column.title in ALWAYS or not is_silent:
             shown.append(column)
     console.print()
-    print_grid(console, shown, [_flags(record) for record in records], "flags")
+    print_grid(console, shown, list(map(_flags, records)), "flags")
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:

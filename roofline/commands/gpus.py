@@ -88,11 +88,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    gpus = [find_gpu(slug) for slug in dict.fromkeys(args.slugs)] or list(load_gpus().values())
+    gpus = list(map(find_gpu, dict.fromkeys(args.slugs))) or list(load_gpus().values())
     table = Table(
-        rows=lambda: [_flat_row(gpu) for gpu in gpus],
-        shown=lambda: [_cells(gpu) for gpu in gpus],
-        document=lambda: [gpu_row(gpu) for gpu in gpus],
+        rows=lambda: list(map(_flat_row, gpus)),
+        shown=lambda: list(map(_cells, gpus)),
+        document=lambda: list(map(gpu_row, gpus)),
         draw=lambda console: (
             _print_page(console, gpus[0])
             if len(set(args.slugs)) == 1
@@ -186,7 +186,7 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
-    rows = [_cells(gpu) for gpu in gpus]
+    rows = list(map(_cells, gpus))
     columns = []
     for title in rows[0]:
         cells = [row[title] for row in rows]

@@ -153,7 +153,7 @@ def add_sources(parser: Parser, dtypes: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     wanted = dtypes_of(args.dtype)
-    checks = [_check(text) for text in args.check]
+    checks = list(map(_check, args.check))
     pictures = [args.output] if args.output is not None else []
     if not pictures and not checks:
         raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
@@ -206,7 +206,7 @@ def load_sources(
         )
     if folder is not None and not folder.is_dir():
         raise PlotError(f"--runs '{folder}' is not a directory")
-    gpus = [find_gpu(slug) for slug in dict.fromkeys(slugs)]
+    gpus = list(map(find_gpu, dict.fromkeys(slugs)))
     loads = (chosen.load(name, folder) for name in names)
     runs = list({loaded.path.resolve(): loaded for loaded in loads}.values())
     for loaded in runs:

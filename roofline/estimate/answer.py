@@ -112,7 +112,7 @@ class Answer:
         """Return the JSON object."""
         document = dict(self.values)
         if self.rows:
-            document[self.rows_key] = [dict(row) for row in self.rows]
+            document[self.rows_key] = list(map(dict, self.rows))
         document["formula"] = self.formula
         document["source"] = self.source
         document["assumptions"] = list(self.assumptions)

@@ -159,7 +159,7 @@ def machines_of(options: Options, memory: float | None = None) -> list[Machine]:
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
     if memory is not None:
         given["memory"] = memory
-    machines = [find_gpu(slug) for slug in options.get("gpu", ())]
+    machines = list(map(find_gpu, options.get("gpu", ())))
     if "measured" in options:
         machines.append(_measured(options))
     if not machines and not given:

@@ -156,7 +156,7 @@ def show_steps(answer: Answer) -> None:
     st.markdown(f"**Source:** {plain(answer.source)}")
     with st.expander("Assumptions"):
         st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
-    rows = [dict(row) for row in answer.rows] or [step._asdict() for step in answer.steps]
+    rows = list(map(dict, answer.rows)) or [step._asdict() for step in answer.steps]
     st.download_button(
         "download CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore"
     )

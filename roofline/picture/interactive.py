@@ -209,7 +209,7 @@ def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, 
         "marker": marker,
         "error_y": bars,
         "name": escaped(name),
-        "text": [_hover(point) for point in points],
+        "text": list(map(_hover, points)),
         "hoverinfo": "text",
         "customdata": indices,
     }

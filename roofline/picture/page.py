@@ -107,7 +107,7 @@ def page_html(
             "dark": {color: on_dark(color) for color in colors},
             "table": table,
         },
-        scripts=[Markup(script) for script in scripts],
+        scripts=list(map(Markup, scripts)),
     )
 
 
@@ -189,7 +189,7 @@ def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]
     keys of `results compare --format json`, `left_out` (number of omitted rows), `unmatched` and
     `notes`. Runs that cannot be compared have no rows, and a `headline` with the reason.
     """
-    whole = [load_run(path) for path in paths]
+    whole = list(map(load_run, paths))
     runs = [chosen.records_of(run) for run in whole]
     if (
         len(runs) == 1
@@ -215,7 +215,7 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dic
         "headline": headline(compared),
         "rows": rows,
         "left_out": len(compared.rows) - len(rows),
-        "unmatched": [describe_row(row) for row in compared.unmatched[:MAX_ROWS]],
+        "unmatched": list(map(describe_row, compared.unmatched[:MAX_ROWS])),
         "notes": list(compared.notes),
     }
 

@@ -128,7 +128,7 @@ def launched(
         # Else the recording is incomplete.
         if len(launches) == RECORDED_LAUNCHES and len(names) == 1:
             fields["launched_kernels"] = _listed(launches[-1])
-            fields["kernel_s"] = median([_busy_s(launch) for launch in launches])
+            fields["kernel_s"] = median(list(map(_busy_s, launches)))
             break
     return fields
 

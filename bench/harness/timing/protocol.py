@@ -204,7 +204,7 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
     blocks = [
         times_s[len(times_s) - (i + 1) * size : len(times_s) - i * size] for i in range(BLOCKS)
     ]
-    medians = [median(block) for block in blocks]
+    medians = list(map(median, blocks))
     deviations: list[float] = []
     for block, middle in zip(blocks, medians, strict=True):
         deviations += [abs(value - middle) for value in block]
