@@ -173,8 +173,9 @@ def geomean_lines(compared: Compared) -> list[str]:
 
 def _mean_words(mean: Object) -> str:
     low, high = mean["ci95"]
-    within = "too noisy" if high > TOO_NOISY * low else f"95 % CI {low:.4f} to {high:.4f}"
-    return f"{mean['ratio']:.4f}x the time ({within})"
+    if high > TOO_NOISY * low:
+        return "too noisy"
+    return f"{mean['ratio']:.4f}x the time (95 % CI {low:.4f} to {high:.4f})"
 
 
 def json_row(row: ComparedRow) -> Object:
@@ -317,13 +318,16 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
     provider = after.provider
     if not has_one_baseline and not row.key.provider:
         provider = f"{before.provider} -> {provider}"
+    ratio = f"{row.compared.bound}{row.ratio:.3f}x"
     half_width = ABSENT
     if row.ci95:
         low, high = row.ci95
         half_width = uncertainty(math.sqrt(high / low) - 1)
+        if high > TOO_NOISY * low:
+            ratio = ABSENT
     return {
         "verdict": Cell(verdict, style=COLORS[verdict]),
-        "time ratio": Cell(f"{row.compared.bound}{row.ratio:.3f}x", "right"),
+        "time ratio": Cell(ratio, "right"),
         "95% CI": Cell(half_width, "right"),
         "op": Cell(row.key.op, heads=True),
         "case": Cell(row.key.case),

@@ -115,11 +115,16 @@ class Side:
 
     @cached_property
     def windows(self) -> list[list[float]]:
-        """Samples of each visit of each record, seconds; the median if a record has no samples."""
+        """Samples of each visit of each record, seconds; the median if a record has no samples.
+
+        Visits of a file that do not add up to the samples are one.
+        """
         windows = []
         for record in self.records:
             samples_s = list(record.samples_s) or [record.median_s or 0.0]
-            ends = list(accumulate(record.visits)) or [len(samples_s)]
+            ends = [len(samples_s)]
+            if sum(record.visits) == len(record.samples_s) and 0 not in record.visits:
+                ends = list(accumulate(record.visits)) or ends
             windows += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         return windows
 

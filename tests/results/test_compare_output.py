@@ -132,3 +132,17 @@ def test_csv_of_a_comparison_without_a_row_lists_what_was_not_compared(
     compared = compare_live(make_environment(), records, "torch", 0.01)
     (row,) = csv.DictReader(io.StringIO(as_text(compared, "csv", "slower")))
     assert (row["verdict"], row["reason"]) == ("UNMATCHED", "candidate: failed: died")
+
+
+def test_a_ratio_that_is_too_noisy_is_not_printed(save, measured, capsys):
+    rough = [1e-6 * 300 ** (place * 7 % 24 / 24) for place in range(24)]
+    wide = {"samples_s": rough, "median_s": 17e-6, "ci95_s": (2e-6, 90e-6)}
+    wide |= case(64) | {"visits": (8, 8, 8)}
+    before = save("a", measured(seed=1), measured(**wide))
+    after = save("b", measured(seed=2), measured(**wide))
+    main(["compare", *NO_DRIFT, before, after])
+    lines = capsys.readouterr().out.splitlines()
+    (noisy,) = [line for line in lines if line.startswith("UNSURE")]
+    assert noisy.split()[1:4] == ["-", "too", "noisy"]
+    (clear,) = [line for line in lines if "1024x1024x1024" in line and "SAME" in line]
+    assert re.match(r"SAME +\d\.\d{3}x ", clear)

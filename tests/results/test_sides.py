@@ -47,6 +47,8 @@ def test_windows_are_the_visits_of_each_record(side):
     )
     assert both.windows == [[1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 7.0], [8.0]]
     assert side({"samples_s": (), "median_s": None}).windows == [[0.0]]
+    for visits in ((2, 2), (9,), (5, 0)):  # of a file that was edited
+        assert side({"samples_s": taken, "visits": visits}).windows == [list(taken)]
 
 
 def test_clock_of_a_side_is_known_if_all_are(side):
