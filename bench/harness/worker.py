@@ -23,7 +23,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, MutableSequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from multiprocessing import connection, resource_tracker, util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -325,7 +325,9 @@ def plain(value: object) -> Any:
     """Return a dataclass or a Struct as JSON can hold it, without what a dataclass has cached."""
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
-    return {each.name: getattr(value, each.name) for each in fields(value)}  # type: ignore[arg-type]
+    if not is_dataclass(value):
+        raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def lines_in(answer: Any) -> Iterator[Line]:
