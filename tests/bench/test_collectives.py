@@ -206,6 +206,7 @@ def document(results):
     return json.loads(results[0][1])
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_verify_fit_and_save_all_ops(tmp_path):
     found = document(
         run_ranks(2, "--size", "1001,10001,100001", "--format", "json", "-o", tmp_path)

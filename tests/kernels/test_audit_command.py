@@ -62,6 +62,7 @@ def run(capsys, *arguments):
     return code, output.out, output.err
 
 
+@pytest.mark.exhaustive
 def test_audit_json_has_all_keys(capsys):
     sizes = ("--elements", "1024", "--bytes", "4096", "--arch", "sm_89,sm_90,sm_120")
     code, out, _ = run(capsys, "audit", COPY, *KNOWN, "--format", "json", *sizes)

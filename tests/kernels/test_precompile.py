@@ -78,6 +78,7 @@ def test_precompiled_launch_is_in_the_cache(compilations, monkeypatch, tmp_path)
     assert compilations == [True] * 6
 
 
+@pytest.mark.exhaustive
 def test_processes_do_not_run_the_main_script(tmp_path, monkeypatch):
     script = ModuleType("__main__")
     script.__file__ = str(tmp_path / "script.py")

@@ -119,6 +119,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.exhaustive
 def test_steps_have_arguments_that_their_commands_know(bare):
     commands = [step.command()[2:] for step in ALL.values()]
     measuring = [words for words in commands if words[0].startswith("bench")]

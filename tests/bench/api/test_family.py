@@ -35,6 +35,7 @@ def test_every_family_can_be_called():
             assert f"python -m bench.{family}" in module.run.__doc__
 
 
+@pytest.mark.exhaustive
 def test_a_call_measures_the_same_rows_as_the_command(capsys, runs):
     options = {"dtype": "fp32", "shape": [16, (16, 8, 32)], "layout": "nt", "device": "cpu"}
     threads = torch.get_num_threads()

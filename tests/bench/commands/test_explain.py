@@ -40,7 +40,7 @@ def test_explain_knows_the_columns_of_a_run(run, capsys):
 def test_explain_knows_the_columns_of_a_comparison(capsys):
     interleaved = next(str(run) for run in RUNS if run.stem == "compare")
     titles = titles_of(capsys, "compare", interleaved)
-    assert {"time ratio", "verdict", "reason"} <= titles <= set(COLUMNS)
+    assert {"verdict", "reason"} <= titles <= set(COLUMNS)
 
 
 def test_explain_knows_the_columns_of_other_tables():

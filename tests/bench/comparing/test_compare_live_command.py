@@ -125,6 +125,7 @@ def test_a_slower_provider_exits_with_1(capsys, provide):
     assert row["cycles_ratio"] is None  # a CPU's clock is not known
 
 
+@pytest.mark.exhaustive
 def test_the_named_baseline_is_used_at_any_position(capsys, provide):
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", "torch", "--baseline", "torch-compile")

@@ -35,6 +35,7 @@ def by_hand(q, keys, values):
     return out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("length", [1, 5, 129])
 def test_the_attention_reference_is_the_formula_at_any_length(length):
     q, keys, values = data_of(case_of(1, length, "fp64")).inputs

@@ -55,6 +55,7 @@ def check(step):
     return breakdown, regions
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_without_code")
 def test_a_region_has_the_bytes_of_its_inputs_and_outputs():
     step = step_of()

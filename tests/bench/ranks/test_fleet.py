@@ -67,6 +67,7 @@ def statuses(run):
     return {f"{record.options['phase']} {record.op}": record.status for record in run.records}
 
 
+@pytest.mark.exhaustive
 def test_one_rank_measures_its_device(tmp_path):
     process = start(tmp_path / "fleet", *MODULE, ROOFMARK_NODE="a")
     out, err, runs = finish(tmp_path / "fleet", process)
