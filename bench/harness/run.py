@@ -289,8 +289,9 @@ class Run(AbstractContextManager["Run"]):
         """Measure ceilings again that records exceed, evaluate all records against them, and save
         both.
 
-        Each is measured again once, even if a record still exceeds it because its data came from
-        the cache. On a GPU nothing is measured again: records are evaluated against its datasheet.
+        Each is measured again once. A record that still exceeds one by a factor of
+        `AGAIN_GATE_MARGIN` is invalid, unless its data may have come from the cache. On a GPU
+        nothing is measured again: records are evaluated against its datasheet.
         """
         if self.device.is_gpu or self.environment is None:
             return
@@ -303,8 +304,9 @@ class Run(AbstractContextManager["Run"]):
                 replace(self.ceilings, note=None), self._dtypes, list(low)
             )
             self.environment = replace(self.environment, machine=self.ceilings)
+            again = {(ceiling.quantity, ceiling.name) for ceiling in low}
             self.records[:] = [
-                judged(record, self.device, self.ceilings) for record in self.records
+                judged(record, self.device, self.ceilings, again=again) for record in self.records
             ]
             self.rewrite()
 

@@ -4,7 +4,7 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,9 +81,13 @@ reports."""
 DERIVED_GATE_MARGIN = 1.5
 """The same for a ceiling derived from what the device reports about itself.
 
-A measured ceiling never makes a row invalid: other processes during a short calibration have made a
-CPU's ceiling a hundred times too low. A row above a measured ceiling is flagged `above-roof`
-instead."""
+A measured ceiling makes no row invalid: other processes during a short calibration have made a
+CPU's ceiling a hundred times too low. A row above it is flagged `above-roof` instead, unless the
+ceiling was measured again in the same run and nothing disturbed that."""
+
+AGAIN_GATE_MARGIN = 2.0
+"""The same for a ceiling that was measured again: the fastest of several matmuls or the nearest mix
+may not be the fastest that the machine can do, but it is not half of it."""
 
 CACHED_RESULT = 20.0
 """A time this many times below the minimum looks like no work at all, not like a wrong count."""
@@ -166,16 +170,22 @@ def sampled(blank: Record, samples: Samples) -> Record:
 
 
 def judged(
-    record: Record, device: Device, ceilings: Machine | None, has_advice: bool = True
+    record: Record,
+    device: Device,
+    ceilings: Machine | None,
+    has_advice: bool = True,
+    again: Collection[tuple[str, str]] = (),
 ) -> Record:
-    """Return a measured record with `ROOF_FLAGS` decided again by these ceilings."""
+    """Return a measured record with `ROOF_FLAGS` decided again by these ceilings; `again` has the
+    quantities and names of those that were measured again in this run.
+    """
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
     known = ceilings or Machine()
     impossible = None
     suspect = l2_suspect(record, device, known)
-    if device.is_gpu or any(entry.kind != "measured" for entry in known.entries):
-        impossible = physics_gate(record, device, known)
+    if device.is_gpu or again or any(entry.kind != "measured" for entry in known.entries):
+        impossible = physics_gate(record, device, known, again)
     above = None if impossible else above_roof(record, known, suspect is not None)
     doubtful = None
     disturbed = [ceiling for _, ceiling in roofs(record, known) if ceiling.disturbed]
@@ -240,7 +250,12 @@ def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
     return Ceiling("flops", dtype, value, "clock-limited", source, sm_clock_hz=gpu.max_clock_hz)
 
 
-def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | None:
+def physics_gate(
+    record: Record,
+    device: Device,
+    ceilings: Machine,
+    again: Collection[tuple[str, str]] = (),
+) -> Flag | None:
     """Flag a row that is faster than the hardware allows; the row becomes `invalid`.
 
     Bytes count only if they must come from memory: the row is cold and exceeds the cache.
@@ -256,8 +271,12 @@ def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | No
         if not (is_compute or is_from_memory):
             continue
         margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
+        is_certain = ceiling.kind != "measured"
+        if (ceiling.quantity, ceiling.name) in again and not ceiling.disturbed:
+            margin = AGAIN_GATE_MARGIN
+            is_certain = True
         floor_s = count / (margin * ceiling.value)
-        if ceiling.kind != "measured" and floor_s > min_s:
+        if is_certain and floor_s > min_s:
             min_s = floor_s
             binding = ceiling
     if binding is None or record.median_s >= min_s:

@@ -259,6 +259,33 @@ def test_a_possible_rate_above_a_measured_peak_is_flagged(reached, is_flagged):
         assert record.flag_reasons["above-roof"].startswith(text)
 
 
+@pytest.mark.parametrize(
+    ("times", "disturbed", "again", "status"),
+    [
+        (1.9, None, {("flops", "bf16")}, "ok"),
+        (2.1, None, {("flops", "bf16")}, "invalid"),
+        (2.1, "a thread waited", {("flops", "bf16")}, "ok"),
+        (2.1, None, {("flops", "fp32")}, "ok"),
+        (2.1, None, (), "ok"),
+    ],
+)
+def test_a_row_above_a_peak_that_was_measured_again_is_invalid(times, disturbed, again, status):
+    peak = replace(PEAK, kind="measured", disturbed=disturbed)
+    record = row_of(10**12 / (times * 1e14), TERAFLOP, (peak,), is_gpu=False)
+    found = judged(record, device_of(is_gpu=False), ceilings_of(peak), again=again)
+    assert found.status == status
+    assert ("faster-than-physics" in found.flags) == (status == "invalid")
+
+
+def test_cold_bytes_that_fit_the_cache_are_not_held_to_the_memory():
+    copy = Ceiling("bandwidth", "copy", 1e12, "measured", "a test")
+    again = {("bandwidth", "copy")}
+    for cache_bytes, status in ((10**8, "invalid"), (10**12, "ok")):
+        record = row_of(1e-3, Work(0, 2 * 10**9, 2 * 10**9), (copy,), is_gpu=False)
+        device = device_of(is_gpu=False, cache_bytes=cache_bytes)
+        assert judged(record, device, ceilings_of(copy), again=again).status == status
+
+
 @pytest.mark.parametrize(("time_s", "is_near"), [(3e-6, True), (23e-6, True), (24e-6, False)])
 def test_a_launch_of_a_few_floors_is_flagged_with_the_floor(time_s, is_near):
     floor = Ceiling("launch", "launch", 2.4e-6, "measured", "a test")
