@@ -367,6 +367,13 @@ def test_partial_sums_in_bf16_pass_and_show_in_the_smallest_error(sampled):
     assert split.blocks["smallest_error"] >= verdict(case).blocks["smallest_error"]
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("bf16", 0.3), ("fp16", 0.04), ("fp32", 2e-4)])
+def test_an_error_of_one_element_shows_in_a_sum_of_64(sampled, dtype, most):
+    # Twice six standard deviations of 64 roundings: 2 * 6 * 8 * 0.29 u, u of the dtype, is 0.11 in
+    # bf16 for results of one binade; the largest element of a block has a higher one.
+    assert 0 < verdict(sampled(dtype)).blocks["smallest_error"] < most
+
+
 def test_small_products_and_other_ops_are_compared_whole(sampled):
     for case in (case_of("matmul", "fp32", 1, 2048, 64), case_of("matvec", "fp32", 3000, 4096)):
         found = verdict(case)
