@@ -306,7 +306,8 @@ class FunctionContender(Contender):
         """Check the result; return the record if it is wrong."""
         found = self.checked(self.fn)
         if isinstance(found, str):
-            self._flag(Flag("not-compared", found and f"{found}, which cannot be compared", ""))
+            if found != NOT_CHECKED:
+                self._flag(Flag("not-compared", f"{found}, which cannot be compared", ""))
             return None
         self.verified[moment] = found.to_dict()
         if found.max_error_of_bound > 1:
@@ -318,12 +319,13 @@ class FunctionContender(Contender):
     def _verified_on_new(self) -> Record | None:
         found = self.on_new(self.fn)
         if isinstance(found, str):
-            self._flag(Flag("not-fresh", found and f"not verified on fresh contents: {found}", ""))
+            if found != NOT_CHECKED:
+                self._flag(Flag("not-fresh", f"not verified on fresh contents: {found}", ""))
             return None
         return None if found.is_right else self._wrong(str(found.reason))
 
     def _flag(self, flag: Flag) -> None:
-        if flag.reason and flag.name not in [other.name for other in self.flags]:
+        if flag.name not in [other.name for other in self.flags]:
             self.flags = (*self.flags, flag)
 
     def _wrong(self, reason: str) -> Record:
