@@ -98,7 +98,7 @@ def test_recall_false_flags_and_causes_of_1000_devices(spread):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("spread", "fleets", "recall", "false_per_1000"),
-    [(0.003, 3, 0.99, 1), (0.01, 3, 0.99, 1), (0.03, 8, 0.9, 5)],
+    [(0.01, 2, 0.99, 1), (0.03, 4, 0.9, 5)],
 )
 def test_recall_false_flags_and_causes_of_many_fleets(spread, fleets, recall, false_per_1000):
     counts = counts_of(spread, seeds=fleets, rules=False)
