@@ -19,7 +19,7 @@ from results.show.options import OUTPUT, Parameter, add, given, number, paramete
 from results.show.terminal import OK
 from results.show.units import count, duration, percent, quantity
 from results.show.units import number as number_text
-from roofline.commands.notes import SECTIONS, load_notes, print_by_subject, verdict_counts
+from roofline.commands.notes import COMMAND, SECTIONS, load_notes, print_by_subject, verdict_counts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +48,6 @@ COLUMNS = {
     "right": 4,
     "verdict": 0,
     "measured here": 2,
-    "command": 1,
 }
 """Columns of the table, with the turn in which each leaves a narrow terminal; 0: never."""
 
@@ -87,6 +86,7 @@ def add_parser(commands: Any) -> None:
         parser,
         parameters(Settings),
         ("device", "threads", "gpu", "seed", "format", "budget_s", "no_save", "quiet", "verbose"),
+        verbose="show the commands",
         budget_s=f"time limit for the whole run (default: {BUDGET_S[False]:g}, with --quick "
         f"{BUDGET_S[True]:g})",
     )
@@ -123,6 +123,7 @@ def run(
     environment = lecture.environment
     rows = [measured.statement(claim, found, sizes) for claim in claims]
     trap = measured.synchronize_trap(lecture, found["matmul"]) if "matmul" in found else []
+    columns = COLUMNS | COMMAND if settings.verbose else COLUMNS
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
     table = Table(
         rows=lambda: rows,
@@ -131,7 +132,7 @@ def run(
             "rows": rows,
             "synchronize": {"rows": trap, "note": note},
         },
-        draw=lambda console: _print_sections(console, rows, trap, note),
+        draw=lambda console: _print_sections(console, rows, trap, note, columns),
     )
     lecture.show(table)
     if isinstance(options.page, Path):
@@ -194,9 +195,10 @@ def _print_sections(
     rows: Sequence[Mapping[str, Any]],
     trap: Sequence[Mapping[str, Any]],
     note: str,
+    columns: Mapping[str, int],
 ) -> None:
     shown = [row | {"measured here": figure_text(row)} for row in rows]  # type: ignore[operator]
-    print_by_subject(console, shown, "section", COLUMNS, "statement")
+    print_by_subject(console, shown, "section", columns, "statement")
     if trap:
         titles = ("one matmul, timed", "time", "MFU that it implies")
         cells = zip(*trap_texts(trap), strict=True)

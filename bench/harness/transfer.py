@@ -24,7 +24,8 @@ from torch import Tensor
 from bench.harness import clock
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import recorded
+from bench.harness.device.telemetry import row_telemetry, snapshot
+from bench.harness.measure.flags import disturbance, reasons_of, recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
 from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection
@@ -240,16 +241,22 @@ def measure_overlap(
     stream = torch.cuda.Stream(device.torch_name) if device.is_gpu else None
     times: dict[Call, list[float]] = {copy: [], matmuls: [], both: []}
     with ThreadPoolExecutor(1) as thread, no_garbage_collection():
+        before = snapshot(device)
         end = clock.now() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
         while len(times[both]) < MIN_ROUNDS or (
             len(times[both]) < MAX_ROUNDS and clock.now() < end
         ):
             for job, taken_s in times.items():
                 taken_s.append(finished_s(job, device))
+        telemetry = row_telemetry(before, snapshot(device))
     copy_s, compute_s, both_s = map(tuple, times.values())
+    reasons = reasons_of([disturbance(telemetry, device.is_gpu)])
     return replace(
         blank,
         status="ok",
+        flags=tuple(reasons),
+        flag_reasons=reasons,
+        telemetry=telemetry,
         flops=matmuls.flops,
         samples_s=both_s,
         launches_per_sample=1,

@@ -61,6 +61,31 @@ CODE = {
         "import torch; "
         "print((torch.randn(256, 1024) @ torch.randn(1024, 1024) / 1024**0.5).std().item())"
     ),
+    'reduce(x, "... hidden -> ...", "sum") of 2 x 3 x 4 ones': (
+        'import torch; print(torch.einsum("bsh->bs", torch.ones(2, 3, 4)).max().item())'
+    ),
+    "derivative of x^2 + 3 x at x = 2": (
+        "import torch; x = torch.tensor(2.0, requires_grad=True); "
+        "(x * x + 3 * x).backward(); print(x.grad.item())"
+    ),
+    "h.grad of 0.5 (h - 5)^2, h = x w = 6, without h.retain_grad()": (
+        "import torch; w = torch.ones(3, requires_grad=True); "
+        "h = torch.tensor([1.0, 2.0, 3.0]) @ w; (0.5 * (h - 5) ** 2).backward(); print(h.grad)"
+    ),
+    "gradient over 8 micro-batches whose losses are not divided": (
+        "import torch; w = torch.ones((), requires_grad=True); "
+        "[w.backward() for _ in range(8)]; print(w.grad.item())"
+    ),
+    "growth over 10 layers x W, both N(0, 1), d = 1024": (
+        "import functools; import torch; random = functools.partial(torch.randn, 1024, 1024); "
+        "print(functools.reduce(lambda x, _: x @ random(), range(10), random()).std().item())"
+    ),
+    "steps that Adam remembers, beta 0.9 and 0.999": "print(round(1 / (1 - 0.999)))",
+    "layers run again if no activations are kept, L = 24": "print(sum(range(24)))",
+    "operations that are compute-bound": "print(4 * 2048**2 / (8 * 2048))",
+    "2.8 TB of tokens as an int32 file": (
+        "import numpy as np; print(1_400_000_000_000 * np.dtype(np.int32).itemsize)"
+    ),
     "Linear(1024, 512)": (
         "import torch; print(torch.nn.Linear(1024, 512, bias=False).weight.numel())"
     ),

@@ -32,6 +32,7 @@ MODES = ("provider", "version", "git")
 """What distinguishes the candidate from the baseline if not the run."""
 
 VERSION = re.compile(r".*-v\d+(-.*)?|.+:.+")
+NUMBER = re.compile(r"[-_]v(\d+)")
 """Providers that are versions of a kernel: `triton-v2`, `path/to/file.py:function`."""
 
 USUAL_BASELINE = "torch"
@@ -192,7 +193,7 @@ def _providers(run: Run, request: CompareOptions) -> list[str]:
         return names
     numbered = []
     for name in filter(VERSION.fullmatch, names):
-        number = re.search(r"-v(\d+)", name)
+        number = NUMBER.search(name)
         numbered.append((int(number[1]) if number else 0, name))
     return [name for _, name in sorted(numbered)]
 

@@ -35,9 +35,10 @@ COLUMNS = {
     "ours": 4,
     "formula": 2,
     "verdict": 0,
-    "command": 1,
 }
 """Columns of the table, with the turn in which each leaves a narrow terminal; 0: never."""
+COMMAND = {"command": 1}
+"""The column that --verbose adds."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
@@ -47,17 +48,19 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "computed here.",
     )
     add_format(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the commands")
     parser.set_defaults(run=run, prog=parser.prog)
 
 
 def run(args: argparse.Namespace) -> int:
     document = load_notes()
     claims = document["claims"]
+    columns = COLUMNS | COMMAND if args.verbose else COLUMNS
     table = Table(
         rows=lambda: claims,
         shown=lambda: [{key: claim[key] for key in KEYS[1:]} for claim in claims],
         document=lambda: {"notes": document["notes"], "claims": claims},
-        draw=lambda console: _print_tables(console, document),
+        draw=lambda console: _print_tables(console, document, columns),
     )
     print_out(table.render(args.format))
     return OK
@@ -79,11 +82,11 @@ def load_notes() -> dict[str, Any]:
     return document | {"claims": claims}
 
 
-def _print_tables(console: Console, document: dict[str, Any]) -> None:
+def _print_tables(console: Console, document: dict[str, Any], columns: Mapping[str, int]) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    print_by_subject(console, claims, "subject", COLUMNS, "claim")
+    print_by_subject(console, claims, "subject", columns, "claim")
     print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
 
 

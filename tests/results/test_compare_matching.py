@@ -188,6 +188,7 @@ def test_the_versions_of_one_run(providers, capsys):
     [
         (("triton-v10", "triton-v2", "triton-v9"), "triton-v2"),
         (("gelu.py:b", "gelu.py:a"), "gelu.py:a"),
+        (("mm_v10.py:mm", "mm_v2.py:mm"), "mm_v2.py:mm"),
     ],
 )
 def test_versions_are_ordered_and_functions_of_a_file_are_versions(

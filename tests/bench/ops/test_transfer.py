@@ -15,6 +15,7 @@ import torch
 
 from bench.harness import transfer as harness
 from bench.harness.device.device import Device
+from bench.harness.device.telemetry import row_telemetry
 from bench.harness.timing.protocol import Samples
 from bench.transfer import MEMORY, TRANSFER, Options, blank_records, copy_record, main
 from results.record import Record
@@ -95,7 +96,12 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
                 barrier.wait(30)
 
     monkeypatch.setattr(harness, "Matmuls", Meeting)
+
+    def waiting(*snapshots):
+        return row_telemetry(*snapshots) | {"core_wait": 0.5}
+
     monkeypatch.setattr(harness, "ROUNDS_S", 0.0)
+    monkeypatch.setattr(harness, "row_telemetry", waiting)
     record = harness.measure_overlap(
         copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0
     )
@@ -103,6 +109,8 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
         harness.MIN_ROUNDS
     ] * 3
     assert record.flops == 8
+    assert record.flags == ("preempted",)
+    assert "waited for a core 50 %" in record.flag_reasons["preempted"]
 
 
 @pytest.mark.parametrize(
