@@ -82,7 +82,6 @@ CODE = {
     ),
     "steps that Adam remembers, beta 0.9 and 0.999": "print(round(1 / (1 - 0.999)))",
     "layers run again if no activations are kept, L = 24": "print(sum(range(24)))",
-    "operations that are compute-bound": "print(4 * 2048**2 / (8 * 2048))",
     "2.8 TB of tokens as an int32 file": (
         "import numpy as np; print(1_400_000_000_000 * np.dtype(np.int32).itemsize)"
     ),

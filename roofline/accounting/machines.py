@@ -10,7 +10,7 @@ from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import bound, intensity, mfu, ridge_intensity
-from roofline.work import dtype_named
+from roofline.work import Work, dtype_named
 
 if TYPE_CHECKING:
     from results.record import Record
@@ -67,9 +67,15 @@ def why_not(machine: Machine, dtype: str) -> str:
     return "no hardware path for" if lacks(machine, dtype) else "no known peak of"
 
 
-def bandwidth_of(machine: Machine) -> float:
-    """Return the memory bandwidth in bytes/s; ConfigError if it is unknown."""
+def bandwidth_of(machine: Machine, work: Work | None = None) -> float:
+    """Return the memory bandwidth in bytes/s, of measured mixes the one nearest to `work`.
+
+    Raises:
+        ConfigError: it is unknown.
+    """
     bandwidth = machine.bandwidth(MEASURED_FIRST)
+    if bandwidth is not None and bandwidth.kind == "measured" and work is not None:
+        bandwidth = machine.mix(work.bytes_read, work.bytes_written) or bandwidth
     if bandwidth is None:
         raise ConfigError(
             f"the memory bandwidth of {machine.slug} is unknown; give --bandwidth BYTES/S"

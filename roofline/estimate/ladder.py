@@ -4,8 +4,9 @@ machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, prod
-from typing import Annotated, Unpack
+from typing import Annotated, NamedTuple, Unpack
 
 from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import bandwidth_of
@@ -20,20 +21,85 @@ from roofline.work import (
     FLOPS_PER_ELEMENT,
     VECTOR_OPS,
     Work,
+    causal_attention_work,
+    cross_entropy_work,
     elementwise_work,
+    int8_matvec_work,
     matmul_work,
     matvec_work,
     reduction_work,
 )
 
-SHAPES = {
-    "relu": (4096, 4096),
-    "gelu": (4096, 4096),
-    "dot": (2**24,),
-    "matvec": (8192, 8192),
-    "matmul": None,
+
+class Operation(NamedTuple):
+    """An operation as in `python -m bench list`, by the number of its axes."""
+
+    shape: tuple[int, ...] | None
+    """Default; None for matmuls, which have `SMALL`, the size at the ridge, and `LARGE`."""
+    axes: int | None
+    """None: any number, whose product counts."""
+    work: Callable[..., Work]
+    """Of the extents and the dtype."""
+
+
+def elementwise(flops: int, inputs: int) -> Operation:
+    return Operation((4096, 4096), None, lambda n, dtype: elementwise_work(n, flops, inputs, dtype))
+
+
+def reduction(flops: int, inputs: int) -> Operation:
+    return Operation((2**24,), None, lambda n, dtype: reduction_work(n, flops, inputs, dtype))
+
+
+def row_operation(flops: int, matrices: int, vectors: int, outputs: int) -> Operation:
+    def work(m: int, n: int, dtype: str) -> Work:
+        return elementwise_work(m * n, flops, matrices, dtype, vectors * n, outputs)
+
+    return Operation((32768, 4096), 2, work)
+
+
+def product(m: int, n: int, k: int, dtype: str) -> Work:
+    return matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, dtype))
+
+
+def attention(tokens: int, dtype: str) -> Work:
+    return causal_attention_work(1, tokens, HEADS, KV_HEADS, HEAD_DIM, dtype)
+
+
+def losses(m: int, v: int, dtype: str) -> Work:
+    return cross_entropy_work(m, v, dtype, "fp64" if dtype == "fp64" else "fp32")
+
+
+HEADS = 32
+KV_HEADS = 8
+HEAD_DIM = 128
+"""Of attention, as in Llama 3 8B."""
+
+RATES = FLOPS_PER_ELEMENT
+OPERATIONS = {
+    "relu": elementwise(RATES["relu"], 1),
+    "gelu": elementwise(RATES["gelu"], 1),
+    "dot": reduction(RATES["dot"], 2),
+    "matvec": Operation((8192, 8192), 2, matvec_work),
+    "matmul": Operation(None, 3, product),
+    "add": elementwise(RATES["add"], 2),
+    "mul": elementwise(RATES["mul"], 2),
+    "triad": elementwise(RATES["triad"], 2),
+    "gelu-tanh": elementwise(RATES["gelu"], 1),
+    "bias-gelu": row_operation(RATES["gelu"] + 1, 1, 1, 1),
+    "silu": elementwise(RATES["silu"], 1),
+    "swiglu": elementwise(RATES["swiglu"], 2),
+    "residual-add": elementwise(RATES["add"], 2),
+    "sum": reduction(RATES["sum"], 1),
+    "softmax": row_operation(RATES["softmax"], 1, 0, 1),
+    "rmsnorm": row_operation(RATES["rmsnorm"], 1, 1, 1),
+    "layernorm": row_operation(RATES["layernorm"], 1, 2, 1),
+    "residual-rmsnorm": row_operation(RATES["residual-rmsnorm"], 2, 1, 2),
+    "cross-entropy": Operation((8192, 128256), 2, losses),
+    "matvec-int8": Operation((8192, 8192), 2, int8_matvec_work),
+    "prefill-attention": Operation((4096,), 1, attention),
 }
-"""Default shapes; matmuls have `SMALL`, the size at the ridge, and `LARGE`."""
+LADDER = ("relu", "gelu", "dot", "matvec", "matmul")
+"""Operations by default, those of the lecture."""
 SMALL = 256
 LARGE = 8192
 
@@ -45,7 +111,7 @@ STEPS = (
 
 @question
 def intensity(
-    op: Annotated[list[str] | None, tuple(SHAPES)] = None,
+    op: Annotated[list[str] | None, tuple(OPERATIONS)] = None,
     shape: Annotated[tuple[int, ...], extents] | None = None,
     **options: Unpack[Roofs],
 ) -> Answer:
@@ -59,7 +125,7 @@ def intensity(
     for use in uses.uses:
         ridges.append(ridge_intensity(use.peak, bandwidth_of(use.machine)))
         names.append(f"{use.machine.slug} in {use.dtype}")
-        for name in op or SHAPES:
+        for name in op or LADDER:
             rows += [_row(use, name, extent) for extent in _shapes(use, name, shape)]
     if len(names) == 1:
         values["ridge"] = ridges[0]
@@ -109,8 +175,8 @@ def intensity(
             ),
             "memory-bound below the ridge; mixed if the times of compute and memory are within 10 %",  # noqa: E501
             (
-                "% of peak: of the dense peak of matmuls; relu, gelu and dot are limited by the "
-                "peak of the vector units"
+                "% of peak: of the dense peak of matmuls; operations without products are limited "
+                "by the peak of the vector units"
             ),
             *uses.notes,
         ],
@@ -119,15 +185,9 @@ def intensity(
 
 
 def _work(op: str, shape: tuple[int, ...], dtype: str) -> Work:
-    if op == "matmul":
-        m, n, k = shape
-        return matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, dtype))
-    if op == "matvec":
-        m, n = shape
-        return matvec_work(m, n, dtype)
-    if op == "dot":
-        return reduction_work(prod(shape), FLOPS_PER_ELEMENT[op], 2, dtype)
-    return elementwise_work(prod(shape), FLOPS_PER_ELEMENT[op], 1, dtype)
+    operation = OPERATIONS[op]
+    extents = (prod(shape),) if operation.axes is None else shape
+    return operation.work(*extents, dtype)
 
 
 def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
@@ -135,7 +195,7 @@ def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
     peak = use.peak
     if op in VECTOR_OPS and (vector := use.machine.vector_peak(use.dtype, MEASURED_FIRST)):
         peak = vector.value
-    bandwidth = bandwidth_of(use.machine)
+    bandwidth = bandwidth_of(use.machine, work)
     flops_per_s = work.flops / min_time_s(work.flops, work.bytes, peak, bandwidth)
     row: Row = {"op": op, "shape": "x".join(map(str, shape)), **use.row}
     row |= {"flops": work.flops, "bytes": work.bytes}
@@ -155,14 +215,14 @@ def _side_at_ridge(use: Use) -> int:
 
 
 def _shapes(use: Use, op: str, given: tuple[int, ...] | None) -> list[tuple[int, ...]]:
-    """Return the shapes of an operation: the given one, or those of `SHAPES`."""
-    known = SHAPES[op]
-    if given is None and known:
-        return [known]
+    """Return the shapes of an operation: the given one, or its default."""
+    operation = OPERATIONS[op]
+    if given is None and operation.shape:
+        return [operation.shape]
     if given is None:
         sides = sorted({SMALL, _side_at_ridge(use), LARGE})
         return [(side, side, side) for side in sides]
-    axes = {"matvec": 2, "matmul": 3}.get(op, len(given))
+    axes = operation.axes or len(given)
     if len(given) not in (1, axes):
         raise ConfigError(
             f"--shape of {len(given)} numbers does not fit {op}: write one number or {axes}"

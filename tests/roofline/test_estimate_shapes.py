@@ -5,6 +5,7 @@ torch.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,15 @@ from test_estimate import call, data_of
 
 import roofline
 from bench.__main__ import families
+from bench.decode import OPS as DECODE
 from bench.harness.op import Case
 from roofline.accounting.config import ConfigError
+from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.strides import after, dense_strides
+from roofline.estimate.ladder import OPERATIONS
+from roofline.gpu_table import find_gpu
+from roofline.machine import Ceiling
+from roofline.work import elementwise_work, reduction_work
 
 
 def test_the_ladder_reaches_the_ridge_with_a_matmul_of_886(capsys):
@@ -47,12 +54,29 @@ def test_the_ladder_reaches_the_ridge_with_a_matmul_of_886(capsys):
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_the_ladder_counts_the_work_that_is_measured(dtype):
     ops = {op.name: op for family in families().values() for op in family}
-    rows = roofline.estimate.intensity(gpu="h100-sxm", shape=96, dtype=dtype).rows
-    assert [row["op"] for row in rows] == ["relu", "gelu", "dot", "matvec", "matmul"]
+    rows = roofline.estimate.intensity(
+        gpu="h100-sxm", shape=96, dtype=dtype, op=list(OPERATIONS)
+    ).rows
+    options = {"batch": 1, "heads": 32, "kv-heads": 8, "head-dim": 128}
     for row in rows:
         op = ops[row["op"]]
-        work = op.work(Case(op.name, dtype, dict.fromkeys(op.axes, 96), {"batch": 1}))
-        assert (row["flops"], row["bytes"]) == (work.flops, work.bytes)
+        shape = dict.fromkeys(op.axes, 96) | ({"b": 1} if "b" in op.axes else {})
+        work = op.work(Case(op.name, dtype, shape, options))
+        assert (row["flops"], row["bytes"]) == (work.flops, work.bytes), op.name
+    # A copy has no FLOPs; the other two have options that decide their work.
+    others = {"copy", "dropout", "grouped-matmul", *(op.name for op in DECODE)}
+    assert ops.keys() - OPERATIONS.keys() == others
+
+
+def test_a_roof_is_that_of_the_mix_of_reads_and_writes():
+    ceilings = [
+        Ceiling("bandwidth", name, value, kind="measured", source="here")
+        for name, value in (("copy", 52.9e9), ("write", 69.5e9), ("read", 60e9))
+    ]
+    machine = replace(find_gpu("h100-sxm"), entries=tuple(ceilings))
+    assert bandwidth_of(machine, elementwise_work(1000, 1, 1, "fp32")) == 52.9e9
+    assert bandwidth_of(machine, reduction_work(1000, 1, 1, "fp32")) == 60e9
+    assert bandwidth_of(machine) == 69.5e9
 
 
 def test_the_ladder_is_drawn_under_the_roof_of_its_machine(tmp_path):
