@@ -9,6 +9,7 @@ A family is a directory of this package, a version a file `vN_<what_changed>.py`
 
 import ast
 import hashlib
+import os
 import re
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -42,6 +43,11 @@ OPERATIONS = {
 }
 """Operations and dtypes of each family. An entry also holds for later versions, up to the next
 entry. A test compares them with the variants of each version."""
+
+
+def is_interpreted() -> bool:
+    """Return whether Triton's interpreter is asked for. Source: triton 3.6, `knobs.py`."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
 def families() -> list[str]:

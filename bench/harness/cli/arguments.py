@@ -14,6 +14,7 @@ from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shap
 from bench.harness.op import UsageError as UsageError
 from bench.harness.op_file import command_of, own_families, own_file
 from bench.harness.settings import Settings
+from kernels.versions import is_interpreted
 from results.show.options import Names, Parameter, add, given, parameters
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, Parser
@@ -153,9 +154,7 @@ def make_cases(op: Op, options: Sequence[Option], device_type: str, request: Req
     cases: list[Case] = []
     try:
         for dtype in chosen_dtypes(request.dtype, op):
-            words = request.shape or op.default_shapes.get(
-                "cpu" if device_type == "cpu" else "cuda", ()
-            )
+            words = request.shape or default_shapes(op, device_type, request)
             if request.size is not None:
                 words = [_elements(text, dtype) for text in request.size]
             extents = parse_shapes(words, op)
@@ -172,6 +171,16 @@ def make_cases(op: Op, options: Sequence[Option], device_type: str, request: Req
     except ValueError as error:
         raise UsageError(str(error)) from None
     return cases
+
+
+def default_shapes(op: Op, device_type: str, request: Request) -> Sequence[str]:
+    """Return the default shapes of an op; only the first for Triton's interpreter, which takes
+    seconds for a million elements.
+    """
+    shapes = op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
+    is_of_triton = any(name.startswith("triton") for name in request.provider or ())
+    is_slow = device_type == "cpu" and is_of_triton and is_interpreted()
+    return shapes[:1] if is_slow else shapes
 
 
 def chosen_ops(

@@ -50,6 +50,8 @@ FAST_ACCUM = "torch-fast-accum"
 
 COMPILED = "-compile"
 
+INTERPRETED_ARCH = 90
+
 EINSUMS = {"einsum": "torch", "einops": "einops"}
 """Matmul as an einsum of float dtypes, by the library that has it; each is also available
 compiled.
@@ -138,8 +140,18 @@ def minimum_arch(module: str) -> int:
     return int(match[1]) if match else 0
 
 
+def is_interpreting(device: Device) -> bool:
+    """Return whether Triton's interpreter runs kernels on this CPU."""
+    return versions.is_interpreted() and not device.is_gpu and has_triton()
+
+
 def architecture(device: Device) -> int:
-    """Return the compute capability of a GPU as one number, 90 for 9.0; 0 if it has none."""
+    """Return the compute capability of a GPU as one number, 90 for 9.0; 0 if it has none.
+
+    The interpreter runs the versions that an H100 can run.
+    """
+    if is_interpreting(device):
+        return INTERPRETED_ARCH
     return int((device.compute_capability or "0").replace(".", ""))
 
 
@@ -160,7 +172,8 @@ def default_providers(family: str, device: Device, dtype: str = "") -> dict[str,
     that can run.
     """
     also = [FAST_ACCUM] if device.is_gpu and family == "matmul" and dtype.startswith("fp8") else []
-    return dict.fromkeys(("torch", *also), ()) | newest_triton(family, device)
+    own = newest_triton(family, device) if device.is_gpu else {}
+    return dict.fromkeys(("torch", *also), ()) | own
 
 
 def named_providers(
@@ -179,7 +192,7 @@ def newest_triton(family: str, device: Device) -> dict[str, tuple[str, ...]]:
 
     If a version rejects a case, the older versions are tried, newest first.
     """
-    if not device.is_gpu:
+    if not (device.is_gpu or is_interpreting(device)):
         return {}
     arch = architecture(device)
     known = kernel_versions(family).items() if has_triton() else ()
@@ -200,8 +213,11 @@ def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
     if is_user_kernel(name):
         reason = "a user's function runs in a forked process, and this Python has no os.fork"
         return None if hasattr(os, "fork") else reason
+    if name.startswith("triton") and is_interpreting(device):
+        wrong = "Triton's interpreter rounds bf16 wrongly; use fp32 or fp16"
+        return wrong if dtype == "bf16" else None
     if name.startswith("triton") and not device.is_gpu:
-        return f"{name} needs a GPU, got a CPU"
+        return f"{name} needs a GPU, got a CPU; TRITON_INTERPRET=1 runs it in Triton's interpreter"
     if name == FAST_ACCUM and not device.is_gpu:
         return f"{name} needs a GPU with CUDA"
     if name.removesuffix(COMPILED) in EINSUMS and dtype.startswith(("int8", "fp8")):

@@ -286,7 +286,19 @@ def test_triton_is_the_newest_version_that_fits(versions):
         assert found[newest][-1] == "triton-v1"  # stands in if the newest rejects a case
         assert found["triton-v1"] == ()
     assert named_providers(["triton"], "elementwise", CPU) == {"triton": ()}
-    assert unavailable("triton", CPU) == "triton needs a GPU, got a CPU"
+    assert unavailable("triton", CPU) == (
+        "triton needs a GPU, got a CPU; TRITON_INTERPRET=1 runs it in Triton's interpreter"
+    )
+
+
+def test_the_interpreter_runs_what_an_h100_runs_but_not_bf16(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert named_providers(["triton"], "matmul", CPU) == {
+        "triton-v5": ("triton-v4", "triton-v3", "triton-v2", "triton-v1")
+    }
+    assert unavailable("triton-v1", CPU, "fp16") is None
+    assert "rounds bf16 wrongly" in unavailable("triton-v1", CPU, "bf16")
+    assert list(default_providers("elementwise", CPU)) == ["torch"]
 
 
 VERSIONS = [(family, name) for family in FAMILIES for name in kernel_versions(family)]
