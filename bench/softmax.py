@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import LOGIT_GAIN, LOGITS
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import ROW_SHAPES, Op, library, rows_by_width, rows_of
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
@@ -50,7 +51,9 @@ OPS = (
         axes=("m", "n"),
         extents=rows_by_width,
         default_shapes=ROW_SHAPES,
-        make_inputs=lambda case, tensor: (tensor(case.shape["m"], case.shape["n"]),),
+        make_inputs=lambda case, tensor: (
+            tensor(case.shape["m"], case.shape["n"]).mul_(LOGIT_GAIN),
+        ),
         output_shape=lambda case: (case.shape["m"], case.shape["n"]),
         reference=softmax,
         eager=library("torch", "softmax", -1),
@@ -60,6 +63,7 @@ OPS = (
         magnitude=magnitude,
         units="vector",
         take_rows=rows_of(0),
+        stress=LOGITS,
     ),
 )
 
