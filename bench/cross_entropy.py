@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.data.stress import LOGIT_GAIN, LOGITS
+from bench.harness.data.stress import LOGITS
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Case, Op, TensorMaker, rows_by_width, rows_of
 from roofline.work import cross_entropy_work
@@ -38,6 +38,9 @@ EXAMPLES = (
     ("--shape 32000 --provider torch,torch-compile", "4096 rows, two providers"),
 )
 
+
+LOGIT_GAIN = 4.0
+"""Logits are this much larger than other inputs, as in `bench/softmax.py`."""
 
 IGNORED = -100
 """Label of a row whose loss is 0. Source: torch.nn.functional.cross_entropy, `ignore_index`."""

@@ -26,9 +26,7 @@ FAMILIES = (
     "reduction",
     "softmax",
 )
-OPS = {
-    op.name: op for family in FAMILIES for op in importlib.import_module(f"bench.{family}").OPS
-}
+OPS = {op.name: op for family in FAMILIES for op in importlib.import_module(f"bench.{family}").OPS}
 WITHOUT = {"dropout", "matvec-int8", "decode-block", "decode-step"}
 """A random result, integers, and whole layers, whose parts are ops."""
 
@@ -61,9 +59,13 @@ def problems_of(function, name, dtype, shape=None):
     call = partial(function or eager, *data.inputs)
     before = [x.clone() for x in data.inputs]
     with numerics(dtype):
-        found = checks.check(call, data).reason, stress.problem(checks, call, data)
+        on_random = checks.check(call, data).reason
+        first = (checks.call_s, checks.result)
+        on_hard = stress.problem(checks, call, data)
+    assert checks.call_s == first[0]
+    assert checks.result is first[1]
     assert all(map(torch.equal, data.inputs, before))
-    return found
+    return on_random, on_hard
 
 
 def softmax_without_maximum(x):
