@@ -21,7 +21,7 @@ Source  Dao, FlashAttention-2 (2023), section 4.1: 4 s^2 d a FLOPs, halved by a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
@@ -82,16 +82,6 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     return tensor(*output_shape(case)).mul_(QUERY_GAIN), tensor(*cache), tensor(*cache)
 
 
-def take_heads(
-    inputs: tuple[Tensor, ...], out: Tensor, rows: Any
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return these key heads, and the query heads and results of their groups."""
-    q, keys, values = inputs
-    groups = (keys.shape[1], -1)
-    taken = [x.unflatten(1, groups)[:, rows].flatten(1, 2) for x in (q, out)]
-    return (taken[0], keys[:, rows], values[:, rows]), taken[1]
-
-
 def eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the attention; torch's function has no `out`."""
     return causal_attention(q, keys, values)
@@ -122,8 +112,6 @@ OPS = (
         work=work,
         magnitude=attention_magnitude,
         intermediate_roundings=1,
-        take_rows=take_heads,
-        rows=lambda case: int(case.options["kv-heads"]),
         stress={"scores offset": offset_scores},
         defined_in=("bench.model.layers",),
         check=check,

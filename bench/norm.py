@@ -50,7 +50,7 @@ LAYERNORM_EPSILON = 1e-5
 
 
 SCALES = {
-    "large": scaled(2.0**20, in_fp16=2.0**12),
+    "large": scaled(2.0**12),
     "small": scaled(2.0**-10),
     **NAN,
 }

@@ -143,7 +143,7 @@ def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) 
 
     A score may be small by chance, so the largest norms of a query and a key are added.
     """
-    typical = q.norm(dim=-1).max() * keys.norm(dim=-1).max() / q.shape[-1]
+    typical: Tensor = q.norm(dim=-1).max() * keys.norm(dim=-1).max() / q.shape[-1]
 
     def weigh(scores: Tensor) -> Tensor:
         sizes = scores.abs().masked_fill(scores == -math.inf, 0)

@@ -22,7 +22,7 @@ error depends on the spread of a row and not on its mean.
 Each element is read once, and offsets have 64 bits. What is slow:
 - the number of warps is fixed. A thread has 4 elements of a row of 1024 and 256 of a row of 65,536.
   On sm_90 that takes 20 to 27 registers for 1024 columns and 121 to 240 for 16,384. From 32,768 on
-  some variants spill, and at 65,536 all do: 568 bytes of stack per thread for rmsnorm in bf16, 7344
+  some variants spill, and at 65,536 all do: 568 bytes of stack per thread for rmsnorm in bf16, 7496
   for layernorm in fp32;
 - if n or a row stride is not a multiple of 16, no access is 16 bytes wide;
 - up to half of a block is idle. Rows beyond 65,536 columns are rejected.

@@ -53,16 +53,8 @@ def shifted(offset: float) -> Change:
     return each(lambda x: x.add_(offset))
 
 
-def scaled(factor: float, in_fp16: float | None = None) -> Change:
-    """Return a multiplication by `factor`, or by `in_fp16`, whose largest number is 65,504."""
-
-    def change(x: Tensor) -> None:
-        import torch
-
-        is_narrow = x.dtype == torch.float16 and in_fp16 is not None
-        x.mul_(in_fp16 if is_narrow else factor)
-
-    return each(change)
+def scaled(factor: float) -> Change:
+    return each(lambda x: x.mul_(factor))
 
 
 def one(value: float) -> Change:
@@ -75,31 +67,16 @@ def every_other(value: float) -> Change:
 
 
 @each
-def largest(x: Tensor) -> None:
-    import torch
-
-    x.fill_(torch.finfo(x.dtype).max)
-
-
-@each
-def lowest(x: Tensor) -> None:
-    import torch
-
-    x.fill_(torch.finfo(x.dtype).min)
-
-
-@each
 def extremes(x: Tensor) -> None:
     """Write the largest number of the dtype first and the lowest last."""
-    import torch
-
-    x[..., 0] = torch.finfo(x.dtype).max
-    x[..., -1] = torch.finfo(x.dtype).min
+    x[..., 0] = math.inf
+    x[..., -1] = -math.inf
+    x.nan_to_num_()  # infinity becomes the largest number
 
 
 @each
 def one_differs(x: Tensor) -> None:
-    """Fill with 1000, but for one 1004: the variance is far below the rounding of the squares."""
+    """Write 1000, and one 1004: the variance is far below the rounding of the squares."""
     x.fill_(1000.0)
     x[..., 0] = 1004.0
 
@@ -129,23 +106,20 @@ LOGITS = {
     "equal": filled(33.3),
     "offset 1000": shifted(1000.0),
     "offset -1000": shifted(-1000.0),
-    "times 1000": scaled(1000.0),
     "every other -inf": every_other(-math.inf),
     "largest and lowest": extremes,
     **NAN,
 }
 """For rows whose exponentials are summed."""
 
-FACTORS = {"large": scaled(2.0**20, in_fp16=2.0**6), **NAN}
-"""For rows that are multiplied with a matrix. In fp16 the result stays below 65,504."""
+FACTORS = {"small": scaled(2.0**-12), **NAN}
+"""For rows that are multiplied with a matrix. Large ones would overflow in fp16."""
 
 NUMBERS: dict[str, Change] = {
-    "30": filled(30.0),
-    "-30": filled(-30.0),
     "1000": filled(1000.0),
     "-1000": filled(-1000.0),
-    "largest": largest,
-    "lowest": lowest,
+    "largest": each(lambda x: x.fill_(math.inf).nan_to_num_()),
+    "lowest": each(lambda x: x.fill_(-math.inf).nan_to_num_()),
     **NAN,
 }
 """For functions of single numbers."""
@@ -153,21 +127,18 @@ NUMBERS: dict[str, Change] = {
 
 def problem(checks: Checks, call: Callable[[], Any], data: InputSet) -> str | None:
     """Call a provider on hard inputs, which are undone; return what is wrong, or None."""
-    import torch
-
-    op = checks.op
-    if not data.inputs[0].is_floating_point() or data.inputs[0].itemsize == 1:
+    first = data.inputs[0]
+    if not first.is_floating_point() or first.itemsize == 1:
         return None
+    op = checks.op
     later = copy.copy(checks)  # the time and the result of the first call stay
     names = list(op.stress)
     rows = op.rows(checks.case) if op.take_rows else 1
     for start in range(0, len(names), rows):
         found = _problem_of(names[start : start + rows], later, call, data)
-        is_new = later.result is not checks.result
-        if found and is_new and torch.equal(later.result, checks.result):
-            return STALE
         if found:
-            return found
+            is_old = later.result is not checks.result and later.result.equal(checks.result)
+            return STALE if is_old else found
     return None
 
 
@@ -176,36 +147,31 @@ def _problem_of(
 ) -> str | None:
     """Call a provider with one row for each name."""
     op = checks.op
-    changed, _ = _rows(op, data.inputs, data.out, slice(0, len(names)))
+    take = op.take_rows or (lambda inputs, out, rows: (inputs, out))
+    changed, _ = take(data.inputs, data.out, slice(0, len(names)))
     before = [x.clone() for x in changed]
     for row, name in enumerate(names):
-        inputs, _ = _rows(op, data.inputs, data.out, slice(row, row + 1))
-        op.stress[name](*inputs)
+        op.stress[name](*take(data.inputs, data.out, slice(row, row + 1))[0])
     verify.poison(data.out)
     found = checks.run(call, data)
     for row, name in enumerate(names):
         if found is None:
-            part = _rows(op, data.inputs, checks.result, slice(row, row + 1))
-            found = _difference(op, checks.case, *part)
-            found = found and f"wrong result on hard inputs ({name}): {found}"
+            part = take(data.inputs, checks.result, slice(row, row + 1))
+            found = _difference(name, op, checks.case, *part)
     for x, values in zip(changed, before, strict=True):
         x.copy_(values)
     return found
 
 
-def _rows(
-    op: Op, inputs: tuple[Tensor, ...], out: Tensor, rows: slice
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    return op.take_rows(inputs, out, rows) if op.take_rows else (inputs, out)
-
-
-def _difference(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> str | None:
+def _difference(
+    name: str, op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor
+) -> str | None:
     """Compare with the reference; NaN must be NaN, and numbers beyond the dtype infinite."""
     ratio, truth, got = verify.ratios(op, case, inputs, out)
     is_same = (got == truth.to(out.dtype)) | (got.isnan() & truth.isnan())
-    ratio = ratio.masked_fill(is_same, 0.0).nan_to_num(math.inf, math.inf).reshape(-1)
-    at = int(ratio.argmax())
-    if float(ratio[at]) <= op.tolerance:
+    ratio = ratio.masked_fill(is_same, 0.0).nan_to_num(math.inf, math.inf)
+    if float(ratio.max()) <= op.tolerance:
         return None
-    expected = float(truth.reshape(-1)[at])
-    return f"expected {expected:.6g}, got {float(got.reshape(-1)[at]):.6g}"
+    values = [float(x.reshape(-1)[ratio.argmax()]) for x in (truth, got)]
+    how = f"expected {values[0]:.6g}, got {values[1]:.6g}"
+    return f"wrong result on hard inputs ({name}): {how}"

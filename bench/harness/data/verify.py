@@ -228,8 +228,11 @@ class Checks:
         self.call_s = clock.now() - start
         return None
 
-    last = check
-    """The check after timing."""
+    def last(
+        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None
+    ) -> CheckResult:
+        """Check a call after timing."""
+        return self.check(call, data, earlier)
 
 
 def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:

@@ -59,6 +59,7 @@ CHEATS = [
     ("half", PARTIAL),
     ("other_memory", "replaced the memory of an input or the output"),
     ("its_input", "returns a view of an input"),
+    ("overflowing", "wrong result on hard inputs (1000): expected 1000, got nan"),
     ("one_number", "its elements share memory"),
     ("wide", "wrong result: (8192,) torch.float64 instead of (8192,) torch.float32"),
     ("nothing", "got None"),
