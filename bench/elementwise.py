@@ -9,6 +9,7 @@ FLOPs   Per element. An exponential, a division and a negation count 1 each. Bot
         random bits are integer arithmetic.
 Ridge   0 to 5 FLOP/byte: memory-bound on any machine. Fusion saves time: one pass instead of
         several.
+NaN     The result for NaN is NaN, also of relu.
 Random  Dropout zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels
         draw from `seed`; torch draws from its own generator, and eager torch also writes a mask.
         Random results differ, so three properties are checked: the values, the number of kept
