@@ -8,6 +8,7 @@ Bytes   w m v read for the logits and 8 m for the labels, 4 m written for the lo
 Ridge   2 FLOP/byte in bf16: memory-bound on any machine. One pass over the logits is enough, with a
         running maximum and a running sum that is rescaled when the maximum grows.
 Shape   mxv, or the vocabulary v for 4096 rows.
+Labels  From 0 to v - 1, or -100 for a row to ignore, whose loss is 0.
 Output  One loss per row (`reduction="none"`), in fp32, or in fp64 for fp64 logits.
 Torch   Eager torch would round the losses to the dtype of the logits, so the logits are converted
         to fp32 first, as training code does. The time includes this kernel and the log-softmax that
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import LOGITS
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import Case, Op, TensorMaker, rows_by_width, rows_of
 from roofline.work import cross_entropy_work
@@ -37,15 +39,33 @@ EXAMPLES = (
 )
 
 
+LOGIT_GAIN = 4.0
+"""Logits are this much larger than other inputs, as in `bench/softmax.py`."""
+
+IGNORED = -100
+"""Label of a row whose loss is 0. Source: torch.nn.functional.cross_entropy, `ignore_index`."""
+
+
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return logits (m, v) and labels (m) from 0 to v - 1."""
+    """Return logits (m, v), spread so that rows are not flat, and labels (m) from 0 to v - 1."""
     m = case.shape["m"]
     v = case.shape["v"]
-    return tensor(m, v), tensor(m, dtype="int64").remainder_(v)
+    return tensor(m, v).mul_(LOGIT_GAIN), tensor(m, dtype="int64").remainder_(v)
 
 
 def reference(logits: Tensor, labels: Tensor) -> Tensor:
-    return logits.logsumexp(-1) - logits.gather(-1, labels[:, None]).squeeze(-1)
+    """Return the losses (m), 0 for labels that are `IGNORED`."""
+    loss = logits.logsumexp(-1) - chosen(logits, labels)
+    return loss.masked_fill(labels == IGNORED, 0.0)
+
+
+def chosen(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the logits of the labels (m); any if a label is ignored."""
+    return logits.gather(-1, labels.clamp(min=0)[:, None]).squeeze(-1)
+
+
+def ignore(logits: Tensor, labels: Tensor) -> None:
+    labels.fill_(IGNORED)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, out: Tensor | None = None) -> Tensor:
@@ -61,8 +81,7 @@ def magnitude(truth: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
     exponentials.
     """
     maximum = logits.amax(-1).abs()
-    chosen = logits.gather(-1, labels[:, None]).squeeze(-1).abs()
-    return truth + maximum + chosen + sum_roundings(logits.shape[-1])
+    return truth + maximum + chosen(logits, labels).abs() + sum_roundings(logits.shape[-1])
 
 
 def output_dtype(dtype: str) -> str:
@@ -92,6 +111,7 @@ OPS = (
         terms=lambda case: case.shape["v"],
         units="vector",
         take_rows=rows_of(0, 1),
+        stress=LOGITS | {"ignored label": ignore},
     ),
 )
 

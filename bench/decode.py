@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import offset_scores
 from bench.harness.op import (
     Case,
     Op,
@@ -49,6 +50,7 @@ from bench.harness.op import (
     TensorMaker,
     UnsupportedCaseError,
     parse_count,
+    rows_of,
     sequences_by_length,
 )
 from bench.model.layers import (
@@ -347,6 +349,8 @@ ATTENTION = replace(
     eager=library_attention,
     expression=library_attention,
     magnitude=attention_errors,
+    take_rows=rows_of(0, 1, 2),
+    stress={"scores offset": offset_scores},
     terms=lambda case: 1,
     intermediate_roundings=1,
 )

@@ -9,6 +9,7 @@ FLOPs   Per element. An exponential, a division and a negation count 1 each. Bot
         random bits are integer arithmetic.
 Ridge   0 to 5 FLOP/byte: memory-bound on any machine. Fusion saves time: one pass instead of
         several.
+NaN     The result for NaN is NaN, also of relu.
 Random  Dropout zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels
         draw from `seed`; torch draws from its own generator, and eager torch also writes a mask.
         Random results differ, so three properties are checked: the values, the number of kept
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import NUMBERS
 from bench.harness.data.verify import (
     CHUNK_ELEMENTS,
     LEAST_SCALE_ERROR,
@@ -200,6 +202,7 @@ def make_op(
         work=lambda case: elementwise_work(case.shape["n"], flops_per_element, inputs, case.dtype),
         intermediate_roundings=intermediate_roundings,
         take_rows=rows_of(*range(inputs)),
+        stress=NUMBERS,
     )
 
 
@@ -232,6 +235,7 @@ BIAS_GELU = Op(
     ),
     intermediate_roundings=1,
     take_rows=rows_of(0),
+    stress=NUMBERS,
 )
 
 DROPOUT_OP = Op(

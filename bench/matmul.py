@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import FACTORS
 from bench.harness.op import (
     Case,
     Op,
@@ -185,6 +186,7 @@ OPS = (
         terms=lambda case: case.shape["k"],
         take_rows=take_rows,
         columns_of=1,
+        stress=FACTORS,
         check=check,
     ),
 )

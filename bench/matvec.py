@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import FACTORS
 from bench.harness.op import Case, Op, TensorMaker, library, rows_of
 from roofline.work import Work, int8_matvec_work, matvec_work
 
@@ -92,6 +93,7 @@ OPS = (
         writes_out_when_compiled=False,
         terms=lambda case: case.shape["n"],
         take_rows=rows_of(0),
+        stress=FACTORS,
     ),
     Op(
         name="matvec-int8",

@@ -23,11 +23,12 @@ Source  RMSNorm: Zhang and Sennrich, arXiv 1910.07467. LayerNorm: Ba, Kiros and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import NAN, Change, filled, one_differs, scaled, shifted
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import ROW_SHAPES, Case, Op, TensorMaker, rows_by_width
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
@@ -46,6 +47,20 @@ EXAMPLES = (
 
 RMSNORM_EPSILON = 1e-6
 LAYERNORM_EPSILON = 1e-5
+
+
+SCALES = {
+    "large": scaled(2.0**12),
+    "small": scaled(2.0**-10),
+    **NAN,
+}
+"""Hard inputs. The squares of large ones are beyond fp16, `epsilon` decides for small ones."""
+
+OFFSETS = SCALES | {
+    "equal": filled(33.3),
+    "offset 1000": shifted(1000.0),
+    "one differs": one_differs,
+}
 
 
 def rmsnorm(x: Tensor, weight: Tensor) -> Tensor:
@@ -126,6 +141,7 @@ def make_op(
     reference: Callable[..., Tensor],
     library: Callable[..., Any],
     magnitude: Callable[..., Tensor],
+    stress: Mapping[str, Change],
     outputs: int = 1,
 ) -> Op:
     """Return an op from `matrices` inputs (m, n) and `vectors` inputs (n) to `outputs` results (m,
@@ -166,6 +182,7 @@ def make_op(
         magnitude=magnitude,
         units="vector",
         take_rows=take_rows,
+        stress=stress,
     )
 
 
@@ -179,6 +196,7 @@ OPS = (
         rmsnorm,
         torch_rmsnorm,
         rmsnorm_magnitude,
+        SCALES,
     ),
     make_op(
         "layernorm",
@@ -189,6 +207,7 @@ OPS = (
         layernorm,
         torch_layernorm,
         layernorm_magnitude,
+        OFFSETS,
     ),
     make_op(
         "residual-rmsnorm",
@@ -199,6 +218,7 @@ OPS = (
         residual_rmsnorm,
         torch_residual_rmsnorm,
         lambda truth, x, residual, weight: rmsnorm_magnitude(truth, x),
+        SCALES,
         outputs=2,
     ),
 )

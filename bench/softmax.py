@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
+from bench.harness.data.stress import LOGITS
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import ROW_SHAPES, Op, library, rows_by_width, rows_of
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
@@ -29,6 +30,12 @@ EXAMPLES = (
     ("--dtype bf16,fp32 --shape 1024x8192,64x131072", "two shapes in two data types"),
     ("--shape 4096,8192 --provider torch,torch-compile", "4096 rows of two widths, two providers"),
 )
+
+
+LOGIT_GAIN = 4.0
+"""Logits are this much larger than other inputs: the exponentials of uniform ones would be between
+0.37 and 2.7. In fp16, few results over 131,072 numbers are below its range.
+"""
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -50,7 +57,9 @@ OPS = (
         axes=("m", "n"),
         extents=rows_by_width,
         default_shapes=ROW_SHAPES,
-        make_inputs=lambda case, tensor: (tensor(case.shape["m"], case.shape["n"]),),
+        make_inputs=lambda case, tensor: (
+            tensor(case.shape["m"], case.shape["n"]).mul_(LOGIT_GAIN),
+        ),
         output_shape=lambda case: (case.shape["m"], case.shape["n"]),
         reference=softmax,
         eager=library("torch", "softmax", -1),
@@ -60,6 +69,7 @@ OPS = (
         magnitude=magnitude,
         units="vector",
         take_rows=rows_of(0),
+        stress=LOGITS,
     ),
 )
 

@@ -24,7 +24,7 @@ from results.show.terminal import (
 EXAMPLES = """examples:
   python -m kernels list                                    # all operations and versions
   python -m kernels audit gelu --arch sm_90                 # all versions of one operation on a Hopper GPU
-  python -m kernels audit norm/v2 --dtype bf16 --format md
+  python -m kernels audit norm/v3 --dtype bf16 --format md
   python -m kernels audit matmul --arch sm_90 --sass        # machine code of the hot loop
   python -m kernels audit --all                             # all variants of all versions
   python -m kernels audit mine.py:scale_kernel --signature 'x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32' \\
@@ -99,7 +99,7 @@ def _add_choices(audit: Parser) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="family or operation, optionally with a version (norm/v2), or file.py:kernel "
+        help="family or operation, optionally with a version (norm/v3), or file.py:kernel "
         "(default: the quick set)",
     )
     for option, help_text in {

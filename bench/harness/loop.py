@@ -168,7 +168,8 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
             break
         row, record = measured[index]
         share = len(indices) - done + (VISITS - 1 - number) * len(indices)
-        merged = with_visit(record, visit(run, row, budget, share), LIMITS[run.device.type])
+        again = replace(row, op=replace(row.op, stress={}))  # the first visit had hard inputs
+        merged = with_visit(record, visit(run, again, budget, share), LIMITS[run.device.type])
         if merged is not record:
             # The median of one visit alone may be above a ceiling.
             merged = judged(merged, run.device, run.ceilings)

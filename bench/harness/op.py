@@ -281,6 +281,11 @@ class Op:
     columns_of: int | None = None
     """Index of the input whose last axis is that of the result, which is linear in it: B of A B.
     With `take_rows`, sums of blocks of columns verify a product that is too large for all rows."""
+    stress: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+    """Hard inputs by name. Each function gets the inputs of one row, which `take_rows` returns as
+    views, or all inputs without `take_rows`, and changes them in place. `bench.harness.data.stress`
+    has common ones.
+    """
     defined_in: tuple[str, ...] = ()
     """Full names of modules of this project that define the op, besides the files of its
     functions.

@@ -138,12 +138,16 @@ def plain_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return what errors are proportional to: the sum of |terms|, each as often again as its score
-    is long.
+    """Return the error scale: the sum of |terms|, each times the error of its score, which is that
+    of the terms of the score.
+
+    A score may be small by chance, so the largest norms of a query and a key are added.
     """
+    typical: Tensor = q.norm(dim=-1).max() * keys.norm(dim=-1).max() / q.shape[-1]
 
     def weigh(scores: Tensor) -> Tensor:
-        return scores.softmax(-1) * (1 + scores.abs().masked_fill(scores == -math.inf, 0))
+        sizes = scores.abs().masked_fill(scores == -math.inf, 0)
+        return scores.softmax(-1) * (1 + typical + sizes)
 
     return _by_parts(q, keys, weigh, values.abs())
 

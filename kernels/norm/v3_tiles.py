@@ -3,12 +3,12 @@
 Computes the same as version 1, with the same bytes and rounding, except for the mean of layernorm
 (below).
 
-Changes from version 2:
+Changes from version 1 (there is no version 2, whose warps were 4 to 16 by the width of a row):
 - Up to 1024 columns a program reduces several rows together, so its warps do not wait for a single
   row.
-- A thread has 32 elements instead of 64. Weight and bias are loaded after the sums, so they and the
-  row are not in registers together. So more programs share a multiprocessor, and one loads during
-  the reduction of another.
+- A thread has 32 elements instead of 4 to 256. Weight and bias are loaded after the sums, so they
+  and the row are not in registers together. So more programs share a multiprocessor, and one loads
+  during the reduction of another.
 - Wider rows are read in two passes, the second one backward, because L1 and then L2 still have what
   was read last. The registers hold loads in flight, 64 KB per multiprocessor. A `tl.range` pipeline
   would take its buffers from L1.

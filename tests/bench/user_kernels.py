@@ -110,6 +110,9 @@ def other_memory(x, out):
 def its_input(x):
     return x
 
+def overflowing(x):
+    return gelu(x) * x.exp() * (-x).exp()
+
 def one_number(x):
     return gelu(x[:1]).expand(len(x))
 

@@ -250,7 +250,7 @@ def matvec():
 
 
 def norm():
-    v1, _, v3, v4 = files_of("norm")
+    v1, v3, v4 = files_of("norm")
     return [
         Bug(MASK, v1, "inside = columns < n", "inside = columns <= n", count=2),
         Bug(MASK, v1, "inside = columns < n", "inside = columns < n - 1", count=2),
@@ -264,6 +264,7 @@ def norm():
             *(ROUNDING, v1, "x = (h + r.to(tl.float32)).to(x.dtype)\n        h = x.to(tl.float32)"),
             "h += r.to(tl.float32)\n        x = h.to(x.dtype)",
         ),
+        Bug(ROUNDING, v1, "d - tl.sum(d) / n", "d"),
         Bug(ACCUMULATOR, v1, "tl.sum(h * h)", "tl.sum((h * h).to(out_ptr.dtype.element_ty))"),
         Bug(MASK, v3, "(rows < m) & (columns < n)", "(rows <= m) & (columns < n)", count=2),
         Bug(MASK, v3, "(rows < m) & (columns < n)", "(rows < m) & (columns <= n)", count=2),

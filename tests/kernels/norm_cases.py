@@ -40,10 +40,8 @@ def expect_rmsnorm(x, weight):
     return Expected(exact, exact.abs() * relative + SMALLEST32 * (1 + weight.abs()))
 
 
-def expect_layernorm(x, weight, bias, corrected):
-    """Evaluate LayerNorm in fp64; `corrected` if the error of the mean follows the spread of a row,
-    not its mean.
-    """
+def expect_layernorm(x, weight, bias):
+    """Evaluate LayerNorm in fp64; the error of the mean follows the spread of a row."""
     x, weight, bias = x.double(), weight.double(), bias.double()
     mean = x.mean(1, keepdim=True)
     centered = x - mean
@@ -51,8 +49,7 @@ def expect_layernorm(x, weight, bias, corrected):
     scale = torch.rsqrt(variance + LAYER_EPS)
     exact = centered * scale * weight + bias
     steps = depth(x.shape[1])
-    size = 2 * variance.sqrt() if corrected else x.abs().mean(1, keepdim=True)
-    mean_error = steps * U * size
+    mean_error = steps * U * 2 * variance.sqrt()
     relative = (steps / 2 + 6) * U + (mean_error * scale) ** 2
     error = weight.abs() * scale * (mean_error + centered.abs() * relative) + 2 * U * (
         exact.abs() + bias.abs()
@@ -60,19 +57,19 @@ def expect_layernorm(x, weight, bias, corrected):
     return Expected(exact, error + SMALLEST32)
 
 
-def check(op, module, *inputs, corrected=None):
+def check(op, module, *inputs):
     shape = tuple(inputs[0].shape)
     out = run_guarded(
         module.KERNELS[op], inputs, (2, *shape) if op == "residual-rmsnorm" else shape
     )
-    compare(op, out, *inputs, corrected=is_corrected(module) if corrected is None else corrected)
+    compare(op, out, *inputs)
     return out
 
 
-def compare(op, out, *inputs, corrected=False):
+def compare(op, out, *inputs):
     what = f"{op} {tuple(inputs[0].shape)} {inputs[0].dtype}"
     if op == "layernorm":
-        assert_close(out, expect_layernorm(*inputs, corrected=corrected), what)
+        assert_close(out, expect_layernorm(*inputs), what)
         return
     x, weight = inputs[0], inputs[-1]
     if op == "residual-rmsnorm":
@@ -109,20 +106,13 @@ def specials(op, dtype, n):
     return [(x, *others)]
 
 
-def is_corrected(module):
-    """Return whether the error of a LayerNorm follows the spread of a row, whatever its mean: from
-    version 3 on.
-    """
-    return hasattr(module, "layer_tiles") or hasattr(module, "layer_finish")
-
-
 def check_apart(op, module, dtype, m, n, pads):
     """`pads` are the strides of x, a residual and out minus n."""
     inputs = draw(op, dtype, m, n, SCALES)
     *strides, out_stride = [n + more for more in (pads if op == "residual-rmsnorm" else pads[::2])]
     shape = (2, m, n) if op == "residual-rmsnorm" else (m, n)
     out = run_apart(module.KERNELS[op], inputs, strides, shape, out_stride)
-    compare(op, out, *inputs, corrected=is_corrected(module))
+    compare(op, out, *inputs)
 
 
 def check_far_rows(op, module, dtype, n):
@@ -133,13 +123,14 @@ def check_far_rows(op, module, dtype, n):
     shape, strides = ((2, 3, n), (2**31 + 2**16, *rows)) if count == 2 else ((3, n), rows)
     out = Plane(dtype).strided(shape, strides)
     module.KERNELS[op](*views, *inputs[count:], out=out)
-    compare(op, out.clone(), *inputs, corrected=is_corrected(module))
+    compare(op, out.clone(), *inputs)
 
 
 def battery(module):
     if hasattr(module, "SHARED"):
         battery_of_shared_rows(module)
         return
+    has_wide_rows = hasattr(module, "layer_tiles")
     for op in ("residual-rmsnorm", "layernorm", "rmsnorm"):
         for dtype, m, n in (
             (torch.float16, 17, 40),
@@ -150,11 +141,11 @@ def battery(module):
         for extra in ((3, 5, 9), (3, 11, 19)):
             check_apart(op, module, torch.float16, 3, 200, extra)
         check_far_rows(op, module, torch.float16, 40)
-        if is_corrected(module):
+        if has_wide_rows:
             check(op, module, *draw(op, torch.float16, 2, 9001, (300.0, 1e-4)))
             check_far_rows(op, module, torch.float32, 8301)
-    if is_corrected(module):
-        check("layernorm", module, *draw("layernorm", torch.float32, 3, 1000, shift=1e4))
+    check("layernorm", module, *draw("layernorm", torch.float32, 3, 1000, shift=1e4))
+    if has_wide_rows:
         check_apart("residual-rmsnorm", module, torch.float16, 2, 9001, (7, 15, 31))
 
 

@@ -3,6 +3,7 @@
     output       poisoned before the call, so that elements that are not written show
     late work    the result is copied when the call returns, and the copy is verified
     inputs       compared with a copy from before the call
+    hard inputs  numbers that unstable formulas get wrong, see `stress.py`
     old results  new values in the same tensors, with the output of the timed launches
     settings     torch's threads, default dtype and fp32 precision, before and after
 
@@ -13,7 +14,6 @@ in its process.
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,18 +99,9 @@ class UserChecks(Checks):
         _fill(data, inputs)  # others may share the buffers
         return checked
 
-    def check(
-        self,
-        call: Callable[[], Any],
-        data: InputSet,
-        earlier: Launch | None = None,
-        is_poisoned: bool = True,
-    ) -> CheckResult:
-        """Check a call; no elements are checked if there is a problem besides the values."""
+    def run(self, call: Callable[[], Any], data: InputSet) -> str | None:
         import torch
 
-        if is_poisoned:
-            verify.poison(data.out)
         before = [x.clone() for x in data.inputs]
         addresses = _addresses(data)
         self.device.synchronize()
@@ -133,9 +124,7 @@ class UserChecks(Checks):
             kind = "None" if returned is None else f"a {type(returned).__name__}"
             wanted = f"a torch.Tensor of {'x'.join(map(str, data.out.shape))} {data.out.dtype}"
             problem = f"wrong result: expected {wanted}, or a parameter named out, got {kind}"
-        if problem is not None:
-            return CheckResult(False, problem, math.inf, 0, data.out.numel())
-        return verify.check(self.op, self.case, data, self.result, earlier)
+        return problem
 
     def _side_effect(
         self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]

@@ -198,25 +198,41 @@ class Checks:
     """Result of the last call."""
 
     def check(
-        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None
+        self,
+        call: Callable[[], Any],
+        data: InputSet,
+        earlier: Launch | None = None,
+        is_poisoned: bool = True,
     ) -> CheckResult:
-        """Check a call on a poisoned output. The result is the returned tensor or stacked tuple,
-        else the output.
+        """Check a call; no elements are checked if there is a problem besides the values."""
+        if is_poisoned:
+            poison(data.out)
+        problem = self.run(call, data)
+        if problem is not None:
+            return CheckResult(False, problem, math.inf, 0, data.out.numel())
+        return check(self.op, self.case, data, self.result, earlier)
+
+    def run(self, call: Callable[[], Any], data: InputSet) -> str | None:
+        """Call a provider; return a problem besides the values of the result, or None.
+
+        The result is the returned tensor or stacked tuple, else the output.
         """
         import torch
 
         start = clock.now()
-        poison(data.out)
         returned = call()
         self.device.synchronize()
         if isinstance(returned, tuple):
             returned = torch.stack(returned)
         self.result = returned if isinstance(returned, torch.Tensor) else data.out
         self.call_s = clock.now() - start
-        return check(self.op, self.case, data, self.result, earlier)
+        return None
 
-    last = check
-    """The check after timing."""
+    def last(
+        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None
+    ) -> CheckResult:
+        """Check a call after timing."""
+        return self.check(call, data, earlier)
 
 
 def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:
@@ -232,7 +248,7 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
     blocks = _blocks(op, case, inputs, result) if step > 1 else None
     for rows in _rows_to_check(op, case, result, step, blocks):
         part_inputs, part = op.take_rows(inputs, result, rows) if op.take_rows else (inputs, result)
-        ratio, truth, got = _ratios(op, case, part_inputs, part)
+        ratio, truth, got = ratios(op, case, part_inputs, part)
         checked += part.numel()
         # The reference is rounded too, because the rounding of equal elements would look like a
         # wrong scale.
@@ -411,7 +427,7 @@ def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(x if x.dtype in (torch.int64, torch.int32) else x.double() for x in inputs)
 
 
-def _ratios(
+def ratios(
     op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the ratio of each element's error to its bound, the reference, and the result in fp64.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.harness import clock
+from bench.harness.data import stress
 from bench.harness.data.checks import ReplayCheck, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
 from bench.harness.data.verify import CheckResult, Checks
@@ -159,8 +160,12 @@ def prepare(
         checking = clock.now()
         try:
             before = checks.check(calls[0], sets[0])
+            check_s = clock.now() - checking - checks.call_s
+            problem = stress.problem(checks, calls[0], sets[0]) if before.is_right else None
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
+    if problem is not None:
+        before = replace(before, is_right=False, reason=problem)
     if not before.is_right:
         return replace(
             row.blank(),
@@ -169,7 +174,6 @@ def prepare(
             verified={"before": before.to_dict()},
         )
     ready = clock.now()
-    check_s = ready - checking - checks.call_s
     if deadline is not None and ready + check_s > deadline:
         return replace(
             row.blank(), reason=out_of_time(row.settings.budget_s, ready + check_s - deadline)

@@ -23,7 +23,8 @@ from results.store.runfile import encode_line
 from roofline.machine import Ceiling, Machine
 
 MATMUL_OP = MATMUL[0]
-ADD = next(op for op in ELEMENTWISE if op.name == "add")
+WITH_HARD_INPUTS = next(op for op in ELEMENTWISE if op.name == "add")
+ADD = replace(WITH_HARD_INPUTS, stress={})
 CPU = Device(
     type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30
 )
@@ -40,6 +41,7 @@ LIMITS = Limits(
     min_samples=5, target_half_width=1.0, min_time_s=0, cap_s=0.2, warm_up_s=0, min_sample_s=1e-6
 )
 CASE = Case("add", "fp32", {"n": 4096})
+ROW = Row(WITH_HARD_INPUTS, CASE, "right", family="elementwise")
 CASE_BYTES = 3 * 4096 * 4
 
 
@@ -173,6 +175,22 @@ def test_planted_faults_are_invalid_and_can_be_saved(providers, never_timed, fau
     record = measure("faulty")
     assert record.status == "invalid"
     assert encode_line(record).endswith(b"\n")
+
+
+@pytest.mark.parametrize("factor", [1e37, 1.0])
+def test_hard_inputs_are_checked_before_timing(providers, factor):
+    def add(x, y, out):
+        torch.add(x * factor, y * factor, out=out).div_(factor)
+
+    providers["own"] = add
+    record = measure_row(replace(ROW, provider="own"), CPU, None, LIMITS)
+    if factor == 1.0:
+        assert record.status == "ok"
+        return
+    assert record.status == "invalid"
+    assert record.reason == "wrong result on hard inputs (1000): expected 2000, got inf"
+    assert record.verified.keys() == {"before"}
+    assert measure("own").status == "ok"
 
 
 def test_a_result_that_becomes_wrong_while_timed_is_invalid(providers):

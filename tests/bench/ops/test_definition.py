@@ -110,6 +110,7 @@ MACHINERY = {
     "bench.api.family",
     "bench.harness.cli.main",
     "bench.harness.op",
+    "bench.harness.data.stress",
     "bench.harness.data.verify",
     "bench.harness.torch_private",  # torch's own functions
 }

@@ -59,6 +59,7 @@ CHEATS = [
     ("half", PARTIAL),
     ("other_memory", "replaced the memory of an input or the output"),
     ("its_input", "returns a view of an input"),
+    ("overflowing", "wrong result on hard inputs (1000): expected 1000, got nan"),
     ("one_number", "its elements share memory"),
     ("wide", "wrong result: (8192,) torch.float64 instead of (8192,) torch.float32"),
     ("nothing", "got None"),
@@ -87,7 +88,7 @@ def test_a_cached_result_is_detected_with_one_copy_too(files):
 def test_a_result_right_only_for_zeros_is_invalid(files):
     record = measure(f"{files}/cheats.py:zeros", settings=Settings(fill="zeros"))
     assert record.status == "invalid"
-    assert record.reason.startswith("after timing: ")
+    assert STALE in record.reason
 
 
 def test_one_dropout_mask_for_all_seeds_is_invalid(files):

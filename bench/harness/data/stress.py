@@ -1,0 +1,177 @@
+"""Hard inputs: numbers that formulas which overflow, cancel or lose NaN get wrong.
+
+A softmax without its maximum is right for random numbers. Each op names changes of a row of its
+inputs (`Op.stress`). Before timing, a provider is called on the timed inputs with one row for each
+change, or once for each change if there are too few rows, and these rows are compared with the fp64
+reference. A smaller case would be cheaper, but `torch.compile` and Triton would compile again, and
+a kernel may use another algorithm for it.
+
+fp8 and integers have no hard inputs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.data import verify
+from bench.harness.data.checks import STALE
+from bench.harness.data.inputs import InputSet
+from bench.harness.data.verify import Checks
+from bench.harness.op import Case, Op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Change = Callable[..., object]
+"""`change(*inputs)` changes the inputs of one row in place; each has an axis of one row, unless all
+rows share it.
+"""
+
+STRETCH = 2**16
+"""Numbers that `absorb` changes."""
+
+
+def each(change: Callable[[Tensor], object]) -> Change:
+    """Return a change of the first input and of others with its shape, such as a residual."""
+
+    def changed(*inputs: Tensor) -> None:
+        for x in inputs:
+            if x.shape == inputs[0].shape:
+                change(x)
+
+    return changed
+
+
+def filled(value: float) -> Change:
+    return each(lambda x: x.fill_(value))
+
+
+def shifted(offset: float) -> Change:
+    return each(lambda x: x.add_(offset))
+
+
+def scaled(factor: float) -> Change:
+    return each(lambda x: x.mul_(factor))
+
+
+def one(value: float) -> Change:
+    """Return a change of the middle number of a row."""
+    return each(lambda x: x[..., x.shape[-1] // 2].fill_(value))
+
+
+def every_other(value: float) -> Change:
+    return each(lambda x: x[..., 1::2].fill_(value))
+
+
+@each
+def extremes(x: Tensor) -> None:
+    """Write the largest number of the dtype first and the lowest last."""
+    x[..., 0] = math.inf
+    x[..., -1] = -math.inf
+    x.nan_to_num_()  # infinity becomes the largest number
+
+
+@each
+def one_differs(x: Tensor) -> None:
+    """Write 1000, and one 1004: the variance is far below the rounding of the squares."""
+    x.fill_(1000.0)
+    x[..., 0] = 1004.0
+
+
+def absorb(x: Tensor, *others: Tensor) -> None:
+    """Write 2^13 and -2^13 in turn with 127 times 1/4 between them, and factors of 1.
+
+    In 16 bits the small ones are lost in partial sums. The sum of all stays below 65,504, because
+    torch stores the sums of its threads in 16 bits.
+    """
+    for factor in others:
+        factor[:STRETCH] = 1.0
+    x[:STRETCH] = 0.25
+    x[:STRETCH:256] = 2.0**13
+    x[128:STRETCH:256] = -(2.0**13)
+
+
+def offset_scores(q: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Add 2^12 to all products of queries and keys, of which softmax takes the exponentials."""
+    q[..., 0] = 2.0**12
+    keys[..., 0] = 1.0
+
+
+NAN = {"NaN": one(math.nan)}
+
+LOGITS = {
+    "equal": filled(33.3),
+    "offset 1000": shifted(1000.0),
+    "offset -1000": shifted(-1000.0),
+    "every other -inf": every_other(-math.inf),
+    "largest and lowest": extremes,
+    **NAN,
+}
+"""For rows whose exponentials are summed."""
+
+FACTORS = {"small": scaled(2.0**-12), **NAN}
+"""For rows that are multiplied with a matrix. Large ones would overflow in fp16."""
+
+NUMBERS: dict[str, Change] = {
+    "1000": filled(1000.0),
+    "-1000": filled(-1000.0),
+    "largest": each(lambda x: x.fill_(math.inf).nan_to_num_()),
+    "lowest": each(lambda x: x.fill_(-math.inf).nan_to_num_()),
+    **NAN,
+}
+"""For functions of single numbers."""
+
+
+def problem(checks: Checks, call: Callable[[], Any], data: InputSet) -> str | None:
+    """Call a provider on hard inputs, which are undone; return what is wrong, or None."""
+    first = data.inputs[0]
+    if not first.is_floating_point() or first.itemsize == 1:
+        return None
+    op = checks.op
+    later = copy.copy(checks)  # the time and the result of the first call stay
+    names = list(op.stress)
+    rows = op.rows(checks.case) if op.take_rows else 1
+    for start in range(0, len(names), rows):
+        found = _problem_of(names[start : start + rows], later, call, data)
+        if found:
+            is_old = later.result is not checks.result and later.result.equal(checks.result)
+            return STALE if is_old else found
+    return None
+
+
+def _problem_of(
+    names: list[str], checks: Checks, call: Callable[[], Any], data: InputSet
+) -> str | None:
+    """Call a provider with one row for each name."""
+    op = checks.op
+    take = op.take_rows or (lambda inputs, out, rows: (inputs, out))
+    changed, _ = take(data.inputs, data.out, slice(0, len(names)))
+    before = [x.clone() for x in changed]
+    for row, name in enumerate(names):
+        op.stress[name](*take(data.inputs, data.out, slice(row, row + 1))[0])
+    verify.poison(data.out)
+    found = checks.run(call, data)
+    for row, name in enumerate(names):
+        if found is None:
+            part = take(data.inputs, checks.result, slice(row, row + 1))
+            found = _difference(name, op, checks.case, *part)
+    for x, values in zip(changed, before, strict=True):
+        x.copy_(values)
+    return found
+
+
+def _difference(
+    name: str, op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor
+) -> str | None:
+    """Compare with the reference; NaN must be NaN, and numbers beyond the dtype infinite."""
+    ratio, truth, got = verify.ratios(op, case, inputs, out)
+    is_same = (got == truth.to(out.dtype)) | (got.isnan() & truth.isnan())
+    ratio = ratio.masked_fill(is_same, 0.0).nan_to_num(math.inf, math.inf)
+    if float(ratio.max()) <= op.tolerance:
+        return None
+    values = [float(x.reshape(-1)[ratio.argmax()]) for x in (truth, got)]
+    how = f"expected {values[0]:.6g}, got {values[1]:.6g}"
+    return f"wrong result on hard inputs ({name}): {how}"
