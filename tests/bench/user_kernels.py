@@ -147,6 +147,9 @@ def default_dtype(x):
 
 def precision(x):
     return then(x, lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"))
+
+def deterministic(x):
+    return then(x, lambda: torch.use_deterministic_algorithms(True))
 """
 
 CRASHES = """

@@ -4,7 +4,7 @@
     late work    the result is copied when the call returns, and the copy is verified
     inputs       compared with a copy from before the call
     old results  new values in the same tensors, with the output of the timed launches
-    settings     torch's threads, default dtype and fp32 precision, before and after
+    settings     those of `torch_settings`, before and after
 
 They do not find writes beyond the output (use `compute-sanitizer`), or code that replaces the timer
 in its process.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness import clock
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
+from bench.harness.data.torch_settings import current_settings, restore_settings
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.op import Case, Op
 from bench.harness.timing import protocol
@@ -33,36 +34,6 @@ if TYPE_CHECKING:
     from bench.harness.op import Launch
 
 STALE = "returns the result of an earlier call: the inputs changed, the result did not"
-
-
-def current_settings() -> dict[str, Any]:
-    import torch
-
-    backends: Any = torch.backends
-    return {
-        "number of threads": torch.get_num_threads(),
-        "default dtype": torch.get_default_dtype(),
-        "fp32 precision of CUDA products": backends.cuda.matmul.fp32_precision,
-        "fp32 precision of CPU products": backends.mkldnn.matmul.fp32_precision,
-    }
-
-
-def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
-    """Restore the settings; return what differed, as `number of threads: 2 -> 1`."""
-    import torch
-
-    backends: Any = torch.backends
-    now = current_settings()
-    changed = tuple(
-        f"{name}: {value} -> {now[name]}" for name, value in before.items() if now[name] != value
-    )
-    if changed:
-        threads, dtype, cuda, cpu = before.values()
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        backends.cuda.matmul.fp32_precision = cuda
-        backends.mkldnn.matmul.fp32_precision = cpu
-    return changed
 
 
 @dataclass

@@ -66,7 +66,8 @@ CHEATS = [
     ("in_bf16", "further from the fp64 reference than rounding explains"),
     ("threads", f"{CHANGED}number of threads: 1 -> 3"),
     ("default_dtype", f"{CHANGED}default dtype: torch.float32 -> torch.float64"),
-    ("precision", f"{CHANGED}fp32 precision of CPU products: "),
+    ("precision", f"{CHANGED}fp32 precision of products: "),
+    ("deterministic", f"{CHANGED}deterministic algorithms: 0 -> 2"),
 ]
 
 
