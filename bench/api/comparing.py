@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench.api.function import (
     functions_of,
     known_ceilings,
     raising,
+    restored,
 )
 from bench.api.records import Records
 from bench.comparing.contender import Contender
@@ -32,9 +34,10 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
 )
+from bench.harness.data.torch_settings import settings_kept
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import Flag, recorded
+from bench.harness.measure.flags import Flag, reasons_of, recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
@@ -54,6 +57,8 @@ from results.stats.comparison import DEFAULT_MARGIN
 
 if TYPE_CHECKING:
     import pandas as pd
+
+CHANGED = "changed settings of the process, which the others would be timed with: "
 
 NOT_CHECKED = ""
 """In place of a result that the caller does not want to be checked."""
@@ -136,8 +141,8 @@ def compare(
     All are interleaved in rounds in random order, on the same copies of the arguments, until every
     verdict is clear or the time limit is reached; verdicts are corrected for multiple comparisons.
     Before and after timing, each result is compared with the baseline's; a function with a
-    different result gets no verdict. Functions that write into their arguments see what the others
-    wrote.
+    different result gets no verdict, nor does one that changes settings of torch. Functions that
+    write into their arguments see what the others wrote.
 
     Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
 
@@ -191,14 +196,19 @@ def interleaved(
     kwargs = subject.kwargs
     cache = subject.cache
     first = subject.first_set()
-    with raising(name):
+    with raising(name), settings_kept() as changed:
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
+    if changed:
+        raise UsageError(f"{name} {CHANGED}{', '.join(changed)}")
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
 
     def checked(fn: Callable[..., Any]) -> CheckResult | str:
-        result = fn(*fresh(first), **kwargs)
+        with settings_kept() as changed:
+            result = fn(*fresh(first), **kwargs)
+        if changed:
+            return CheckResult(False, CHANGED + ", ".join(changed), math.inf, 0, 0)
         if not isinstance(expected, Expected):
             return expected or NOT_CHECKED
         return expected.check(result, tolerance)
@@ -238,7 +248,13 @@ def interleaved(
                     requested_cache=cache,
                 )
             )
-        return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
+        with settings_kept() as changed:
+            records = compare_contenders(contenders, under_test, policy, current(under_test))
+    also = reasons_of(restored(changed), has_advice=False)
+    return under_test, [
+        replace(record, flags=(*record.flags, *also), flag_reasons=record.flag_reasons | also)
+        for record in records
+    ]
 
 
 def _expected(

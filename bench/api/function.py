@@ -25,6 +25,7 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
 )
+from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
@@ -67,7 +68,8 @@ def measure(
     On a GPU calls are captured in a CUDA graph if possible, else timed by events; on a CPU by the
     host's clock. Undeclared work is counted by the rules of `bench.profile`, and the record says
     so; work outside torch operations, such as a bare Triton kernel, must be declared. The `result`
-    is returned, not verified.
+    is returned, not verified. Settings of torch that the function changes are put back, with the
+    flag `settings-restored`.
 
     Args:
         fn: a function or a module.
@@ -276,7 +278,7 @@ class Function:
             check_number("budget_s", budget_s, "of seconds above 0")
         first = self.first_set()
         interpreted()  # forgets the kernels of other functions
-        with raising(self.blank.op):
+        with raising(self.blank.op), settings_kept() as changed:
             result, device, first_call_s = self.call(first)
             blank = self.counted(first) if is_counted else self.blank
             with current(device):
@@ -290,7 +292,7 @@ class Function:
             invalid = replace(blank, status="invalid", reason=problem)
             return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
         ceilings = known_ceilings(device)
-        flags += (*unverified, *interpreted())
+        flags += (*unverified, *restored(changed), *interpreted())
         # The advice of a flag names options of the commands, which a function does not have.
         record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
         record = replace(record, copies=len(sets), first_call_s=first_call_s)
@@ -413,6 +415,14 @@ def raising(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UsageError(f"{name} raised {one_line(error)}") from error
+
+
+def restored(changed: Sequence[str]) -> tuple[Flag, ...]:
+    """Return a flag if a function changed settings of this process, which were restored."""
+    if not changed:
+        return ()
+    reason = f"a function changed {', '.join(changed)}; the change was undone"
+    return (Flag("settings-restored", reason, ""),)
 
 
 detected = functools.cache(detect)
