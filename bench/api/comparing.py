@@ -34,6 +34,7 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
 )
+from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
@@ -295,6 +296,9 @@ class FunctionContender(Contender):
     def prepare(self, earlier: Sequence[Contender]) -> None:
         if self.index:  # the baseline is right
             self.record = self._verified("before", "")
+
+    def replay_check(self, first: int) -> FunctionReplay:
+        return FunctionReplay([*self.calls[first:], *self.calls[:first]])
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others

@@ -25,6 +25,7 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
 )
+from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, recorded
@@ -285,7 +286,13 @@ class Function:
                 sets, reached, flags = self.copies(first, device)
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
                 samples = take_samples(
-                    calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s
+                    calls,
+                    reached,
+                    device,
+                    LIMITS[device.type],
+                    blank.flops or None,
+                    budget_s,
+                    replay=FunctionReplay(calls),
                 )
                 problem, unverified = self.verified(sets[0], result)
         if problem:

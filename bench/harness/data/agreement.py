@@ -12,6 +12,7 @@ fp64 nor fp32, its own result is the reference and q is 0. A row of zeros has th
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-SCALE = 0.75
-"""Factor on new contents, exact in all dtypes but for a rounding of one bit."""
+SCALES = (0.75, 0.5)
+"""Factors on new contents of tensors in turn, so that those of an output do not follow from those
+of an input; exact in all dtypes but for a rounding of one bit.
+"""
 
 MIN_CHANGED = 2
 """Elements and rows that stay at the ends."""
@@ -177,8 +180,8 @@ def new_contents(values: object) -> Iterator[None]:
         raise NothingToChangeError("it takes no tensor of floating-point numbers")
     before = [x.clone() for x in writable]
     try:
-        for x in writable:
-            changed = (x * SCALE).contiguous()
+        for x, scale in zip(writable, itertools.cycle(SCALES), strict=False):
+            changed = (x * scale).contiguous()
             if len(x) > MIN_CHANGED and not x.isinf().any():
                 changed[1:-1] = changed[1:-1].roll(1, 0)
             changed.view(-1)[0] = x.reshape(-1)[0]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.harness import clock
 from bench.harness.data.checks import ReplayCheck, UserChecks
+from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
@@ -285,7 +286,7 @@ def take_samples(
     flops: int | None = None,
     left_s: float | None = None,
     prepared_s: float = 0.0,
-    replay: ReplayCheck | None = None,
+    replay: ReplayCheck | FunctionReplay | None = None,
     is_capturable: bool = True,
 ) -> Samples:
     """Warm up, sample, and measure the same launches warm and from the host.

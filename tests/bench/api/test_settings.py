@@ -89,7 +89,7 @@ def test_a_candidate_that_changes_them_has_no_verdict():
 
 def test_a_baseline_that_changes_them_is_an_error():
     functions = {"changing": changing("number of threads"), "double": double}
-    with pytest.raises(bench.UsageError, match="changing changed settings of the process, .*: n"):
+    with pytest.raises(bench.UsageError, match=r"changing changed settings of the process, .*: n"):
         bench.compare(functions, X, cache="warm", rounds=6)
 
 
