@@ -24,6 +24,7 @@ from bench.harness.data.agreement import (
     UnverifiedError,
     fresh,
     on_new_contents,
+    unfinished,
 )
 from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.torch_settings import settings_kept
@@ -331,18 +332,25 @@ class Function:
         return result, device, clock.now() - start
 
     def verified(self, timed: Sequence[Any], result: object) -> tuple[str | None, tuple[Flag, ...]]:
-        """Return how the function is wrong on new contents of the timed arguments, or None; and a
-        flag if that is unknown.
+        """Return how the function is wrong on new contents of the timed arguments, or has not done
+        its work, or None; and a flag if that is unknown.
         """
+        problem = unfinished(result)
+        if problem:
+            return problem, ()
         try:
             expected = Expected.itself(result)
             checked = on_new_contents(self.fn, self.fn, timed, self.kwargs, expected)
         except NothingToChangeError:
             return None, ()
-        except (NotComparableError, UnverifiedError) as error:
-            reason = f"not verified on fresh contents: {error}"
-            return None, (Flag("not-fresh", reason, ""),) if arrays_in(timed) else ()
-        return checked.reason, ()
+        except NotComparableError as error:
+            unknown = f"it returned {error}"
+        except UnverifiedError as error:
+            unknown = str(error)
+        else:
+            return checked.reason, ()
+        flag = Flag("not-fresh", f"not verified on fresh contents: {unknown}", "")
+        return None, (flag,) if arrays_in(timed) else ()
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""

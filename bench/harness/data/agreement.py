@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,16 @@ def arrays_of(result: object) -> list[Tensor]:
     if not arrays:
         raise NotComparableError("None" if result is None else f"a {type(result).__name__}")
     return arrays
+
+
+def unfinished(result: object) -> str | None:
+    """Return how a result is of work that nobody has waited for, or None."""
+    from bench.harness.torch_private import tree_leaves
+
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, Iterator | Awaitable) or hasattr(leaf, "done"):
+            return f"returned a {type(leaf).__name__}, which may not have done its work"
+    return None
 
 
 @dataclass(frozen=True)

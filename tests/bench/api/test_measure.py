@@ -327,3 +327,32 @@ def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
         record = bench.measure(fn, *arguments, cache="warm", budget_s=0.1)
         assert record.status == "ok"
         assert "not-fresh" not in record.flags
+
+
+async def waited_for(x):
+    return x + x
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"),
+    [
+        (lambda x: (row + row for row in x), "generator"),
+        (lambda x: {"rows": map(torch.relu, x)}, "map"),
+        (lambda x: torch.jit.fork(torch.relu, x), "Future"),
+        (waited_for, "coroutine"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize("has_arguments", [False, True])
+def test_a_result_that_nobody_waited_for_is_invalid(fn, kind, has_arguments):
+    x = torch.randn(8, 8)
+    arguments = [x] if has_arguments else []
+    timed = fn if has_arguments else functools.partial(fn, x)
+    record = bench.measure(timed, *arguments, cache="warm", budget_s=0.05)
+    assert record.status == "invalid"
+    assert record.reason == f"returned a {kind}, which may not have done its work"
+
+
+def test_a_function_that_returns_none_is_flagged():
+    record = bench.measure(lambda x: None, torch.randn(8), cache="warm", budget_s=0.05)
+    assert record.flag_reasons["not-fresh"].endswith("fresh contents: it returned None")
