@@ -17,9 +17,11 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.verify import CheckResult
+from bench.harness.timing.samplers import timed_result
 
 if TYPE_CHECKING:
     import torch
@@ -252,7 +254,9 @@ def _called_on_new(
     try:
         with new_contents([timed, kwargs]):
             arguments, options = fresh([tuple(timed), dict(kwargs)])
-            result = fresh(fn(*timed, **kwargs))  # it may be one of the arguments
+            others, more = fresh([arguments, options])
+            calls = [partial(fn, *others, **more), partial(fn, *timed, **kwargs)]
+            result = fresh(timed_result(calls))  # it may be one of the arguments
     except UnverifiedError:
         raise
     except Exception as error:  # of the function, or too little memory

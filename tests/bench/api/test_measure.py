@@ -4,7 +4,9 @@ says.
 
 import dataclasses
 import functools
+import gc
 import math
+import sys
 
 import pytest
 import torch
@@ -356,3 +358,20 @@ def test_a_result_that_nobody_waited_for_is_invalid(fn, kind, has_arguments):
 def test_a_function_that_returns_none_is_flagged():
     record = bench.measure(lambda x: None, torch.randn(8), cache="warm", budget_s=0.05)
     assert record.flag_reasons["not-fresh"].endswith("fresh contents: it returned None")
+
+
+@pytest.mark.parametrize("knows", ["caller", "gc"])
+def test_a_function_that_knows_a_sample_is_invalid(knows):
+    kept = []
+
+    def function(x):
+        is_sample = sys._getframe(1).f_code.co_name == "sample"
+        if knows == "gc":
+            is_sample = not gc.isenabled()
+        if not is_sample:
+            kept[:] = [x @ x]
+        return kept[0]
+
+    record = bench.measure(function, torch.randn(8, 8), cache="warm", budget_s=0.05)
+    assert record.status == "invalid"
+    assert record.reason.startswith("on new values in the same tensors: ")

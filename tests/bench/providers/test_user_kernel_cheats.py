@@ -53,6 +53,8 @@ CHEATS = [
     ("cached_by_shape", STALE),
     ("cached_by_address", STALE),
     ("only_into_an_empty_output", STALE),
+    ("by_caller", STALE),
+    ("without_garbage_collection", STALE),
     ("on_another_thread", PARTIAL),
     ("returned_from_another_thread", "wrong result: an element is"),
     ("changes_its_input", MUTATED),
