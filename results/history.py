@@ -15,7 +15,6 @@ from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
-from results.compare.output import listed, without_advice
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
 from results.record import Object, RowKey
@@ -116,7 +115,6 @@ def run(options: argparse.Namespace, directory: Path) -> int:
             "series": series,
         },
         head=lambda: f"**{_heading(series)}**\n\n",
-        notes=lambda: listed(_unsure_lines(series)),
         draw=lambda console: _print_table(series, console),
     )
     return finish(table.render(options.format), read, notes, picture=options.output)
@@ -286,6 +284,8 @@ def _cells(point: Object, provider: str, base: str) -> Cells:
     flags = list(point["flags"])
     if point["is_redefined"]:
         flags.append("<- the op was redefined")
+    if point["verdict"] == UNSURE:
+        flags.append(point["reason"])
     return {
         "date": Cell(_short_date(point["started_at"])),
         "revision": Cell(point["revision"] or ABSENT),
@@ -309,21 +309,6 @@ def _names(series: Sequence[Series]) -> list[str]:
 def _print_table(series: Sequence[Series], console: Console) -> None:
     print_lines(console, f"{_heading(series)}\n")
     print_cells(console, _rows(series), "flags")
-    print_lines(console, *_unsure_lines(series))
-
-
-def _unsure_lines(series: Sequence[Series]) -> list[str]:
-    """Return why each run is UNSURE, and what would decide it."""
-    runs = []
-    reasons = []
-    for name, case in zip(_names(series), series, strict=True):
-        for point in case["points"]:
-            if point["verdict"] == UNSURE:
-                runs.append(f"{_short_date(point['started_at'])} {name} {UNSURE}")
-                reasons.append(point["reason"])
-    reasons, advice = without_advice(reasons)
-    lines = [f"{run}: {reason}" for run, reason in zip(runs, reasons, strict=True)]
-    return list(map(printable, (*lines, *advice)))
 
 
 def _short_date(text: str) -> str:

@@ -20,7 +20,6 @@ from bench.api.function import (
     functions_of,
     known_ceilings,
     raising,
-    restored,
 )
 from bench.api.records import Records
 from bench.comparing.contender import Contender
@@ -35,10 +34,10 @@ from bench.harness.data.agreement import (
     on_new_contents,
 )
 from bench.harness.data.function_replay import FunctionReplay
-from bench.harness.data.torch_settings import settings_kept
+from bench.harness.data.torch_settings import current_settings, restore_settings, settings_kept
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import Flag, reasons_of, recorded
+from bench.harness.measure.flags import Flag, recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
@@ -197,6 +196,7 @@ def interleaved(
     kwargs = subject.kwargs
     cache = subject.cache
     first = subject.first_set()
+    settings = current_settings()
     with raising(name), settings_kept() as changed:
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
@@ -206,8 +206,8 @@ def interleaved(
     expected = _expected(named[name], first, kwargs, truth) if check else None
 
     def checked(fn: Callable[..., Any]) -> CheckResult | str:
-        with settings_kept() as changed:
-            result = fn(*fresh(first), **kwargs)
+        result = fn(*fresh(first), **kwargs)
+        changed = restore_settings(settings)
         if changed:
             return CheckResult(False, CHANGED + ", ".join(changed), math.inf, 0, 0)
         if not isinstance(expected, Expected):
@@ -249,13 +249,10 @@ def interleaved(
                     requested_cache=cache,
                 )
             )
-        with settings_kept() as changed:
-            records = compare_contenders(contenders, under_test, policy, current(under_test))
-    also = reasons_of(restored(changed), has_advice=False)
-    return under_test, [
-        replace(record, flags=(*record.flags, *also), flag_reasons=record.flag_reasons | also)
-        for record in records
-    ]
+        with settings_kept():
+            return under_test, compare_contenders(
+                contenders, under_test, policy, current(under_test)
+            )
 
 
 def _expected(

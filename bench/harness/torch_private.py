@@ -6,8 +6,7 @@ line that names it. `tests/bench/test_torch_private.py` finds all of them in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -102,30 +101,13 @@ def forget_compiled(module: Module) -> None:
     module._compiled_call_impl = None
 
 
-class _WatchedEngine:
-    """An engine of autograd that counts its backward passes."""
+def watched_autograd() -> Any:
+    """Return a context with a mock of autograd's engine, whose `run_backward.called` is whether a
+    backward pass ran; without the attribute, no row of a GPU can be timed.
+    """
+    from unittest.mock import patch
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self.passes = 0
-
-    def run_backward(self, *args: Any, **options: Any) -> Any:
-        self.passes += 1
-        return self._engine.run_backward(*args, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-
-@contextmanager
-def watched_autograd() -> Iterator[_WatchedEngine]:
-    """Count backward passes; without the attribute, no row of a GPU can be timed."""
     import torch
 
     variable: Any = torch.autograd.Variable
-    watched = _WatchedEngine(variable._execution_engine)
-    variable._execution_engine = watched
-    try:
-        yield watched
-    finally:
-        variable._execution_engine = watched._engine
+    return patch.object(variable, "_execution_engine", wraps=variable._execution_engine)

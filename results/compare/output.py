@@ -262,22 +262,20 @@ def flat_rows(compared: Compared) -> list[Object]:
 
 
 def _below(compared: Compared) -> str:
-    text = listed(_run_lines(compared))
+    text = "\n" + _listed(_run_lines(compared))
     if compared.unmatched:
-        inside = listed(printable(describe(row)) for row in compared.unmatched)
+        inside = _listed(printable(describe(row)) for row in compared.unmatched)
         count_text = f"{len(compared.unmatched)} not compared"
-        text += f"\n<details><summary>{count_text}</summary>\n{inside}\n</details>\n"
+        text += f"\n<details><summary>{count_text}</summary>\n\n{inside}\n</details>\n"
     text += "".join(f"\n{printable(note)}\n" for note in compared.notes)
     means = geomean_lines(compared)
     if means:
-        text += f"\nGeometric means:\n{listed(means)}"
+        text += f"\nGeometric means:\n\n{_listed(means)}"
     return text
 
 
-def listed(lines: Iterable[str]) -> str:
-    """Return a list in Markdown, with an empty line above it."""
-    items = "".join(f"- {line}\n" for line in lines).replace("<", "&lt;")
-    return f"\n{items}" if items else ""
+def _listed(lines: Iterable[str]) -> str:
+    return "".join(f"- {line}\n" for line in lines).replace("<", "&lt;")
 
 
 def headline(compared: Compared) -> str:
@@ -382,20 +380,15 @@ def _run_lines(compared: Compared) -> list[str]:
 
 def _print_rows(compared: Compared, console: Console) -> None:
     rows = _rows(compared)
-    reasons, advice = without_advice([row["reason"].text for row in rows])
-    for row, reason in zip(rows, reasons, strict=True):
-        row["reason"] = Cell(reason)
+    advice = []
+    for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows
+        advised = 0
+        for row in rows:
+            text = row["reason"].text
+            advised += phrase in text
+            row["reason"] = Cell(text.replace(f"; {phrase}", ""))
+        if advised:
+            advice.append(f"{count(advised, 'row')}: {phrase}")
     console.print()
     print_cells(console, rows, "reason")
     print_lines(console, *advice)
-
-
-def without_advice(reasons: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the reasons without their advice, and a line for each advice."""
-    advice = []
-    for phrase in (MORE_SAMPLES, MORE_RUNS):
-        advised = sum(phrase in reason for reason in reasons)
-        reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]
-        if advised:
-            advice.append(f"{count(advised, 'row')}: {phrase}")
-    return list(reasons), advice

@@ -119,14 +119,11 @@ def test_the_table_says_why_a_run_is_unsure_and_what_would_decide_it(keep, capsy
     for day, scale in ((1, 37.2), (2, 5.99), (3, 12.0)):
         keep(day, scale, source_sha256=f"{day}" * 64)
     assert main(["history"]) == 0
-    *_, second, third, advice = capsys.readouterr().out.splitlines()
-    assert second.startswith("2026-11-02 10:00 torch UNSURE: time -8")
-    assert third.startswith("2026-11-03 10:00 torch UNSURE: time +")
-    for line in (second, third):
-        assert line.endswith("but the spread between runs of the same code is unknown")
-    assert advice == "2 rows: save more runs of both, or use python -m bench compare"
+    text = " ".join(capsys.readouterr().out.split())
+    unknown = "but the spread between runs of the same code is unknown"
+    assert text.count(f"{unknown}; save more runs of both, or use python -m bench compare") == 2
     main(["history", "--format", "md"])
-    assert f"\n\n- {second}\n- {third}\n- {advice}\n" in capsys.readouterr().out
+    assert capsys.readouterr().out.count(unknown) == 2
 
 
 def test_each_provider_has_its_own_series(keep, capsys):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from bench.harness.data.agreement import (
     Expected,
     NotComparableError,
     UnverifiedError,
-    arrays_of,
     fresh,
     new_contents,
 )
@@ -37,80 +37,48 @@ class FunctionReplay:
     def refusal(self, graph: GraphSampler) -> str | None:
         """Return the reason to reject a graph, or None."""
         problem = self._problem(graph, 0)
-        last = len(self.calls) - 1
-        with (
-            suppress(UnverifiedError),
-            new_contents([*self.calls[last].args, self.calls[last].keywords]),
-        ):
+        last = self.calls[-1]
+        with suppress(UnverifiedError), new_contents([last.args, last.keywords]):
             # Buffers may hold intermediate results of the old contents.
-            problem = problem or self._problem(graph, last)
-        return (
-            problem and f"a replay does not repeat the calls, which use another stream: {problem}"
-        )
+            problem = problem or self._problem(graph, -1)
+        if problem is None:
+            return None
+        return f"a replay does not repeat the calls, which use another stream: {problem}"
 
     def _problem(self, graph: GraphSampler, index: int) -> str | None:
-        """Return how the result of a replay on poisoned memory differs from that of a call;
-        arguments that a call writes are results too.
-        """
-        import torch
-
+        """Return how what a replay writes differs from what a call writes, also into arguments."""
         call = self.calls[index]
-        arguments = _tensors([call.args, call.keywords])
-        before = [x.clone() for x in arguments]
+        arguments = _writable(tree_leaves([call.args, call.keywords]))
+        before = fresh(arguments)
         try:
-            result = fresh(call())
-        except Exception as error:  # the function does not take new contents
-            raise UnverifiedError from error
-        written = [pair for pair in zip(arguments, before, strict=True) if not torch.equal(*pair)]
-        outputs = [x for x, _ in written]
-        try:
-            expected = Expected.itself([result, fresh(outputs)])
+            expected = Expected.itself([fresh(call()), fresh(arguments)])
         except NotComparableError:
             return None
-        _restore(written)
-        is_random = not expected.check([call(), outputs], ORDERS).is_right
-        _restore(written)
-        replayed = [graph.results[index], outputs]
-        poisoned = [(x, x.clone()) for x in _own(arrays_of(replayed), arguments)]
-        for x, _ in poisoned:
-            _poison(x)
+        except Exception as error:  # the function does not take new contents
+            raise UnverifiedError from error
+        _restore(arguments, before)
+        if not expected.check([call(), arguments], ORDERS).is_right:  # it is random
+            return None
+        _restore(arguments, before)
+        inputs = {x.untyped_storage().data_ptr() for x in arguments}
+        results = _writable(tree_leaves(graph.results[index]))
+        results = [x for x in results if x.untyped_storage().data_ptr() not in inputs]
+        kept = fresh(results)
+        for x in results:
+            x.fill_(math.nan if x.is_floating_point() or x.is_complex() else 1)
         graph.replay()
-        problem = expected.check(replayed, ORDERS).reason
-        if is_random:
-            problem = _left_poison(arrays_of(replayed), expected.results)
+        problem = expected.check([graph.results[index], arguments], ORDERS).reason
         if problem is not None:  # a function that reuses its result must not find poison in it
-            _restore(poisoned)
+            _restore(results, kept)
         return problem
 
 
-def _tensors(values: object) -> list[Tensor]:
+def _writable(values: Iterable[object]) -> list[Tensor]:
     import torch
 
-    return [x.detach() for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
+    return [x.detach() for x in values if isinstance(x, torch.Tensor) and 0 not in x.stride()]
 
 
-def _restore(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for x, values in pairs:
-        x.copy_(values)
-
-
-def _own(results: Sequence[Tensor], arguments: Sequence[Tensor]) -> list[Tensor]:
-    """Return the results in memory of their own, each once."""
-    taken = {x.untyped_storage().data_ptr() for x in arguments}
-    by_address = {x.data_ptr(): x for x in results if 0 not in x.stride()}
-    return [x for x in by_address.values() if x.untyped_storage().data_ptr() not in taken]
-
-
-def _poison(x: Tensor) -> None:
-    if x.is_floating_point() or x.is_complex():
-        x.fill_(float("nan"))
-    else:
-        x.bitwise_not_()
-
-
-def _left_poison(replayed: Sequence[Tensor], results: Sequence[Tensor]) -> str | None:
-    """Return whether NaN is left in a random result."""
-    for x, wanted in zip(replayed, results, strict=False):
-        if x.isnan().any() and not wanted.isnan().any():
-            return "an element is NaN"
-    return None
+def _restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for x, value in zip(tensors, values, strict=True):
+        x.copy_(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -10,10 +10,10 @@ DENORMAL = 1e-40
 """A number below the smallest normal fp32 number, 1.2e-38."""
 
 
-def fp32_precision() -> tuple[str, str, str]:
-    """Return how precise products of fp32 are, for `set_fp32_precision`.
-
-    The older of torch's settings comes first; it cannot be read while the newer ones contradict it.
+def fp32_precision() -> str:
+    """Return how precise products of fp32 are, as `highest/none/none`: the older of torch's
+    settings, that of CUDA and that of the CPU. The older one cannot be read while the newer ones
+    contradict it.
 
     Source: torch 2.13, `torch/__init__.py`, `get_float32_matmul_precision`; pytorch#166387.
     """
@@ -23,56 +23,58 @@ def fp32_precision() -> tuple[str, str, str]:
     older = "highest"
     with suppress(RuntimeError):
         older = torch.get_float32_matmul_precision()
-    return older, backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision
+    cuda = backends.cuda.matmul.fp32_precision
+    return f"{older}/{cuda}/{backends.mkldnn.matmul.fp32_precision}"
 
 
-def set_fp32_precision(precision: tuple[str, str, str]) -> None:
+def set_fp32_precision(precision: str) -> None:
     import torch
 
     backends: Any = torch.backends
-    older, cuda, cpu = precision
+    older, cuda, cpu = precision.split("/")
     torch.set_float32_matmul_precision(older)  # changes the newer ones too
     for matmul, newer in ((backends.cuda.matmul, cuda), (backends.mkldnn.matmul, cpu)):
         if matmul.fp32_precision != newer:
             matmul.fp32_precision = newer
 
 
-def current_settings() -> dict[str, Any]:
+def _flushes_denormals() -> bool:
     import torch
 
     small = torch.full((1,), DENORMAL, dtype=torch.float32, device="cpu")
+    return float(small * 1) == 0
+
+
+def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """Return how each setting is read and set."""
+    import torch
+
     return {
-        "number of threads": torch.get_num_threads(),
-        "default dtype": torch.get_default_dtype(),
-        "fp32 precision of products": fp32_precision(),
-        "deterministic algorithms": torch.get_deterministic_debug_mode(),
-        "flushed denormals": float(small * 1) == 0,
-        "gradients": torch.is_grad_enabled(),
+        "number of threads": (torch.get_num_threads, torch.set_num_threads),
+        "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "fp32 precision of products": (fp32_precision, set_fp32_precision),
+        "deterministic algorithms": (
+            torch.get_deterministic_debug_mode,
+            torch.set_deterministic_debug_mode,
+        ),
+        "flushed denormals": (_flushes_denormals, torch.set_flush_denormal),
+        "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
     }
+
+
+def current_settings() -> dict[str, Any]:
+    return {name: read() for name, (read, _) in _settings().items()}
 
 
 def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
     """Restore the settings; return what differed, as `number of threads: 2 -> 1`."""
-    import torch
-
-    now = current_settings()
-    changed = tuple(
-        f"{name}: {_shown(value)} -> {_shown(now[name])}"
-        for name, value in before.items()
-        if now[name] != value
-    )
-    if changed:
-        torch.set_num_threads(before["number of threads"])
-        torch.set_default_dtype(before["default dtype"])
-        set_fp32_precision(before["fp32 precision of products"])
-        torch.set_deterministic_debug_mode(before["deterministic algorithms"])
-        torch.set_flush_denormal(before["flushed denormals"])
-        torch.set_grad_enabled(before["gradients"])
-    return changed
-
-
-def _shown(value: object) -> str:
-    return "/".join(value) if isinstance(value, tuple) else str(value)
+    changed = []
+    for name, (read, write) in _settings().items():
+        now = read()
+        if now != before[name]:
+            changed.append(f"{name}: {before[name]} -> {now}")
+            write(before[name])
+    return tuple(changed)
 
 
 @contextmanager

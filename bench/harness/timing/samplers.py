@@ -163,9 +163,6 @@ class HostSampler:
     def drop_results(self) -> None:
         self._kept.clear()
 
-    def last_result(self) -> object:
-        return self._kept[-1]
-
     def keep_result_of(self, call: Call) -> None:
         """Call once, untimed; a later launch replaces the result."""
         self._kept.append(call())
@@ -178,7 +175,7 @@ def timed_result(calls: Sequence[Call]) -> object:
     sampler = HostSampler(calls, len(calls))
     with no_garbage_collection():
         sampler.sample()
-    return sampler.last_result()
+    return sampler._kept[-1]
 
 
 class _QueuedSampler:
@@ -397,7 +394,7 @@ def make_sampler(
     wanted = math.ceil(min_s / max(device_s, MIN_LAUNCH_S))
     events = EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading)
     try:
-        if is_capturable and autograd.passes:  # capturing them may fail halfway
+        if is_capturable and autograd.run_backward.called:  # capturing them may fail halfway
             events.why_no_graph = "autograd runs a backward pass"
         elif is_capturable:
             graph = _graph_sampler(calls, wanted, min_s, reading)
@@ -421,20 +418,20 @@ def require_joined(calls: Sequence[Call], device: Device, call_s: float, device_
         UsageError: the GPU works on after the last call longer than the calls take by events.
     """
     count = min(MAX_QUEUED, math.ceil(UNSEEN_CALLS_S / call_s))
-    unseen_s = math.inf
+    waits_s = []
     for _ in range(UNSEEN_TRIES):  # a busy host may wake up late
         for call in itertools.islice(itertools.cycle(calls), count):
             call()
         queued_at = clock.now()
         device.synchronize()
-        unseen_s = min(unseen_s, clock.now() - queued_at - UNSEEN_RATIO * count * device_s)
-        if unseen_s < MIN_UNSEEN_S:
-            return
-    raise UsageError(
-        f"a call launches work on a stream that torch's current stream does not wait for, so its "
-        f"time is unknown: {duration(device_s)} by CUDA events, but after {count} calls the GPU "
-        f"works {duration(unseen_s)} longer"
-    )
+        waits_s.append(clock.now() - queued_at)
+    unseen_s = min(waits_s) - UNSEEN_RATIO * count * device_s
+    if unseen_s > MIN_UNSEEN_S:
+        raise UsageError(
+            f"a call launches work on a stream that torch's current stream does not wait for, so "
+            f"its time is unknown: {duration(device_s)} by CUDA events, but after {count} calls "
+            f"the GPU works {duration(unseen_s)} longer"
+        )
 
 
 def _first_error(error: BaseException) -> BaseException:

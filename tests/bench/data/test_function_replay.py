@@ -26,7 +26,6 @@ def refusal(function, repeats, copies=2):
     graph = Graph(calls, repeats)
     before = [call.args[0].clone() for call in calls]
     reason = FunctionReplay(calls).refusal(graph)
-    assert graph.replays == 2 or reason is not None
     for call, x in zip(calls, before, strict=True):
         assert torch.equal(call.args[0], x)
     return reason, graph
@@ -68,8 +67,6 @@ def test_an_intermediate_result_of_the_capture_is_refused():
 def test_random_results_need_not_be_equal():
     reason, _ = refusal(torch.rand_like, lambda x, out: out.uniform_())
     assert reason is None
-    reason, _ = refusal(torch.rand_like, lambda x, out: out[1:].uniform_())
-    assert "an element is NaN" in reason
 
 
 def test_a_function_that_takes_no_other_contents_is_compared_on_its_own():
