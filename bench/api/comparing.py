@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from bench.harness.data.agreement import (
     on_new_contents,
 )
 from bench.harness.data.function_replay import FunctionReplay
-from bench.harness.data.torch_settings import current_settings, restore_settings, settings_kept
+from bench.harness.data.torch_settings import settings_required
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import Flag, recorded
@@ -57,8 +56,6 @@ from results.stats.comparison import DEFAULT_MARGIN
 
 if TYPE_CHECKING:
     import pandas as pd
-
-CHANGED = "changed settings of the process, which the others would be timed with: "
 
 NOT_CHECKED = ""
 """In place of a result that the caller does not want to be checked."""
@@ -196,20 +193,15 @@ def interleaved(
     kwargs = subject.kwargs
     cache = subject.cache
     first = subject.first_set()
-    settings = current_settings()
-    with raising(name), settings_kept() as changed:
+    with raising(name), settings_required():
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
-    if changed:
-        raise UsageError(f"{name} {CHANGED}{', '.join(changed)}")
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
 
     def checked(fn: Callable[..., Any]) -> CheckResult | str:
-        result = fn(*fresh(first), **kwargs)
-        changed = restore_settings(settings)
-        if changed:
-            return CheckResult(False, CHANGED + ", ".join(changed), math.inf, 0, 0)
+        with settings_required():
+            result = fn(*fresh(first), **kwargs)
         if not isinstance(expected, Expected):
             return expected or NOT_CHECKED
         return expected.check(result, tolerance)
@@ -230,7 +222,7 @@ def interleaved(
     def move(copy: int) -> None:
         sets[copy] = fresh(sets[copy])
 
-    with current(under_test):
+    with current(under_test), settings_required():
         sets, reached, _ = subject.copies(first, under_test)
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
@@ -249,10 +241,7 @@ def interleaved(
                     requested_cache=cache,
                 )
             )
-        with settings_kept():
-            return under_test, compare_contenders(
-                contenders, under_test, policy, current(under_test)
-            )
+        return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
 
 
 def _expected(
@@ -317,7 +306,9 @@ class FunctionContender(Contender):
         return replace(record, copies=len(self.calls), verified=self.verified)
 
     def failed(self, error: BaseException) -> Record:
-        return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")
+        is_own = isinstance(error, UsageError)
+        reason = str(error) if is_own else f"raised {one_line(error)}"
+        return replace(self.blank, status="failed", reason=reason)
 
     def _verified(self, moment: str, when: str) -> Record | None:
         """Check the result; return the record if it is wrong."""

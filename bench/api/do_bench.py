@@ -17,11 +17,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.api.function import check_number, detected, name_of, raising, restored
+from bench.api.function import check_number, detected, name_of, raising
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import disturbance
+from bench.harness.measure.flags import disturbance, of_settings
 from bench.harness.measure.measure_row import undisturbed
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Limits, Sampler, settle
@@ -89,7 +89,7 @@ def do_bench(
         settle(sampler.sample, limits)
         samples = undisturbed(sampler, device, limits, "cold")
     disturbed = disturbance(samples.telemetry, device.is_gpu)
-    for flag in filter(None, (disturbed, *restored(changed))):
+    for flag in filter(None, (disturbed, *of_settings(changed, "the function"))):
         warnings.warn(f"{name}: {flag.name}: {flag.reason}", stacklevel=2)
     return summary([1e3 * seconds for seconds in samples.samples_s], quantiles, return_mode)
 

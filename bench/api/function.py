@@ -29,7 +29,7 @@ from bench.harness.data.agreement import (
 from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
-from bench.harness.measure.flags import Flag, recorded
+from bench.harness.measure.flags import Flag, of_settings, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
 from bench.harness.measure.rows import one_line
 from bench.harness.run import stamp
@@ -300,7 +300,7 @@ class Function:
             invalid = replace(blank, status="invalid", reason=problem)
             return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
         ceilings = known_ceilings(device)
-        flags += (*unverified, *restored(changed), *interpreted())
+        flags += (*unverified, *of_settings(changed, "the function"), *interpreted())
         # The advice of a flag names options of the commands, which a function does not have.
         record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
         record = replace(record, copies=len(sets), first_call_s=first_call_s)
@@ -430,14 +430,6 @@ def raising(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise UsageError(f"{name} raised {one_line(error)}") from error
-
-
-def restored(changed: Sequence[str]) -> tuple[Flag, ...]:
-    """Return a flag if a function changed settings of this process, which were restored."""
-    if not changed:
-        return ()
-    reason = f"a function changed {', '.join(changed)}; the change was undone"
-    return (Flag("settings-restored", reason, ""),)
 
 
 detected = functools.cache(detect)

@@ -252,9 +252,9 @@ def _called_on_new(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return the result of a function on new contents, and copies of its arguments."""
     try:
+        others, more = fresh([tuple(timed), dict(kwargs)])
         with new_contents([timed, kwargs]):
             arguments, options = fresh([tuple(timed), dict(kwargs)])
-            others, more = fresh([arguments, options])
             calls = [partial(fn, *others, **more), partial(fn, *timed, **kwargs)]
             result = fresh(timed_result(calls))  # it may be one of the arguments
     except UnverifiedError:

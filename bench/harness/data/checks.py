@@ -154,23 +154,14 @@ class ReplayCheck:
             for result, data in zip(self.graph.results, self.sets, strict=True)
         ]
         inputs = set[int]().union(*map(_storages, self.sets))
-        parts = {part.data_ptr(): part for part in itertools.chain(*results)}
-        before = [
-            (x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs
-        ]
-        for part, _ in before:
-            verify.poison(part)
+        before = verify.poisoned(itertools.chain(*results), inputs)
         self.graph.replay()
         for result, data in ((results[-1], self.sets[-1]), (results[0], self.sets[0])):
             checked = verify.check(
                 self.op, self.case, data, result[0] if len(result) == 1 else torch.stack(result)
             )
             if not checked.is_right:
-                for (
-                    part,
-                    value,
-                ) in before:  # a function that reuses its result must not find poison in it
-                    part.copy_(value)
+                verify.restore(before)  # a function that reuses its result must not find poison
                 break
         return checked
 

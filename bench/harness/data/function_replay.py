@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from bench.harness.data.agreement import (
     fresh,
     new_contents,
 )
+from bench.harness.data.verify import poisoned, restore
 from bench.harness.torch_private import tree_leaves
 
 if TYPE_CHECKING:
@@ -48,37 +48,30 @@ class FunctionReplay:
     def _problem(self, graph: GraphSampler, index: int) -> str | None:
         """Return how what a replay writes differs from what a call writes, also into arguments."""
         call = self.calls[index]
-        arguments = _writable(tree_leaves([call.args, call.keywords]))
-        before = fresh(arguments)
+        arguments = _writable([call.args, call.keywords])
+        before = [(x, x.clone()) for x in arguments]
         try:
             expected = Expected.itself([fresh(call()), fresh(arguments)])
         except NotComparableError:
             return None
         except Exception as error:  # the function does not take new contents
             raise UnverifiedError from error
-        _restore(arguments, before)
+        restore(before)
         if not expected.check([call(), arguments], ORDERS).is_right:  # it is random
             return None
-        _restore(arguments, before)
+        restore(before)
         inputs = {x.untyped_storage().data_ptr() for x in arguments}
-        results = _writable(tree_leaves(graph.results[index]))
-        results = [x for x in results if x.untyped_storage().data_ptr() not in inputs]
-        kept = fresh(results)
-        for x in results:
-            x.fill_(math.nan if x.is_floating_point() or x.is_complex() else 1)
+        result = graph.results[index]
+        held = poisoned(_writable(result), inputs)
         graph.replay()
-        problem = expected.check([graph.results[index], arguments], ORDERS).reason
-        if problem is not None:  # a function that reuses its result must not find poison in it
-            _restore(results, kept)
+        problem = expected.check([result, arguments], ORDERS).reason
+        if problem is not None:
+            restore(held)  # a function that reuses its result must not find poison
         return problem
 
 
-def _writable(values: Iterable[object]) -> list[Tensor]:
+def _writable(values: object) -> list[Tensor]:
     import torch
 
-    return [x.detach() for x in values if isinstance(x, torch.Tensor) and 0 not in x.stride()]
-
-
-def _restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    for x, value in zip(tensors, values, strict=True):
-        x.copy_(value)
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [x.detach() for x in leaves if 0 not in x.stride()]

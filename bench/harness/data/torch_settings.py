@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from bench.harness.op import UsageError
+
 DENORMAL = 1e-40
 """A number below the smallest normal fp32 number, 1.2e-38."""
 
@@ -86,3 +88,17 @@ def settings_kept() -> Iterator[list[str]]:
         yield changed
     finally:
         changed += restore_settings(before)
+
+
+@contextmanager
+def settings_required() -> Iterator[None]:
+    """Restore the settings at the end, with an error if they differed, because others would be
+    measured with them.
+
+    Raises:
+        UsageError: settings were changed.
+    """
+    with settings_kept() as changed:
+        yield
+    if changed:
+        raise UsageError(f"changed settings of the process: {', '.join(changed)}")

@@ -1,7 +1,5 @@
 """Settings of torch that a function changes in the caller's process are put back and reported."""
 
-import re
-
 import pytest
 import torch
 
@@ -74,7 +72,7 @@ def test_a_row_of_a_sweep_is_flagged_and_the_next_one_is_not():
 
 
 def test_do_bench_warns():
-    with pytest.warns(UserWarning, match="settings-restored: a function changed default dtype"):
+    with pytest.warns(UserWarning, match="settings-restored: the function changed default dtype"):
         bench.do_bench(lambda: changing("default dtype")(X), 0, 0)
 
 
@@ -82,17 +80,17 @@ def test_a_candidate_that_changes_them_has_no_verdict():
     functions = {"double": double, "changing": changing("number of threads")}
     compared = bench.compare(functions, X, cache="warm", rounds=6)
     assert compared.verdicts == {}
-    (line,) = [line for line in compared.unmatched if "changing: invalid: " in line]
-    assert re.search("changed settings .*: number of", line)
+    said = "changing: failed: changed settings of the process: number of threads"
+    assert said in "".join(compared.unmatched)
 
 
 def test_a_baseline_that_changes_them_is_an_error():
     functions = {"changing": changing("number of threads"), "double": double}
-    with pytest.raises(bench.UsageError, match=r"changing changed settings of the process, .*: n"):
+    with pytest.raises(bench.UsageError, match=r"^changed settings of the process: number of th"):
         bench.compare(functions, X, cache="warm", rounds=6)
 
 
-def test_a_change_in_the_rounds_ends_a_comparison_without_a_verdict():
+def test_a_change_in_the_rounds_is_an_error():
     calls = []
 
     def later(x):
@@ -101,6 +99,5 @@ def test_a_change_in_the_rounds_ends_a_comparison_without_a_verdict():
             CHANGES["default dtype"]()
         return x + x
 
-    compared = bench.compare({"double": double, "later": later}, X, cache="warm", rounds=6)
-    assert compared.verdicts == {}
-    assert "later: invalid: after timing: changed settings" in "".join(compared.unmatched)
+    with pytest.raises(bench.UsageError, match=r"^changed settings of the process: default dtype"):
+        bench.compare({"double": double, "later": later}, X, cache="warm", rounds=6)
