@@ -6,8 +6,8 @@
     old results  new values in the same tensors, with the output of the timed launches, in a sample
     settings     those of `torch_settings`, before and after
 
-They do not find writes beyond the output (use `compute-sanitizer`), or code that replaces the timer
-in its process.
+They do not find writes beyond the output (use `compute-sanitizer`), or what `.github/SECURITY.md`
+lists.
 """
 
 from __future__ import annotations
