@@ -87,7 +87,7 @@ class UserChecks(Checks):
         self.device.synchronize()
         protocol.announce()
         start = clock.now()
-        returned = call() if is_poisoned else timed_result([call, call])
+        returned: Any = call() if is_poisoned else timed_result([call, call])
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
         parts = returned if isinstance(returned, tuple) else (returned,)
