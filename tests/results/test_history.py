@@ -108,7 +108,8 @@ def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path)
     assert main(["history", "-o", str(picture), "--theme", "dark"]) == 0
     (last,) = [line for line in capsys.readouterr().out.splitlines() if "0303030303" in line]
     assert last.startswith("2026-11-03 10:00  0303030303")
-    assert last.rstrip().endswith("preempted")
+    assert "preempted, time " in last
+    assert "the candidate is flagged preempted; save more runs" in last
     text = picture.read_text(encoding="utf-8")
     assert "fill: #171717" in text
     assert "2026-11-02 10:00 0202020202-dirty" in text
