@@ -15,7 +15,6 @@ from bench.harness.data.agreement import (
     new_contents,
 )
 from bench.harness.data.verify import poisoned, restore
-from bench.harness.torch_private import tree_leaves
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,6 +71,8 @@ class FunctionReplay:
 
 def _writable(values: object) -> list[Tensor]:
     import torch
+
+    from bench.harness.torch_private import tree_leaves
 
     leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     return [x.detach() for x in leaves if 0 not in x.stride()]
