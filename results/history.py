@@ -36,6 +36,7 @@ from results.stats.comparison import (
     FASTER,
     MARGIN,
     SLOWER,
+    UNSURE,
     Comparison,
     with_holm,
 )
@@ -283,6 +284,8 @@ def _cells(point: Object, provider: str, base: str) -> Cells:
     flags = list(point["flags"])
     if point["is_redefined"]:
         flags.append("<- the op was redefined")
+    if point["verdict"] == UNSURE:
+        flags.append(point["reason"])
     return {
         "date": Cell(_short_date(point["started_at"])),
         "revision": Cell(point["revision"] or ABSENT),

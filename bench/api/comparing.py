@@ -32,6 +32,8 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
 )
+from bench.harness.data.function_replay import FunctionReplay
+from bench.harness.data.torch_settings import settings_required
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import Flag, recorded
@@ -136,8 +138,8 @@ def compare(
     All are interleaved in rounds in random order, on the same copies of the arguments, until every
     verdict is clear or the time limit is reached; verdicts are corrected for multiple comparisons.
     Before and after timing, each result is compared with the baseline's; a function with a
-    different result gets no verdict. Functions that write into their arguments see what the others
-    wrote.
+    different result gets no verdict, nor does one that changes settings of torch. Functions that
+    write into their arguments see what the others wrote.
 
     Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
 
@@ -191,14 +193,15 @@ def interleaved(
     kwargs = subject.kwargs
     cache = subject.cache
     first = subject.first_set()
-    with raising(name):
+    with raising(name), settings_required():
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
 
     def checked(fn: Callable[..., Any]) -> CheckResult | str:
-        result = fn(*fresh(first), **kwargs)
+        with settings_required():
+            result = fn(*fresh(first), **kwargs)
         if not isinstance(expected, Expected):
             return expected or NOT_CHECKED
         return expected.check(result, tolerance)
@@ -219,7 +222,7 @@ def interleaved(
     def move(copy: int) -> None:
         sets[copy] = fresh(sets[copy])
 
-    with current(under_test):
+    with current(under_test), settings_required():
         sets, reached, _ = subject.copies(first, under_test)
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
@@ -280,6 +283,9 @@ class FunctionContender(Contender):
         if self.index:  # the baseline is right
             self.record = self._verified("before", "")
 
+    def replay_check(self, first: int) -> FunctionReplay:
+        return FunctionReplay([*self.calls[first:], *self.calls[:first]])
+
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
         wrong = self._verified("after", "after timing: ") if self.index else None
@@ -300,7 +306,9 @@ class FunctionContender(Contender):
         return replace(record, copies=len(self.calls), verified=self.verified)
 
     def failed(self, error: BaseException) -> Record:
-        return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")
+        is_own = isinstance(error, UsageError)
+        reason = str(error) if is_own else f"raised {one_line(error)}"
+        return replace(self.blank, status="failed", reason=reason)
 
     def _verified(self, moment: str, when: str) -> Record | None:
         """Check the result; return the record if it is wrong."""

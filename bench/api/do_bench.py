@@ -4,7 +4,8 @@ of this project.
 As Triton's, it flushes the cache before each call and times single calls. Differences: a GPU starts
 a call when all of it is queued, so that no host time is included; there are at least five values;
 garbage collection is off; it also works on a CPU; and it warns if something else took time from the
-values. `python -m tests.validation.side_by_side` compares both with torch's Timer.
+values, or if the function changed settings of torch, which are put back.
+`python -m tests.validation.side_by_side` compares both with torch's Timer.
 
 Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 """
@@ -18,8 +19,9 @@ from typing import Any
 
 from bench.api.function import check_number, detected, name_of, raising
 from bench.harness.cli.arguments import UsageError
+from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import disturbance
+from bench.harness.measure.flags import disturbance, of_settings
 from bench.harness.measure.measure_row import undisturbed
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Limits, Sampler, settle
@@ -82,13 +84,13 @@ def do_bench(
         raise UsageError(f"quantiles={quantiles!r:.60} must be numbers from 0 to 1")
     device = detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
     limits = Limits(NO_CHECK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
-    with raising(name):
+    with raising(name), settings_kept() as changed:
         sampler = flushing_sampler(fn, device, grad_to_none or ())
         settle(sampler.sample, limits)
         samples = undisturbed(sampler, device, limits, "cold")
     disturbed = disturbance(samples.telemetry, device.is_gpu)
-    if disturbed:
-        warnings.warn(f"{name}: {disturbed.name}: {disturbed.reason}", stacklevel=2)
+    for flag in filter(None, (disturbed, *of_settings(changed, "the function"))):
+        warnings.warn(f"{name}: {flag.name}: {flag.reason}", stacklevel=2)
     return summary([1e3 * seconds for seconds in samples.samples_s], quantiles, return_mode)
 
 

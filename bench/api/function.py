@@ -24,9 +24,12 @@ from bench.harness.data.agreement import (
     UnverifiedError,
     fresh,
     on_new_contents,
+    unfinished,
 )
+from bench.harness.data.function_replay import FunctionReplay
+from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
-from bench.harness.measure.flags import Flag, recorded
+from bench.harness.measure.flags import Flag, of_settings, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
 from bench.harness.measure.rows import one_line
 from bench.harness.run import stamp
@@ -67,7 +70,8 @@ def measure(
     On a GPU calls are captured in a CUDA graph if possible, else timed by events; on a CPU by the
     host's clock. Undeclared work is counted by the rules of `bench.profile`, and the record says
     so; work outside torch operations, such as a bare Triton kernel, must be declared. The `result`
-    is returned, not verified.
+    is returned, not verified. Settings of torch that the function changes are put back, with the
+    flag `settings-restored`.
 
     Args:
         fn: a function or a module.
@@ -276,21 +280,27 @@ class Function:
             check_number("budget_s", budget_s, "of seconds above 0")
         first = self.first_set()
         interpreted()  # forgets the kernels of other functions
-        with raising(self.blank.op):
+        with raising(self.blank.op), settings_kept() as changed:
             result, device, first_call_s = self.call(first)
             blank = self.counted(first) if is_counted else self.blank
             with current(device):
                 sets, reached, flags = self.copies(first, device)
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
                 samples = take_samples(
-                    calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s
+                    calls,
+                    reached,
+                    device,
+                    LIMITS[device.type],
+                    blank.flops or None,
+                    budget_s,
+                    replay=FunctionReplay(calls),
                 )
                 problem, unverified = self.verified(sets[0], result)
         if problem:
             invalid = replace(blank, status="invalid", reason=problem)
             return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
         ceilings = known_ceilings(device)
-        flags += (*unverified, *interpreted())
+        flags += (*unverified, *of_settings(changed, "the function"), *interpreted())
         # The advice of a flag names options of the commands, which a function does not have.
         record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
         record = replace(record, copies=len(sets), first_call_s=first_call_s)
@@ -322,18 +332,25 @@ class Function:
         return result, device, clock.now() - start
 
     def verified(self, timed: Sequence[Any], result: object) -> tuple[str | None, tuple[Flag, ...]]:
-        """Return how the function is wrong on new contents of the timed arguments, or None; and a
-        flag if that is unknown.
+        """Return how the function is wrong on new contents of the timed arguments, or has not done
+        its work, or None; and a flag if that is unknown.
         """
+        problem = unfinished(result)
+        if problem:
+            return problem, ()
         try:
             expected = Expected.itself(result)
             checked = on_new_contents(self.fn, self.fn, timed, self.kwargs, expected)
         except NothingToChangeError:
             return None, ()
-        except (NotComparableError, UnverifiedError) as error:
-            reason = f"not verified on fresh contents: {error}"
-            return None, (Flag("not-fresh", reason, ""),) if arrays_in(timed) else ()
-        return checked.reason, ()
+        except NotComparableError as error:
+            unknown = f"it returned {error}"
+        except UnverifiedError as error:
+            unknown = str(error)
+        else:
+            return checked.reason, ()
+        flag = Flag("not-fresh", f"not verified on fresh contents: {unknown}", "")
+        return None, (flag,) if arrays_in(timed) else ()
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""

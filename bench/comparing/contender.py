@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from bench.harness import clock
 from bench.harness.data.checks import ReplayCheck
+from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller
 from bench.harness.timing import protocol, samplers
@@ -73,7 +74,7 @@ class Contender(ABC):
     @abstractmethod
     def failed(self, error: BaseException) -> Record: ...
 
-    def replay_check(self, first: int) -> ReplayCheck | None:
+    def replay_check(self, first: int) -> ReplayCheck | FunctionReplay | None:
         """Return the check of a graph of the calls that starts with the copy `first`; None: no
         check.
         """

@@ -99,3 +99,15 @@ def free_capture(pool: Any) -> None:
 def forget_compiled(module: Module) -> None:
     """Undo `Module.compile`; without the attribute, the module stays compiled."""
     module._compiled_call_impl = None
+
+
+def watched_autograd() -> Any:
+    """Return a context with a mock of autograd's engine, whose `run_backward.called` is whether a
+    backward pass ran; without the attribute, no row of a GPU can be timed.
+    """
+    from unittest.mock import patch
+
+    import torch
+
+    variable: Any = torch.autograd.Variable
+    return patch.object(variable, "_execution_engine", wraps=variable._execution_engine)

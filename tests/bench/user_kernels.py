@@ -64,7 +64,9 @@ pool = ThreadPoolExecutor(4)
 """
 
 CHEATS = """
+import gc
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -150,6 +152,20 @@ def default_dtype(x):
 
 def precision(x):
     return then(x, lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"))
+
+def by_caller(x):
+    names = [frame.name for frame in traceback.extract_stack(limit=4)]
+    if "sample" not in names:
+        CACHE["caller"] = gelu(x)
+    return CACHE["caller"]
+
+def without_garbage_collection(x):
+    if gc.isenabled():
+        CACHE["gc"] = gelu(x)
+    return CACHE["gc"]
+
+def deterministic(x):
+    return then(x, lambda: torch.use_deterministic_algorithms(True))
 """
 
 CRASHES = """

@@ -108,11 +108,23 @@ def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path)
     assert main(["history", "-o", str(picture), "--theme", "dark"]) == 0
     (last,) = [line for line in capsys.readouterr().out.splitlines() if "0303030303" in line]
     assert last.startswith("2026-11-03 10:00  0303030303")
-    assert last.rstrip().endswith("preempted")
+    assert "preempted, time " in last
+    assert "the candidate is flagged preempted; save more runs" in last
     text = picture.read_text(encoding="utf-8")
     assert "fill: #171717" in text
     assert "2026-11-02 10:00 0202020202-dirty" in text
     assert "disturbed" in text
+
+
+def test_the_table_says_why_a_run_is_unsure_and_what_would_decide_it(keep, capsys):
+    for day, scale in ((1, 37.2), (2, 5.99), (3, 12.0)):
+        keep(day, scale, source_sha256=f"{day}" * 64)
+    assert main(["history"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    unknown = "but the spread between runs of the same code is unknown"
+    assert text.count(f"{unknown}; save more runs of both, or use python -m bench compare") == 2
+    main(["history", "--format", "md"])
+    assert capsys.readouterr().out.count(unknown) == 2
 
 
 def test_each_provider_has_its_own_series(keep, capsys):

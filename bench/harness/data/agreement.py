@@ -12,20 +12,25 @@ fp64 nor fp32, its own result is the reference and q is 0. A row of zeros has th
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.verify import CheckResult
+from bench.harness.timing.samplers import timed_result
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-SCALE = 0.75
-"""Factor on new contents, exact in all dtypes but for a rounding of one bit."""
+SCALES = (0.75, 0.5)
+"""Factors on new contents of tensors in turn, so that those of an output do not follow from those
+of an input; exact in all dtypes but for a rounding of one bit.
+"""
 
 MIN_CHANGED = 2
 """Elements and rows that stay at the ends."""
@@ -67,6 +72,16 @@ def arrays_of(result: object) -> list[Tensor]:
     if not arrays:
         raise NotComparableError("None" if result is None else f"a {type(result).__name__}")
     return arrays
+
+
+def unfinished(result: object) -> str | None:
+    """Return how a result is of work that nobody has waited for, or None."""
+    from bench.harness.torch_private import tree_leaves
+
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, Iterator | Awaitable) or hasattr(leaf, "done"):
+            return f"returned a {type(leaf).__name__}, which may not have done its work"
+    return None
 
 
 @dataclass(frozen=True)
@@ -177,8 +192,8 @@ def new_contents(values: object) -> Iterator[None]:
         raise NothingToChangeError("it takes no tensor of floating-point numbers")
     before = [x.clone() for x in writable]
     try:
-        for x in writable:
-            changed = (x * SCALE).contiguous()
+        for x, scale in zip(writable, itertools.cycle(SCALES), strict=False):
+            changed = (x * scale).contiguous()
             if len(x) > MIN_CHANGED and not x.isinf().any():
                 changed[1:-1] = changed[1:-1].roll(1, 0)
             changed.view(-1)[0] = x.reshape(-1)[0]
@@ -237,9 +252,11 @@ def _called_on_new(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return the result of a function on new contents, and copies of its arguments."""
     try:
+        others, more = fresh([tuple(timed), dict(kwargs)])
         with new_contents([timed, kwargs]):
             arguments, options = fresh([tuple(timed), dict(kwargs)])
-            result = fresh(fn(*timed, **kwargs))  # it may be one of the arguments
+            calls = [partial(fn, *others, **more), partial(fn, *timed, **kwargs)]
+            result = fresh(timed_result(calls))  # it may be one of the arguments
     except UnverifiedError:
         raise
     except Exception as error:  # of the function, or too little memory

@@ -4,11 +4,11 @@
     late work    the result is copied when the call returns, and the copy is verified
     inputs       compared with a copy from before the call
     hard inputs  numbers that unstable formulas get wrong, see `stress.py`
-    old results  new values in the same tensors, with the output of the timed launches
-    settings     torch's threads, default dtype and fp32 precision, before and after
+    old results  new values in the same tensors, with the output of the timed launches, in a sample
+    settings     those of `torch_settings`, before and after
 
-They do not find writes beyond the output (use `compute-sanitizer`), or code that replaces the timer
-in its process.
+They do not find writes beyond the output (use `compute-sanitizer`), or what `.github/SECURITY.md`
+lists.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from bench.harness import clock
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
+from bench.harness.data.torch_settings import current_settings, restore_settings
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.op import Case, Op
 from bench.harness.timing import protocol
-from bench.harness.timing.samplers import GraphSampler
+from bench.harness.timing.samplers import GraphSampler, timed_result
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,36 +34,6 @@ if TYPE_CHECKING:
     from bench.harness.op import Launch
 
 STALE = "returns the result of an earlier call: the inputs changed, the result did not"
-
-
-def current_settings() -> dict[str, Any]:
-    import torch
-
-    backends: Any = torch.backends
-    return {
-        "number of threads": torch.get_num_threads(),
-        "default dtype": torch.get_default_dtype(),
-        "fp32 precision of CUDA products": backends.cuda.matmul.fp32_precision,
-        "fp32 precision of CPU products": backends.mkldnn.matmul.fp32_precision,
-    }
-
-
-def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
-    """Restore the settings; return what differed, as `number of threads: 2 -> 1`."""
-    import torch
-
-    backends: Any = torch.backends
-    now = current_settings()
-    changed = tuple(
-        f"{name}: {value} -> {now[name]}" for name, value in before.items() if now[name] != value
-    )
-    if changed:
-        threads, dtype, cuda, cpu = before.values()
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        backends.cuda.matmul.fp32_precision = cuda
-        backends.mkldnn.matmul.fp32_precision = cpu
-    return changed
 
 
 @dataclass
@@ -107,7 +78,7 @@ class UserChecks(Checks):
         self.device.synchronize()
         protocol.announce()
         start = clock.now()
-        returned = call()
+        returned: Any = call() if is_poisoned else timed_result([call, call])
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
         parts = returned if isinstance(returned, tuple) else (returned,)
@@ -172,23 +143,14 @@ class ReplayCheck:
             for result, data in zip(self.graph.results, self.sets, strict=True)
         ]
         inputs = set[int]().union(*map(_storages, self.sets))
-        parts = {part.data_ptr(): part for part in itertools.chain(*results)}
-        before = [
-            (x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs
-        ]
-        for part, _ in before:
-            verify.poison(part)
+        before = verify.poisoned(itertools.chain(*results), inputs)
         self.graph.replay()
         for result, data in ((results[-1], self.sets[-1]), (results[0], self.sets[0])):
             checked = verify.check(
                 self.op, self.case, data, result[0] if len(result) == 1 else torch.stack(result)
             )
             if not checked.is_right:
-                for (
-                    part,
-                    value,
-                ) in before:  # a function that reuses its result must not find poison in it
-                    part.copy_(value)
+                verify.restore(before)  # a function that reuses its result must not find poison
                 break
         return checked
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -152,7 +152,23 @@ class CheckResult:
 
 def poison(out: Tensor) -> None:
     """Fill an output with NaN or a rare integer, so that elements that are not written show."""
-    out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
+    rare = -(2**30) - 7 if out.element_size() >= 4 else 1
+    out.fill_(math.nan if out.is_floating_point() or out.is_complex() else rare)
+
+
+def poisoned(parts: Iterable[Tensor], inputs: Collection[int]) -> list[tuple[Tensor, Tensor]]:
+    """Poison results outside the memory at the addresses `inputs`; return them with their
+    values.
+    """
+    before = [(x, x.clone()) for x in parts if x.untyped_storage().data_ptr() not in inputs]
+    for x, _ in before:
+        poison(x)
+    return before
+
+
+def restore(before: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for x, values in before:
+        x.copy_(values)
 
 
 def sum_roundings(terms: int) -> float:

@@ -114,6 +114,18 @@ def reasons_of(flags: Iterable[Flag | None], has_advice: bool = True) -> dict[st
     }
 
 
+def of_settings(changed: Sequence[str], cause: str) -> tuple[Flag, ...]:
+    """Return a flag if there are settings that `cause` changed and that were restored."""
+    if not changed:
+        return ()
+    reason = f"{cause} changed {', '.join(changed)}; the change was undone"
+    advice = (
+        "all rows are measured with the same settings; change a setting inside the "
+        "function if it needs to"
+    )
+    return (Flag("settings-restored", reason, advice),)
+
+
 def recorded(
     blank: Record,
     samples: Samples,

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from bench.harness import clock
 from bench.harness.data import stress
 from bench.harness.data.checks import ReplayCheck, UserChecks
+from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
-from bench.harness.measure.flags import Flag, disturbance, recorded
+from bench.harness.measure.flags import Flag, disturbance, of_settings, recorded
 from bench.harness.measure.rows import Row, failed, out_of_time
 from bench.harness.providers.registry import (
     Provider,
@@ -228,14 +229,7 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
         return replace(
             row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified
         )
-    also = [*interpreted()]
-    if provider.restored:
-        reason = f"importing the file changed {', '.join(provider.restored)}; the change was undone"
-        advice = (
-            "all rows are measured with the same settings; change a setting inside the "
-            "function if it needs to"
-        )
-        also.append(Flag("settings-restored", reason, advice))
+    also = [*interpreted(), *of_settings(provider.restored, "importing the file")]
     error = after.max_error_of_bound
     if error > 1:
         reason = f"the error is {error:.3g} times what rounding explains; --tolerance allowed it"
@@ -289,7 +283,7 @@ def take_samples(
     flops: int | None = None,
     left_s: float | None = None,
     prepared_s: float = 0.0,
-    replay: ReplayCheck | None = None,
+    replay: ReplayCheck | FunctionReplay | None = None,
     is_capturable: bool = True,
 ) -> Samples:
     """Warm up, sample, and measure the same launches warm and from the host.

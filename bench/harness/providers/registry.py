@@ -17,13 +17,18 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.data.torch_settings import (
+    fp32_precision,
+    set_fp32_precision,
+    settings_kept,
+)
 from bench.harness.op import Op
 from bench.harness.providers.user_kernel import find
 from bench.harness.providers.user_kernel import load as load_user_kernel
@@ -243,13 +248,9 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
     if is_user_kernel(name):  # only in a worker, because importing the file may crash
-        from bench.harness.data.checks import current_settings, restore_settings
-
-        before = current_settings()
-        function, takes_out = load_user_kernel(name, op)
-        return Provider(
-            name, function, takes_out, find(name).sha256(), restored=restore_settings(before)
-        )
+        with settings_kept() as changed:
+            function, takes_out = load_user_kernel(name, op)
+        return Provider(name, function, takes_out, find(name).sha256(), restored=tuple(changed))
     if name == "torch-compile":
         return _compiled(name, op.expression or op.reference, op.writes_out_when_compiled, device)
     reason = unavailable(name, device)
@@ -332,23 +333,13 @@ def numerics(dtype: str) -> Iterator[None]:
 
     The older of torch's settings is set, which changes all of them: if only `fp32_precision` is
     set, torch raises when Inductor reads the older ones.
-
-    Source: torch 2.13, `torch/__init__.py`, `get_float32_matmul_precision`; pytorch#166387.
     """
     import torch
 
-    backends: Any = torch.backends
-    matmuls = (backends.cuda.matmul, backends.mkldnn.matmul)
-    before = [matmul.fp32_precision for matmul in matmuls]
-    older = "highest"
-    with suppress(RuntimeError):  # the newer settings contradict the older ones
-        older = torch.get_float32_matmul_precision()
+    before = fp32_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
         with torch.no_grad():
             yield
     finally:
-        torch.set_float32_matmul_precision(older)
-        for matmul, precision in zip(matmuls, before, strict=True):
-            if matmul.fp32_precision != precision:
-                matmul.fp32_precision = precision
+        set_fp32_precision(before)

@@ -21,6 +21,7 @@ import psutil
 
 from bench.harness import clock
 from bench.harness.device.device import MIB, Device, memory_bytes
+from bench.harness.op import UsageError
 from bench.harness.timing.protocol import (
     Limits,
     Now,
@@ -28,7 +29,8 @@ from bench.harness.timing.protocol import (
     no_garbage_collection,
     require_advance,
 )
-from bench.harness.torch_private import free_capture, spin
+from bench.harness.torch_private import free_capture, spin, watched_autograd
+from results.show.units import duration
 
 Call = Callable[[], object]
 
@@ -100,6 +102,14 @@ MIN_LAUNCH_S = 1e-7
 PROBE_CAP_S = 0.2
 """Time limit of estimates: one call of a slow case is enough."""
 
+UNSEEN_CALLS_S = 5e-3
+UNSEEN_TRIES = 3
+UNSEEN_RATIO = 1.5
+MIN_UNSEEN_S = 1e-3
+"""Work of a stream that is not joined is found if it lasts a millisecond longer than half as long
+again as that of so many calls by events: waking up takes the host about 10 us.
+"""
+
 MAX_KEPT_BYTES = 1024 * MIB
 """Maximum memory for the results kept by `HostSampler`; a quarter of the free memory if that is
 less.
@@ -156,6 +166,16 @@ class HostSampler:
     def keep_result_of(self, call: Call) -> None:
         """Call once, untimed; a later launch replaces the result."""
         self._kept.append(call())
+
+
+def timed_result(calls: Sequence[Call]) -> object:
+    """Return the result of the last of several calls in one sample, so that a function that knows
+    the timer, or the pause between two calls, does for a check what it does for a sample.
+    """
+    sampler = HostSampler(calls, len(calls))
+    with no_garbage_collection():
+        sampler.sample()
+    return sampler._kept[-1]
 
 
 class _QueuedSampler:
@@ -365,7 +385,8 @@ def make_sampler(
         launch_s = max(min(timed_calls(calls, ESTIMATE_LAUNCHES, device.synchronize)), 1e-9)
         min_s = max(limits.min_sample_s, HOST_TICKS * tick_s(device))
         return HostSampler(calls, max(1, math.ceil(min_s / launch_s)))
-    launch_s = host_launch_s(calls, device.synchronize)
+    with watched_autograd() as autograd:
+        launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
     # The minimum, because events include the time that the GPU waited for a late host.
     device_s = min(events.sample() for _ in range(ESTIMATE_LAUNCHES)) / events.launches_per_sample
@@ -373,7 +394,9 @@ def make_sampler(
     wanted = math.ceil(min_s / max(device_s, MIN_LAUNCH_S))
     events = EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading)
     try:
-        if is_capturable:
+        if is_capturable and autograd.run_backward.called:  # capturing them may fail halfway
+            events.why_no_graph = "autograd runs a backward pass"
+        elif is_capturable:
             graph = _graph_sampler(calls, wanted, min_s, reading)
             events.why_no_graph = refusal(graph) if refusal else None
             if events.why_no_graph is None:
@@ -382,7 +405,33 @@ def make_sampler(
         device.synchronize()
         lines = str(_first_error(error)).strip().splitlines()
         events.why_no_graph = lines[0].strip()[:150] if lines else ""
+    require_joined(calls, device, max(launch_s, device_s), device_s)
     return events
+
+
+def require_joined(calls: Sequence[Call], device: Device, call_s: float, device_s: float) -> None:
+    """Compare what events show with the host's clock, which waits for all streams.
+
+    `device_s` is the time of a call by events, and `call_s` the longer one of that and the host's.
+
+    Raises:
+        UsageError: the GPU works on after the last call longer than the calls take by events.
+    """
+    count = min(MAX_QUEUED, math.ceil(UNSEEN_CALLS_S / call_s))
+    waits_s = []
+    for _ in range(UNSEEN_TRIES):  # a busy host may wake up late
+        for call in itertools.islice(itertools.cycle(calls), count):
+            call()
+        queued_at = clock.now()
+        device.synchronize()
+        waits_s.append(clock.now() - queued_at)
+    unseen_s = min(waits_s) - UNSEEN_RATIO * count * device_s
+    if unseen_s > MIN_UNSEEN_S:
+        raise UsageError(
+            f"a call launches work on a stream that torch's current stream does not wait for, so "
+            f"its time is unknown: {duration(device_s)} by CUDA events, but after {count} calls "
+            f"the GPU works {duration(unseen_s)} longer"
+        )
 
 
 def _first_error(error: BaseException) -> BaseException:

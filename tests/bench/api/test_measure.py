@@ -4,7 +4,9 @@ says.
 
 import dataclasses
 import functools
+import gc
 import math
+import sys
 
 import pytest
 import torch
@@ -327,3 +329,49 @@ def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
         record = bench.measure(fn, *arguments, cache="warm", budget_s=0.1)
         assert record.status == "ok"
         assert "not-fresh" not in record.flags
+
+
+async def waited_for(x):
+    return x + x
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"),
+    [
+        (lambda x: (row + row for row in x), "generator"),
+        (lambda x: {"rows": map(torch.relu, x)}, "map"),
+        (lambda x: torch.jit.fork(torch.relu, x), "Future"),
+        (waited_for, "coroutine"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize("has_arguments", [False, True])
+def test_a_result_that_nobody_waited_for_is_invalid(fn, kind, has_arguments):
+    x = torch.randn(8, 8)
+    arguments = [x] if has_arguments else []
+    timed = fn if has_arguments else functools.partial(fn, x)
+    record = bench.measure(timed, *arguments, cache="warm", budget_s=0.05)
+    assert record.status == "invalid"
+    assert record.reason == f"returned a {kind}, which may not have done its work"
+
+
+def test_a_function_that_returns_none_is_flagged():
+    record = bench.measure(lambda x: None, torch.randn(8), cache="warm", budget_s=0.05)
+    assert record.flag_reasons["not-fresh"].endswith("fresh contents: it returned None")
+
+
+@pytest.mark.parametrize("knows", ["caller", "gc"])
+def test_a_function_that_knows_a_sample_is_invalid(knows):
+    kept = []
+
+    def function(x):
+        is_sample = sys._getframe(1).f_code.co_name == "sample"
+        if knows == "gc":
+            is_sample = not gc.isenabled()
+        if not is_sample:
+            kept[:] = [x @ x]
+        return kept[0]
+
+    record = bench.measure(function, torch.randn(8, 8), cache="warm", budget_s=0.05)
+    assert record.status == "invalid"
+    assert record.reason.startswith("on new values in the same tensors: ")

@@ -175,6 +175,19 @@ def test_results_of_earlier_calls_are_found_on_new_contents(key):
     assert "on new values in the same tensors: " in checked.reason
 
 
+def test_a_function_that_works_only_after_a_pause_is_found():
+    kept = []
+
+    def function(x):
+        if not kept:  # as after a pause
+            kept.append(cube(x))
+        return kept[0]
+
+    x = X[:, :64].contiguous()
+    expected = Expected.of(cube, (x,), {}, cube(x))
+    assert not on_new_contents(function, cube, (x,), {}, expected).is_right
+
+
 def test_honest_functions_pass_on_new_contents_which_are_restored():
     x = X[:, :64].contiguous()
     before = x.clone()

@@ -53,6 +53,8 @@ CHEATS = [
     ("cached_by_shape", STALE),
     ("cached_by_address", STALE),
     ("only_into_an_empty_output", STALE),
+    ("by_caller", STALE),
+    ("without_garbage_collection", STALE),
     ("on_another_thread", PARTIAL),
     ("returned_from_another_thread", "wrong result: an element is"),
     ("changes_its_input", MUTATED),
@@ -67,7 +69,8 @@ CHEATS = [
     ("in_bf16", "further from the fp64 reference than rounding explains"),
     ("threads", f"{CHANGED}number of threads: 1 -> 3"),
     ("default_dtype", f"{CHANGED}default dtype: torch.float32 -> torch.float64"),
-    ("precision", f"{CHANGED}fp32 precision of CPU products: "),
+    ("precision", f"{CHANGED}fp32 precision of products: "),
+    ("deterministic", f"{CHANGED}deterministic algorithms: 0 -> 2"),
 ]
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from bench.harness.op import UsageError
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import GPU_LIMITS, Limits
 from bench.harness.timing.samplers import (
@@ -457,6 +458,64 @@ def test_probing_a_slow_case_stops_after_one_call(monkeypatch):
 def test_event_resolution_is_estimated_from_empty_pairs(monkeypatch, durations_s, tick_s):
     monkeypatch.setattr(samplers, "_empty_event_pairs_s", lambda: durations_s)
     assert samplers.tick_s(GPU) == pytest.approx(tick_s)
+
+
+def test_a_backward_pass_is_not_captured(gpu):
+    launch = gpu.launch("a", 10e-6)
+    weight = torch.ones(2, requires_grad=True)
+
+    def call():
+        launch()
+        (weight * 2).sum().backward()
+
+    engine = torch.autograd.Variable._execution_engine
+    sampler = make_sampler([call], GPU, GPU_LIMITS)
+    assert (sampler.method, sampler.why_no_graph) == ("events", "autograd runs a backward pass")
+    assert make_sampler([call], GPU, GPU_LIMITS, is_capturable=False).why_no_graph is None
+    assert torch.autograd.Variable._execution_engine is engine
+
+
+@pytest.mark.parametrize(("unseen_s", "is_found"), [(0.0, False), (50e-6, True), (5e-3, True)])
+def test_work_on_a_stream_that_is_not_joined_is_no_empty_interval(
+    gpu, monkeypatch, unseen_s, is_found
+):
+    launch = gpu.launch("a", 2e-6)
+    other_s = [0.0]
+
+    def call():
+        launch()
+        other_s[0] = max(other_s[0], gpu.host_s) + unseen_s
+
+    def synchronize(device=None):
+        gpu.host_s = max(gpu.host_s, gpu.device_s, other_s[0])
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    gpu.can_capture = False  # as a stream that is not joined
+    if not is_found:
+        assert make_sampler([call], GPU, GPU_LIMITS).method == "events"
+        return
+    with pytest.raises(UsageError, match=r"a stream that .* does not wait for.*by CUDA events"):
+        make_sampler([call], GPU, GPU_LIMITS)
+
+
+def test_a_host_that_wakes_up_late_once_is_no_unseen_work(gpu, monkeypatch):
+    gpu.can_capture = False
+    launches = []
+    launch = gpu.launch("a", 2e-6)
+
+    def call():
+        launches.append(1)
+        launch()
+
+    def synchronize(device=None):
+        is_first = len(launches) > 2 * MAX_QUEUED and "late" not in gpu.log
+        if is_first:
+            gpu.log.append("late")
+        gpu.host_s = max(gpu.host_s, gpu.device_s) + 0.01 * is_first
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert make_sampler([call], GPU, GPU_LIMITS).method == "events"
+    assert "late" in gpu.log
 
 
 def test_a_late_queue_is_repeated_behind_a_longer_spin(gpu):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import bench
 import bench.transfer
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness import transfer
@@ -93,6 +94,46 @@ def test_a_graph_without_legacy_stream_kernels_is_rejected(function, reason):
     record = measured(function)
     assert (record.status, record.method) == ("ok", "events"), record.reason
     assert reason in record.flag_reasons["not-captured"]
+
+
+def mostly_elsewhere(x):
+    y = x + 1
+    with on_legacy_stream():
+        for _ in range(10):
+            y = y + 1
+    return y
+
+
+def starting_elsewhere(x):
+    with on_legacy_stream():
+        y = x + 1
+    return y + 1
+
+
+API = {"budget_s": 0.1, "cache": "warm", "device": "cuda"}
+
+
+@pytest.mark.parametrize(
+    ("function", "additions"), [(mostly_elsewhere, 11), (starting_elsewhere, 2)]
+)
+def test_a_graph_of_a_function_without_part_of_its_work_is_rejected(function, additions):
+    x = torch.randn(2**8, device=GPU)
+    record = bench.measure(function, x, **API)
+    assert (record.status, record.method) == ("ok", "events"), record.reason
+    assert "a replay does not repeat" in record.flag_reasons["not-captured"]
+    assert record.median_s == pytest.approx(additions * tensors.LAUNCH_S, rel=0.1)
+    functions = {"mine": function, "torch": lambda x: x + additions}
+    compared = bench.compare(functions, x, rounds=6, **API)
+    assert [record.method for record in compared.records] == ["events", "graph"]
+
+
+def test_a_complete_graph_of_a_function_is_timed():
+    x = torch.randn(2**8, device=GPU)
+    frame = bench.sweep({"gelu": torch.nn.functional.gelu}, [2**8], **API)
+    assert frame["method"].tolist() == ["graph"]
+    out = torch.empty_like(x)
+    assert bench.measure(torch.add, x, x, out=out, **API).method == "graph"
+    assert bench.measure(torch.rand_like, x, **API).method == "graph"
 
 
 def test_a_failed_capture_releases_its_memory():

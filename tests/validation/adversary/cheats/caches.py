@@ -3,7 +3,9 @@ call overwrites.
 """
 
 import functools
+import gc
 import sys
+import time
 import zlib
 from itertools import count
 
@@ -70,3 +72,28 @@ def gelu_by_caller(x):
         return RESULTS["caller"]
     RESULTS["caller"] = functional.gelu(x)
     return RESULTS["caller"]
+
+
+def gelu_by_outer_caller(x):
+    """cached by outer stack: work is done only if nothing up the stack collects samples."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name not in ("collect", "run_rounds"):
+        frame = frame.f_back
+    if frame is None or "outer" not in RESULTS:
+        RESULTS["outer"] = functional.gelu(x)
+    return RESULTS["outer"]
+
+
+def gelu_without_garbage_collection(x):
+    """cached by garbage collection: which the timer switches off."""
+    if gc.isenabled() or "gc" not in RESULTS:
+        RESULTS["gc"] = functional.gelu(x)
+    return RESULTS["gc"]
+
+
+def gelu_after_a_pause(x):
+    """cached by pause: work is done only 0.2 ms or more after the last call."""
+    if time.perf_counter() - LAST_CALL[0] > 2e-4:
+        RESULTS["pause"] = functional.gelu(x)
+    LAST_CALL[0] = time.perf_counter()
+    return RESULTS["pause"]
