@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,12 +26,16 @@ from bench.comparing.contender import Contender
 from bench.comparing.turns import ComparePolicy, compare_contenders
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.agreement import (
+    CHANGES_INPUTS,
     Expected,
     NotComparableError,
     NothingToChangeError,
     UnverifiedError,
+    changed_inputs,
     fresh,
     on_new_contents,
+    restorer,
+    slower_on_new,
 )
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
@@ -129,6 +134,7 @@ def compare(
     seed: int = 0,
     tolerance: float = 1.0,
     check: bool = True,
+    in_place: bool = False,
     **kwargs: Any,
 ) -> Verdicts:
     """Compare functions on the same arguments, and return a verdict for each.
@@ -136,8 +142,7 @@ def compare(
     All are interleaved in rounds in random order, on the same copies of the arguments, until every
     verdict is clear or the time limit is reached; verdicts are corrected for multiple comparisons.
     Before and after timing, each result is compared with the baseline's; a function with a
-    different result gets no verdict. Functions that write into their arguments see what the others
-    wrote.
+    different result gets no verdict, nor has one that changes its inputs without `in_place`.
 
     Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
 
@@ -165,7 +170,7 @@ def compare(
         raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device)
+    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device, in_place)
     under_test, records = interleaved(named, subject, policy, tolerance, check)
     environment = environment_of(under_test, "compare")
     environment = replace(
@@ -183,31 +188,46 @@ def interleaved(
     policy: ComparePolicy,
     tolerance: float = 1.0,
     check: bool = True,
+    make_inputs: Inputs | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records.
+    and the records. `make_inputs` makes others for a check.
     """
     name = next(iter(named))
     kwargs = subject.kwargs
     cache = subject.cache
     first = subject.first_set()
+    before = fresh([first, dict(kwargs)])
+    make = make_inputs or subject.made_again
     with raising(name):
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
 
-    def checked(fn: Callable[..., Any]) -> CheckResult | str:
-        result = fn(*fresh(first), **kwargs)
+    def checked(fn: Callable[..., Any], is_baseline: bool) -> CheckResult | str:
+        arguments, options = used = fresh(before)
+        result = fn(*arguments, **options)
+        if not subject.in_place and changed_inputs(fn, before, used, result):
+            return CheckResult(False, CHANGES_INPUTS, math.inf, 0, 0)
+        if is_baseline:
+            return NOT_CHECKED
         if not isinstance(expected, Expected):
             return expected or NOT_CHECKED
         return expected.check(result, tolerance)
 
-    def on_new(fn: Callable[..., Any]) -> CheckResult | str:
+    def on_new(fn: Callable[..., Any], row_s: float) -> CheckResult | str:
         if not isinstance(expected, Expected):
             return NOT_CHECKED
+        if restore:
+            restore()
+        timed = sets[0]
+        call = functools.partial(fn, *timed, **kwargs)
         try:
-            return on_new_contents(fn, named[name], sets[0], kwargs, expected, tolerance)
+            found = on_new_contents(fn, named[name], timed, kwargs, expected, tolerance, make)
+            values = [timed, kwargs]
+            slower = slower_on_new(call, values, under_test.synchronize, row_s, make)
+            return replace(found, is_right=False, reason=slower) if slower else found
         except NothingToChangeError:
             return NOT_CHECKED
         except UnverifiedError as error:
@@ -221,6 +241,7 @@ def interleaved(
 
     with current(under_test):
         sets, reached, _ = subject.copies(first, under_test)
+        restore = restorer(sets, before[0]) if subject.in_place else None
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
             contenders.append(
@@ -228,8 +249,9 @@ def interleaved(
                     replace(blank, provider=provider),
                     index,
                     under_test,
-                    new_call=functools.partial(new_call, candidate),
+                    new_call=None if restore else functools.partial(new_call, candidate),
                     move=move,
+                    restore=restore,
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],
                     cache=reached,
                     fn=candidate,
@@ -268,22 +290,25 @@ class FunctionContender(Contender):
     """A function whose result must equal that of the baseline."""
 
     fn: Callable[..., Any]
-    checked: Callable[[Callable[..., Any]], CheckResult | str]
-    """Calls the function and compares its result; a text says why it cannot be compared."""
-    on_new: Callable[[Callable[..., Any]], CheckResult | str]
-    """Calls the function on the timed arguments with new contents, likewise."""
+    checked: Callable[[Callable[..., Any], bool], CheckResult | str]
+    """Calls the function and compares its result, unless it is the baseline; a text says why it
+    cannot be compared.
+    """
+    on_new: Callable[[Callable[..., Any], float], CheckResult | str]
+    """Calls the function on the timed arguments with new contents, likewise; gets the time of all
+    samples.
+    """
     requested_cache: str
     verified: dict[str, Any] = field(default_factory=dict)
     flags: tuple[Flag, ...] = ()
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        if self.index:  # the baseline is right
-            self.record = self._verified("before", "")
+        self.record = self._verified("before", "")
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
         wrong = self._verified("after", "after timing: ") if self.index else None
-        wrong = wrong or self._verified_on_new()
+        wrong = wrong or self._verified_on_new(samples.total_s)
         if wrong:
             return wrong
         ceilings = known_ceilings(self.device)
@@ -304,7 +329,7 @@ class FunctionContender(Contender):
 
     def _verified(self, moment: str, when: str) -> Record | None:
         """Check the result; return the record if it is wrong."""
-        found = self.checked(self.fn)
+        found = self.checked(self.fn, not self.index)
         if isinstance(found, str):
             if found != NOT_CHECKED:
                 self._flag(Flag("not-compared", f"{found}, which cannot be compared", ""))
@@ -316,8 +341,8 @@ class FunctionContender(Contender):
             self._flag(Flag("beyond-rounding", reason, ""))
         return None if found.is_right else self._wrong(f"{when}{found.reason}")
 
-    def _verified_on_new(self) -> Record | None:
-        found = self.on_new(self.fn)
+    def _verified_on_new(self, row_s: float) -> Record | None:
+        found = self.on_new(self.fn, row_s)
         if isinstance(found, str):
             if found != NOT_CHECKED:
                 self._flag(Flag("not-fresh", f"not verified on fresh contents: {found}", ""))

@@ -18,12 +18,16 @@ from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
 from bench.harness.data.agreement import (
+    CHANGES_INPUTS,
     Expected,
     NotComparableError,
     NothingToChangeError,
     UnverifiedError,
+    changed_inputs,
     fresh,
     on_new_contents,
+    restorer,
+    slower_on_new,
 )
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, recorded
@@ -59,6 +63,8 @@ def measure(
     cache: str = "cold",
     device: str | None = None,
     budget_s: float | None = None,
+    in_place: bool = False,
+    setup: Inputs | None = None,
     **kwargs: Any,
 ) -> JudgedRecord:
     """Measure `fn(*args, **kwargs)` until its interval is narrow, and evaluate it against this
@@ -67,7 +73,9 @@ def measure(
     On a GPU calls are captured in a CUDA graph if possible, else timed by events; on a CPU by the
     host's clock. Undeclared work is counted by the rules of `bench.profile`, and the record says
     so; work outside torch operations, such as a bare Triton kernel, must be declared. The `result`
-    is returned, not verified.
+    is returned; it is verified only against another call on new contents. A function that changes
+    its inputs is `invalid` without `in_place` or `setup`; tensors that it overwrites without
+    reading are outputs.
 
     Args:
         fn: a function or a module.
@@ -84,6 +92,11 @@ def measure(
             again.
         device: `cpu`, `cuda` or `cuda:N`; by default that of the tensors.
         budget_s: time limit of sampling, seconds, without the warm-up.
+        in_place: whether the function changes its positional arguments. Each launch of a sample
+            has its own copy, restored before each sample, untimed; with `warm`, or if memory holds
+            one copy only, a sample is one launch.
+        setup: as `inputs`, but called again for each launch, before each sample and untimed. If it
+            returns None, the arguments are `args`, and a sample is one launch.
         kwargs: its keyword arguments.
 
     Raises:
@@ -91,7 +104,9 @@ def measure(
             the cause).
     """
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    return Function(fn, args, kwargs, inputs, work, dtype, cache, device).measure(budget_s)
+    renewed = in_place, setup
+    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device, *renewed)
+    return subject.measure(budget_s)
 
 
 def sweep(
@@ -102,6 +117,7 @@ def sweep(
     cache: str = "cold",
     device: str | None = None,
     budget_s: float | None = None,
+    in_place: bool = False,
 ) -> pd.DataFrame:
     """Measure each function at each shape in each dtype; return a row for each, with the columns of
     `results.load`.
@@ -122,6 +138,7 @@ def sweep(
         cache: `cold` or `warm`, as for `bench.measure`.
         device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, else the CPU.
         budget_s: time limit of sampling a row, seconds.
+        in_place: whether functions change their inputs, as for `bench.measure`.
 
     Raises:
         UsageError: invalid arguments, or every row failed.
@@ -159,6 +176,7 @@ def sweep(
                 cache=cache,
                 device=device_name,
                 budget_s=budget_s,
+                in_place=in_place,
             )
         except UsageError as error:
             return Record(op=name_of(fn), status="failed", reason=str(error), **row)
@@ -231,6 +249,8 @@ class Function:
     dtype: Any
     cache: str
     device: str | None
+    in_place: bool = False
+    setup: Inputs | None = None
     blank: Record = field(init=False)
 
     def __post_init__(self) -> None:
@@ -241,10 +261,11 @@ class Function:
                 f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}; "
                 "use functools.partial to pass a dtype to the function"
             )
-        if self.inputs is not None and not callable(self.inputs):
-            raise UsageError(
-                f"inputs={self.inputs!r:.60} must be a function that makes the arguments"
-            )
+        for name, make in {"inputs": self.inputs, "setup": self.setup}.items():
+            if make is not None and not callable(make):
+                raise UsageError(f"{name}={make!r:.60} must be a function that makes the arguments")
+        if self.setup and (self.inputs or self.in_place):
+            raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
         if self.inputs is not None and self.args:
             raise UsageError(
                 f"inputs= and positional arguments are mutually exclusive, got {len(self.args)} "
@@ -275,17 +296,37 @@ class Function:
         if budget_s is not None:
             check_number("budget_s", budget_s, "of seconds above 0")
         first = self.first_set()
+        given = [first, dict(self.kwargs)]
+        device_of(self.device, given)  # refuses what it cannot measure
+        before = fresh(given)
         interpreted()  # forgets the kernels of other functions
         with raising(self.blank.op):
             result, device, first_call_s = self.call(first)
-            blank = self.counted(first) if is_counted else self.blank
+            if self.in_place:
+                result = fresh(result)
+                restorer([first], before[0])()
+            counted = fresh(first) if self.in_place else first
+            blank = self.counted(counted) if is_counted else self.blank
+            if self.setup is None and changed_inputs(self.fn, before, given, result):
+                restorer([given], before)()
+                invalid = replace(blank, status="invalid", reason=CHANGES_INPUTS)
+                return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
             with current(device):
                 sets, reached, flags = self.copies(first, device)
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
+                renew = self.renewal(sets, before[0], calls)
                 samples = take_samples(
-                    calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s
+                    calls,
+                    reached,
+                    device,
+                    LIMITS[device.type],
+                    blank.flops or None,
+                    budget_s,
+                    before=renew,
                 )
-                problem, unverified = self.verified(sets[0], result)
+                if renew:
+                    renew()
+                problem, unverified = self.verified(sets[0], result, device, samples.total_s)
         if problem:
             invalid = replace(blank, status="invalid", reason=problem)
             return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
@@ -298,13 +339,37 @@ class Function:
 
     def first_set(self) -> tuple[Any, ...]:
         """Return a set of positional arguments; anything but a tuple is a single argument."""
-        if self.inputs is None:
+        make = self.setup or self.inputs
+        if make is None:
             return tuple(self.args)
-        with raising("inputs"):
-            arguments = self.inputs()
+        with raising("setup" if self.setup else "inputs"):
+            arguments = make()
+        if arguments is None and self.setup:
+            return tuple(self.args)
         if arguments is None:
             raise UsageError("inputs= must return the arguments of one call, got None")
+        if self.args:
+            raise UsageError("setup= returned arguments; remove the positional ones")
         return arguments if isinstance(arguments, tuple) else (arguments,)
+
+    @property
+    def made_again(self) -> Inputs | None:
+        """Makes other positional arguments; None if there is no function for it."""
+        return self.first_set if self.setup or self.inputs else None
+
+    def renewal(
+        self, sets: list[tuple[Any, ...]], first: Any, calls: list[functools.partial[Any]]
+    ) -> Callable[[], None] | None:
+        """Return what restores all sets, or makes new ones and their calls; None if they stay."""
+        if self.in_place:
+            return restorer(sets, first)
+
+        def renew() -> None:
+            for index in range(len(sets)):
+                sets[index] = self.first_set()
+                calls[index] = functools.partial(self.fn, *sets[index], **self.kwargs)
+
+        return renew if self.setup else None
 
     def call(self, args: Sequence[Any]) -> tuple[Any, Device, float]:
         """Return the result of a call, the device under test, and the seconds of the call."""
@@ -321,19 +386,26 @@ class Function:
         device.synchronize()
         return result, device, clock.now() - start
 
-    def verified(self, timed: Sequence[Any], result: object) -> tuple[str | None, tuple[Flag, ...]]:
-        """Return how the function is wrong on new contents of the timed arguments, or None; and a
-        flag if that is unknown.
+    def verified(
+        self, timed: Sequence[Any], result: object, device: Device, row_s: float
+    ) -> tuple[str | None, tuple[Flag, ...]]:
+        """Return how the function is wrong or slower on new contents of the timed arguments, or
+        None; and a flag if that is unknown. `row_s` is the time of all samples.
         """
+        fn = self.fn
+        make = self.made_again
         try:
             expected = Expected.itself(result)
-            checked = on_new_contents(self.fn, self.fn, timed, self.kwargs, expected)
+            checked = on_new_contents(fn, fn, timed, self.kwargs, expected, make=make)
         except NothingToChangeError:
             return None, ()
         except (NotComparableError, UnverifiedError) as error:
             reason = f"not verified on fresh contents: {error}"
             return None, (Flag("not-fresh", reason, ""),) if arrays_in(timed) else ()
-        return checked.reason, ()
+        call = functools.partial(fn, *timed, **self.kwargs)
+        values = [timed, self.kwargs]
+        slower = slower_on_new(call, values, device.synchronize, row_s, make)
+        return checked.reason or slower, ()
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""
@@ -352,12 +424,15 @@ class Function:
         """Return sets of arguments that evict each other from the cache, the cache state, and
         flags.
         """
-        if self.cache == "warm":
+        has_arrays = bool(arrays_in(first))
+        if self.in_place and not has_arrays:
+            raise UsageError("in_place=True restores positional tensors, but there are none")
+        if self.cache == "warm" or (self.setup and self.args):
             return [first], "warm", ()
-        if self.inputs is None and not arrays_in(first):
+        if self.inputs is None and not has_arrays:
             reason = "with no tensor arguments, measurements are warm"
             return [first], "warm", (Flag("not-cold", reason, ""),)
-        make = self.first_set if self.inputs is not None else functools.partial(fresh, first)
+        make = self.made_again or functools.partial(fresh, first)
         sets = [first, make()]
         shared = {_address(array) for array in arrays_in(first)}
         fresh_bytes = sum(

@@ -62,7 +62,8 @@ def add_parser(commands: Any) -> None:
         provider="implementations; families skip those that they do not have (default: torch, "
         "triton)",
     )
-    add(parser, parameters(Settings))
+    known = parameters(Settings)
+    add(parser, known, [key for key in known if key != "in_place"])
     parser.set_defaults(run=run)
 
 

@@ -48,6 +48,8 @@ class Contender(ABC):
     """
     calls: list[samplers.Call] = field(default_factory=list)
     """A call for each copy of the inputs."""
+    restore: samplers.Call | None = None
+    """Restores all copies before each sample, if calls may change their inputs."""
     cache: str = "cold"
     record: Record | None = None
     sampler: Sampler = field(init=False)
@@ -101,7 +103,12 @@ class Contender(ABC):
         limits = LIMITS[self.device.type]
         refusal = check.refusal if check else None
         self.sampler = samplers.make_sampler(
-            calls, self.device, limits, refusal=refusal, reading=poller
+            calls,
+            self.device,
+            limits,
+            refusal=refusal,
+            reading=poller,
+            before=self.restore,
         )
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 
@@ -109,7 +116,9 @@ class Contender(ABC):
         return self.attempt(self._turn)
 
     def _turn(self) -> tuple[float, ...]:
-        if self.cache == "warm":  # the others have evicted its data from the cache
+        if (
+            self.cache == "warm" and self.restore is None
+        ):  # the others have evicted its data from the cache
             self.calls[0]()
             self.device.synchronize()
         self.first += self.samples * self.sampler.launches_per_sample

@@ -281,6 +281,9 @@ class Op:
     columns_of: int | None = None
     """Index of the input whose last axis is that of the result, which is linear in it: B of A B.
     With `take_rows`, sums of blocks of columns verify a product that is too large for all rows."""
+    in_place: bool = False
+    """Whether providers may change the inputs, which are then restored before each sample. A
+    function that returns None has written its result into the first one."""
     defined_in: tuple[str, ...] = ()
     """Full names of modules of this project that define the op, besides the files of its
     functions.

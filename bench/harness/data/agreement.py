@@ -16,16 +16,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
+from bench.harness.data.checks import same_bytes
 from bench.harness.data.verify import CheckResult
+from results.show.units import duration
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-SCALE = 0.75
-"""Factor on new contents, exact in all dtypes but for a rounding of one bit."""
 
 MIN_CHANGED = 2
 """Elements and rows that stay at the ends."""
@@ -40,6 +41,24 @@ CHUNK_ELEMENTS = 2**22
 """Elements compared at a time."""
 
 BASELINE = "baseline"
+
+CHANGES_INPUTS = (
+    "changes its inputs; if it must, pass them by position and use in_place=True or --in-place"
+)
+
+FRESH_CALLS = 7
+"""Calls on new contents, each on others, and as many on the old ones."""
+
+FRESH_SHARE = 0.05
+"""Fraction of the row's time that these calls may take; one of each is always made."""
+
+SLOWER = 3.0
+SLOWER_S = 20e-6
+"""Ratio and difference of the median times on new and old contents beyond which work was skipped
+on the old ones: caches and branches make less of a difference."""
+
+FRESH_ATTEMPTS = 2
+"""Another process may delay a few calls, but not twice."""
 
 
 class NotComparableError(Exception):
@@ -153,46 +172,149 @@ class NothingToChangeError(UnverifiedError):
     """No argument has contents that can be changed: there are only integers, indices or masks."""
 
 
-@contextmanager
-def new_contents(values: object) -> Iterator[None]:
-    """Change the contents of all floating tensors in place, and restore them at the end.
+Make = Callable[[], Any]
+"""Makes new positional arguments."""
 
-    The inner rows are rolled and all but the first and the last element are scaled. Addresses,
-    version counters and the elements at the ends stay, which results are cached by; rows with
-    infinite elements, as in a mask, stay in their places.
+
+@contextmanager
+def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that writes contents into the tensors of `values`, in place: the old ones
+    for 0, else new ones, which differ by number. The old ones are restored at the end.
+
+    New contents are those of `make`, if it makes others of the same shapes. Else those of floating
+    tensors are changed: the inner rows are rolled and all but the first and the last element are
+    scaled. Addresses, version counters and the elements at the ends stay, which results are cached
+    by; rows with infinite elements, as in a mask, stay in their places, and a mask of 0 and 1 as it
+    is.
 
     Raises:
         NothingToChangeError: there are tensors, but none that can be changed.
         UnverifiedError: there is no tensor.
     """
+    tensors = tensors_in(values)
+    if not tensors:
+        raise UnverifiedError("it takes no tensor")
+    changeable = [x for x in tensors if _can_change(x)]
+    if not changeable and make is None:
+        raise NothingToChangeError("it takes no tensor of floating-point numbers")
+    before = [x.clone() for x in tensors]
+
+    def write(number: int) -> None:
+        _copy(tensors, before)
+        made = tensors_in(make()) if number and make is not None else []
+        if [x.shape for x in made] == [x.shape for x in before[: len(made)]]:
+            _copy(tensors[: len(made)], made)
+        if number and all(map(same_bytes, tensors, before)):
+            for x in changeable:
+                _vary(x, number)
+
+    try:
+        yield write
+    finally:
+        _copy(tensors, before)
+
+
+def tensors_in(values: object) -> list[Tensor]:
+    """Return the tensors in arguments whose contents can be written."""
     import torch
 
     from bench.harness.torch_private import tree_leaves
 
     tensors = [x.data for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
-    if not tensors:
-        raise UnverifiedError("it takes no tensor")
-    writable = [x for x in tensors if _can_change(x)]
-    if not writable:
-        raise NothingToChangeError("it takes no tensor of floating-point numbers")
-    before = [x.clone() for x in writable]
-    try:
-        for x in writable:
-            changed = (x * SCALE).contiguous()
-            if len(x) > MIN_CHANGED and not x.isinf().any():
-                changed[1:-1] = changed[1:-1].roll(1, 0)
-            changed.view(-1)[0] = x.reshape(-1)[0]
-            changed.view(-1)[-1] = x.reshape(-1)[-1]
-            x.copy_(changed)
-        yield
-    finally:
-        for x, values_before in zip(writable, before, strict=True):
-            x.copy_(values_before)
+    return [x for x in tensors if x.layout is torch.strided and 0 not in x.stride()]
+
+
+def restorer(sets: Sequence[Any], first: Any) -> Callable[[], None]:
+    """Return a function that copies the contents of `first` into all sets, also later ones."""
+
+    def restore() -> None:
+        for each in sets:
+            _copy(tensors_in(each), tensors_in(first))
+
+    return restore
+
+
+def _copy(tensors: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    for x, source in zip(tensors, sources, strict=True):
+        x.copy_(source)
 
 
 def _can_change(x: Tensor) -> bool:
     has_numbers = x.is_floating_point() or x.is_complex()
-    return has_numbers and x.dim() > 0 and x.numel() > MIN_CHANGED and 0 not in x.stride()
+    if not has_numbers or not x.dim() or x.numel() <= MIN_CHANGED:
+        return False
+    is_mask = bool(((x == 0) | (x == 1)).all()) and bool((x == 0).any() and (x == 1).any())
+    return not is_mask
+
+
+def _vary(x: Tensor, number: int) -> None:
+    """Change the contents in place, each number otherwise: by 3/4, 2/3, 5/8 and so on."""
+    changed = (x * (0.5 + 0.5 / (number + 1))).contiguous()
+    if len(x) > MIN_CHANGED and not x.isinf().any():
+        changed[1:-1] = changed[1:-1].roll(number, 0)
+    changed.view(-1)[0] = x.reshape(-1)[0]
+    changed.view(-1)[-1] = x.reshape(-1)[-1]
+    x.copy_(changed)
+
+
+def changed_inputs(fn: Callable[..., Any], before: Any, after: Any, result: object) -> bool:
+    """Return whether a call has changed its inputs; `before` and `after` are its positional and
+    keyword arguments, `result` is what it returned.
+
+    A tensor that the function overwrites without reading is an output: another call gives the same
+    if it holds NaN first.
+    """
+    new = tensors_in(after)
+    pairs = list(zip(new, tensors_in(before), strict=True))
+    changed = [index for index, pair in enumerate(pairs) if not same_bytes(*pair)]
+    if not changed:
+        return False
+    args, kwargs = again = fresh(before)
+    outputs = [tensors_in(again)[index] for index in changed]
+    for x in outputs:
+        is_float = x.is_floating_point() or x.is_complex()
+        x.fill_(math.nan if is_float else int(not (x == 1).all()))
+    try:
+        expected = Expected.itself([result, [new[index] for index in changed]])
+        return not expected.check([fn(*args, **kwargs), outputs], 1.0).is_right
+    except Exception:  # of the function, or a result that cannot be compared
+        return True
+
+
+def slower_on_new(
+    call: Callable[[], Any],
+    values: object,
+    synchronize: Callable[[], None],
+    row_s: float,
+    make: Make | None = None,
+) -> str | None:
+    """Return that a call is slower on new contents of the tensors in `values`, which it reads, than
+    on the old ones; None if it is not, or fails on new ones. `row_s` is the time of all samples.
+    """
+
+    def taken_s(number: int) -> float:
+        write(number)
+        synchronize()
+        start = clock.now()
+        call()
+        synchronize()
+        return clock.now() - start
+
+    old_s = new_s = 0.0
+    try:
+        with new_contents(values, make) as write:
+            for attempt in range(FRESH_ATTEMPTS):
+                pairs: list[tuple[float, float]] = []
+                until = clock.now() + FRESH_SHARE * row_s
+                while not pairs or (len(pairs) < FRESH_CALLS and clock.now() < until):
+                    pairs.append((taken_s(0), taken_s(1 + attempt * FRESH_CALLS + len(pairs))))
+                old_s, new_s = map(median, zip(*pairs, strict=True))
+                if new_s <= SLOWER * old_s or new_s - old_s <= SLOWER_S:
+                    return None
+    except Exception:
+        return None
+    seen = f"{duration(old_s)} on contents that it has seen"
+    return f"slower on fresh contents: {duration(new_s)} instead of {seen}; work is skipped"
 
 
 def on_new_contents(
@@ -202,9 +324,10 @@ def on_new_contents(
     kwargs: Mapping[str, Any],
     expected: Expected,
     tolerance: float = 1.0,
+    make: Make | None = None,
 ) -> CheckResult:
     """Check a function on new contents of the arguments that were timed, against the baseline on
-    copies of them; the function may be its own baseline.
+    copies of them; the function may be its own baseline. `make` is that of `new_contents`.
 
     Raises:
         UnverifiedError: no argument can be changed, one of the two fails on new contents, or the
@@ -212,7 +335,7 @@ def on_new_contents(
     """
     import torch
 
-    result, arguments, options = _called_on_new(fn, timed, kwargs)
+    result, arguments, options = _called_on_new(fn, timed, kwargs, make)
     try:
         results = arrays_of(baseline(*fresh(arguments), **fresh(options)))
         again = arrays_of(baseline(*arguments, **options)) if fn is baseline else results
@@ -233,11 +356,12 @@ def on_new_contents(
 
 
 def _called_on_new(
-    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any], make: Make | None
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return the result of a function on new contents, and copies of its arguments."""
     try:
-        with new_contents([timed, kwargs]):
+        with new_contents([timed, kwargs], make) as write:
+            write(1)
             arguments, options = fresh([tuple(timed), dict(kwargs)])
             result = fresh(fn(*timed, **kwargs))  # it may be one of the arguments
     except UnverifiedError:

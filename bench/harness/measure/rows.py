@@ -68,6 +68,11 @@ class Row:
     label: str = ""
     """Provider name in the record if a provider is listed twice: `torch#2`."""
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its inputs are restored before each sample."""
+        return self.settings.in_place or self.op.in_place
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the op by name, because its functions cannot be pickled."""
         return self.__dict__ | {"op": (self.op.name, self.op.tolerance)}
