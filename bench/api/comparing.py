@@ -19,6 +19,7 @@ from bench.api.function import (
     environment_of,
     functions_of,
     known_ceilings,
+    not_fresh,
     raising,
 )
 from bench.api.records import Records
@@ -34,8 +35,6 @@ from bench.harness.data.agreement import (
     changed_inputs,
     fresh,
     on_new_contents,
-    restorer,
-    slower_on_new,
 )
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
@@ -60,8 +59,8 @@ from results.stats.comparison import DEFAULT_MARGIN
 if TYPE_CHECKING:
     import pandas as pd
 
-NOT_CHECKED = ""
-"""In place of a result that the caller does not want to be checked."""
+Found = CheckResult | Flag | None
+"""A check, or why a result cannot be checked; None if it need not be."""
 
 
 class Verdicts:
@@ -205,33 +204,29 @@ def interleaved(
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
 
-    def checked(fn: Callable[..., Any], is_baseline: bool) -> CheckResult | str:
+    def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
         arguments, options = used = fresh(before)
         result = fn(*arguments, **options)
         if not subject.in_place and changed_inputs(fn, before, used, result):
             return CheckResult(False, CHANGES_INPUTS, math.inf, 0, 0)
         if is_baseline:
-            return NOT_CHECKED
-        if not isinstance(expected, Expected):
-            return expected or NOT_CHECKED
-        return expected.check(result, tolerance)
+            return None
+        return expected.check(result, tolerance) if isinstance(expected, Expected) else expected
 
-    def on_new(fn: Callable[..., Any], row_s: float) -> CheckResult | str:
+    def on_new(fn: Callable[..., Any], row_s: float) -> Found:
         if not isinstance(expected, Expected):
-            return NOT_CHECKED
+            return None
         if restore:
             restore()
-        timed = sets[0]
-        call = functools.partial(fn, *timed, **kwargs)
+        pace = under_test.synchronize, row_s
         try:
-            found = on_new_contents(fn, named[name], timed, kwargs, expected, tolerance, make)
-            values = [timed, kwargs]
-            slower = slower_on_new(call, values, under_test.synchronize, row_s, make)
-            return replace(found, is_right=False, reason=slower) if slower else found
+            return on_new_contents(
+                fn, named[name], sets[0], kwargs, expected, tolerance, make, pace
+            )
         except NothingToChangeError:
-            return NOT_CHECKED
+            return None
         except UnverifiedError as error:
-            return str(error)
+            return not_fresh(error)
 
     def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
         return functools.partial(fn, *sets[copy], **kwargs)
@@ -241,7 +236,7 @@ def interleaved(
 
     with current(under_test):
         sets, reached, _ = subject.copies(first, under_test)
-        restore = restorer(sets, before[0]) if subject.in_place else None
+        restore = subject.renewal(sets, before[0])
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
             contenders.append(
@@ -265,12 +260,13 @@ def interleaved(
 
 def _expected(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object
-) -> Expected | str:
-    """Return what others must return, or why that is unknown."""
+) -> Expected | Flag:
+    """Return what others must return, or a flag that says why that is unknown."""
     try:
         return Expected.of(fn, args, kwargs, result)
     except NotComparableError as error:
-        return f"the baseline returned {error}"
+        reason = f"the baseline returned {error}, which cannot be compared"
+        return Flag("not-compared", reason, "")
 
 
 def ordered(
@@ -290,29 +286,29 @@ class FunctionContender(Contender):
     """A function whose result must equal that of the baseline."""
 
     fn: Callable[..., Any]
-    checked: Callable[[Callable[..., Any], bool], CheckResult | str]
-    """Calls the function and compares its result, unless it is the baseline; a text says why it
-    cannot be compared.
-    """
-    on_new: Callable[[Callable[..., Any], float], CheckResult | str]
+    checked: Callable[[Callable[..., Any], bool], Found]
+    """Calls the function and compares its result, unless it is the baseline."""
+    on_new: Callable[[Callable[..., Any], float], Found]
     """Calls the function on the timed arguments with new contents, likewise; gets the time of all
     samples.
     """
     requested_cache: str
     verified: dict[str, Any] = field(default_factory=dict)
-    flags: tuple[Flag, ...] = ()
+    flags: dict[str, Flag] = field(default_factory=dict)
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        self.record = self._verified("before", "")
+        self.record = self._wrong(self.checked(self.fn, not self.index), "before")
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
-        wrong = self._verified("after", "after timing: ") if self.index else None
-        wrong = wrong or self._verified_on_new(samples.total_s)
+        wrong = None
+        if self.index:
+            wrong = self._wrong(self.checked(self.fn, False), "after", "after timing: ")
+        wrong = wrong or self._wrong(self.on_new(self.fn, samples.total_s))
         if wrong:
             return wrong
         ceilings = known_ceilings(self.device)
-        flags = (*self.flags, *interpreted())
+        flags = (*self.flags.values(), *interpreted())
         record = recorded(
             self.blank,
             samples,
@@ -327,31 +323,19 @@ class FunctionContender(Contender):
     def failed(self, error: BaseException) -> Record:
         return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")
 
-    def _verified(self, moment: str, when: str) -> Record | None:
-        """Check the result; return the record if it is wrong."""
-        found = self.checked(self.fn, not self.index)
-        if isinstance(found, str):
-            if found != NOT_CHECKED:
-                self._flag(Flag("not-compared", f"{found}, which cannot be compared", ""))
+    def _wrong(self, found: Found, moment: str = "", when: str = "") -> Record | None:
+        """Keep what a check found; return the record if the result is wrong."""
+        if isinstance(found, Flag):
+            self.flags[found.name] = found
+        if not isinstance(found, CheckResult):
             return None
-        self.verified[moment] = found.to_dict()
+        if moment:
+            self.verified[moment] = found.to_dict()
         if found.max_error_of_bound > 1:
             error = f"{found.max_error_of_bound:.3g}"
             reason = f"the error is {error} times what rounding explains; tolerance= allowed it"
-            self._flag(Flag("beyond-rounding", reason, ""))
-        return None if found.is_right else self._wrong(f"{when}{found.reason}")
-
-    def _verified_on_new(self, row_s: float) -> Record | None:
-        found = self.on_new(self.fn, row_s)
-        if isinstance(found, str):
-            if found != NOT_CHECKED:
-                self._flag(Flag("not-fresh", f"not verified on fresh contents: {found}", ""))
+            self.flags["beyond-rounding"] = Flag("beyond-rounding", reason, "")
+        if found.is_right:
             return None
-        return None if found.is_right else self._wrong(str(found.reason))
-
-    def _flag(self, flag: Flag) -> None:
-        if flag.name not in [other.name for other in self.flags]:
-            self.flags = (*self.flags, flag)
-
-    def _wrong(self, reason: str) -> Record:
+        reason = f"{when}{found.reason}"
         return replace(self.blank, status="invalid", reason=reason, verified=self.verified)

@@ -26,8 +26,7 @@ from bench.harness.data.agreement import (
     changed_inputs,
     fresh,
     on_new_contents,
-    restorer,
-    slower_on_new,
+    renew,
 )
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, recorded
@@ -95,8 +94,8 @@ def measure(
         in_place: whether the function changes its positional arguments. Each launch of a sample
             has its own copy, restored before each sample, untimed; with `warm`, or if memory holds
             one copy only, a sample is one launch.
-        setup: as `inputs`, but called again for each launch, before each sample and untimed. If it
-            returns None, the arguments are `args`, and a sample is one launch.
+        setup: as `inputs`, but called again before each sample, untimed, for each of its launches,
+            which get the contents of its tensors.
         kwargs: its keyword arguments.
 
     Raises:
@@ -104,8 +103,10 @@ def measure(
             the cause).
     """
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    renewed = in_place, setup
-    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device, *renewed)
+    made, is_setup = made_by(inputs, setup, in_place)
+    subject = Function(
+        fn, args, kwargs, made, work, dtype, cache, device, in_place, is_setup=is_setup
+    )
     return subject.measure(budget_s)
 
 
@@ -250,7 +251,8 @@ class Function:
     cache: str
     device: str | None
     in_place: bool = False
-    setup: Inputs | None = None
+    is_setup: bool = False
+    """Whether `inputs` is called again before each sample."""
     blank: Record = field(init=False)
 
     def __post_init__(self) -> None:
@@ -261,11 +263,10 @@ class Function:
                 f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}; "
                 "use functools.partial to pass a dtype to the function"
             )
-        for name, make in {"inputs": self.inputs, "setup": self.setup}.items():
-            if make is not None and not callable(make):
-                raise UsageError(f"{name}={make!r:.60} must be a function that makes the arguments")
-        if self.setup and (self.inputs or self.in_place):
-            raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
+        if self.inputs is not None and not callable(self.inputs):
+            raise UsageError(
+                f"inputs={self.inputs!r:.60} must be a function that makes the arguments"
+            )
         if self.inputs is not None and self.args:
             raise UsageError(
                 f"inputs= and positional arguments are mutually exclusive, got {len(self.args)} "
@@ -304,17 +305,17 @@ class Function:
             result, device, first_call_s = self.call(first)
             if self.in_place:
                 result = fresh(result)
-                restorer([first], before[0])()
+                renew([first], lambda: before[0])
             counted = fresh(first) if self.in_place else first
             blank = self.counted(counted) if is_counted else self.blank
-            if self.setup is None and changed_inputs(self.fn, before, given, result):
-                restorer([given], before)()
+            if not self.is_setup and changed_inputs(self.fn, before, given, result):
+                renew([given], lambda: before)
                 invalid = replace(blank, status="invalid", reason=CHANGES_INPUTS)
                 return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
             with current(device):
                 sets, reached, flags = self.copies(first, device)
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
-                renew = self.renewal(sets, before[0], calls)
+                renewal = self.renewal(sets, before[0])
                 samples = take_samples(
                     calls,
                     reached,
@@ -322,10 +323,10 @@ class Function:
                     LIMITS[device.type],
                     blank.flops or None,
                     budget_s,
-                    before=renew,
+                    before=renewal,
                 )
-                if renew:
-                    renew()
+                if renewal:
+                    renewal()
                 problem, unverified = self.verified(sets[0], result, device, samples.total_s)
         if problem:
             invalid = replace(blank, status="invalid", reason=problem)
@@ -339,37 +340,25 @@ class Function:
 
     def first_set(self) -> tuple[Any, ...]:
         """Return a set of positional arguments; anything but a tuple is a single argument."""
-        make = self.setup or self.inputs
-        if make is None:
+        if self.inputs is None:
             return tuple(self.args)
-        with raising("setup" if self.setup else "inputs"):
-            arguments = make()
-        if arguments is None and self.setup:
-            return tuple(self.args)
+        name = "setup" if self.is_setup else "inputs"
+        with raising(name):
+            arguments = self.inputs()
         if arguments is None:
-            raise UsageError("inputs= must return the arguments of one call, got None")
-        if self.args:
-            raise UsageError("setup= returned arguments; remove the positional ones")
+            raise UsageError(f"{name}= must return the arguments of one call, got None")
         return arguments if isinstance(arguments, tuple) else (arguments,)
 
     @property
     def made_again(self) -> Inputs | None:
         """Makes other positional arguments; None if there is no function for it."""
-        return self.first_set if self.setup or self.inputs else None
+        return self.first_set if self.inputs else None
 
-    def renewal(
-        self, sets: list[tuple[Any, ...]], first: Any, calls: list[functools.partial[Any]]
-    ) -> Callable[[], None] | None:
-        """Return what restores all sets, or makes new ones and their calls; None if they stay."""
-        if self.in_place:
-            return restorer(sets, first)
-
-        def renew() -> None:
-            for index in range(len(sets)):
-                sets[index] = self.first_set()
-                calls[index] = functools.partial(self.fn, *sets[index], **self.kwargs)
-
-        return renew if self.setup else None
+    def renewal(self, sets: Sequence[Any], first: Any) -> Callable[[], None] | None:
+        """Return what renews all sets before each sample; None: nothing does."""
+        if not (self.in_place or self.is_setup):
+            return None
+        return functools.partial(renew, sets, self.first_set if self.is_setup else lambda: first)
 
     def call(self, args: Sequence[Any]) -> tuple[Any, Device, float]:
         """Return the result of a call, the device under test, and the seconds of the call."""
@@ -393,19 +382,17 @@ class Function:
         None; and a flag if that is unknown. `row_s` is the time of all samples.
         """
         fn = self.fn
-        make = self.made_again
+        pace = device.synchronize, row_s
         try:
             expected = Expected.itself(result)
-            checked = on_new_contents(fn, fn, timed, self.kwargs, expected, make=make)
+            checked = on_new_contents(
+                fn, fn, timed, self.kwargs, expected, make=self.made_again, pace=pace
+            )
         except NothingToChangeError:
             return None, ()
         except (NotComparableError, UnverifiedError) as error:
-            reason = f"not verified on fresh contents: {error}"
-            return None, (Flag("not-fresh", reason, ""),) if arrays_in(timed) else ()
-        call = functools.partial(fn, *timed, **self.kwargs)
-        values = [timed, self.kwargs]
-        slower = slower_on_new(call, values, device.synchronize, row_s, make)
-        return checked.reason or slower, ()
+            return None, (not_fresh(error),) if arrays_in(timed) else ()
+        return checked.reason, ()
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""
@@ -427,7 +414,7 @@ class Function:
         has_arrays = bool(arrays_in(first))
         if self.in_place and not has_arrays:
             raise UsageError("in_place=True restores positional tensors, but there are none")
-        if self.cache == "warm" or (self.setup and self.args):
+        if self.cache == "warm":
             return [first], "warm", ()
         if self.inputs is None and not has_arrays:
             reason = "with no tensor arguments, measurements are warm"
@@ -448,6 +435,19 @@ class Function:
         )
         sets += [make() for _ in range(plan.copies - len(sets))]
         return sets[: plan.copies], plan.cache, ()
+
+
+def not_fresh(error: Exception) -> Flag:
+    return Flag("not-fresh", f"not verified on fresh contents: {error}", "")
+
+
+def made_by(
+    inputs: Inputs | None, setup: Inputs | None, in_place: bool
+) -> tuple[Inputs | None, bool]:
+    """Return the function that makes the inputs, and whether it does before each sample."""
+    if setup is not None and (inputs is not None or in_place):
+        raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
+    return inputs or setup, setup is not None
 
 
 def check_counts(work: Mapping[str, Any]) -> None:

@@ -171,7 +171,6 @@ def run(
         if is_given and other is not None:
             raise UsageError(f"--{name} does not apply to {other.name}; remove it")
     providers = chosen_providers(options, [family for family, _ in ops])
-    main.check_in_place(settings, providers, [family for family, _ in ops])
     main.make_all_cases(options, ops, "cpu")  # reports errors before torch is loaded
     main.check_places(settings)
     if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):

@@ -62,8 +62,7 @@ def add_parser(commands: Any) -> None:
         provider="implementations; families skip those that they do not have (default: torch, "
         "triton)",
     )
-    known = parameters(Settings)
-    add(parser, known, [key for key in known if key != "in_place"])
+    add(parser, parameters(Settings))
     parser.set_defaults(run=run)
 
 

@@ -122,7 +122,6 @@ def measured(
     providers = list(dict.fromkeys(request.provider or []))
     if providers:
         check_providers(providers, [name for name, _ in chosen])
-    check_in_place(settings, providers, [name for name, _ in chosen])
     cases = make_all_cases(request, chosen, "cpu")  # rejects bad values before torch is loaded
     check_places(settings)
     device = device_of(settings)
@@ -228,15 +227,6 @@ def check_output(path: Path | str, replaces: bool = False) -> None:
         raise UsageError(
             f"cannot write {path}: {nearest}: {error.strerror}; choose another path"
         ) from None
-
-
-def check_in_place(settings: Settings, providers: Iterable[str], families: Iterable[str]) -> None:
-    """Reject `--in-place` without a user's function."""
-    from bench.harness.providers.registry import is_user_kernel
-
-    own = [*filter(is_user_kernel, providers), *filter(is_own, families)]
-    if settings.in_place and not own:
-        raise UsageError("--in-place is for your own functions; name one in --provider")
 
 
 def check_providers(names: Iterable[str], families: Iterable[str]) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.harness.data import inputs
 from bench.harness.device.device import Device
-from bench.harness.op import Case, Op, UnsupportedCaseError
-from bench.harness.op_file import line_in, lines_of, module_of, op_sha256
+from bench.harness.op import Case, Op, UnsupportedCaseError, UsageError
+from bench.harness.op_file import is_own, line_in, lines_of, module_of, op_sha256
 from bench.harness.providers.registry import (
     ProviderUnavailableError,
     default_providers,
@@ -121,6 +121,8 @@ def plan(
 
     `older` holds the stand-ins of each provider.
     """
+    if settings.in_place and not (any(map(is_user_kernel, providers)) or is_own(family)):
+        raise UsageError("--in-place is for your own functions; name one in --provider")
     rows = []
     for op, case in cases:
         op = op if settings.tolerance == 1 else replace(op, tolerance=settings.tolerance)

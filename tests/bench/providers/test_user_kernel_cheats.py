@@ -74,7 +74,7 @@ def test_a_provider_that_remembers_contents_is_slower_on_new_ones(tmp_path):
     (tmp_path / "mine.py").write_text(REMEMBERS)
     record = measure(f"{tmp_path}/mine.py:remembers", "relu")
     assert record.status == "invalid"
-    assert record.reason.startswith("slower on fresh contents: ")
+    assert record.reason.startswith("after timing: slower on fresh contents: ")
 
 
 REMEMBERS = """
