@@ -19,6 +19,7 @@ from bench.api.function import (
     environment_of,
     functions_of,
     known_ceilings,
+    made_by,
     not_fresh,
     raising,
 )
@@ -134,6 +135,7 @@ def compare(
     tolerance: float = 1.0,
     check: bool = True,
     in_place: bool = False,
+    setup: Inputs | None = None,
     **kwargs: Any,
 ) -> Verdicts:
     """Compare functions on the same arguments, and return a verdict for each.
@@ -141,7 +143,8 @@ def compare(
     All are interleaved in rounds in random order, on the same copies of the arguments, until every
     verdict is clear or the time limit is reached; verdicts are corrected for multiple comparisons.
     Before and after timing, each result is compared with the baseline's; a function with a
-    different result gets no verdict, nor has one that changes its inputs without `in_place`.
+    different result gets no verdict, nor does one that changes its inputs, without `in_place`
+    or `setup`.
 
     Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
 
@@ -169,7 +172,8 @@ def compare(
         raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device, in_place)
+    made, is_setup = made_by(inputs, setup, in_place)
+    subject = Function(fn, args, kwargs, made, work, dtype, cache, device, in_place, is_setup)
     under_test, records = interleaved(named, subject, policy, tolerance, check)
     environment = environment_of(under_test, "compare")
     environment = replace(
@@ -207,7 +211,7 @@ def interleaved(
     def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
         arguments, options = used = fresh(before)
         result = fn(*arguments, **options)
-        if not subject.in_place and changed_inputs(fn, before, used, result):
+        if restore is None and changed_inputs(fn, before, used, result):
             return CheckResult(False, CHANGES_INPUTS, math.inf, 0, 0)
         if is_baseline:
             return None

@@ -303,12 +303,12 @@ class Function:
         interpreted()  # forgets the kernels of other functions
         with raising(self.blank.op):
             result, device, first_call_s = self.call(first)
-            if self.in_place:
+            if self.is_renewed:
                 result = fresh(result)
                 renew([first], lambda: before[0])
-            counted = fresh(first) if self.in_place else first
+            counted = fresh(first) if self.is_renewed else first
             blank = self.counted(counted) if is_counted else self.blank
-            if not self.is_setup and changed_inputs(self.fn, before, given, result):
+            if changed_inputs(self.fn, before, given, result):
                 renew([given], lambda: before)
                 invalid = replace(blank, status="invalid", reason=CHANGES_INPUTS)
                 return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
@@ -350,13 +350,17 @@ class Function:
         return arguments if isinstance(arguments, tuple) else (arguments,)
 
     @property
+    def is_renewed(self) -> bool:
+        return self.in_place or self.is_setup
+
+    @property
     def made_again(self) -> Inputs | None:
         """Makes other positional arguments; None if there is no function for it."""
         return self.first_set if self.inputs else None
 
     def renewal(self, sets: Sequence[Any], first: Any) -> Callable[[], None] | None:
         """Return what renews all sets before each sample; None: nothing does."""
-        if not (self.in_place or self.is_setup):
+        if not self.is_renewed:
             return None
         return functools.partial(renew, sets, self.first_set if self.is_setup else lambda: first)
 

@@ -97,6 +97,8 @@ class Contender(ABC):
 
     def begin(self, first: int, poller: Poller) -> None:
         """Make the sampler, which starts with the copy `first`, and take a sample."""
+        if self.restore is not None:
+            first = 0  # the later copies are restored last, which evicts the first ones
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
         check = self.replay_check(first)
@@ -175,7 +177,7 @@ class Exchange:
         self._move_s = 0.0
 
     def __call__(self) -> None:
-        hosts = on_host(self._contenders)
+        hosts = [pair for pair in on_host(self._contenders) if pair[0].restore is None]
         start = clock.now()
         can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
         moves = can_move and start - self._moved_at >= self._move_s

@@ -200,3 +200,5 @@ def test_a_changed_input_must_be_declared():
     assert {record.status for record in declared.records} == {"ok"}
     assert set(seen[:10]) == {float(X[3, 5])}
     assert torch.equal(x, X)
+    made = bench.compare(functions, setup=lambda: X.clone(), cache="warm", **QUICK)
+    assert {record.status for record in made.records} == {"ok"}
