@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from bench.api.function import (
     environment_of,
     functions_of,
     known_ceilings,
+    made_by,
+    not_fresh,
     raising,
 )
 from bench.api.records import Records
@@ -25,10 +28,12 @@ from bench.comparing.contender import Contender
 from bench.comparing.turns import ComparePolicy, compare_contenders
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.agreement import (
+    CHANGES_INPUTS,
     Expected,
     NotComparableError,
     NothingToChangeError,
     UnverifiedError,
+    changed_inputs,
     fresh,
     on_new_contents,
 )
@@ -57,8 +62,8 @@ from results.stats.comparison import DEFAULT_MARGIN
 if TYPE_CHECKING:
     import pandas as pd
 
-NOT_CHECKED = ""
-"""In place of a result that the caller does not want to be checked."""
+Found = CheckResult | Flag | None
+"""A check, or why a result cannot be checked; None if it need not be."""
 
 
 class Verdicts:
@@ -131,6 +136,8 @@ def compare(
     seed: int = 0,
     tolerance: float = 1.0,
     check: bool = True,
+    in_place: bool = False,
+    setup: Inputs | None = None,
     **kwargs: Any,
 ) -> Verdicts:
     """Compare functions on the same arguments, and return a verdict for each.
@@ -138,8 +145,8 @@ def compare(
     All are interleaved in rounds in random order, on the same copies of the arguments, until every
     verdict is clear or the time limit is reached; verdicts are corrected for multiple comparisons.
     Before and after timing, each result is compared with the baseline's; a function with a
-    different result gets no verdict, nor does one that changes settings of torch. Functions that
-    write into their arguments see what the others wrote.
+    different result gets no verdict, nor does one that changes settings of torch, or its inputs
+    without `in_place` or `setup`.
 
     Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
 
@@ -167,7 +174,8 @@ def compare(
         raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device)
+    made, is_setup = made_by(inputs, setup, in_place)
+    subject = Function(fn, args, kwargs, made, work, dtype, cache, device, in_place, is_setup)
     under_test, records = interleaved(named, subject, policy, tolerance, check)
     environment = environment_of(under_test, "compare")
     environment = replace(
@@ -185,36 +193,47 @@ def interleaved(
     policy: ComparePolicy,
     tolerance: float = 1.0,
     check: bool = True,
+    make_inputs: Inputs | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records.
+    and the records. `make_inputs` makes others for a check.
     """
     name = next(iter(named))
     kwargs = subject.kwargs
     cache = subject.cache
     first = subject.first_set()
+    before = fresh([first, dict(kwargs)])
+    make = make_inputs or subject.made_again
     with raising(name), settings_required():
         truth, under_test, _ = subject.call(fresh(first))
         blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
 
-    def checked(fn: Callable[..., Any]) -> CheckResult | str:
+    def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
         with settings_required():
-            result = fn(*fresh(first), **kwargs)
-        if not isinstance(expected, Expected):
-            return expected or NOT_CHECKED
-        return expected.check(result, tolerance)
+            arguments, options = used = fresh(before)
+            result = fn(*arguments, **options)
+            if restore is None and changed_inputs(fn, before, used, result):
+                return CheckResult(False, CHANGES_INPUTS, math.inf, 0, 0)
+        if is_baseline:
+            return None
+        return expected.check(result, tolerance) if isinstance(expected, Expected) else expected
 
-    def on_new(fn: Callable[..., Any]) -> CheckResult | str:
+    def on_new(fn: Callable[..., Any], row_s: float) -> Found:
         if not isinstance(expected, Expected):
-            return NOT_CHECKED
+            return None
+        if restore:
+            restore()
+        pace = under_test.synchronize, row_s
         try:
-            return on_new_contents(fn, named[name], sets[0], kwargs, expected, tolerance)
+            return on_new_contents(
+                fn, named[name], sets[0], kwargs, expected, tolerance, make, pace
+            )
         except NothingToChangeError:
-            return NOT_CHECKED
+            return None
         except UnverifiedError as error:
-            return str(error)
+            return not_fresh(str(error))
 
     def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
         return functools.partial(fn, *sets[copy], **kwargs)
@@ -224,6 +243,7 @@ def interleaved(
 
     with current(under_test), settings_required():
         sets, reached, _ = subject.copies(first, under_test)
+        restore = subject.renewal(sets, before[0])
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
             contenders.append(
@@ -231,8 +251,9 @@ def interleaved(
                     replace(blank, provider=provider),
                     index,
                     under_test,
-                    new_call=functools.partial(new_call, candidate),
+                    new_call=None if restore else functools.partial(new_call, candidate),
                     move=move,
+                    restore=restore,
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],
                     cache=reached,
                     fn=candidate,
@@ -246,12 +267,13 @@ def interleaved(
 
 def _expected(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object
-) -> Expected | str:
-    """Return what others must return, or why that is unknown."""
+) -> Expected | Flag:
+    """Return what others must return, or a flag that says why that is unknown."""
     try:
         return Expected.of(fn, args, kwargs, result)
     except NotComparableError as error:
-        return f"the baseline returned {error}"
+        reason = f"the baseline returned {error}, which cannot be compared"
+        return Flag("not-compared", reason, "")
 
 
 def ordered(
@@ -271,29 +293,32 @@ class FunctionContender(Contender):
     """A function whose result must equal that of the baseline."""
 
     fn: Callable[..., Any]
-    checked: Callable[[Callable[..., Any]], CheckResult | str]
-    """Calls the function and compares its result; a text says why it cannot be compared."""
-    on_new: Callable[[Callable[..., Any]], CheckResult | str]
-    """Calls the function on the timed arguments with new contents, likewise."""
+    checked: Callable[[Callable[..., Any], bool], Found]
+    """Calls the function and compares its result, unless it is the baseline."""
+    on_new: Callable[[Callable[..., Any], float], Found]
+    """Calls the function on the timed arguments with new contents, likewise; gets the time of all
+    samples.
+    """
     requested_cache: str
     verified: dict[str, Any] = field(default_factory=dict)
-    flags: tuple[Flag, ...] = ()
+    flags: dict[str, Flag] = field(default_factory=dict)
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        if self.index:  # the baseline is right
-            self.record = self._verified("before", "")
+        self.record = self._wrong(self.checked(self.fn, not self.index), "before")
 
     def replay_check(self, first: int) -> FunctionReplay:
         return FunctionReplay([*self.calls[first:], *self.calls[:first]])
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
-        wrong = self._verified("after", "after timing: ") if self.index else None
-        wrong = wrong or self._verified_on_new()
+        wrong = None
+        if self.index:
+            wrong = self._wrong(self.checked(self.fn, False), "after", "after timing: ")
+        wrong = wrong or self._wrong(self.on_new(self.fn, samples.total_s))
         if wrong:
             return wrong
         ceilings = known_ceilings(self.device)
-        flags = (*self.flags, *interpreted())
+        flags = (*self.flags.values(), *interpreted())
         record = recorded(
             self.blank,
             samples,
@@ -310,31 +335,19 @@ class FunctionContender(Contender):
         reason = str(error) if is_own else f"raised {one_line(error)}"
         return replace(self.blank, status="failed", reason=reason)
 
-    def _verified(self, moment: str, when: str) -> Record | None:
-        """Check the result; return the record if it is wrong."""
-        found = self.checked(self.fn)
-        if isinstance(found, str):
-            if found != NOT_CHECKED:
-                self._flag(Flag("not-compared", f"{found}, which cannot be compared", ""))
+    def _wrong(self, found: Found, moment: str = "", when: str = "") -> Record | None:
+        """Keep what a check found; return the record if the result is wrong."""
+        if isinstance(found, Flag):
+            self.flags[found.name] = found
+        if not isinstance(found, CheckResult):
             return None
-        self.verified[moment] = found.to_dict()
+        if moment:
+            self.verified[moment] = found.to_dict()
         if found.max_error_of_bound > 1:
             error = f"{found.max_error_of_bound:.3g}"
             reason = f"the error is {error} times what rounding explains; tolerance= allowed it"
-            self._flag(Flag("beyond-rounding", reason, ""))
-        return None if found.is_right else self._wrong(f"{when}{found.reason}")
-
-    def _verified_on_new(self) -> Record | None:
-        found = self.on_new(self.fn)
-        if isinstance(found, str):
-            if found != NOT_CHECKED:
-                self._flag(Flag("not-fresh", f"not verified on fresh contents: {found}", ""))
+            self.flags["beyond-rounding"] = Flag("beyond-rounding", reason, "")
+        if found.is_right:
             return None
-        return None if found.is_right else self._wrong(str(found.reason))
-
-    def _flag(self, flag: Flag) -> None:
-        if flag.name not in [other.name for other in self.flags]:
-            self.flags = (*self.flags, flag)
-
-    def _wrong(self, reason: str) -> Record:
+        reason = f"{when}{found.reason}"
         return replace(self.blank, status="invalid", reason=reason, verified=self.verified)

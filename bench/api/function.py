@@ -18,12 +18,15 @@ from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
 from bench.harness.data.agreement import (
+    CHANGES_INPUTS,
     Expected,
     NotComparableError,
     NothingToChangeError,
     UnverifiedError,
+    changed_inputs,
     fresh,
     on_new_contents,
+    renew,
     unfinished,
 )
 from bench.harness.data.function_replay import FunctionReplay
@@ -62,6 +65,8 @@ def measure(
     cache: str = "cold",
     device: str | None = None,
     budget_s: float | None = None,
+    in_place: bool = False,
+    setup: Inputs | None = None,
     **kwargs: Any,
 ) -> JudgedRecord:
     """Measure `fn(*args, **kwargs)` until its interval is narrow, and evaluate it against this
@@ -70,8 +75,10 @@ def measure(
     On a GPU calls are captured in a CUDA graph if possible, else timed by events; on a CPU by the
     host's clock. Undeclared work is counted by the rules of `bench.profile`, and the record says
     so; work outside torch operations, such as a bare Triton kernel, must be declared. The `result`
-    is returned, not verified. Settings of torch that the function changes are put back, with the
-    flag `settings-restored`.
+    is returned; it is verified only against another call on new contents. A function that changes
+    its inputs is `invalid` without `in_place` or `setup`; tensors that it overwrites without
+    reading are outputs. Settings of torch that the function changes are put back, with the flag
+    `settings-restored`.
 
     Args:
         fn: a function or a module.
@@ -88,6 +95,11 @@ def measure(
             again.
         device: `cpu`, `cuda` or `cuda:N`; by default that of the tensors.
         budget_s: time limit of sampling, seconds, without the warm-up.
+        in_place: whether the function changes its positional arguments. Each launch of a sample
+            has its own copy, restored before each sample, untimed; with `warm`, or if memory holds
+            one copy only, a sample is one launch.
+        setup: as `inputs`, but called again before each sample, untimed, for each of its launches,
+            which get the contents of its tensors.
         kwargs: its keyword arguments.
 
     Raises:
@@ -95,7 +107,11 @@ def measure(
             the cause).
     """
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    return Function(fn, args, kwargs, inputs, work, dtype, cache, device).measure(budget_s)
+    made, is_setup = made_by(inputs, setup, in_place)
+    subject = Function(
+        fn, args, kwargs, made, work, dtype, cache, device, in_place, is_setup=is_setup
+    )
+    return subject.measure(budget_s)
 
 
 def sweep(
@@ -106,6 +122,7 @@ def sweep(
     cache: str = "cold",
     device: str | None = None,
     budget_s: float | None = None,
+    in_place: bool = False,
 ) -> pd.DataFrame:
     """Measure each function at each shape in each dtype; return a row for each, with the columns of
     `results.load`.
@@ -126,6 +143,7 @@ def sweep(
         cache: `cold` or `warm`, as for `bench.measure`.
         device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, else the CPU.
         budget_s: time limit of sampling a row, seconds.
+        in_place: whether functions change their inputs, as for `bench.measure`.
 
     Raises:
         UsageError: invalid arguments, or every row failed.
@@ -163,6 +181,7 @@ def sweep(
                 cache=cache,
                 device=device_name,
                 budget_s=budget_s,
+                in_place=in_place,
             )
         except UsageError as error:
             return Record(op=name_of(fn), status="failed", reason=str(error), **row)
@@ -235,6 +254,9 @@ class Function:
     dtype: Any
     cache: str
     device: str | None
+    in_place: bool = False
+    is_setup: bool = False
+    """Whether `inputs` is called again before each sample."""
     blank: Record = field(init=False)
 
     def __post_init__(self) -> None:
@@ -279,13 +301,25 @@ class Function:
         if budget_s is not None:
             check_number("budget_s", budget_s, "of seconds above 0")
         first = self.first_set()
+        given = [first, dict(self.kwargs)]
+        device_of(self.device, given)  # refuses what it cannot measure
+        before = fresh(given)
         interpreted()  # forgets the kernels of other functions
         with raising(self.blank.op), settings_kept() as changed:
             result, device, first_call_s = self.call(first)
-            blank = self.counted(first) if is_counted else self.blank
+            if self.is_renewed:
+                result = fresh(result)
+                renew([first], lambda: before[0])
+            counted = fresh(first) if self.is_renewed else first
+            blank = self.counted(counted) if is_counted else self.blank
+            if changed_inputs(self.fn, before, given, result):
+                renew([given], lambda: before)
+                invalid = replace(blank, status="invalid", reason=CHANGES_INPUTS)
+                return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
             with current(device):
                 sets, reached, flags = self.copies(first, device)
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
+                renewal = self.renewal(sets, before[0])
                 samples = take_samples(
                     calls,
                     reached,
@@ -294,8 +328,11 @@ class Function:
                     blank.flops or None,
                     budget_s,
                     replay=FunctionReplay(calls),
+                    before=renewal,
                 )
-                problem, unverified = self.verified(sets[0], result)
+                if renewal:
+                    renewal()
+                problem, unverified = self.verified(sets[0], result, device, samples.total_s)
         if problem:
             invalid = replace(blank, status="invalid", reason=problem)
             return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
@@ -310,11 +347,27 @@ class Function:
         """Return a set of positional arguments; anything but a tuple is a single argument."""
         if self.inputs is None:
             return tuple(self.args)
-        with raising("inputs"):
+        name = "setup" if self.is_setup else "inputs"
+        with raising(name):
             arguments = self.inputs()
         if arguments is None:
-            raise UsageError("inputs= must return the arguments of one call, got None")
+            raise UsageError(f"{name}= must return the arguments of one call, got None")
         return arguments if isinstance(arguments, tuple) else (arguments,)
+
+    @property
+    def is_renewed(self) -> bool:
+        return self.in_place or self.is_setup
+
+    @property
+    def made_again(self) -> Inputs | None:
+        """Makes other positional arguments; None if there is no function for it."""
+        return self.first_set if self.inputs else None
+
+    def renewal(self, sets: Sequence[Any], first: Any) -> Callable[[], None] | None:
+        """Return what renews all sets before each sample; None: nothing does."""
+        if not self.is_renewed:
+            return None
+        return functools.partial(renew, sets, self.first_set if self.is_setup else lambda: first)
 
     def call(self, args: Sequence[Any]) -> tuple[Any, Device, float]:
         """Return the result of a call, the device under test, and the seconds of the call."""
@@ -331,16 +384,23 @@ class Function:
         device.synchronize()
         return result, device, clock.now() - start
 
-    def verified(self, timed: Sequence[Any], result: object) -> tuple[str | None, tuple[Flag, ...]]:
-        """Return how the function is wrong on new contents of the timed arguments, or has not done
-        its work, or None; and a flag if that is unknown.
+    def verified(
+        self, timed: Sequence[Any], result: object, device: Device, row_s: float
+    ) -> tuple[str | None, tuple[Flag, ...]]:
+        """Return how the function is wrong or slower on new contents of the timed arguments, or has
+        not done its work, or None; and a flag if that is unknown. `row_s` is the time of all
+        samples.
         """
         problem = unfinished(result)
         if problem:
             return problem, ()
+        fn = self.fn
+        pace = device.synchronize, row_s
         try:
             expected = Expected.itself(result)
-            checked = on_new_contents(self.fn, self.fn, timed, self.kwargs, expected)
+            checked = on_new_contents(
+                fn, fn, timed, self.kwargs, expected, make=self.made_again, pace=pace
+            )
         except NothingToChangeError:
             return None, ()
         except NotComparableError as error:
@@ -349,8 +409,7 @@ class Function:
             unknown = str(error)
         else:
             return checked.reason, ()
-        flag = Flag("not-fresh", f"not verified on fresh contents: {unknown}", "")
-        return None, (flag,) if arrays_in(timed) else ()
+        return None, (not_fresh(unknown),) if arrays_in(timed) else ()
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""
@@ -369,12 +428,15 @@ class Function:
         """Return sets of arguments that evict each other from the cache, the cache state, and
         flags.
         """
+        has_arrays = bool(arrays_in(first))
+        if self.in_place and not has_arrays:
+            raise UsageError("in_place=True restores positional tensors, but there are none")
         if self.cache == "warm":
             return [first], "warm", ()
-        if self.inputs is None and not arrays_in(first):
+        if self.inputs is None and not has_arrays:
             reason = "with no tensor arguments, measurements are warm"
             return [first], "warm", (Flag("not-cold", reason, ""),)
-        make = self.first_set if self.inputs is not None else functools.partial(fresh, first)
+        make = self.made_again or functools.partial(fresh, first)
         sets = [first, make()]
         shared = {_address(array) for array in arrays_in(first)}
         fresh_bytes = sum(
@@ -390,6 +452,19 @@ class Function:
         )
         sets += [make() for _ in range(plan.copies - len(sets))]
         return sets[: plan.copies], plan.cache, ()
+
+
+def not_fresh(reason: str) -> Flag:
+    return Flag("not-fresh", f"not verified on fresh contents: {reason}", "")
+
+
+def made_by(
+    inputs: Inputs | None, setup: Inputs | None, in_place: bool
+) -> tuple[Inputs | None, bool]:
+    """Return the function that makes the inputs, and whether it does before each sample."""
+    if setup is not None and (inputs is not None or in_place):
+        raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
+    return inputs or setup, setup is not None
 
 
 def check_counts(work: Mapping[str, Any]) -> None:

@@ -84,6 +84,8 @@ def run_functions(options: Options, settings: Settings, argv: Sequence[str] | No
     )
     saved = policy.to_dict()
     saved |= {"fill": settings.fill, "cache": settings.cache, "baseline": names[0]}
+    if settings.in_place:
+        saved["in_place"] = True
     with Run(settings, "bench", "compare", device, argv, saved) as run:
         run.ceilings = known_ceilings(device)
         run.start(None)
@@ -148,16 +150,25 @@ def measure_in_worker(
             source = find(name)
             modules.append(source.module())
             functions[name] = getattr(modules[-1], source.function)
+    make = next((vars(each)[MAKE_INPUTS] for each in modules if MAKE_INPUTS in vars(each)), None)
     with guarded_call(MAKE_INPUTS):
-        made = next(
-            (vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None
-        )
+        made = make() if make else None
     protocol.announce(runs=False)
     baseline = functions[names[0]]
     if made is None:
         fill = Filler(settings.fill, dtype, device, settings.seed)
         made = filled(names[0], baseline, fill, shapes)
     inputs = made if isinstance(made, tuple) else (made,)
-    subject = Function(baseline, inputs, {}, None, {}, None, settings.cache, device.torch_name)
-    _, records = interleaved(functions, subject, policy, settings.tolerance)
+    subject = Function(
+        baseline,
+        inputs,
+        {},
+        None,
+        {},
+        None,
+        settings.cache,
+        device.torch_name,
+        settings.in_place,
+    )
+    _, records = interleaved(functions, subject, policy, settings.tolerance, make_inputs=make)
     return [replace(record, source_sha256=find(record.provider).sha256()) for record in records]

@@ -49,6 +49,8 @@ class Contender(ABC):
     """
     calls: list[samplers.Call] = field(default_factory=list)
     """A call for each copy of the inputs."""
+    restore: samplers.Call | None = None
+    """Restores all copies before each sample, if calls may change their inputs."""
     cache: str = "cold"
     record: Record | None = None
     sampler: Sampler = field(init=False)
@@ -96,13 +98,20 @@ class Contender(ABC):
 
     def begin(self, first: int, poller: Poller) -> None:
         """Make the sampler, which starts with the copy `first`, and take a sample."""
+        if self.restore is not None:
+            first = 0  # the later copies are restored last, which evicts the first ones
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
         check = self.replay_check(first)
         limits = LIMITS[self.device.type]
         refusal = check.refusal if check else None
         self.sampler = samplers.make_sampler(
-            calls, self.device, limits, refusal=refusal, reading=poller
+            calls,
+            self.device,
+            limits,
+            refusal=refusal,
+            reading=poller,
+            before=self.restore,
         )
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 
@@ -110,7 +119,9 @@ class Contender(ABC):
         return self.attempt(self._turn)
 
     def _turn(self) -> tuple[float, ...]:
-        if self.cache == "warm":  # the others have evicted its data from the cache
+        if (
+            self.cache == "warm" and self.restore is None
+        ):  # the others have evicted its data from the cache
             self.calls[0]()
             self.device.synchronize()
         self.first += self.samples * self.sampler.launches_per_sample
@@ -167,7 +178,7 @@ class Exchange:
         self._move_s = 0.0
 
     def __call__(self) -> None:
-        hosts = on_host(self._contenders)
+        hosts = [pair for pair in on_host(self._contenders) if pair[0].restore is None]
         start = clock.now()
         can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
         moves = can_move and start - self._moved_at >= self._move_s

@@ -128,8 +128,9 @@ class ProviderContender(Contender):
             return
         left_s = budget.left_s()
         with numerics(row.case.dtype):
-            call_s = slow_call_s(ready.calls[0], device)
+            call_s = slow_call_s(ready.calls, device)
         self.ready = ready
+        self.restore = ready.restore
         self.calls = ready.calls
         self.cache = ready.cache
         self.min_s = CALLS_PER_CASE * call_s
@@ -140,7 +141,7 @@ class ProviderContender(Contender):
             )
             reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
-        if not call_s:
+        if not call_s and self.restore is None:
             self.new_call = partial(self._call_on, ready)
             self.move = self.copies.move
 
@@ -197,8 +198,8 @@ class SharedCopies:
         self._sets[copy] = InputSet(tuple(x.clone() for x in data.inputs), data.out.clone())
 
 
-def slow_call_s(call: Callable[[], object], device: Device) -> float:
+def slow_call_s(calls: Sequence[samplers.Call], device: Device) -> float:
     """Return the seconds of a call, the minimum of a few; 0 if it is short."""
     protocol.announce()
-    seconds = min(samplers.timed_calls([call], PROBES, device.synchronize, is_awaited=True))
+    seconds = min(samplers.timed_calls(calls, PROBES, device.synchronize, is_awaited=True))
     return seconds if seconds >= SLOW_CALL_S else 0.0

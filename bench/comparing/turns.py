@@ -335,11 +335,16 @@ def samples_of(
         ci95_s=interval,
         converged=len(samples_s) >= limits.min_samples and is_narrow,
         settled=settled,
-        host_launch_s=samplers.host_launch_s(calls, device.synchronize),
-        host_latency_s=samplers.host_latency_s(calls, device.synchronize),
         tick_s=samplers.tick_s(device),
         target_half_width=limits.target_half_width,
         telemetry=telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {}),
         why_no_graph=contender.sampler.why_no_graph,
     )
-    return replace(samples, warm_median_s=warm_median_s(calls, samples, device))
+    if contender.restore is not None:
+        return replace(samples, is_single=len(calls) == 1)
+    return replace(
+        samples,
+        host_launch_s=samplers.host_launch_s(calls, device.synchronize),
+        host_latency_s=samplers.host_latency_s(calls, device.synchronize),
+        warm_median_s=warm_median_s(calls, samples, device),
+    )

@@ -286,6 +286,9 @@ class Op:
     views, or all inputs without `take_rows`, and changes them in place. `bench.harness.data.stress`
     has common ones.
     """
+    in_place: bool = False
+    """Whether providers may change the inputs, which are then restored before each sample. A
+    function that returns None has written its result into the first one."""
     defined_in: tuple[str, ...] = ()
     """Full names of modules of this project that define the op, besides the files of its
     functions.

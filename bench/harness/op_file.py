@@ -240,6 +240,7 @@ DEFINING = (
     "check_result",
     "take_rows",
     "rows",
+    "in_place",
     "check",
 )
 """Fields of an op that define it and the check of its result."""

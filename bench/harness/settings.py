@@ -118,6 +118,12 @@ class Settings:
         ADVANCED,
         "FACTOR",
     ] = 1.0
+    in_place: Annotated[
+        bool,
+        "your own functions change their inputs: restore them before each sample, untimed",
+        bool,
+        ADVANCED,
+    ] = False
     kernels: Annotated[
         bool,
         "after timing on a GPU, record which kernels one call launches; -v prints them",
@@ -160,6 +166,8 @@ class Settings:
         }
         if self.tolerance != 1:
             saved["tolerance"] = self.tolerance
+        if self.in_place:
+            saved["in_place"] = True
         if self.kernels:
             saved["kernels"] = True
         return saved

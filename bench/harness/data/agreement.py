@@ -18,19 +18,18 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from bench.harness import clock
+from bench.harness.data.checks import same_bytes
 from bench.harness.data.verify import CheckResult
 from bench.harness.timing.samplers import timed_result
+from results.show.units import duration
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-SCALES = (0.75, 0.5)
-"""Factors on new contents of tensors in turn, so that those of an output do not follow from those
-of an input; exact in all dtypes but for a rounding of one bit.
-"""
 
 MIN_CHANGED = 2
 """Elements and rows that stay at the ends."""
@@ -45,6 +44,24 @@ CHUNK_ELEMENTS = 2**22
 """Elements compared at a time."""
 
 BASELINE = "baseline"
+
+CHANGES_INPUTS = (
+    "changes its inputs; if it must, pass them by position and use in_place=True or --in-place"
+)
+
+FRESH_CALLS = 7
+"""Calls on new contents, each on others, and as many on the old ones."""
+
+FRESH_SHARE = 0.05
+"""Fraction of the row's time that these calls may take; one of each is always made."""
+
+SLOWER = 3.0
+SLOWER_S = 20e-6
+"""Ratio and difference of the median times on new and old contents beyond which work was skipped
+on the old ones: caches and branches make less of a difference."""
+
+FRESH_ATTEMPTS = 2
+"""Another process may delay a few calls, but not twice."""
 
 
 class NotComparableError(Exception):
@@ -168,46 +185,138 @@ class NothingToChangeError(UnverifiedError):
     """No argument has contents that can be changed: there are only integers, indices or masks."""
 
 
-@contextmanager
-def new_contents(values: object) -> Iterator[None]:
-    """Change the contents of all floating tensors in place, and restore them at the end.
+Make = Callable[[], Any]
+"""Makes new positional arguments."""
 
-    The inner rows are rolled and all but the first and the last element are scaled. Addresses,
-    version counters and the elements at the ends stay, which results are cached by; rows with
-    infinite elements, as in a mask, stay in their places.
+
+@contextmanager
+def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that writes contents into the tensors of `values`, in place: the old ones
+    for 0, else new ones, which differ by number. The old ones are restored at the end.
+
+    New contents are those of `make`, if it makes others of the same shapes. Else those of floating
+    tensors are changed: the inner rows are rolled and all but the first and the last element are
+    scaled. Addresses, version counters and the elements at the ends stay, which results are cached
+    by; rows with infinite elements, as in a mask, stay in their places, and a mask of 0 and 1 as it
+    is.
 
     Raises:
         NothingToChangeError: there are tensors, but none that can be changed.
         UnverifiedError: there is no tensor.
     """
+    tensors = tensors_in(values)
+    if not tensors:
+        raise UnverifiedError("it takes no tensor")
+    changeable = [x for x in tensors if _can_change(x)]
+    if not changeable and make is None:
+        raise NothingToChangeError("it takes no tensor of floating-point numbers")
+    before = [x.clone() for x in tensors]
+
+    def write(number: int) -> None:
+        renew([tensors], lambda: before)
+        made = tensors_in(make()) if number and make is not None else []
+        for x, source in zip(tensors, made, strict=False):
+            if x.shape == source.shape:
+                x.copy_(source)
+        if number and all(map(same_bytes, tensors, before)):
+            for x, place in zip(changeable, itertools.cycle((0, 1)), strict=False):
+                _vary(x, number + place)  # so that an output does not follow from an input
+
+    try:
+        yield write
+    finally:
+        renew([tensors], lambda: before)
+
+
+def tensors_in(values: object) -> list[Tensor]:
+    """Return the tensors in arguments whose contents can be written."""
     import torch
 
     from bench.harness.torch_private import tree_leaves
 
     tensors = [x.data for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
-    if not tensors:
-        raise UnverifiedError("it takes no tensor")
-    writable = [x for x in tensors if _can_change(x)]
-    if not writable:
-        raise NothingToChangeError("it takes no tensor of floating-point numbers")
-    before = [x.clone() for x in writable]
-    try:
-        for x, scale in zip(writable, itertools.cycle(SCALES), strict=False):
-            changed = (x * scale).contiguous()
-            if len(x) > MIN_CHANGED and not x.isinf().any():
-                changed[1:-1] = changed[1:-1].roll(1, 0)
-            changed.view(-1)[0] = x.reshape(-1)[0]
-            changed.view(-1)[-1] = x.reshape(-1)[-1]
-            x.copy_(changed)
-        yield
-    finally:
-        for x, values_before in zip(writable, before, strict=True):
-            x.copy_(values_before)
+    return [x for x in tensors if x.layout is torch.strided and 0 not in x.stride()]
+
+
+def renew(sets: Sequence[Any], source: Make) -> None:
+    """Copy the contents of tensors from what `source` returns into each set."""
+    for each in sets:
+        for x, value in zip(tensors_in(each), tensors_in(source()), strict=True):
+            x.copy_(value)
 
 
 def _can_change(x: Tensor) -> bool:
     has_numbers = x.is_floating_point() or x.is_complex()
-    return has_numbers and x.dim() > 0 and x.numel() > MIN_CHANGED and 0 not in x.stride()
+    if not has_numbers or not x.dim() or x.numel() <= MIN_CHANGED:
+        return False
+    is_binary = bool(((x == 0) | (x == 1)).all())
+    return not is_binary or bool(x.all() == x.any())
+
+
+def _vary(x: Tensor, number: int) -> None:
+    """Change the contents in place, each number otherwise: by 3/4, 2/3, 5/8 and so on."""
+    changed = (x * (0.5 + 0.5 / (number + 1))).contiguous()
+    if len(x) > MIN_CHANGED and not x.isinf().any():
+        changed[1:-1] = changed[1:-1].roll(number, 0)
+    changed.view(-1)[0] = x.reshape(-1)[0]
+    changed.view(-1)[-1] = x.reshape(-1)[-1]
+    x.copy_(changed)
+
+
+def changed_inputs(fn: Callable[..., Any], before: Any, after: Any, result: object) -> bool:
+    """Return whether a call has changed its inputs; `before` and `after` are its positional and
+    keyword arguments, `result` is what it returned.
+
+    A tensor that the function overwrites without reading is an output: another call gives the same
+    if it holds NaN first.
+    """
+    new = tensors_in(after)
+    changed = [not same_bytes(*pair) for pair in zip(new, tensors_in(before), strict=True)]
+    if not any(changed):
+        return False
+    args, kwargs = again = fresh(before)
+    outputs = tensors_in(again)
+    for x in itertools.compress(outputs, changed):
+        x.fill_(math.nan if x.is_floating_point() else 1)
+    try:
+        expected = Expected.itself([result, new])
+        return not expected.check([fn(*args, **kwargs), outputs], 1.0).is_right
+    except Exception:  # of the function, or a result that cannot be compared
+        return True
+
+
+def slower_on_new(
+    call: Callable[[], Any],
+    values: object,
+    synchronize: Callable[[], None],
+    row_s: float,
+    make: Make | None = None,
+) -> str | None:
+    """Return that a call is slower on new contents of the tensors in `values`, which it reads, than
+    on the old ones; None if it is not, or fails on new ones. `row_s` is the time of all samples.
+    """
+
+    def taken_s(number: int) -> float:
+        write(number)
+        synchronize()
+        start = clock.now()
+        call()
+        synchronize()
+        return clock.now() - start
+
+    try:
+        with new_contents(values, make) as write:
+            for attempt in range(1, FRESH_ATTEMPTS + 1):
+                pairs: list[tuple[float, float]] = []
+                until = clock.now() + FRESH_SHARE * row_s
+                while not pairs or (len(pairs) < FRESH_CALLS and clock.now() < until):
+                    pairs.append((taken_s(0), taken_s(attempt * FRESH_CALLS + len(pairs))))
+                old_s, new_s = map(median, zip(*pairs, strict=True))
+                if new_s <= max(SLOWER * old_s, old_s + SLOWER_S):
+                    return None
+    except Exception:
+        return None
+    return f"slower on fresh contents: {duration(new_s)} instead of {duration(old_s)}"
 
 
 def on_new_contents(
@@ -217,9 +326,14 @@ def on_new_contents(
     kwargs: Mapping[str, Any],
     expected: Expected,
     tolerance: float = 1.0,
+    make: Make | None = None,
+    pace: tuple[Callable[[], None], float] | None = None,
 ) -> CheckResult:
     """Check a function on new contents of the arguments that were timed, against the baseline on
     copies of them; the function may be its own baseline.
+
+    `make` is that of `new_contents`. With `pace`, the `synchronize` and `row_s` of `slower_on_new`,
+    a function that is slower on new contents is wrong too.
 
     Raises:
         UnverifiedError: no argument can be changed, one of the two fails on new contents, or the
@@ -227,7 +341,7 @@ def on_new_contents(
     """
     import torch
 
-    result, arguments, options = _called_on_new(fn, timed, kwargs)
+    result, arguments, options = _called_on_new(fn, timed, kwargs, make)
     try:
         results = arrays_of(baseline(*fresh(arguments), **fresh(options)))
         again = arrays_of(baseline(*arguments, **options)) if fn is baseline else results
@@ -243,17 +357,20 @@ def on_new_contents(
     if checked.is_right and all(torch.equal(new, old) for new, old in pairs):
         raise UnverifiedError("the result did not change with the inputs")
     if checked.is_right:
-        return checked
+        call = partial(fn, *timed, **kwargs)
+        slower = slower_on_new(call, [timed, kwargs], *pace, make) if pace else None
+        return replace(checked, is_right=slower is None, reason=slower)
     return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
 
 
 def _called_on_new(
-    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any], make: Make | None
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return the result of a function on new contents, and copies of its arguments."""
     try:
         others, more = fresh([tuple(timed), dict(kwargs)])
-        with new_contents([timed, kwargs]):
+        with new_contents([timed, kwargs], make) as write:
+            write(1)
             arguments, options = fresh([tuple(timed), dict(kwargs)])
             calls = [partial(fn, *others, **more), partial(fn, *timed, **kwargs)]
             result = fresh(timed_result(calls))  # it may be one of the arguments

@@ -43,6 +43,8 @@ class UserChecks(Checks):
     fill: str
     takes_out: bool
     """Whether the function has a parameter `out`."""
+    is_in_place: bool = False
+    """Whether it may change its inputs, which are restored after each call."""
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(
@@ -65,12 +67,12 @@ class UserChecks(Checks):
                     checked,
                     reason=f"on new values in the same tensors (seed {seed}): {checked.reason}",
                 )
-        if not checked.is_right and checked.checked_elements and _same_bytes(self.result, stale):
+        if not checked.is_right and checked.checked_elements and same_bytes(self.result, stale):
             checked = replace(checked, reason=STALE)
         _fill(data, inputs)  # others may share the buffers
         return checked
 
-    def run(self, call: Callable[[], Any], data: InputSet) -> str | None:
+    def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
         import torch
 
         before = [x.clone() for x in data.inputs]
@@ -78,9 +80,12 @@ class UserChecks(Checks):
         self.device.synchronize()
         protocol.announce()
         start = clock.now()
-        returned: Any = call() if is_poisoned else timed_result([call, call])
+        calls = [call] if self.is_in_place else [call, call]
+        returned: Any = timed_result(calls) if is_sampled else call()
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
+        elif self.is_in_place and returned is None:
+            returned = data.inputs[0]
         parts = returned if isinstance(returned, tuple) else (returned,)
         has_tensors = bool(parts) and all(type(part) is torch.Tensor for part in parts)
         if has_tensors:
@@ -90,7 +95,7 @@ class UserChecks(Checks):
         protocol.announce(runs=False)
         problem = self._side_effect(data, before, addresses)
         if problem is None and has_tensors:
-            problem = _memory_problem(parts, data)
+            problem = _memory_problem(parts, data, self.is_in_place)
         elif problem is None:
             kind = "None" if returned is None else f"a {type(returned).__name__}"
             wanted = f"a torch.Tensor of {'x'.join(map(str, data.out.shape))} {data.out.dtype}"
@@ -105,10 +110,10 @@ class UserChecks(Checks):
             return f"changed settings of the process: {', '.join(changed)}"
         if addresses != _addresses(data):
             return "replaced the memory of an input or the output"
-        if all(map(_same_bytes, data.inputs, before)):
+        if all(map(same_bytes, data.inputs, before)):
             return None
         _fill(data, before)
-        return "changes its inputs"
+        return None if self.is_in_place else "changes its inputs"
 
 
 @dataclass
@@ -163,10 +168,10 @@ def _written(returned: object, data: InputSet) -> tuple[Tensor, ...]:
     return returned if isinstance(returned, tuple) and returned else (data.out,)
 
 
-def _memory_problem(parts: Sequence[Tensor], data: InputSet) -> str | None:
+def _memory_problem(parts: Sequence[Tensor], data: InputSet, is_in_place: bool) -> str | None:
     import torch
 
-    inputs = _storages(data)
+    inputs = set() if is_in_place else _storages(data)
     for x in parts:
         if x.device != data.out.device or x.layout is not torch.strided:
             return (
@@ -187,7 +192,7 @@ def _fill(data: InputSet, values: Sequence[Tensor]) -> None:
         x.copy_(value)
 
 
-def _same_bytes(x: Tensor, other: Tensor) -> bool:
+def same_bytes(x: Tensor, other: Tensor) -> bool:
     import torch
 
     return torch.equal(x.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

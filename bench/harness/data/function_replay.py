@@ -37,7 +37,8 @@ class FunctionReplay:
         """Return the reason to reject a graph, or None."""
         problem = self._problem(graph, 0)
         last = self.calls[-1]
-        with suppress(UnverifiedError), new_contents([last.args, last.keywords]):
+        with suppress(UnverifiedError), new_contents([last.args, last.keywords]) as write:
+            write(1)
             # Buffers may hold intermediate results of the old contents.
             problem = problem or self._problem(graph, -1)
         if problem is None:

@@ -223,13 +223,14 @@ class Checks:
         """Check a call; no elements are checked if there is a problem besides the values."""
         if is_poisoned:
             poison(data.out)
-        problem = self.run(call, data)
+        problem = self.run(call, data, is_sampled=not is_poisoned)
         if problem is not None:
             return CheckResult(False, problem, math.inf, 0, data.out.numel())
         return check(self.op, self.case, data, self.result, earlier)
 
-    def run(self, call: Callable[[], Any], data: InputSet) -> str | None:
-        """Call a provider; return a problem besides the values of the result, or None.
+    def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
+        """Call a provider, with `is_sampled` a user's in a sample of the timer; return a problem
+        besides the values of the result, or None.
 
         The result is the returned tensor or stacked tuple, else the output.
         """

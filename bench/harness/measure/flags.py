@@ -406,6 +406,9 @@ def of_samples(samples: Samples) -> Iterator[Flag]:
             f"{100 / ticks:.1f} % of it"
         )
         yield Flag("tick-limited", reason, "use more launches per sample")
+    if samples.is_single:
+        reason = "a sample is one launch: the inputs are restored before it, and have one copy"
+        yield Flag("one-launch", reason, "free memory for more copies, or use --cache cold")
     modes = two_modes(samples.samples_s, tick_s / launches)
     if modes:
         gap = number(100 * (modes.high_s / modes.low_s - 1), 2)

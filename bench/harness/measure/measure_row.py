@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.harness import clock
 from bench.harness.data import stress
+from bench.harness.data.agreement import fresh, renew, slower_on_new
 from bench.harness.data.checks import ReplayCheck, UserChecks
 from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
@@ -20,6 +22,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import Flag, disturbance, of_settings, recorded
 from bench.harness.measure.rows import Row, failed, out_of_time
+from bench.harness.op_file import is_own
 from bench.harness.providers.registry import (
     Provider,
     ProviderUnavailableError,
@@ -94,6 +97,7 @@ def measure_row(
                         left_s=left_s,
                         prepared_s=ready.prepared_s,
                         replay=ready.replay,
+                        before=ready.restore,
                     )
                 record = finish(ready, samples, device, ceilings)
         except ProviderUnavailableError as error:
@@ -127,6 +131,8 @@ class Ready:
     """Time to make and check inputs and results, before and after the timing."""
     check_s: float
     """The part of `prepared_s` after the timing."""
+    restore: samplers.Call | None
+    """Restores the inputs that the provider may change."""
 
 
 def prepare(
@@ -154,8 +160,15 @@ def prepare(
         begin = clock.now()
         sets, cache = copies or make_copies(row, device)
         calls = [provider.call(data) for data in sets]
-        if is_user_kernel(provider.name):
-            checks: Checks = UserChecks(op, case, device, row.settings.fill, provider.takes_out)
+        restore = None
+        if row.is_in_place:
+            inputs = [data.inputs for data in sets]
+            first = fresh(inputs[0])
+            restore = partial(renew, inputs, lambda: first)
+        if is_user_kernel(provider.name) or is_own(row.family):
+            checks: Checks = UserChecks(
+                op, case, device, row.settings.fill, provider.takes_out, row.is_in_place
+            )
         else:
             checks = Checks(op, case, device)
         checking = clock.now()
@@ -190,6 +203,7 @@ def prepare(
         before=before,
         prepared_s=ready - begin + check_s,  # it is checked once more at the end
         check_s=check_s,
+        restore=restore,
     )
 
 
@@ -221,7 +235,16 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
         replayed = ready.replay.after() if ready.replay else None
+        if ready.restore:
+            ready.restore()
         after = checks.last(ready.calls[last], sets[last], earlier)
+        if after.is_right and isinstance(checks, UserChecks):
+            protocol.announce()
+            inputs = sets[last].inputs
+            row_s = samples.total_s
+            slower = slower_on_new(ready.calls[last], inputs, device.synchronize, row_s)
+            after = replace(after, is_right=slower is None, reason=slower)
+            protocol.announce(runs=False)
     if after.is_right and replayed is not None and not replayed.is_right:
         after = replace(replayed, reason=f"a replay of the timed graph: {replayed.reason}")
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
@@ -285,6 +308,7 @@ def take_samples(
     prepared_s: float = 0.0,
     replay: ReplayCheck | FunctionReplay | None = None,
     is_capturable: bool = True,
+    before: samplers.Call | None = None,
 ) -> Samples:
     """Warm up, sample, and measure the same launches warm and from the host.
 
@@ -300,14 +324,17 @@ def take_samples(
         replay: verifies what a CUDA graph of the calls writes, before it is timed.
         is_capturable: whether to try a CUDA graph; capturing torch's optimizers and backward passes
             may fail halfway.
+        before: renews the inputs of all calls before each sample, untimed.
     """
     protocol.announce()
     begin = clock.now()
     poller = Poller(device) if device.is_gpu else None
     refusal = replay.refusal if replay else None
-    sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
+    sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller, before)
     settling = settle(sampler.sample, limits)
-    if device.is_gpu:  # before the samples, which are the last steps of training
+    host_launch_s = None
+    host_latency_s = None
+    if device.is_gpu and before is None:  # before the samples, which are the last steps of training
         host_launch_s = samplers.host_launch_s(calls, device.synchronize)
         host_latency_s = samplers.host_latency_s(calls, device.synchronize)
     launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
@@ -323,12 +350,13 @@ def take_samples(
     return replace(
         samples,
         settled=settling.settled,
-        warm_median_s=warm_median_s(calls, samples, device, is_capturable),
+        warm_median_s=None if before else warm_median_s(calls, samples, device, is_capturable),
         host_launch_s=host_launch_s,
         host_latency_s=host_latency_s,
         tick_s=samplers.tick_s(device),
         target_half_width=limits.target_half_width,
         why_no_graph=sampler.why_no_graph,
+        is_single=before is not None and len(calls) == 1,
     )
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.harness.data import inputs
 from bench.harness.device.device import Device
-from bench.harness.op import Case, Op, UnsupportedCaseError
-from bench.harness.op_file import line_in, lines_of, module_of, op_sha256
+from bench.harness.op import Case, Op, UnsupportedCaseError, UsageError
+from bench.harness.op_file import is_own, line_in, lines_of, module_of, op_sha256
 from bench.harness.providers.registry import (
     ProviderUnavailableError,
     default_providers,
@@ -68,6 +68,11 @@ class Row:
     label: str = ""
     """Provider name in the record if a provider is listed twice: `torch#2`."""
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its inputs are restored before each sample."""
+        return self.settings.in_place or self.op.in_place
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the op by name, because its functions cannot be pickled."""
         return self.__dict__ | {"op": (self.op.name, self.op.tolerance)}
@@ -116,6 +121,8 @@ def plan(
 
     `older` holds the stand-ins of each provider.
     """
+    if settings.in_place and not (any(map(is_user_kernel, providers)) or is_own(family)):
+        raise UsageError("--in-place is for your own functions; name one in --provider")
     rows = []
     for op, case in cases:
         op = op if settings.tolerance == 1 else replace(op, tolerance=settings.tolerance)

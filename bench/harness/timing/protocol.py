@@ -158,6 +158,13 @@ class Samples:
     telemetry: Mapping[str, Any] = field(default_factory=dict)
     why_no_graph: str | None = None
     """As of `Sampler`."""
+    is_single: bool = False
+    """Whether a sample is one launch because the inputs are renewed before it and have one copy."""
+
+    @property
+    def total_s(self) -> float:
+        """Return the seconds of all samples."""
+        return sum(self.samples_s) * self.launches_per_sample
 
 
 def settle(work: Callable[[], float], limits: Limits, now: Now = clock.now) -> Settling:

@@ -11,7 +11,7 @@ import itertools
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from statistics import median
@@ -137,18 +137,19 @@ class HostSampler:
         """`before` is called before each sample and not timed."""
         self.launches_per_sample = launches_per_sample
         self._before = before
-        self.calls = itertools.cycle(calls)
-        """Endless: the next sample continues after the last one."""
+        self.calls: Iterable[Call] = calls if before else itertools.cycle(calls)
+        """Endless, so that the next sample continues after the last one, unless `before` renews
+        them."""
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
         self._max_rss = psutil.Process().memory_info().rss + min(
             MAX_KEPT_BYTES, memory_bytes()[1] // 4
         )
 
     def sample(self, now: Now = clock.now) -> float:
-        launches = itertools.islice(self.calls, self.launches_per_sample)
         keep = self._kept.append
         if self._before is not None:
             self._before()
+        launches = itertools.islice(self.calls, self.launches_per_sample)
         start = now()
         for call in launches:
             keep(call())
@@ -233,9 +234,9 @@ class _QueuedSampler:
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
-            spin(math.ceil(spin_s * SPIN_CYCLES_PER_S))
             if self._before is not None:
                 self._before()
+            spin(math.ceil(spin_s * SPIN_CYCLES_PER_S))
             start.record()
             self._launch()
             end.record()
@@ -252,6 +253,8 @@ class _QueuedSampler:
         )
         with torch.cuda.stream(self._stream):
             for _ in range(times):
+                if self._before is not None:
+                    self._before()
                 self._launch()
         return times * self.launches_per_sample
 
@@ -347,7 +350,7 @@ class EventSampler(_QueuedSampler):
         reading: Reading | None = None,
         before: Call | None = None,
     ) -> None:
-        """`enqueue_s` is the host time of a call; `before` is called after the spin and not
+        """`enqueue_s` is the host time of a call; `before` is called before the spin and not
         timed.
         """
         spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), MAX_SPIN_S)
@@ -356,7 +359,7 @@ class EventSampler(_QueuedSampler):
         )
         self._before = before
         self._entries = launches_per_sample
-        self._calls = itertools.cycle(calls)
+        self._calls: Iterable[Call] = calls if before else itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
 
     def _launch(self) -> None:
@@ -375,10 +378,22 @@ def make_sampler(
     is_capturable: bool = True,
     refusal: Callable[[GraphSampler], str | None] | None = None,
     reading: Reading | None = None,
+    before: Call | None = None,
 ) -> Sampler:
     """Return the best sampler for these calls; `refusal` returns the reason to reject a graph, or
     None.
+
+    `before` renews the inputs of all calls, untimed; a sample then has each call once at most.
     """
+    if before is not None:
+        before()
+        few = calls[:ESTIMATE_LAUNCHES]
+        launch_s = min(timed_calls(few, len(few), device.synchronize, is_awaited=True))
+        wanted = math.ceil(limits.min_sample_s / max(launch_s, MIN_LAUNCH_S))
+        launches = min(wanted, len(calls), MAX_QUEUED)
+        if not device.is_gpu:
+            return HostSampler(calls, launches, before)
+        return EventSampler(calls, launches, launch_s, reading, before)
     if not device.is_gpu:
         # The minimum: one preempted call of five must not make the samples a thousand times too
         # short.

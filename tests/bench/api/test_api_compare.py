@@ -180,3 +180,25 @@ def test_a_result_that_only_the_tolerance_allows_is_flagged():
     (record,) = [record for record in allowed.records if record.provider == "b"]
     assert "beyond-rounding" in record.flags
     assert record.verified["after"]["reference"] == "fp64"
+
+
+def test_a_changed_input_must_be_declared():
+    x = X.clone()
+    compared = bench.compare({"a": torch.relu, "b": torch.relu_}, x, **QUICK)
+    assert "b: invalid: changes its inputs; " in repr(compared)
+    with pytest.raises(bench.UsageError, match="b: invalid: changes its inputs; "):
+        bench.compare({"b": torch.relu_, "a": torch.relu}, x, **QUICK)
+    seen = []
+
+    def halved(x):
+        seen.append(float(x[3, 5]))
+        return x.mul_(0.5)
+
+    functions = {"a": halved, "b": lambda x: x / 2}
+    declared = bench.compare(functions, x, in_place=True, cache="warm", **QUICK)
+    assert list(declared.rows) == ["b"]
+    assert {record.status for record in declared.records} == {"ok"}
+    assert set(seen[:10]) == {float(X[3, 5])}
+    assert torch.equal(x, X)
+    made = bench.compare(functions, setup=lambda: X.clone(), cache="warm", **QUICK)
+    assert {record.status for record in made.records} == {"ok"}

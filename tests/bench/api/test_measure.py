@@ -78,6 +78,24 @@ def fails(x):
             "inputs raised ZeroDivisionError",
         ),
         (lambda x: bench.measure(torch.relu, x, inputs=lambda: x), "mutually exclusive, got 1"),
+        (
+            lambda x: bench.measure(torch.relu, setup=3),
+            "must be a function that makes the arguments",
+        ),
+        (lambda x: bench.measure(torch.relu, x, setup=lambda: x), "mutually exclusive, got 1"),
+        (lambda x: bench.measure(torch.relu, setup=lambda: None), "setup= must return"),
+        (
+            lambda x: bench.measure(torch.relu, setup=lambda: x, inputs=lambda: x),
+            "remove inputs= and in_place=",
+        ),
+        (
+            lambda x: bench.measure(torch.relu, setup=lambda: x, in_place=True),
+            "remove inputs= and in_place=",
+        ),
+        (
+            lambda x: bench.measure(torch.Generator().seed, in_place=True, device="cpu"),
+            "in_place=True restores positional tensors, but there are none",
+        ),
         (lambda x: bench.measure(print, inputs=lambda: ([1], "a")), "inputs= returned no tensors"),
         (
             lambda x: bench.measure(torch.relu, inputs=lambda: x),
@@ -375,3 +393,74 @@ def test_a_function_that_knows_a_sample_is_invalid(knows):
     record = bench.measure(function, torch.randn(8, 8), cache="warm", budget_s=0.05)
     assert record.status == "invalid"
     assert record.reason.startswith("on new values in the same tensors: ")
+
+
+def normalizes(x):
+    x.div_(x.norm())
+    return x.sum()
+
+
+def test_a_changed_input_must_be_declared_and_is_restored():
+    x = torch.randn(64, 64)
+    before = x.clone()
+    record = bench.measure(normalizes, x, cache="warm", budget_s=0.05)
+    assert (record.status, record.median_s) == ("invalid", None)
+    assert record.reason.startswith("changes its inputs; ")
+    assert torch.equal(x, before)
+    out = torch.empty(64, 64)
+    for arguments, options in (((x, x), {"out": out}), ((x, out), {})):
+        fn = torch.mul if options else lambda x, out: torch.mul(x, x, out=out)
+        record = bench.measure(fn, *arguments, **options, cache="warm", budget_s=0.05)
+        assert (record.status, record.flags.count("not-fresh")) == ("ok", 0)
+
+
+@pytest.mark.parametrize(("cache", "copies"), [("warm", 1), ("cold", 3)])
+def test_declared_inputs_are_as_before_in_each_launch(monkeypatch, cache, copies):
+    rotation = function_meter.rotation.Rotation(3, "cold")
+    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: rotation)
+    x = torch.randn(64, 64)
+    before = x.clone()
+    seen = []
+
+    def counted(x):
+        seen.append(x.norm().item())
+        return normalizes(x)
+
+    record = bench.measure(counted, x, cache=cache, in_place=True, budget_s=0.05)
+    assert (record.status, record.copies, record.reason) == ("ok", copies, None)
+    assert ("one-launch" in record.flags) is (copies == 1)
+    assert "not-fresh" not in record.flags
+    assert record.result == normalizes(before.clone())
+    assert torch.equal(x, before)
+    assert seen.count(before.norm().item()) > 5
+    assert all(abs(norm - 1) > 1 for norm in seen)  # the norm that a call leaves
+
+
+def test_a_keyword_argument_is_not_restored_and_must_not_change():
+    x = torch.randn(64)
+    fn = lambda x, y: (x.mul_(2), y.mul_(2))  # noqa: E731
+    record = bench.measure(fn, x, y=x.clone(), cache="warm", in_place=True, budget_s=0.05)
+    assert record.reason.startswith("changes its inputs; if it must, pass them by position")
+
+
+@pytest.mark.parametrize(("cache", "copies"), [("warm", 1), ("cold", 3)])
+def test_a_setup_makes_the_contents_of_each_launch(monkeypatch, cache, copies):
+    rotation = function_meter.rotation.Rotation(3, "cold")
+    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: rotation)
+    made = []
+    seen = []
+
+    def setup():
+        made.append(torch.randn(64, 64))
+        made[-1][0, 0] = len(made)
+        return made[-1]
+
+    def normalized(x):
+        seen.append(x[0, 0].item())
+        return normalizes(x)
+
+    record = bench.measure(normalized, setup=setup, cache=cache, budget_s=0.05)
+    assert (record.status, record.copies, record.reason) == ("ok", copies, None)
+    assert "not-fresh" not in record.flags
+    assert min(seen) == 1  # no launch finds what another left, which is below
+    assert len(made) > len(record.samples_s)

@@ -37,6 +37,12 @@ def f(x, y):
     for _ in range(200):  # slower than any noise
         torch.relu(x)
     return torch.relu(x).add_(y)
+
+def g(x, y):
+    return x + y
+
+def g_in_place(x, y):
+    return x.add_(y)
 """
 
 ROUNDS = "12"
@@ -100,3 +106,13 @@ def test_functions_that_cannot_be_compared_end_with_one_line(files, capsys, word
     out, err = capsys.readouterr()
     assert message in err.splitlines()[-1]
     assert out == ""
+
+
+def test_declared_functions_change_copies_that_are_restored(files, capsys):
+    words = ["new.py:g", "new.py:g_in_place"]
+    assert compare(*words, "--no-save") == 1
+    assert "new.py:g_in_place: invalid: changes its inputs; " in capsys.readouterr().err
+    assert compare(*words, "--in-place", "-o", "run.jsonl") in (0, 1)
+    run = load_run(files / "run.jsonl")
+    assert [each.status for each in run.records] == ["ok", "ok"]
+    assert run.environment.settings["in_place"] is True

@@ -216,7 +216,7 @@ def test_each_graph_is_verified_from_its_first_copy(monkeypatch):
     monkeypatch.setattr(
         samplers,
         "make_sampler",
-        lambda calls, device, limits, refusal, reading: checks.append(refusal) or sampler,
+        lambda calls, device, limits, refusal, reading, before: checks.append(refusal) or sampler,
     )
     both = [Plain(calls), Plain(calls)]
     for plain in both:

@@ -11,9 +11,13 @@ from bench.harness.data.agreement import (
     Expected,
     NotComparableError,
     UnverifiedError,
+    changed_inputs,
+    fresh,
     new_contents,
     on_new_contents,
+    slower_on_new,
 )
+from tests.bench.fake_clock import set_clock
 
 torch.manual_seed(0)
 X = torch.randn(64, 512)
@@ -203,7 +207,8 @@ def test_honest_functions_pass_on_new_contents_which_are_restored():
 def test_new_contents_keep_the_ends_and_the_version():
     x = X.clone()
     version = x._version
-    with new_contents([x]):
+    with new_contents([x]) as write:
+        write(1)
         assert x._version == version
         assert (x[0, 0], x[-1, -1]) == (X[0, 0], X[-1, -1])
         assert torch.allclose(x[2:-1], X[1:-2] * 0.75)
@@ -224,3 +229,93 @@ def test_new_contents_keep_the_ends_and_the_version():
 def test_what_cannot_be_verified_on_new_contents_says_why(fn, args, reason):
     with pytest.raises(UnverifiedError, match=reason):
         on_new(fn, fn, *args)
+
+
+def test_masks_and_integers_stay_and_new_contents_come_from_their_maker():
+    mask = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
+    index = torch.arange(9)
+    hidden = torch.tensor([-math.inf, 0.0, 2.0, 3.0])
+    with new_contents([X.clone(), mask, index, hidden]) as write:
+        write(1)
+        assert mask.tolist() == [[0.0, 1.0], [1.0, 1.0]]
+        assert torch.equal(index, torch.arange(9))
+        assert hidden.isinf().tolist() == [True, False, False, False]
+    made = [(torch.full((9,), 7), "text"), (index, "text")]
+    seen = []
+    x = index.clone()
+    with new_contents([(x, "text"), {}], lambda: made.pop(0)) as write:
+        for number in (1, 2):
+            write(number)
+            seen.append(x.tolist())
+    assert seen == [[7] * 9, list(range(9))]
+    with new_contents([X], lambda: X) as write:  # the maker has a fixed seed
+        before = X.clone()
+        write(1)
+        assert not torch.equal(X, before)
+    assert torch.equal(X, before)
+
+
+def sums_and_clears(x):
+    total = x.sum()
+    x.zero_()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("fn", "is_changed"),
+    [
+        (lambda x, out: x.relu_(), True),
+        (lambda x, out: x.copy_(x.sort().values).sum(), True),
+        (lambda x, out: sums_and_clears(x), True),
+        (lambda x, out: out.add_(x), True),
+        (lambda x, out: torch.add(x, 1, out=out), False),
+        (lambda x, out: [out.copy_(x), None][1], False),
+        (lambda x, out: x * out, False),
+        (lambda x, out: x.view(-1)[3:], False),
+    ],
+)
+def test_a_changed_input_is_told_from_an_output(fn, is_changed):
+    before = [(X.clone(), torch.ones(64, 512)), {}]
+    after = fresh(before)
+    assert changed_inputs(fn, before, after, fn(*after[0])) is is_changed
+
+
+@pytest.mark.parametrize(
+    ("new_s", "calls", "said"),
+    [
+        (1e-3, 7, None),
+        (2.9e-3, 7, None),
+        (4e-3, 14, "slower on fresh contents: "),
+    ],
+)
+def test_work_that_is_skipped_on_known_contents_shows(monkeypatch, new_s, calls, said):
+    now = [0.0]
+    set_clock(monkeypatch, lambda: now[0])
+    x = X.clone()
+    seen = {x.sum().item(): 0}
+
+    def remembers():
+        key = x.sum().item()
+        now[0] += 1e-3 if key in seen else new_s
+        seen[key] = seen.get(key, 0) + 1
+
+    problem = slower_on_new(remembers, [x], lambda: None, row_s=10.0)
+    assert problem is None if said is None else problem.startswith(said)
+    assert seen[X.sum().item()] == calls
+    assert len(seen) == 1 + calls  # each call has contents of its own
+
+
+def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeypatch):
+    now = [0.0]
+    set_clock(monkeypatch, lambda: now[0])
+    x = X.clone()
+    taken = []
+
+    def takes(old_s, new_s):
+        taken.append(old_s if torch.equal(x, X) else new_s)
+        now[0] += taken[-1]
+
+    assert slower_on_new(lambda: takes(1.0, 1.1), [x], lambda: None, row_s=20.0) is None
+    assert taken == [1.0, 1.1]
+    assert slower_on_new(lambda: takes(1e-6, 1e-5), [x], lambda: None, row_s=20.0) is None
+    assert slower_on_new(lambda: 1 / 0, [x], lambda: None, row_s=20.0) is None

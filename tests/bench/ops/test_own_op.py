@@ -159,3 +159,27 @@ def test_modules_beside_an_op_file_come_last_in_the_path(tmp_path, monkeypatch):
     module = op_file.import_file(file)
     assert (sys.path[-1], sys.path.count(str(tmp_path))) == (str(tmp_path), 1)
     assert module.found() == 2
+
+
+IN_PLACE = SCALED_COPY.replace("return x + x", "return x.add_(x)")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("declared", "status"), [("", "invalid"), ("in_place=True, ", "ok")])
+def test_an_op_that_changes_its_inputs_declares_it(tmp_path, capsys, declared, status):
+    path = tmp_path / "own.py"
+    path.write_text(IN_PLACE.replace("eager=scaled,", f"eager=scaled, {declared}"))
+    words = "--dtype fp32 --shape 64 --provider torch --device cpu --format json --no-save -q"
+    main(["elementwise", "--op", str(path), *words.split()])
+    (record,) = json.loads(capsys.readouterr().out)["records"]
+    assert (record["status"], record["reason"]) == (
+        status,
+        None if declared else "changes its inputs",
+    )
+
+
+@pytest.mark.parametrize("command", [["elementwise"], ["compare"]])
+def test_in_place_needs_a_function_of_ones_own(capsys, command):
+    words = ["--op", "relu", "--provider", "torch,torch-compile", "--in-place", "--no-save"]
+    assert main([*command, *words]) == 2
+    assert "--in-place is for your own functions; name one in --provider" in capsys.readouterr().err

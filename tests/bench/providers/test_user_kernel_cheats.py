@@ -44,6 +44,53 @@ def test_an_honest_random_function_is_measured(files):
     assert measure(f"{files}/honest.py:dropout", op="dropout").status == "ok"
 
 
+IN_PLACE = """
+def returns_it(x):
+    return x.relu_()
+
+def returns_nothing(x):
+    x.relu_()
+
+def wrong(x):
+    return x.abs_()
+"""
+
+
+@pytest.mark.parametrize("function", ["returns_it", "returns_nothing", "wrong"])
+def test_a_function_in_place_is_measured_where_it_is_declared(tmp_path, function):
+    (tmp_path / "mine.py").write_text(IN_PLACE)
+    provider = f"{tmp_path}/mine.py:{function}"
+    if function == "returns_it":
+        assert measure(provider, "relu").reason == MUTATED
+    record = measure(provider, "relu", settings=Settings(in_place=True))
+    if function == "wrong":
+        assert record.reason.startswith("wrong result: an element is")
+    else:
+        assert (record.status, record.reason) == ("ok", None)
+        assert 1 < record.launches_per_sample <= record.copies
+
+
+def test_a_provider_that_remembers_contents_is_slower_on_new_ones(tmp_path):
+    (tmp_path / "mine.py").write_text(REMEMBERS)
+    record = measure(f"{tmp_path}/mine.py:remembers", "relu")
+    assert record.status == "invalid"
+    assert record.reason.startswith("after timing: slower on fresh contents: ")
+
+
+REMEMBERS = """
+import time
+import torch
+
+seen = {}
+
+def remembers(x):
+    key = float(x.sum()), float(x[5])
+    if key not in seen:
+        seen[key] = torch.relu(x)
+        time.sleep(0.01)
+    return seen[key]
+"""
+
 STALE = "returns the result of an earlier call"
 MUTATED = "changes its inputs"
 PARTIAL = "an element is NaN"

@@ -186,6 +186,32 @@ def test_the_host_sampler_continues_with_the_next_copy(monkeypatch):
     assert sampler.method == "host"
 
 
+@pytest.mark.parametrize(("copies", "launches"), [(1, 1), (3, 3), (20, 8)])
+def test_renewed_inputs_are_used_once_a_sample(monkeypatch, copies, launches):
+    clock = HostClock(monkeypatch)
+    calls = [clock.call(copy, 2**-10) for copy in range(copies)]
+    limits = Limits(20, 0.02, 0, 2, 0.1, min_sample_s=2**-7)
+
+    def before():
+        clock.log.append("renewed")
+        clock.seconds += 100.0
+
+    sampler = make_sampler(calls, CPU, limits, before=before)
+    assert clock.log == ["renewed", *range(min(copies, 5))]
+    clock.log.clear()
+    assert [sampler.sample(), sampler.sample()] == [launches * 2**-10] * 2
+    assert clock.log == ["renewed", *range(launches)] * 2
+
+
+def test_inputs_are_renewed_before_each_queued_sample(gpu):
+    calls = [gpu.launch(name, 1e-3) for name in "abc"]
+    sampler = make_sampler(calls, GPU, GPU_LIMITS, before=gpu.launch("renewed", 1e-3))
+    gpu.log.clear()
+    assert sampler.sample() == pytest.approx(3e-3)
+    assert gpu.log == ["renewed", "spin", *"abc", "wait"]
+    assert sampler.method == "events"
+
+
 def made(alive):
     result = torch.empty(1)
     alive.add(result)
