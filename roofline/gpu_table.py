@@ -6,14 +6,18 @@ A GPU is selected by its slug or its exact driver name. Substrings are ambiguous
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from results.show.spelling import did_you_mean
+from roofline.gpu_file import GpuFileError, read_gpu_file
 from roofline.machine import Ceiling, Machine
 from roofline.work import DTYPES
 
@@ -35,6 +39,15 @@ PEAKS_OF_DTYPE = {
 
 fp16 accumulation, which is faster on GeForce cards, does not count.
 """
+
+PEAK_KEYS = {
+    *chain.from_iterable(PEAKS_OF_DTYPE.values()),
+    "int4_tensor",
+    "fp6_tensor",
+    "fp16_tensor_fp16acc",
+    "fp8_tensor_fp16acc",
+}
+"""Keys that the peaks of a file may have; some are no default of a dtype."""
 
 VECTOR_PEAK_OF_DTYPE = {"fp64": "fp64", "fp32": "fp32", "fp16": "fp16_vector"}
 
@@ -62,22 +75,50 @@ Source: PCI-SIG, PCI Express Base Specification, revisions 3.0 to 6.0: 8, 16, 32
 
 
 class UnknownGpuError(ValueError):
-    """No GPU of the table has this slug."""
+    """No GPU of the table has this slug, or its file is not that of a GPU."""
+
+
+def own_folder() -> Path:
+    """Return the folder of the user's GPU files: ROOFMARK_GPUS, else one beside the user's runs."""
+    from platformdirs import user_data_path
+
+    return Path(os.environ.get("ROOFMARK_GPUS") or user_data_path("roofmark") / "gpus")
+
+
+def gpu_files() -> dict[str, Path]:
+    """Return the files by slug, sorted; one of the user takes the place of one of the table."""
+    paths = [*GPU_FOLDER.glob("*.toml"), *own_folder().glob("*.toml")]
+    found = {path.stem: path for path in paths}
+    return dict(sorted(found.items()))
 
 
 @cache
 def load_gpus() -> dict[str, Machine]:
-    """Return the GPUs by slug (the stem of the file), sorted."""
-    return {path.stem: _gpu(path.stem, _read(path)) for path in sorted(GPU_FOLDER.glob("*.toml"))}
+    """Return the GPUs by slug (the stem of the file), sorted, without those of wrong files."""
+    found = {}
+    for slug, path in gpu_files().items():
+        with suppress(GpuFileError):
+            found[slug] = read_gpu(path)
+    return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+def wrong_files() -> list[str]:
+    """Return what is wrong with files of the user, in a line each."""
+    problems = []
+    for path in gpu_files().values():
+        try:
+            read_gpu(path)
+        except GpuFileError as error:
+            problems.append(str(error))
+    return problems
 
 
-def _gpu(slug: str, data: dict[str, Any]) -> Machine:
+def read_gpu(path: Path) -> Machine:
+    """Return the GPU of a file; its slug is the stem. Raises GpuFileError."""
+    data = read_gpu_file(path, PEAK_KEYS)
+    slug = path.stem
     stated: dict[str, float] = data.pop("peaks_flops_per_s")
-    file = f"roofline/gpus/{slug}.toml"
+    file = f"roofline/gpus/{slug}.toml" if path.parent == GPU_FOLDER else str(path)
     keys = [("flops", dtype, peak_key(stated, dtype, data["vendor"])) for dtype in DTYPES]
     keys += [("fma", dtype, key) for dtype, key in VECTOR_PEAK_OF_DTYPE.items()]
     entries = [
@@ -103,17 +144,23 @@ def _gpu(slug: str, data: dict[str, Any]) -> Machine:
 @cache
 def load_rates() -> dict[str, dict[str, int]]:
     """Return dense FLOPs per clock per SM (AMD: CU) by rate class and key of a peak."""
-    return {
-        name: entry["flops_per_clock_per_sm"]
-        for name, entry in _read(RATES_FILE)["classes"].items()
-    }
+    rates = tomllib.loads(RATES_FILE.read_text(encoding="utf-8"))
+    return {name: entry["flops_per_clock_per_sm"] for name, entry in rates["classes"].items()}
 
 
 def find_gpu(slug: str) -> Machine:
-    """Return the GPU of a slug; UnknownGpuError suggests similar ones."""
+    """Return the GPU of a slug or of a file (`my-gpu.toml`); UnknownGpuError suggests similar
+    slugs, or says what is wrong with the file.
+    """
     gpus = load_gpus()
     if slug in gpus:
         return gpus[slug]
+    path = Path(slug) if slug.endswith(".toml") else gpu_files().get(slug)
+    if path is not None:
+        try:
+            return read_gpu(path)
+        except GpuFileError as error:
+            raise UnknownGpuError(str(error)) from None
     wanted = "-".join(re.findall(r"[a-z0-9]+", slug.lower()[:80]))
     close = [
         gpu.slug

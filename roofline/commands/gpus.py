@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import add_format
-from results.show.terminal import OK, Parser, print_out
-from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
+from results.show.terminal import OK, Parser, print_out, say
+from roofline.gpu_table import (
+    clock_limited_flops_per_s,
+    find_gpu,
+    lacks,
+    load_gpus,
+    peak_key,
+    wrong_files,
+)
 from roofline.machine import Machine
 from roofline.model import ridge_intensity
 from roofline.work import DTYPES
@@ -89,6 +96,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     gpus = list(map(find_gpu, dict.fromkeys(args.slugs))) or list(load_gpus().values())
+    for problem in [] if args.slugs else wrong_files():
+        say(f"note: left out {problem}")
     table = Table(
         rows=lambda: list(map(_flat_row, gpus)),
         shown=lambda: list(map(_cells, gpus)),

@@ -1,0 +1,104 @@
+"""One file of the GPU table, also one of a user: what its keys may hold."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from results.show.spelling import did_you_mean
+from roofline.machine import Machine
+
+PROVENANCE = {
+    "vendor": "a page of the vendor, read",
+    "datasheet": "published by the vendor",
+    "vendor-forum": "the vendor's developer forum",
+    "vendor-adjacent": "somebody close to the vendor, or with the vendor's parts in hand",
+    "copy": "a third party's copy of a vendor's sheet",
+    "copy+device": "such a copy, beside what a device reports",
+    "device": "reported by or measured on a real device",
+    "device-table": "the table of names shipped with the driver",
+    "db": "a database of specifications",
+    "lib": "a value in a public library",
+    "lib-doc": "the documentation of a public library",
+    "thread": "an issue or pull request",
+    "derived": "arithmetic on other values",
+    "assumed": "taken from a close relative, not confirmed",
+    "recalled": "general knowledge; the vendor's document was not read again",
+    "leaked": "a leaked table that others repeat",
+}
+"""The words that open each source, so that a reader sees how far to trust a value."""
+
+NEEDED = ("name", "vendor", "memory_bandwidth_bytes_per_s", "peaks_flops_per_s", "sources")
+
+RANGES = {
+    "sm_count": (1, 10_000),
+    "tensor_clock_hz": (1e8, 1e10),
+    "boost_clock_hz": (1e8, 1e10),
+    "max_clock_hz": (1e8, 1e10),
+    "memory_bytes": (1 << 28, 1 << 45),
+    "memory_reported_bytes": (1 << 28, 1 << 45),
+    "memory_bandwidth_bytes_per_s": (1e9, 1e15),
+    "bandwidth_from_device_clock_bytes_per_s": (1e9, 1e15),
+    "l2_bytes": (1 << 15, 1 << 34),
+    "llc_bytes": (1 << 15, 1 << 34),
+    "tdp_w": (1, 20_000),
+    "link_bytes_per_s": (0, 1e14),
+    "pcie_gen": (3, 6),
+    "pcie_lanes": (1, 32),
+}
+"""Of each number: wide, but narrow enough to catch a wrong unit."""
+PEAK = (1e9, 1e18)
+
+NOT_IN_FILES = {"slug", "entries", "note", "source", "run", "mfu", "stated_peaks_flops_per_s"}
+KEYS = {each.name for each in fields(Machine)} - NOT_IN_FILES | {"peaks_flops_per_s"}
+
+
+class GpuFileError(ValueError):
+    """A file is not that of a GPU; the message has the file and the key."""
+
+
+def read_gpu_file(path: Path, peaks: set[str]) -> dict[str, Any]:
+    """Return the values of a file; `peaks` are the keys that peaks may have.
+
+    Raises:
+        GpuFileError: a key is missing or unknown, or a value is of another type or unit.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GpuFileError(f"{path}: {error}") from None
+    problem = _problem(data, peaks)
+    if problem:
+        raise GpuFileError(f"{path}: {problem}")
+    return data
+
+
+def _problem(data: dict[str, Any], peaks: set[str]) -> str | None:
+    for key in data.keys() - KEYS:
+        return f"unknown key {key}; {did_you_mean(key, KEYS) or 'see roofline/README.md'}"
+    missing = [key for key in NEEDED if not data.get(key)]
+    if missing:
+        return f"{missing[0]} is missing"
+    stated = data["peaks_flops_per_s"]
+    facts = {key: value for key, value in data.items() if key != "peaks_flops_per_s"}
+    try:
+        msgspec.convert(facts | {"stated_peaks_flops_per_s": stated}, Machine)
+    except msgspec.ValidationError as error:
+        return str(error).replace("$.stated_peaks", "$.peaks")
+    for key, value in stated.items():
+        if key not in peaks:
+            return f"unknown peak {key}; known: {', '.join(sorted(peaks))}"
+        if not PEAK[0] <= value <= PEAK[1]:
+            return f"the peak {key} is {value:g} FLOP/s"
+    for key, (low, high) in RANGES.items():
+        if key in data and not low <= data[key] <= high:
+            return f"{key} is {data[key]:g}, not from {low:g} to {high:g}"
+    for source in data["sources"]:
+        kind, _, text = source.partition(":")
+        if kind not in PROVENANCE or not text.strip():
+            return f"source {source!r}: write one of {', '.join(PROVENANCE)}, a colon and where"
+    return None
