@@ -33,7 +33,7 @@ KINDS = {
     "bounds": BOUNDS,
     "terms": TERMS,
 }
-ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge"}
+ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge", "roof": "roofline"}
 
 
 def add_parser(commands: Any) -> None:
@@ -74,7 +74,7 @@ def answer(text: str) -> list[str]:
             )
         return lines_about(bound, share_pct)
     matches = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
-    for words in KINDS.values():
+    for words in reversed(KINDS.values()):  # a term or bound before a column of that name
         if (name := known_as(text.removesuffix("-bound"), words)) in words:
             matches.append(words[name])
     if not matches:
