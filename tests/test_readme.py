@@ -18,7 +18,16 @@ from bench.harness.timing.protocol import LIMITS
 from tests.bench.commands import QUICK, keep_ceilings
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = (".", "bench", "bench/harness", "bench/profiling", "kernels", "roofline", "results")
+FOLDERS = (
+    ".",
+    "bench",
+    "bench/harness",
+    "bench/lecture",
+    "bench/profiling",
+    "kernels",
+    "roofline",
+    "results",
+)
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / folder / "README.md" for folder in FOLDERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -52,11 +53,26 @@ def write_page(
         environment=environment,
         sections=sections,
         pictures=pictures,
+        prose=prose(),
         policy=policy([]),
         style=stylesheet(),
         **texts,
     )
     write_output(path, page.encode("utf-8", "backslashreplace"))
+
+
+def prose() -> dict[str, list[tuple[str, str]]]:
+    """Return the paragraphs of README.md by section, each `p` or, for a command, `pre`."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    sections = {}
+    for part in text.split("\n## ")[1:]:
+        title, *paragraphs = part.strip().split("\n\n")
+        blocks = []
+        for paragraph in paragraphs:
+            kind = "pre" if paragraph.startswith("```") else "p"
+            blocks.append((kind, re.sub(r"```(bash)?|`", "", paragraph).strip()))
+        sections[title] = blocks
+    return sections
 
 
 def uris(draw: Callable[[str], Figure]) -> dict[str, str]:

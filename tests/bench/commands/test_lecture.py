@@ -15,6 +15,7 @@ from bench.__main__ import main
 from bench.commands import lecture as command
 from bench.lecture import measured
 from bench.lecture.figures import CODE, FIGURES
+from bench.lecture.page import prose
 from results.store.runfile import load_run
 from roofline.commands.notes import SECTIONS, load_notes
 from tests.bench.commands import CPU, GPU, run_files
@@ -124,6 +125,14 @@ def test_every_figure_is_measured_and_the_page_is_self_contained(capsys, runs, t
     assert page.count("data:image/svg+xml") == 4  # two pictures, each light and dark
     assert not re.search(r"<script|<link|(src|href)=\"http", page)
     assert all(escape(row["statement"]) in page for row in printed["rows"])
+
+
+def test_each_section_has_prose_a_formula_and_a_command():
+    sections = prose()
+    assert tuple(sections) == SECTIONS
+    for blocks in sections.values():
+        assert [kind for kind, _ in blocks] == ["p", "p", "pre", "p"]
+        assert blocks[2][1].startswith("python -m ")
 
 
 @pytest.mark.parametrize("name", FIGURES)
