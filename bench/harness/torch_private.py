@@ -28,6 +28,10 @@ NAMES = {
     "has_kernel": "torch._C._dispatch_has_kernel",
     "has_kernel_for": "torch._C._dispatch_has_kernel_for_dispatch_key",
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
+    "HigherOrderOperator": "torch._ops.HigherOrderOperator",
+    "is_traceable_wrapper_subclass_type": (
+        "torch.utils._python_dispatch.is_traceable_wrapper_subclass_type"
+    ),
     "disable_current_modes": "torch.utils._python_dispatch._disable_current_modes",
     "functorch_config": "torch._functorch.config",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",

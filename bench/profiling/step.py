@@ -13,22 +13,26 @@ import torch
 from torch.fx.node import map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
+from torch.utils.flop_counter import flop_registry
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.torch_private import (
-    RecordFunctionFast as Range,  # unlike record_function, it is not an operation
-)
-from bench.harness.torch_private import (
+    HigherOrderOperator,
     TorchDispatchMode,
     current_autograd_node,
     disable_current_modes,
     fused_adamw,
+    is_traceable_wrapper_subclass_type,
     sequence_number,
+)
+from bench.harness.torch_private import (
+    RecordFunctionFast as Range,  # unlike record_function, it is not an operation
 )
 from bench.profiling.counts import (
     count,
     distinct,
     dtypes_of,
+    is_decomposed,
     name_of,
     tensors_in,
     total_bytes,
@@ -146,6 +150,8 @@ class Tags(TorchDispatchMode):
     name.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, step: ProfiledStep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = step
@@ -161,10 +167,30 @@ class Tags(TorchDispatchMode):
         kwargs = kwargs or {}
         if getattr(func, "namespace", "") == "profiler":  # a range, not an operation
             return func(*args, **kwargs)
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # the operations on its parts are counted
+        if isinstance(func, HigherOrderOperator):
+            # Flex attention counts as a whole: its functions change single scores.
+            if func not in flop_registry:
+                return func(*map(self.watched, args), **kwargs)
+        elif is_decomposed(func) and not any(tensor.is_nested for tensor in tensors_in(args)):
+            with self:
+                return func.decompose(*args, **kwargs)
         with self.tag(name_of(func)):
             result = func(*args, **kwargs)
         self.add(func, args, kwargs, result)
         return result
+
+    def watched(self, value: Any) -> Any:
+        """Return a function whose operations are intercepted, and another value unchanged."""
+        if not callable(value):
+            return value
+
+        def run(*args: Any) -> Any:
+            with self:
+                return value(*args)
+
+        return run
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Handle an operation that ran; does nothing here."""

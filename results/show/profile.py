@@ -234,9 +234,9 @@ def sentences(totals: Totals) -> list[str]:
     moved = quantity(totals.bytes_read + totals.bytes_written, "B")
     neither = max(0.0, totals.in_operations - totals.memory_bound - totals.compute_bound)
     said.append(
-        f"It computes {quantity(totals.flops, 'FLOP')}, {quantity(totals.matmul_flops, 'FLOP')} of "
-        f"them in products; its operations move {moved}: MFU {percent(totals.mfu)}, MBU "
-        f"{percent(totals.mbu)}."
+        f"It computes {quantity(totals.flops, 'FLOP')}; its operations move {moved}: MBU "
+        f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of products, "
+        f"with every pair of causal attention: {percent(totals.mfu)}."
     )
     said.append(
         f"{percent(totals.memory_bound)} of the time is in operations that memory bounds, "
