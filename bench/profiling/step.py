@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,6 @@ from bench.harness.torch_private import (
     TorchDispatchMode,
     current_autograd_node,
     disable_current_modes,
-    fused_adamw,
     is_traceable_wrapper_subclass_type,
     sequence_number,
 )
@@ -70,39 +69,13 @@ class ProfiledStep:
             backward(result)
         if self.mode == "train":
             self.phase = "optimizer"
-            parameters = self.target.modules.parameters()
-            if self.target.device == "meta":
-                update_on_meta(parameters)
-            else:
-                if self._optimizer is None:
-                    # A learning rate of 0 leaves the parameters unchanged.
-                    self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
-                self._optimizer.step()
+            if self._optimizer is None:
+                # A learning rate of 0 leaves the parameters unchanged.
+                parameters = self.target.modules.parameters()
+                self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+            self._optimizer.step()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
-
-
-def update_on_meta(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Run the fused AdamW step on the meta device, which `torch.optim` refuses there, with two
-    moments per parameter.
-    """
-    given: Any = [parameter for parameter in parameters if parameter.grad is not None]
-    with torch.no_grad():
-        fused_adamw(
-            given,
-            [parameter.grad for parameter in given],
-            exp_avgs=[torch.empty_like(parameter) for parameter in given],
-            exp_avg_sqs=[torch.empty_like(parameter) for parameter in given],
-            max_exp_avg_sqs=[],
-            state_steps=[torch.empty((), device="meta") for _ in given],
-            lr=0.0,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.01,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
-        )
 
 
 def leaves_of(target: Target) -> list[torch.Tensor]:
@@ -165,7 +138,8 @@ class Tags(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "namespace", "") == "profiler":  # a range, not an operation
+        # A range or a property of a tensor is not an operation.
+        if getattr(func, "namespace", "") in ("profiler", "prim"):
             return func(*args, **kwargs)
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the operations on its parts are counted
