@@ -75,9 +75,12 @@ ROWWISE = _names(
     "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data "
     "native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum "
     "mean amax amin var_mean logsumexp native_dropout native_dropout_backward clone copy "
-    "_to_copy where masked_fill cat convert_element_type"
+    "_to_copy where masked_fill cat convert_element_type embedding index index_select gather"
 )
-"""Operations beside the elementwise ones that a compiler fuses with the operation before them."""
+"""Operations beside the elementwise ones that a compiler fuses: reductions, copies and lookups."""
+
+REDUCTIONS = _names("sum mean amax amin var_mean logsumexp any all prod")
+"""Operations that a compiler fuses with what reads them only if they reduce the last dimension."""
 
 PUTS = _names(
     "index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy "
@@ -122,7 +125,7 @@ COUNTED = (
             "_batch_norm_with_update"
         ),
     ),
-    (7, "_fused_adagrad"),
+    (7, "_fused_adagrad _weight_norm_interface_backward"),
     (8, "_fused_rms_norm_backward upsample_bilinear2d"),
     (
         12,
@@ -216,6 +219,7 @@ def count(
     operation.matmul_flops = products
     operation.bytes_read, operation.bytes_written = map(total_bytes, traffic)
     operation.is_fusable = call.is_fusable
+    operation.ends_kernel = call.base in REDUCTIONS and not call.reduces_rows()
     if (call.namespace, call.base) in RULES:
         rule, is_product = RULES[call.namespace, call.base]
         work = rule(*args, **kwargs)
@@ -321,6 +325,12 @@ class Call:
             if sum(x.is_complex() for x in self.read) > 1:
                 each = COMPLEX_FLOPS.get(self.base, each)
         return largest * each, 0, is_known
+
+    def reduces_rows(self) -> bool:
+        """Whether a reduction is one of the last dimension alone, so that each row is a block's."""
+        dims = self.values.get("dim")
+        last = self.read[0].dim() - 1
+        return dims in (-1, [-1], last, [last])
 
     def traffic(self) -> Traffic:
         """Return the reads and writes: by default each input and each output once.

@@ -33,7 +33,7 @@ from results.show.grid import (
     texts_of,
 )
 from results.show.profile import (
-    fusion_text,
+    fusion_lines,
     intensity_of,
     module_cell,
     name_cells,
@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 
 ONE_KERNEL = "_scaled_dot_product_efficient_attention"
 """The operation that stands for the attention of one kernel, see `FusedAttention`."""
-
-MAX_CHAINS = 5
-"""Chains that are printed."""
 
 LOWER_BOUND = "least times at the roofs of each machine, not measured: a real step takes longer"
 
@@ -186,14 +183,14 @@ class Projection:
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )
-        if self.step.fusions:
-            fused = " or ".join(duration(on.fused_s) for on in self.machines)
-            lines.append(f"Fused like torch.compile does, at least {fused}; what saves most:")
-        for fusion in self.step.fusions[:MAX_CHAINS]:
-            saved = [
-                f"{duration(on.saved_s(fusion))} of {duration(on.total_s)}" for on in self.machines
-            ]
-            lines.append(f"- {fusion_text(fusion)}: {' or '.join(saved)}")
+        for on in self.machines:
+            if self.step.fusions and on.bandwidth:
+                saved_s = on.total_s - on.fused_s
+                lines.append(
+                    f"{on.slug}: fused as torch.compile fuses, {duration(saved_s)} less, at least "
+                    f"{duration(on.fused_s)}:"
+                )
+                lines += fusion_lines(self.step.fusions, on.saved_s)
         return lines
 
     def _cells(self, top: int) -> list[dict[str, Cell]]:

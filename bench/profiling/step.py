@@ -220,7 +220,8 @@ class Account(Tags):
         super().__init__(step)
         self.operations: list[Operation] = []
         self._module_of_node: dict[int, str] = {}
-        self.storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
+        self._storages: list[StorageWeakRef] = []
+        """References, which prevent that another storage gets the same address."""
         named = step.target.modules.named_parameters()
         self._owners: dict[int, str] = {
             id(parameter): path.rpartition(".")[0] for path, parameter in named
@@ -231,12 +232,10 @@ class Account(Tags):
         operation.module = self._module()
         operation.phase = self.step.phase
         self.operations.append(operation)
-        for side, moves in enumerate(traffic):
+        for side, moves in zip((operation.reads, operation.writes), traffic, strict=True):
             for moved in moves:
-                (operation.writes if side else operation.reads)[moved.storage._cdata] = moved.bytes
-                # The reference prevents that another storage gets the same address.
-                fresh = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
-                self.storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
+                side[moved.storage._cdata] = moved.bytes
+                self._storages.append(StorageWeakRef(moved.storage))
 
     def _module(self) -> str:
         """Return the module of an operation; in the backward pass, that of the forward
@@ -259,9 +258,7 @@ def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
     account = Account(step)
     with account.watching(is_eager):
         step()
-    # Of each storage, the larger of its bytes read and written, up to its size.
-    used = [min(size, max(sides)) for _, size, sides in account.storages.values()]
-    return Breakdown(account.operations, sum(used))
+    return Breakdown(account.operations)
 
 
 def account(step: ProfiledStep) -> Breakdown:
@@ -302,7 +299,7 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
         fast()
         counted(fast, is_eager=False)
         operations = counted(fast, is_eager=False).operations
-    return fast, Breakdown(operations, eager.unique_bytes, summed(eager.operations).bytes_moved)
+    return fast, Breakdown(operations, summed(eager.operations).bytes_moved)
 
 
 def region_of(name: str, graph: Any) -> Operation:

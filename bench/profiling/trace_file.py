@@ -172,9 +172,7 @@ def breakdown_of(events: Events) -> Breakdown:
         "dur": duration / 1000,
     }
     calls = Calls(events)
-    breakdown = Breakdown(
-        calls.operations, unique_bytes=None, samples_s=[duration / 1e9], is_trace=True
-    )
+    breakdown = Breakdown(calls.operations, samples_s=[duration / 1e9], is_trace=True)
     divide(breakdown, {"traceEvents": [whole, *events]}, calls.set_owner)
     if not calls.operations:
         raise UsageError("has no torch operations")

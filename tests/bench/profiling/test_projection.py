@@ -201,7 +201,7 @@ def test_the_command_projects_a_function_of_a_file(file, capsys):
     assert command.main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert [machine["slug"] for machine in found["machines"]] == ["h100-sxm", "a100-sxm-80gb"]
-    assert found["fusing"][0]["operations"] == ["mm", "gelu_backward", "sum"]
+    assert found["fusing"][0]["operations"] == ["gelu_backward", "sum"]
     assert not list(file.rglob("*.jsonl"))  # nothing is saved, because nothing was measured
 
 
@@ -210,7 +210,7 @@ def test_the_command_says_that_the_times_are_not_measured(file, capsys):
     text = capsys.readouterr().out
     assert "not measured" in text
     assert "3.352 TB/s datasheet, fp32 peak 66.90 TFLOP/s datasheet" in text
-    assert "gelu into the addmm before" in text
+    assert "fused as torch.compile" not in text  # a library computes the matmuls beside the GELU
 
 
 @pytest.mark.parametrize(
