@@ -291,7 +291,8 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     for name in ORIGINALS:  # compile the original again
         function = getattr(function, name, None) or function
     fast = ProfiledStep(
-        replace(step.target, function=torch.compile(function, backend=backend)), step.mode
+        replace(step.target, function=torch.compile(function, backend=backend, dynamic=False)),
+        step.mode,
     )
     # A graph from the cache of whole graphs has no regions that can be intercepted.
     with state_kept(step.target), config.patch(enable_autograd_cache=False):
