@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import flex_attention
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 from bench.profiling.step import ProfiledStep, counted
 from bench.profiling.target import target_of
@@ -176,6 +177,78 @@ def test_a_quantized_layer_is_counted():
     assert sum(each.matmul_flops for each in operations) == 2 * 4 * 16 * 8
     # Rows of fp32, the int8 matrix, its fp32 bias.
     assert sum(each.bytes_read for each in operations) == 4 * 16 * 4 + 8 * 16 + 8 * 4
+
+
+def spread(*shape):
+    return torch.randn(shape, requires_grad=True)
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x @ x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient @ gradient + gradient @ gradient
+
+
+def square(x):
+    return x @ x
+
+
+LINEAR = nn.Linear(8, 6)
+AS_TORCH = {
+    "einsum": (lambda x, y: torch.einsum("ab,bc->ac", x, y), spread(4, 5), spread(5, 6)),
+    "baddbmm": (torch.baddbmm, spread(3, 4, 6), spread(3, 4, 5), spread(3, 5, 6)),
+    "expanded bmm": (lambda x, y: x.expand(7, 4, 6) @ y, spread(1, 4, 6), spread(7, 6, 7)),
+    "conv1d": (lambda x, w: functional.conv1d(x, w, padding=1), spread(2, 3, 6), spread(6, 3, 4)),
+    "dilated conv2d": (
+        lambda x, w: functional.conv2d(x, w, stride=2, dilation=2),
+        spread(2, 3, 9, 9),
+        spread(6, 3, 3, 3),
+    ),
+    "conv3d": (functional.conv3d, spread(2, 3, 5, 5, 5), spread(4, 3, 2, 2, 2)),
+    "transposed conv2d": (
+        lambda x, w: functional.conv_transpose2d(x, w, stride=2),
+        spread(2, 3, 4, 4),
+        spread(3, 5, 3, 3),
+    ),
+    "conv2d of one image": (functional.conv2d, spread(3, 6, 6), spread(4, 3, 3, 3)),
+    "function": (Squared.apply, spread(5, 5)),
+    "vmap": (lambda x: torch.vmap(lambda row: LINEAR(row))(x), spread(4, 8)),
+    "jacobian": (lambda x: torch.func.jacrev(square)(x.detach()).sum() + (x @ x), spread(3, 3)),
+    "checkpoint": (
+        lambda x: torch.utils.checkpoint.checkpoint(LINEAR, x, use_reentrant=True),
+        spread(4, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AS_TORCH)
+def test_products_are_those_of_torch(case):
+    function, *args = AS_TORCH[case]
+    for mode in ("forward", "backward"):
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(mode != "forward"):
+            result = function(*args)
+            if mode == "backward":
+                result.sum().backward()
+        assert counter.get_total_flops() > 0
+        assert products_of(function, *args, mode=mode) == counter.get_total_flops()
+
+
+def test_a_formula_that_is_registered_with_torch_counts():
+    name = "roofmark_test::formula"
+
+    @torch.library.custom_op(name, mutates_args=())
+    def formula(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    register_flop_formula(torch.ops.roofmark_test.formula)(lambda shape, **_: 5)
+    try:
+        assert products_of(formula, torch.ones(3)) == 5
+    finally:
+        del flop_registry[torch.ops.roofmark_test.formula]
 
 
 def test_gradients_of_a_recurrent_layer_are_counted():
