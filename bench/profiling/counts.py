@@ -304,7 +304,9 @@ class Call:
         is_complex = any(x.is_complex() for x in self.created)
         if products is not None:
             products *= 4 if is_complex else 1
-            return causal_flops(self.values, products), products, True
+            is_attention = "scaled_dot_product" in self.aten
+            computed = causal_flops(self.values, products) if is_attention else products
+            return computed, products, True
         is_torchs = self.namespace in ("aten", "prims")  # the latter in graphs of the compiler
         if is_torchs and self.base in MOVES:
             return 0, 0, True

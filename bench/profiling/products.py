@@ -108,13 +108,21 @@ def causal_flops(values: Values, flops: int) -> int:
 
     Source: Dao, FlashAttention-2, 2023, section 3.1: a kernel skips blocks of other pairs.
     """
-    if not values.get("is_causal") or "query" not in values:
+    if not values.get("is_causal"):
         return flops
     queries = values["query"].shape[2]
     keys = values["key"].shape[2]
     seen = min(queries, keys)
     pairs = causal_pairs(seen, seen, seen) + (queries - seen) * keys
     return int(flops * pairs // max(1, queries * keys))
+
+
+def triangular_flops(values: Values, result: Tensor) -> int:
+    """Return the FLOPs of n^2 for each right-hand side of n elements.
+
+    Source: Golub and Van Loan, Matrix Computations, section 3.1.
+    """
+    return int(result.numel() * values["self"].shape[-1])
 
 
 def layer_flops(values: Values, result: Any) -> int:
@@ -151,6 +159,7 @@ FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
     (matmul_flops, "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
     (matmul_flops, "quantized.linear quantized.linear_relu quantized.linear_dynamic"),
     (matmul_flops, "quantized.linear_relu_dynamic quantized.linear_dynamic_fp16"),
+    (triangular_flops, "linalg_solve_triangular"),
     (grouped_flops, "_grouped_mm _scaled_grouped_mm"),
     (convolution_flops, "convolution _convolution convolution_overrideable"),
     (convolution_flops, "convolution_backward_overrideable mkldnn_convolution"),
@@ -165,7 +174,6 @@ FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
     (attention_flops, "_scaled_dot_product_flash_attention_for_cpu"),
     (attention_flops, "_scaled_dot_product_efficient_attention"),
     (attention_flops, "_scaled_dot_product_fused_attention_overrideable"),
-    (attention_flops, "_scaled_dot_product_attention_math"),
     (layer_flops, "mkldnn_rnn_layer _cudnn_rnn miopen_rnn"),
     (transformer_flops, "_native_multi_head_attention _transformer_encoder_layer_fwd"),
 )

@@ -174,14 +174,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     return totals
 
 
-def _fraction_at_roof(record: Record, score: Score) -> float:
-    """Return the least time of a row over its time; 1 if it has no roof."""
-    has_work = record.flops or record.moved_bytes
-    if not has_work or score["roofline_pct"] is None:
-        return 1.0
-    return min(1.0, float(score["roofline_pct"]) / 100)
-
-
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
     totals = totals_of(environment, records)
     return {"totals": totals.to_dict() if totals else {}} | document(environment, records)

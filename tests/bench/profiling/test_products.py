@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.nn.attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
+from bench.profiling.counts import count
 from bench.profiling.step import ProfiledStep, counted
 from bench.profiling.target import target_of
 
@@ -122,6 +123,11 @@ CASES = {
         lambda: torch._weight_int8pack_mm,
         (torch.ones(4, 16, dtype=torch.bfloat16), int8(8, 16), torch.ones(8).bfloat16()),
         1_024,
+    ),
+    "triangular solve": (
+        lambda: lambda a, b: torch.linalg.solve_triangular(a, b, upper=True),
+        (torch.eye(8), torch.ones(8, 3)),
+        8 * 8 * 3,
     ),
     "sparse COO": (
         lambda: torch.sparse.mm,
@@ -314,3 +320,12 @@ def test_causal_attention_has_the_flops_of_every_pair_and_of_those_that_run(quer
     ]
     assert operation.matmul_flops == 4 * 2 * queries * keys * 16
     assert operation.flops == 4 * 2 * pairs * 16
+
+
+def test_packed_sequences_count_as_of_their_longest_length():
+    x = torch.empty(32, 4, 8, device="meta")  # two sequences of up to 16 tokens, 4 heads
+    ends = torch.empty(3, dtype=torch.int32, device="meta")
+    func = torch.ops.aten._flash_attention_forward.default
+    args = (x, x, x, ends, ends, 16, 16, 0.0, True, False)
+    operation, _ = count(func, args, {}, func(*args))
+    assert operation.flops == operation.matmul_flops == 4 * 2 * 4 * 16 * 16 * 8
