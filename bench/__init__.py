@@ -1,6 +1,7 @@
 """Benchmarks: each public file is a family of operations and a command, `python -m bench.<file>`.
 
-From Python, `measure`, `compare`, `sweep`, `do_bench` and `profile` take your own functions, and
+From Python, `measure`, `compare`, `sweep`, `do_bench` and `profile` take your own functions,
+`Meter` your training loop, and
 `bench.<file>.run(...)` runs the command of a file. They are imported on first use.
 
 A package on PyPI is also called `kernels`. If it comes first on the path, this import fails with
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from bench.api.do_bench import do_bench as do_bench
     from bench.api.function import measure as measure
     from bench.api.function import sweep as sweep
+    from bench.api.meter import Meter as Meter
     from bench.api.profiling import profile as profile
     from bench.api.records import JudgedRecord as JudgedRecord
     from bench.api.records import Records as Records
@@ -83,6 +85,7 @@ if _found is not None:
 
 LATE = {
     "JudgedRecord": "bench.api.records",
+    "Meter": "bench.api.meter",
     "NoDeviceError": "bench.harness.device.device",
     "Records": "bench.api.records",
     "UsageError": "bench.harness.cli.arguments",

@@ -327,7 +327,6 @@ class StepTotals(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a profiled step besides its rows."""
 
     time_s: Time
-    unique_bytes: Count | None
     modelled_flops: Magnitude
     modelled_bytes: Magnitude
     eager_bytes: Count | None = None

@@ -17,7 +17,7 @@ from bench.profiling.counts import shapes_text
 from bench.profiling.operation import summed
 from bench.profiling.records import main_dtype, product_dtypes
 from bench.profiling.step import ProfiledStep, counted
-from bench.profiling.target import on_meta, target_of
+from bench.profiling.target import target_of, without_memory
 from bench.profiling.tracing import profiled
 from results.record import DTYPES, Record
 from results.show.profile import render, totals_of
@@ -75,8 +75,8 @@ def profile(
         train: whether to include an AdamW step with a learning rate of 0.
         compile: whether to use `torch.compile`; each fused region is then a row.
         on: GPUs of the table, such as "h100-sxm", or saved runs: nothing is measured, and the
-            minimum times of the operations on these machines are returned. The module is copied to
-            the meta device, without its memory.
+            minimum times of the operations on these machines are returned. The module is copied
+            without its memory.
         kwargs: its keyword arguments.
 
     Raises:
@@ -96,7 +96,7 @@ def profile(
         if compile:
             raise UsageError("on= runs no compiler; remove compile=")
         names = [on] if isinstance(on, str) else on
-        step = projection.counted(lambda: on_meta(target), mode)
+        step = projection.counted(lambda fake: without_memory(target, fake), mode)
         return projection.Projection(step, list(map(projection.machine_named, names)))
     device = detect(target.device)
     measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)

@@ -278,7 +278,7 @@ def records_of(
 def counted_step(options: Options, *_: object) -> CountedStep:
     from bench.profiling.projection import counted
 
-    return counted(lambda: target_of(options, "meta"), options.mode)
+    return counted(lambda _: target_of(options, "cpu"), options.mode)
 
 
 def target_of(options: Options, device: str) -> Target:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
     from torch.nn import Module
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
@@ -21,13 +22,18 @@ class MissingNameError(ImportError):
 
 
 NAMES = {
-    "fused_adamw": "torch._fused_adamw_",
     "RecordFunctionFast": "torch._C._profiler._RecordFunctionFast",
     "current_autograd_node": "torch._C._current_autograd_node",
     "sequence_number": "torch._C._autograd._get_sequence_nr",
     "has_kernel": "torch._C._dispatch_has_kernel",
     "has_kernel_for": "torch._C._dispatch_has_kernel_for_dispatch_key",
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
+    "FakeTensor": "torch._subclasses.fake_tensor.FakeTensor",
+    "FakeTensorMode": "torch._subclasses.fake_tensor.FakeTensorMode",
+    "HigherOrderOperator": "torch._ops.HigherOrderOperator",
+    "is_traceable_wrapper_subclass_type": (
+        "torch.utils._python_dispatch.is_traceable_wrapper_subclass_type"
+    ),
     "disable_current_modes": "torch.utils._python_dispatch._disable_current_modes",
     "functorch_config": "torch._functorch.config",
     "compile_fx": "torch._inductor.compile_fx.compile_fx",
@@ -39,7 +45,7 @@ NAMES = {
 }
 """Full names of what is imported from here on first use.
 
-`bench profile` needs the optimizer step, the ranges, the autograd nodes, the dispatcher and the
+`bench profile` needs the ranges, the autograd nodes, the dispatcher, tensors without memory and the
 compiler; `bench.measure` and `bench.compare` find tensors in nested arguments with the trees.
 """
 

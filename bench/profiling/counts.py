@@ -1,10 +1,12 @@
 """FLOPs and compulsory bytes of one call of a torch operation, from its arguments and results.
 
-FLOPs of matmuls, convolutions and attention come from `torch.utils.flop_counter.flop_registry`.
-Attention counts as the eager one: two matmuls forward and four backward, without what a kernel
-recomputes. Other operations count `FLOPS_PER_ELEMENT` for each element of their largest
-floating-point operand, by default 1, and 0 if they only move data. An operation without a rule is
-flagged as unmodelled, never counted as 0.
+FLOPs of matmuls, convolutions, attention and recurrent layers are those of `products`, or of the
+user's `torch.utils.flop_counter.register_flop_formula`. Other operations count `FLOPS_PER_ELEMENT`
+for each element of their largest floating-point operand, by default 1, and 0 if they only move
+data. An operation without a rule is flagged as unmodelled, never counted as 0.
+
+Causal attention has two numbers: `matmul_flops` of every pair of tokens, by convention, and `flops`
+of the pairs that are computed.
 
 Each distinct element that a call uses of a storage is read once, and each element of its outputs is
 written once. Elements that are updated in place are also read, unless the operation overwrites
@@ -14,15 +16,17 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
-from torch import Tag, Tensor
+from torch import Tag, Tensor, ops
 from torch.utils.flop_counter import flop_registry
 
-from bench.harness.torch_private import tree_iter
+from bench.harness.torch_private import has_kernel_for, tree_iter
 from bench.profiling.operation import DATA_DEPENDENT, HOST_SYNC, UNMODELLED, Operation
+from bench.profiling.products import PRODUCTS, causal_flops, stored_in
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
 from roofline.work import Work
 
@@ -34,9 +38,10 @@ def _names(text: str) -> frozenset[str]:
 FREE = _names(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view "
     "is_same_size resize set record_stream _version sym_size sym_stride sym_numel "
-    "sym_storage_offset promote_types result_type"
+    "sym_storage_offset promote_types result_type unsafe_split unsafe_split_with_sizes transpose t "
+    "detach squeeze unsqueeze as_strided is_coalesced _nested_tensor_size"
 )
-"""Operations that move no data, besides views."""
+"""Operations that move no data, besides those that torch declares as views."""
 
 MOVES = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full "
@@ -61,7 +66,8 @@ OVERWRITES = _names(
 """In-place operations that do not read the old values."""
 
 TAKES = _names(
-    "embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward"
+    "embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward "
+    "_embedding_bag _embedding_bag_forward_only"
 )
 """Operations that read the indexed elements of a table."""
 
@@ -69,9 +75,12 @@ ROWWISE = _names(
     "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data "
     "native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum "
     "mean amax amin var_mean logsumexp native_dropout native_dropout_backward clone copy "
-    "_to_copy where masked_fill cat convert_element_type"
+    "_to_copy where masked_fill cat convert_element_type embedding index index_select gather"
 )
-"""Operations beside the elementwise ones that a compiler fuses with the operation before them."""
+"""Operations beside the elementwise ones that a compiler fuses: reductions, copies and lookups."""
+
+REDUCTIONS = _names("sum mean amax amin var_mean logsumexp any all prod")
+"""Operations that a compiler fuses with what reads them only if they reduce the last dimension."""
 
 PUTS = _names(
     "index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy "
@@ -80,6 +89,9 @@ PUTS = _names(
 """Operations that write the indexed elements of a table in place; out of place they copy all of
 it.
 """
+
+ADDS = _names("scatter_add index_add scatter_reduce")
+"""Those that also read the indexed elements."""
 
 COUNTED = (
     (0, "nll_loss_forward nll_loss2d_forward convolution_overrideable"),
@@ -93,6 +105,7 @@ COUNTED = (
         "max_pool2d_with_indices avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d",
     ),
     (1, "_adaptive_avg_pool2d_backward count_nonzero searchsorted floor_divide rrelu_with_noise"),
+    (1, "isin hardtanh_backward upsample_nearest2d_backward _embedding_bag_dense_backward"),
     (2, "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm"),
     (
         3,
@@ -103,7 +116,7 @@ COUNTED = (
     ),
     (3, "lerp smooth_l1_loss cdist linalg_cross"),
     (4, "_softmax_backward_data _log_softmax_backward_data _native_batch_norm_legit_no_training"),
-    (4, "_batch_norm_no_update glu _fused_sgd _weight_norm_interface"),
+    (4, "_batch_norm_no_update glu _fused_sgd _weight_norm_interface polar softplus_backward"),
     (6, "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits"),
     (
         7,
@@ -112,7 +125,7 @@ COUNTED = (
             "_batch_norm_with_update"
         ),
     ),
-    (7, "_fused_adagrad"),
+    (7, "_fused_adagrad _weight_norm_interface_backward"),
     (8, "_fused_rms_norm_backward upsample_bilinear2d"),
     (
         12,
@@ -142,6 +155,11 @@ formula."""
 FLOPS_PER_ELEMENT: dict[str, int] = {}
 for _count, _ops in COUNTED:
     FLOPS_PER_ELEMENT |= dict.fromkeys(_ops.split(), _count)
+
+COMPLEX_FLOPS = {"mul": 6, "div": 11}
+"""FLOPs per element of two complex operands: (a + bi)(c + di) has four multiplications and two
+additions, a division also divides by c^2 + d^2. Others count twice the real operation.
+"""
 
 
 class Moved(NamedTuple):
@@ -186,17 +204,22 @@ def count(
     """Return the work of one call, whose tensors may be fake, and its reads and writes of
     storages.
     """
-    name = name_of(func)
-    if not hasattr(func, "_schema"):  # a higher-order operation
-        return Operation(name, flags=(UNMODELLED,)), ([], [])
-    call = Call(func, args, kwargs, result)
-    given = list(call.values.values())
-    shapes = shapes_text(given) or shapes_text([result])
-    dtypes = dtypes_of([*tensors_in(given)] or tensors_in(result))
-    reads, writes = call.traffic()
-    read = total_bytes(reads)
-    written = total_bytes(writes)
-    flops, products, is_known = call.flops()
+    operation = Operation(name_of(func), flags=(UNMODELLED,))
+    try:
+        call = Call(func, args, kwargs, result)
+        traffic = call.traffic()
+        flops, products, is_known = call.flops()
+    except (RuntimeError, NotImplementedError, ValueError, TypeError):
+        # Tensors without strides or storage, such as those of MKL-DNN, raise errors of their own.
+        return operation, ([], [])
+    given = list(call.values.values()) or [args]
+    operation.shapes = shapes_text(given) or shapes_text([result])
+    operation.dtypes = dtypes_of([*tensors_in(given)] or tensors_in(result))
+    operation.flops = flops
+    operation.matmul_flops = products
+    operation.bytes_read, operation.bytes_written = map(total_bytes, traffic)
+    operation.is_fusable = call.is_fusable
+    operation.ends_kernel = call.base in REDUCTIONS and not call.reduces_rows()
     if (call.namespace, call.base) in RULES:
         rule, is_product = RULES[call.namespace, call.base]
         work = rule(*args, **kwargs)
@@ -205,30 +228,20 @@ def count(
                 f"a rule of declare_work must return a roofline.work.Work, got "
                 f"{type(work).__name__}"
             )
-        flops = work.flops
-        products = work.flops * is_product
+        operation.flops = work.flops
+        operation.matmul_flops = work.flops if is_product else 0
+        operation.bytes_read = work.bytes_read
+        operation.bytes_written = work.bytes_written
         is_known = True
-        read = work.bytes_read
-        written = work.bytes_written
     flags = []
-    if func._opname == "_local_scalar_dense":
+    if call.base == "_local_scalar_dense":
         flags.append(HOST_SYNC)
     elif is_data_dependent(func):
         flags.append(DATA_DEPENDENT)
     if not is_known:
         flags.append(UNMODELLED)
-    operation = Operation(
-        name,
-        shapes,
-        dtypes,
-        flops=flops,
-        matmul_flops=products,
-        bytes_read=read,
-        bytes_written=written,
-        flags=tuple(flags),
-        is_fusable=call.is_fusable,
-    )
-    return operation, (reads, writes)
+    operation.flags = tuple(flags)
+    return operation, traffic
 
 
 class Call:
@@ -239,16 +252,20 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.result = result
-        self.namespace, _, name = name_of(func).partition(".")
-        self.base = base_name(name)
+        name = name_of(func)
+        self.namespace, _, op = name.partition(".")
+        self.base = base_name(op)
         self.aten = self.base if self.namespace == "aten" else ""
-        schema = func._schema.arguments
+        self.product = self.aten or name
+        # A higher-order operation has neither a schema nor tags.
+        schema = func._schema.arguments if hasattr(func, "_schema") else ()
+        self.tags = getattr(func, "tags", ())
         names = [argument.name for argument in schema]
         self.values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
-        self.read: list[Tensor] = []
+        self.read = [] if schema else list(parts_in((args, kwargs)))
         self.updated: list[Tensor] = []
         for argument in schema:
-            tensors = list(tensors_in(self.values.get(argument.name)))
+            tensors = list(parts_in(self.values.get(argument.name)))
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             # The gradients of a fused optimizer are declared as written: only a gradient scaler
             # writes them.
@@ -258,14 +275,17 @@ class Call:
                 self.updated += tensors
             if not is_written or not (self.base in OVERWRITES or argument.is_out):
                 self.read += tensors
-        known = {id(tensor) for tensor in (*self.read, *self.updated)}
-        self.created = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
+        if "W_prepack" in self.values:  # of a quantized layer: an object that holds tensors
+            self.read += tensors_in(ops.quantized.linear_unpack(self.values["W_prepack"]))
+        known = {id(tensor) for tensor in tensors_in((args, kwargs))}
+        fresh = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
+        self.created = list(parts_in(fresh))
         self.written = [*self.updated, *self.created]
         if self.aten.endswith("_like") or self.aten.startswith("new_"):
             self.read = []  # only the shape of the input is needed
         is_view = bool(getattr(func, "is_view", False))
         self.is_free = is_view or self.aten in FREE or self.namespace in ("profiler", "prim")
-        is_elementwise = Tag.pointwise in func.tags and not self.base.startswith("_foreach_")
+        is_elementwise = Tag.pointwise in self.tags and not self.base.startswith("_foreach_")
         self.is_fusable = self.namespace in ("aten", "prims") and (
             is_elementwise or self.base in ROWWISE
         )
@@ -274,30 +294,45 @@ class Call:
         """Return the FLOPs, the matmul FLOPs among them, and whether there is a rule for them."""
         if self.is_free:
             return 0, 0, True
-        packet = self.func._overloadpacket
+        packet = getattr(self.func, "_overloadpacket", self.func)
         products = None
-        if "scaled_dot_product" in self.aten:
-            products = attention_flops(self.values)
-            if self.aten.endswith("backward"):
-                products *= 2
-        elif self.aten == "_grouped_mm":  # not in torch's table
-            products = grouped_flops(self.values)
+        forward = self.product.removesuffix("_backward")
+        if forward in PRODUCTS:
+            products = PRODUCTS[forward](self.values, self.result)
         elif packet in flop_registry:
             products = int(flop_registry[packet](*self.args, **self.kwargs, out_val=self.result))
+        is_complex = any(x.is_complex() for x in self.created)
         if products is not None:
-            return products, products, True
+            products *= 4 if is_complex else 1
+            is_attention = "scaled_dot_product" in self.aten
+            computed = causal_flops(self.values, products) if is_attention else products
+            return computed, products, True
         is_torchs = self.namespace in ("aten", "prims")  # the latter in graphs of the compiler
         if is_torchs and self.base in MOVES:
             return 0, 0, True
-        is_pointwise = Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
+        if "offset2bag" not in self.values and "bag" in self.aten:
+            rows = self.values["indices"].numel()
+            return rows * self.values["weight"].shape[1], 0, True
+        is_pointwise = Tag.pointwise in self.tags or self.base.startswith("_foreach_")
         is_known = is_torchs and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
         largest = max(
-            sum(x.numel() for x in operand if x.dtype.is_floating_point) for operand in operands
+            sum(x.numel() for x in operand if x.is_floating_point() or x.is_complex())
+            for operand in operands
         )
         each = FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1
+        if is_complex:
+            each *= 2
+            if sum(x.is_complex() for x in self.read) > 1:
+                each = COMPLEX_FLOPS.get(self.base, each)
         return largest * each, 0, is_known
+
+    def reduces_rows(self) -> bool:
+        """Whether a reduction is one of the last dimension alone, so that each row is a block's."""
+        dims = self.values.get("dim")
+        last = self.read[0].dim() - 1
+        return dims in (-1, [-1], last, [last])
 
     def traffic(self) -> Traffic:
         """Return the reads and writes: by default each input and each output once.
@@ -309,15 +344,14 @@ class Call:
             return [], []
         base = self.aten
         written = distinct(self.written)
-        table: Any = self.values.get("weight" if base == "embedding" else "self")
+        is_embedding = base == "embedding" or "_bag" in base
+        table: Any = self.values.get("weight" if is_embedding else "self")
         others = distinct(other for other in self.read if other is not table)
         if base in TAKES:
-            target = self.values.get("target")
-            taken = self.written[0] if target is None else target
-            return [_part(table, taken.numel()), *others], written
+            return [_part(table, self._elements_taken(table)), *others], written
         if base in PUTS and not self.created:
             indexed = _part(table, self._elements_put(table))
-            is_read = self.values.get("accumulate", "index_put" not in base)
+            is_read = self.values.get("accumulate", base in ADDS or "reduce" in self.values)
             return [indexed, *others] if is_read else others, [indexed]
         # The scores themselves are not needed.
         if base in ("nll_loss_backward", "nll_loss2d_backward"):
@@ -331,6 +365,12 @@ class Call:
             used = _part(matrices, table.shape[-2] * matrices[0].numel())
             return [used, *distinct(other for other in self.read if other is not matrices)], written
         return distinct(self.read), written
+
+    def _elements_taken(self, table: Any) -> int:
+        if "offsets" in self.values:  # of an embedding bag
+            return int(self.values["indices"].numel() * table.shape[1])
+        taken = self.values.get("target", self.written[0])
+        return int(taken.numel())
 
     def _elements_put(self, table: Any) -> int:
         if "indices" not in self.values:
@@ -349,7 +389,18 @@ class Call:
 
 def is_data_dependent(func: Any) -> bool:
     """Whether the shape of the result, or its meaning, depends on values."""
-    return bool({Tag.dynamic_output_shape, Tag.data_dependent_output} & set(func.tags))
+    return bool(
+        {Tag.dynamic_output_shape, Tag.data_dependent_output} & set(getattr(func, "tags", ()))
+    )
+
+
+@cache
+def is_decomposed(func: Any) -> bool:
+    """Whether torch runs an operation as others, and has no kernel for it."""
+    name = func.name()
+    # Only a GPU has a kernel for the fused RMS norm.
+    is_whole = has_kernel_for(name, "CPU") or name == "aten::_fused_rms_norm"
+    return has_kernel_for(name, "CompositeImplicitAutograd") and not is_whole
 
 
 def name_of(func: Any) -> str:
@@ -364,15 +415,26 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
 
 
+def parts_in(value: Any) -> Iterator[Tensor]:
+    """Return the dense tensors that hold the tensors in a value."""
+    return chain.from_iterable(map(stored_in, tensors_in(value)))
+
+
 def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
+
+
+def shape_text(tensor: Tensor) -> str:
+    if tensor.is_nested:
+        return "nested"
+    return "x".join(map(str, tensor.shape)) or "scalar"
 
 
 def shapes_text(values: Iterable[Any]) -> str:
     """Return shapes as text: `64x32,32x8`; a list of tensors as its length and first shape."""
     texts = []
     for value in values:
-        shapes = ["x".join(map(str, tensor.shape)) or "scalar" for tensor in tensors_in(value)]
+        shapes = list(map(shape_text, tensors_in(value)))
         if shapes and isinstance(value, list | tuple):
             texts.append(f"{len(shapes)}*{shapes[0]}{'...' if len(set(shapes)) > 1 else ''}")
         else:
@@ -410,27 +472,3 @@ def total_bytes(moves: Iterable[Moved]) -> int:
 
 def _part(tensor: Tensor, elements: int) -> Moved:
     return Moved(tensor.untyped_storage(), min(elements, tensor.numel()) * tensor.element_size())
-
-
-def attention_flops(values: Mapping[str, Any]) -> int:
-    """Return the FLOPs of the two matmuls of attention; every pair of tokens counts, as in eager
-    attention.
-
-    Source: `torch.utils.flop_counter.sdpa_flop`, with as many heads as the queries have.
-    """
-    batch, heads, queries, width = values["query"].shape
-    keys = values["key"].shape[2]
-    out_width = values["value"].shape[3]
-    return int(2 * batch * heads * queries * keys * (width + out_width))
-
-
-def grouped_flops(values: Mapping[str, Any]) -> int:
-    """Return the FLOPs of a grouped matmul, forward or backward: each token is multiplied by one
-    matrix.
-
-    Source: `roofline.work.grouped_matmul_work`.
-    """
-    first = values["self"]
-    second = values["mat2"]
-    rows = first[0] if first.dim() > second.dim() else first  # groups of columns, not of rows
-    return int(2 * rows.numel() * second.shape[-1])

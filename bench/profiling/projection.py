@@ -1,15 +1,15 @@
 """`bench profile --on h100-sxm`: the least time of a step on GPUs that are not here. Nothing is
 measured.
 
-The step runs on torch's meta device, so a model needs no memory. The least time of an operation is
-the longer of FLOPs over the peak and bytes over the memory bandwidth (Williams et al., 2009), one
-kernel after the other: a real step takes longer. Launches, the host and transfers between GPUs are
-left out.
+The step runs on fake tensors, which have shapes but neither memory nor values. The least time of an
+operation is the longer of FLOPs over the peak and bytes over the memory bandwidth (Williams et al.,
+2009), one kernel after the other: a real step takes longer. Launches, the host and transfers
+between GPUs are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from msgspec import to_builtins
 from torch.overrides import TorchFunctionMode
 
 from bench.harness.cli.arguments import UsageError
+from bench.harness.torch_private import FakeTensorMode, TorchDispatchMode, tree_map_only
 from bench.profiling.operation import CountedStep, fusions_of
 from bench.profiling.records import product_dtypes, work_records
 from bench.profiling.step import ProfiledStep, account
@@ -32,7 +33,7 @@ from results.show.grid import (
     texts_of,
 )
 from results.show.profile import (
-    fusion_text,
+    fusion_lines,
     intensity_of,
     module_cell,
     name_cells,
@@ -50,11 +51,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+ONE_KERNEL = "_scaled_dot_product_efficient_attention"
 """The operation that stands for the attention of one kernel, see `FusedAttention`."""
-
-MAX_CHAINS = 5
-"""Chains that are printed."""
 
 LOWER_BOUND = "least times at the roofs of each machine, not measured: a real step takes longer"
 
@@ -185,14 +183,14 @@ class Projection:
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )
-        if self.step.fusions:
-            fused = " or ".join(duration(on.fused_s) for on in self.machines)
-            lines.append(f"Fused like torch.compile does, at least {fused}; what saves most:")
-        for fusion in self.step.fusions[:MAX_CHAINS]:
-            saved = [
-                f"{duration(on.saved_s(fusion))} of {duration(on.total_s)}" for on in self.machines
-            ]
-            lines.append(f"- {fusion_text(fusion)}: {' or '.join(saved)}")
+        for on in self.machines:
+            if self.step.fusions and on.bandwidth:
+                saved_s = on.total_s - on.fused_s
+                lines.append(
+                    f"{on.slug}: fused as torch.compile fuses, {duration(saved_s)} less, at least "
+                    f"{duration(on.fused_s)}:"
+                )
+                lines += fusion_lines(self.step.fusions, on.saved_s)
         return lines
 
     def _cells(self, top: int) -> list[dict[str, Cell]]:
@@ -234,7 +232,7 @@ class FusedAttention(TorchFunctionMode):
     """Makes `scaled_dot_product_attention` one operation, as it is in the kernels of a GPU, without
     dropout.
 
-    Torch would write the scores to memory on the meta device. Dropout costs no bytes of scores.
+    On a CPU torch would write the scores to memory. Dropout costs no bytes of scores.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -256,32 +254,61 @@ def attention(
     """Return the attention of tensors (..., heads, tokens, width) by the operation of one
     kernel.
     """
-    q, k, v = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out: torch.Tensor = flash(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    q, k, v = (x[(None,) * (4 - x.dim())].flatten(0, -4) for x in (query, key, value))
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    has_gradient = torch.is_grad_enabled() and query.requires_grad
+    out: torch.Tensor = efficient(q, k, v, attn_mask, has_gradient, 0.0, is_causal, scale=scale)[0]
     return out.reshape(*query.shape[:-1], value.shape[-1])
 
 
-def counted(make: Callable[[], Target], mode: str) -> CountedStep:
+class FakeResults(TorchDispatchMode):
+    """Returns the results that `FakeTensorMode` has not: of the largest shape if it depends on
+    values, of grouped matmuls in fp32, of gradients of attention with fewer heads of keys.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__
+        if name == "nonzero.default":
+            return args[0].new_empty(args[0].numel(), args[0].dim(), dtype=torch.int64)
+        if name == "masked_select.default":
+            return args[0].new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).flatten()
+        if name == f"{ONE_KERNEL}_backward.default":
+            return tree_map_only(torch.Tensor, torch.empty_like, args[1:5])
+        if name == "_grouped_mm.default" and args[0].dtype == torch.float32:
+            return func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **kwargs).float()
+        if name == "index.Tensor":
+            args = (args[0], list(chain.from_iterable(map(rows_of, args[1]))))
+        return func(*args, **kwargs)
+
+
+def rows_of(index: torch.Tensor | None) -> Iterator[torch.Tensor | None]:
+    """Return the indices that a mask stands for if all of it is true; other indices unchanged."""
+    if index is None or index.dtype not in (torch.bool, torch.uint8):
+        yield index
+    else:
+        for _ in index.shape:
+            yield index.new_empty(index.numel(), dtype=torch.int64)
+
+
+def counted(make: Callable[[FakeTensorMode], Target], mode: str) -> CountedStep:
     """Return the work of a step without running it on values.
 
     Args:
-        make: returns the target, with its tensors on the meta device.
+        make: returns the target, with fake tensors; it is called within the mode that it is given.
         mode: `forward`, `backward` or `train`.
 
     Raises:
         UsageError: the step cannot run without values.
     """
-    with FusedAttention():
-        target = make()
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, FakeResults(), FusedAttention():  # type: ignore[no-untyped-call]
+        target = make(fake)
         try:
             breakdown = account(ProfiledStep(target, mode))
         except UsageError as error:
-            raise UsageError(
-                f"{error} (--on runs the step on torch's meta device, without values)"
-            ) from None
+            raise UsageError(f"{error} (--on runs the step without values)") from None
     for operation in breakdown.operations:
-        operation.op = operation.op.replace(CPU_ATTENTION, "scaled_dot_product_attention")
+        operation.op = operation.op.replace(ONE_KERNEL, "scaled_dot_product_attention")
     fusions = fusions_of(breakdown.operations)
     return CountedStep(target.name, mode, work_records(breakdown), fusions)
 

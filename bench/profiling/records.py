@@ -25,9 +25,6 @@ NS = 1e-9
 MAX_KERNELS = 100
 """Maximum number of reported kernels outside of counted operations, the longest first."""
 
-MAX_FUSIONS = 20
-"""Chains of operations that a profile saves, those that save most."""
-
 
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and remainder with time or work, the longest first."""
@@ -155,12 +152,11 @@ def step_of(breakdown: Breakdown) -> StepTotals:
         no_shape = Counter(each.op for each in breakdown.operations if each.shapes == NO_SHAPE)
     return StepTotals(
         time_s=float(median(breakdown.samples_s)),
-        unique_bytes=breakdown.unique_bytes,
         eager_bytes=breakdown.eager_bytes,
         modelled_flops=known.flops / every.flops if every.flops else 1.0,
         modelled_bytes=known.bytes_moved / every.bytes_moved if every.bytes_moved else 1.0,
         no_shape=no_shape,
-        fusing=tuple(fusions_of(breakdown.operations)[:MAX_FUSIONS]),
+        fusing=tuple(fusions_of(breakdown.operations)),
     )
 
 

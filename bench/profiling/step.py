@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -13,22 +13,25 @@ import torch
 from torch.fx.node import map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
+from torch.utils.flop_counter import flop_registry
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.torch_private import (
-    RecordFunctionFast as Range,  # unlike record_function, it is not an operation
-)
-from bench.harness.torch_private import (
+    HigherOrderOperator,
     TorchDispatchMode,
     current_autograd_node,
     disable_current_modes,
-    fused_adamw,
+    is_traceable_wrapper_subclass_type,
     sequence_number,
+)
+from bench.harness.torch_private import (
+    RecordFunctionFast as Range,  # unlike record_function, it is not an operation
 )
 from bench.profiling.counts import (
     count,
     distinct,
     dtypes_of,
+    is_decomposed,
     name_of,
     tensors_in,
     total_bytes,
@@ -66,39 +69,13 @@ class ProfiledStep:
             backward(result)
         if self.mode == "train":
             self.phase = "optimizer"
-            parameters = self.target.modules.parameters()
-            if self.target.device == "meta":
-                update_on_meta(parameters)
-            else:
-                if self._optimizer is None:
-                    # A learning rate of 0 leaves the parameters unchanged.
-                    self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
-                self._optimizer.step()
+            if self._optimizer is None:
+                # A learning rate of 0 leaves the parameters unchanged.
+                parameters = self.target.modules.parameters()
+                self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+            self._optimizer.step()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
-
-
-def update_on_meta(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Run the fused AdamW step on the meta device, which `torch.optim` refuses there, with two
-    moments per parameter.
-    """
-    given: Any = [parameter for parameter in parameters if parameter.grad is not None]
-    with torch.no_grad():
-        fused_adamw(
-            given,
-            [parameter.grad for parameter in given],
-            exp_avgs=[torch.empty_like(parameter) for parameter in given],
-            exp_avg_sqs=[torch.empty_like(parameter) for parameter in given],
-            max_exp_avg_sqs=[],
-            state_steps=[torch.empty((), device="meta") for _ in given],
-            lr=0.0,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.01,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
-        )
 
 
 def leaves_of(target: Target) -> list[torch.Tensor]:
@@ -146,6 +123,8 @@ class Tags(TorchDispatchMode):
     name.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, step: ProfiledStep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = step
@@ -159,12 +138,33 @@ class Tags(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "namespace", "") == "profiler":  # a range, not an operation
+        # A range or a property of a tensor is not an operation.
+        if getattr(func, "namespace", "") in ("profiler", "prim"):
             return func(*args, **kwargs)
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # the operations on its parts are counted
+        if isinstance(func, HigherOrderOperator):
+            # Flex attention counts as a whole: its functions change single scores.
+            if func not in flop_registry:
+                return func(*map(self.watched, args), **kwargs)
+        elif is_decomposed(func) and not any(tensor.is_nested for tensor in tensors_in(args)):
+            with self:
+                return func.decompose(*args, **kwargs)
         with self.tag(name_of(func)):
             result = func(*args, **kwargs)
         self.add(func, args, kwargs, result)
         return result
+
+    def watched(self, value: Any) -> Any:
+        """Return a function whose operations are intercepted, and another value unchanged."""
+        if not callable(value):
+            return value
+
+        def run(*args: Any) -> Any:
+            with self:
+                return value(*args)
+
+        return run
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Handle an operation that ran; does nothing here."""
@@ -220,7 +220,8 @@ class Account(Tags):
         super().__init__(step)
         self.operations: list[Operation] = []
         self._module_of_node: dict[int, str] = {}
-        self.storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
+        self._storages: list[StorageWeakRef] = []
+        """References, which prevent that another storage gets the same address."""
         named = step.target.modules.named_parameters()
         self._owners: dict[int, str] = {
             id(parameter): path.rpartition(".")[0] for path, parameter in named
@@ -231,12 +232,10 @@ class Account(Tags):
         operation.module = self._module()
         operation.phase = self.step.phase
         self.operations.append(operation)
-        for side, moves in enumerate(traffic):
+        for side, moves in zip((operation.reads, operation.writes), traffic, strict=True):
             for moved in moves:
-                (operation.writes if side else operation.reads)[moved.storage._cdata] = moved.bytes
-                # The reference prevents that another storage gets the same address.
-                fresh = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
-                self.storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
+                side[moved.storage._cdata] = moved.bytes
+                self._storages.append(StorageWeakRef(moved.storage))
 
     def _module(self) -> str:
         """Return the module of an operation; in the backward pass, that of the forward
@@ -259,9 +258,7 @@ def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
     account = Account(step)
     with account.watching(is_eager):
         step()
-    # Of each storage, the larger of its bytes read and written, up to its size.
-    used = [min(size, max(sides)) for _, size, sides in account.storages.values()]
-    return Breakdown(account.operations, sum(used))
+    return Breakdown(account.operations)
 
 
 def account(step: ProfiledStep) -> Breakdown:
@@ -294,7 +291,8 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     for name in ORIGINALS:  # compile the original again
         function = getattr(function, name, None) or function
     fast = ProfiledStep(
-        replace(step.target, function=torch.compile(function, backend=backend)), step.mode
+        replace(step.target, function=torch.compile(function, backend=backend, dynamic=False)),
+        step.mode,
     )
     # A graph from the cache of whole graphs has no regions that can be intercepted.
     with state_kept(step.target), config.patch(enable_autograd_cache=False):
@@ -302,7 +300,7 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
         fast()
         counted(fast, is_eager=False)
         operations = counted(fast, is_eager=False).operations
-    return fast, Breakdown(operations, eager.unique_bytes, summed(eager.operations).bytes_moved)
+    return fast, Breakdown(operations, summed(eager.operations).bytes_moved)
 
 
 def region_of(name: str, graph: Any) -> Operation:

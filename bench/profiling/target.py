@@ -15,6 +15,7 @@ from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 
 if TYPE_CHECKING:
+    from bench.harness.torch_private import FakeTensorMode
     from roofline.accounting.config import ModelConfig
 
 MODEL_DTYPES = ("fp64", "fp32", "bf16", "fp16")
@@ -100,11 +101,9 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
     if source.problem is not None:
         raise UsageError(f"'{word}': {source.problem}")
     wanted = torch_dtype(dtype) if dtype else None
-    without_memory = torch.device("meta") if device == "meta" else contextlib.nullcontext()
     with guarded_call(word):
         module = source.module()
-        with without_memory:
-            made = getattr(module, source.function)()
+        made = getattr(module, source.function)()
         if made is None:
             raise UsageError(
                 f"{word} returned None; expected a function, or a module with its arguments"
@@ -112,7 +111,7 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
         function, *args = made if isinstance(made, tuple) else (made,)
         kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
         target = target_of(word, function, args, kwargs)
-        target.modules.to(device=device, dtype=wanted)
+        convert(target.modules, device, wanted)
         args, kwargs = tree_map_only(
             torch.Tensor,
             lambda tensor: tensor.to(device, wanted if tensor.is_floating_point() else None),
@@ -121,27 +120,49 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
     return replace(target, args=args, kwargs=kwargs, device=device)
 
 
-def on_meta(target: Target) -> Target:
-    """Return a target with its tensors on the meta device; nothing of it is copied in memory."""
+def convert(module: Any, device: str, dtype: Any) -> None:
+    """Move a module to a device and convert it to a dtype, unless that is None."""
+    from torch.nn import Parameter
+
+    from bench.harness.torch_private import FakeTensor
+
+    def changed(tensor: Any) -> Any:
+        made = tensor.detach().to(device, dtype if tensor.is_floating_point() else None)
+        return Parameter(made, tensor.requires_grad) if isinstance(tensor, Parameter) else made
+
+    if any(isinstance(tensor, FakeTensor) for tensor in tensors_of(module)):
+        change_tensors(module, changed)  # `Module.to` swaps tensors, which fails with fake ones
+    else:
+        module.to(device=device, dtype=dtype)
+
+
+def tensors_of(module: Any) -> list[Any]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def change_tensors(module: Any, change: Callable[[Any], Any]) -> None:
+    """Replace each parameter and buffer; one that several modules share stays shared."""
+    changed = {tensor: change(tensor) for tensor in tensors_of(module)}
+    for part in module.modules():
+        parameters = part.named_parameters(recurse=False, remove_duplicate=False)
+        buffers = part.named_buffers(recurse=False, remove_duplicate=False)
+        for name, tensor in [*parameters, *buffers]:
+            setattr(part, name, changed[tensor])
+
+
+def without_memory(target: Target, mode: FakeTensorMode) -> Target:
+    """Return a copy of a target with fake tensors; no memory is copied."""
     import copy
 
     import torch
 
     from bench.harness.torch_private import tree_map_only
 
-    memo: dict[int, Any] = {}
-    for parameter in target.modules.parameters():
-        memo[id(parameter)] = torch.nn.Parameter(parameter.to("meta"), parameter.requires_grad)
-    for buffer in target.modules.buffers():
-        memo[id(buffer)] = buffer.to("meta")
-    args, kwargs = tree_map_only(
-        torch.Tensor,
-        lambda x: x.detach().to("meta").requires_grad_(x.requires_grad),
-        (target.args, target.kwargs),
-    )
-    return replace(
-        target_of(target.name, copy.deepcopy(target.function, memo), args, kwargs), device="meta"
-    )
+    shared = {id(tensor): tensor for tensor in tensors_of(target.modules)}
+    args, kwargs = tree_map_only(torch.Tensor, mode.from_tensor, (target.args, target.kwargs))
+    copied = target_of(target.name, copy.deepcopy(target.function, shared), args, kwargs)
+    change_tensors(copied.modules, mode.from_tensor)
+    return copied
 
 
 def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:
@@ -154,7 +175,7 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
     with torch.device(device):
         model = Transformer(config)
         ids, targets = (torch.randint(0, config.vocabulary, shape) for _ in range(2))
-    model.to(wanted)
+    convert(model, device, wanted)
     model.rotate_for(shape[1], wanted, device)
     return Target(config.name, model, (ids, targets), {}, device, model)
 

@@ -25,11 +25,12 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.launched import ON_GPU, span_of
-from bench.harness.torch_private import has_kernel, has_kernel_for
+from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
     count,
     dtypes_of,
     is_data_dependent,
+    is_decomposed,
     shapes_text,
     tensors_in,
 )
@@ -171,9 +172,7 @@ def breakdown_of(events: Events) -> Breakdown:
         "dur": duration / 1000,
     }
     calls = Calls(events)
-    breakdown = Breakdown(
-        calls.operations, unique_bytes=None, samples_s=[duration / 1e9], is_trace=True
-    )
+    breakdown = Breakdown(calls.operations, samples_s=[duration / 1e9], is_trace=True)
     divide(breakdown, {"traceEvents": [whole, *events]}, calls.set_owner)
     if not calls.operations:
         raise UsageError("has no torch operations")
@@ -318,10 +317,3 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
             return count(func, args, kwargs, result)[0]
     except Exception:  # operations raise classes of their own, and some cannot run without data
         return unknown
-
-
-def is_decomposed(func: Any) -> bool:
-    name = func.name()
-    # Only a GPU has a kernel for the fused RMS norm.
-    is_whole = has_kernel_for(name, "CPU") or name == "aten::_fused_rms_norm"
-    return has_kernel_for(name, "CompositeImplicitAutograd") and not is_whole

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,22 @@ REMAINDERS = {
 
 MAX_SHOWN_FUSIONS = 5
 """Chains of operations that are printed, those that save most."""
+
+FUSED_NAMES = {
+    "_to_copy": "cast",
+    "pow + mean + add + rsqrt + mul + mul": "RMSNorm",
+    "pow + mean + add + rsqrt + mul": "RMSNorm",
+    "RMSNorm + cast + mul": "RMSNorm",
+    "cast + RMSNorm": "RMSNorm",
+    "_fused_rms_norm": "RMSNorm",
+    "native_layer_norm": "LayerNorm",
+    "silu + mul": "SwiGLU",
+    "_softmax": "softmax",
+    "native_dropout": "dropout",
+    "add + RMSNorm": "residual + RMSNorm",
+    "add + LayerNorm": "residual + LayerNorm",
+}
+"""Names of operations in a row, applied in this order."""
 
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
@@ -76,7 +93,7 @@ class Totals:
     bytes_read: int = 0
     bytes_written: int = 0
     fusable_s: float | None = None
-    """Time, at the memory ceiling, of all bytes beyond moving each storage once."""
+    """Time, at the memory ceiling, of the bytes that fusing saves."""
     at_roof_s: float = 0.0
     """Time of the step if each operation reached its roof and the host took the same time."""
     memory_bound: float = 0.0
@@ -92,8 +109,9 @@ class Totals:
     """None if the peak of a dtype is unknown."""
     mbu: float | None = None
 
-    def saved_s(self, fusion: Fusion) -> float | None:
-        return fusion.saved_bytes / self.bandwidth if self.bandwidth else None
+    def saved_s(self, fusion: Fusion) -> float:
+        """Return the time of the saved bytes; 0 if the bandwidth is unknown."""
+        return fusion.saved_bytes / self.bandwidth if self.bandwidth else 0.0
 
     def to_dict(self) -> Object:
         """Return the totals as JSON outputs have them, with the facts of the step among them."""
@@ -152,17 +170,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     if bandwidth:
         totals.bandwidth = bandwidth.value
         totals.mbu = mbu(moved / step.time_s, bandwidth.value)
-        if step.unique_bytes is not None:
-            totals.fusable_s = max(0, moved - step.unique_bytes) / bandwidth.value
+        totals.fusable_s = sum(map(totals.saved_s, step.fusing))
     return totals
-
-
-def _fraction_at_roof(record: Record, score: Score) -> float:
-    """Return the least time of a row over its time; 1 if it has no roof."""
-    has_work = record.flops or record.moved_bytes
-    if not has_work or score["roofline_pct"] is None:
-        return 1.0
-    return min(1.0, float(score["roofline_pct"]) / 100)
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
@@ -234,9 +243,9 @@ def sentences(totals: Totals) -> list[str]:
     moved = quantity(totals.bytes_read + totals.bytes_written, "B")
     neither = max(0.0, totals.in_operations - totals.memory_bound - totals.compute_bound)
     said.append(
-        f"It computes {quantity(totals.flops, 'FLOP')}, {quantity(totals.matmul_flops, 'FLOP')} of "
-        f"them in products; its operations move {moved}: MFU {percent(totals.mfu)}, MBU "
-        f"{percent(totals.mbu)}."
+        f"It computes {quantity(totals.flops, 'FLOP')}; its operations move {moved}: MBU "
+        f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of products, "
+        f"with every pair of causal attention: {percent(totals.mfu)}."
     )
     said.append(
         f"{percent(totals.memory_bound)} of the time is in operations that memory bounds, "
@@ -256,23 +265,34 @@ def sentences(totals: Totals) -> list[str]:
             f"Rules cover {percent(step.modelled_flops)} of FLOPs and "
             f"{percent(step.modelled_bytes)} of bytes; rows without one are flagged unmodelled."
         )
-    if totals.fusable_s is not None:
+    if totals.fusable_s:
         said.append(
-            f"Fusing could save at most {duration(totals.fusable_s)} at the memory ceiling: each "
-            f"storage moved once is {quantity(step.unique_bytes, 'B')}."
+            f"Fused as torch.compile fuses it would take {duration(totals.fusable_s)} less at the "
+            f"memory ceiling:"
         )
-    for fusion in step.fusing[:MAX_SHOWN_FUSIONS]:
-        saved_s = totals.saved_s(fusion)
-        if saved_s:
-            said.append(f"- {fusion_text(fusion)}: {duration(saved_s)} of {time}")
+        said += fusion_lines(step.fusing, totals.saved_s)
     return said
 
 
+def fusion_lines(fusions: Sequence[Fusion], saved_s: Callable[[Fusion], float]) -> list[str]:
+    """Return the chains that save most, and the others as one; the times add up to the sum."""
+    lines = []
+    for fusion in fusions[:MAX_SHOWN_FUSIONS]:
+        lines.append(f"- {fusion_text(fusion)}: {duration(saved_s(fusion))}")
+    others = fusions[MAX_SHOWN_FUSIONS:]
+    if others:
+        rest_s = sum(map(saved_s, others))
+        lines.append(f"- {counted(len(others), 'other chain')}: {duration(rest_s)}")
+    return lines
+
+
 def fusion_text(fusion: Fusion) -> str:
-    first, *others = fusion.operations
+    text = " + ".join(operation.rstrip("_") for operation in fusion.operations)
+    for operations, name in FUSED_NAMES.items():
+        text = re.sub(rf"(?<!\S){re.escape(operations)}(?!\S)", name, text)
     where = f" in {fusion.module}" if fusion.module else ""
     times = f", {fusion.count} times" if fusion.count > 1 else ""
-    return f"{' and '.join(dict.fromkeys(others))} into the {first} before{where}{times}"
+    return f"{text}{where}{times}"
 
 
 def intensity_of(record: Record) -> float | None:

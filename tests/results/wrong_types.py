@@ -69,7 +69,6 @@ PROFILE_ROW = {
 
 STEP_TOTALS = {
     "time_s": 1e-5,
-    "unique_bytes": 2**14,
     "eager_bytes": 2**15,
     "modelled_flops": 1.0,
     "modelled_bytes": 1.0,

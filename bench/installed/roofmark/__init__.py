@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from bench import Meter as Meter
     from bench import UsageError as UsageError
     from bench import __version__ as __version__
     from bench import compare as compare
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from roofline import estimate as estimate
 
 LATE = {
+    "Meter": "bench",
     "UsageError": "bench",
     "__version__": "bench",
     "attainable": "roofline",

@@ -79,3 +79,11 @@ def test_a_compiled_step_has_regions_and_totals():
     found = bench.profile(step.target.function, *step.target.args, compile=True)
     assert found.totals["eager_bytes"] > found.totals["bytes_read"] + found.totals["bytes_written"]
     assert "Where nothing is fused" in repr(found)
+
+
+@pytest.mark.exhaustive
+def test_two_shapes_are_compiled_one_after_the_other():
+    model = torch.nn.Linear(8, 8)
+    for rows in (4, 6):  # torch.compile makes the second shape dynamic unless told otherwise
+        found = bench.profile(model, torch.randn(rows, 8), compile=True)
+        assert found.totals["matmul_flops"] == 2 * rows * 8 * 8

@@ -5,7 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bench
-from bench.profiling.counts import RULES, count, grouped_flops
+from bench.profiling.counts import RULES, count
+from bench.profiling.products import grouped_flops
 from roofline.work import Work
 
 
@@ -144,7 +145,7 @@ def test_fused_attention_has_the_flops_of_eager_attention(heads):
     ],
 )
 def test_grouped_matmul_flops_use_one_matrix_per_token(first, second, flops):
-    assert grouped_flops({"self": floats(*first), "mat2": floats(*second)}) == flops
+    assert grouped_flops({"self": floats(*first), "mat2": floats(*second)}, None) == flops
 
 
 @pytest.fixture(params=[torch.library.custom_op, torch.library.triton_op])

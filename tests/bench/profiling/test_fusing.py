@@ -5,16 +5,20 @@ from collections import OrderedDict
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from bench.profiling.operation import chains_of, fusions_of
 from bench.profiling.step import ProfiledStep, account
 from bench.profiling.target import target_of
-from results.show.profile import fusion_text
+from results.record import Fusion
+from results.show.profile import fusion_lines, fusion_text
 
 N = 64 * 64 * 4
 """Bytes of a square matrix in fp32."""
 
 A, B = torch.randn(64, 64), torch.randn(64, 64)
+WEIGHT = torch.ones(64)
+ROWS = torch.arange(8)
 
 
 def operations_of(function, *args, mode="forward"):
@@ -32,17 +36,24 @@ def fused(function, *args, mode="forward"):
 @pytest.mark.parametrize(
     ("function", "chains"),
     [
-        (lambda a, b: torch.relu(a @ b), [(["mm", "relu"], 2 * N)]),
-        (lambda a, b: torch.relu(a @ b).exp().sum(-1), [(["mm", "relu", "exp", "sum"], 6 * N)]),
-        (lambda a, b: torch.relu(a) @ b, []),  # a product joins nothing
-        # Another one reads it: it is written.
-        (lambda a, b: (lambda c: c.exp() @ c)(a @ b), [(["mm", "exp"], N)]),
+        (lambda a, b: torch.relu(a @ b), []),  # a library computes the product
+        (lambda a, b: torch.relu(a) @ b, []),
+        (lambda a, b: torch.relu(a).exp().sum(-1), [(["relu", "exp", "sum"], 4 * N)]),
+        # A product reads it: it is written.
+        (lambda a, b: (lambda c: c.exp() @ c)(torch.relu(a)), [(["relu", "exp"], N)]),
         # The other operand was there before.
-        (lambda a, b: torch.add(a @ b, a), [(["mm", "add"], 2 * N)]),
+        (lambda a, b: torch.add(a.exp(), b), [(["exp", "add"], 2 * N)]),
         # A view moves nothing.
-        (lambda a, b: (lambda c: torch.relu(c.t()))(a @ b), [(["mm", "relu"], 2 * N)]),
+        (lambda a, b: torch.relu(a.exp().t()), [(["exp", "relu"], 2 * N)]),
+        # Each row is a block's, but the sum of a column or of everything is one of all blocks.
+        (lambda a, b: a.exp() - a.sum(-1, keepdim=True), [(["sum", "sub"], 64 * 4 * 2)]),
+        (lambda a, b: a - a.exp().sum(0), [(["exp", "sum"], 2 * N)]),
+        (lambda a, b: a - a.exp().sum(), [(["exp", "sum"], 2 * N)]),
+        (
+            lambda a, b: functional.layer_norm(functional.embedding(ROWS, a), (64,)),
+            [(["embedding", "native_layer_norm"], 2 * 8 * 64 * 4)],
+        ),
     ],
-    ids=["relu", "row", "product", "two readers", "residual", "view"],
 )
 def test_operations_join_the_one_that_wrote_what_they_read(function, chains):
     assert fused(function, A, B) == chains
@@ -50,23 +61,41 @@ def test_operations_join_the_one_that_wrote_what_they_read(function, chains):
 
 def test_a_result_that_passed_through_a_product_does_not_come_back():
     def function(a, b):
-        first = torch.relu(a @ b)
+        first = torch.relu(a)
         product = first @ b  # needs all of `first`
         return first.exp() + product
 
-    assert fused(function, A, B) == [(["mm", "relu", "exp"], 3 * N)]
+    assert fused(function, A, B) == [(["relu", "exp"], N)]
 
 
 def test_what_is_updated_in_place_is_read_and_written_once():
-    assert fused(lambda a, b: (a @ b).mul_(2).add_(1), A, B) == [(["mm", "mul_", "add_"], 4 * N)]
+    assert fused(lambda a, b: a.exp().mul_(2).add_(1), A, B) == [(["exp", "mul_", "add_"], 4 * N)]
 
 
 def test_the_same_chain_of_each_layer_is_one_fusion():
-    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(3)))
+    blocks = nn.Sequential(*(nn.Sequential(nn.GELU(), nn.ReLU(), nn.Linear(64, 64)) for _ in "abc"))
     (fusion,) = fusions_of(operations_of(nn.Sequential(OrderedDict(blocks=blocks)), A))
     assert (fusion.operations, fusion.count, fusion.saved_bytes) == (
-        ("addmm", "gelu"),
+        ("gelu", "relu"),
         3,
         3 * 2 * N,
     )
-    assert fusion_text(fusion) == "gelu into the addmm before in blocks.*.*, 3 times"
+    assert fusion_text(fusion) == "gelu + relu in blocks.*.*, 3 times"
+
+
+def test_chains_have_the_names_of_layers():
+    def function(a, b):
+        return functional.rms_norm(a + b, (64,), WEIGHT) @ b
+
+    (fusion,) = fusions_of(operations_of(function, A, B))
+    assert fusion_text(fusion) == "residual + RMSNorm"
+
+
+def test_the_lines_of_chains_add_up_to_their_sum():
+    fusions = [
+        Fusion(module=name, operations=("exp", "mul"), count=1, saved_bytes=2**place)
+        for place, name in enumerate("abcdefgh")
+    ]
+    lines = fusion_lines(fusions, lambda fusion: float(fusion.saved_bytes))
+    assert lines[-1] == "- 3 other chains: 224 s"
+    assert len(lines) == 6

@@ -200,13 +200,6 @@ def test_recomputed_operations_belong_to_their_module(is_reentrant):
     ]
 
 
-def test_unique_bytes_count_each_storage_once():
-    x = torch.ones(8)
-    breakdown = account_of(lambda: (x + x).mul_(2))
-    assert breakdown.unique_bytes == 2 * 32
-    assert sum(operation.bytes_moved for operation in breakdown.operations) == 4 * 32
-
-
 @pytest.mark.parametrize(
     ("dtypes", "named"),
     [

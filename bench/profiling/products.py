@@ -1,0 +1,206 @@
+"""FLOPs of matmuls, convolutions, attention and recurrent layers: a function for each family.
+
+Each takes the arguments of a call by the names of the operation's schema, and the result of the
+call. A multiply-add counts as 2 FLOPs. None means that the count depends on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.harness.torch_private import tree_iter
+from roofline.work import causal_pairs
+
+Values = Mapping[str, Any]
+
+LEFT = ("mat1", "batch1", "sparse", "X", "inp", "input", "self")
+"""Names of the left operand of a matmul; `addmm` calls the addend `self`."""
+
+
+def matmul_flops(values: Values, result: Tensor) -> int | None:
+    """Return 2 m n k: each element of the result is a sum of k products.
+
+    Of a sparse operand only the specified elements count.
+    Source: Golub and Van Loan, Matrix Computations, section 1.1.
+    """
+    left = values[next(name for name in LEFT if name in values)]
+    flops = 2 * result.numel() * left.size(-1)
+    operands = [left, values.get("mat2"), result]
+    sparse = [tensor for tensor in operands if isinstance(tensor, Tensor) and is_sparse(tensor)]
+    if len(sparse) > 1:  # how many elements meet depends on the indices
+        return None
+    for tensor in sparse:
+        flops = flops // max(1, tensor.numel()) * specified_values(tensor).numel()
+    return int(flops)
+
+
+def is_sparse(tensor: Tensor) -> bool:
+    return "sparse" in str(tensor.layout)
+
+
+def specified_values(tensor: Tensor) -> Tensor:
+    """Return the values of a sparse tensor; one in coordinate form need not be coalesced."""
+    return tensor._values() if tensor.is_sparse else tensor.values()
+
+
+def grouped_flops(values: Values, result: Tensor) -> int:
+    """Return the FLOPs of a grouped matmul, forward or backward: each token is multiplied by one
+    matrix.
+
+    Source: `roofline.work.grouped_matmul_work`.
+    """
+    first = values["self"]
+    second = values["mat2"]
+    rows = first[0] if first.dim() > second.dim() else first  # groups of columns, not of rows
+    return int(2 * rows.numel() * second.shape[-1])
+
+
+def convolution_flops(values: Values, result: Any) -> int:
+    """Return the FLOPs of a convolution, or of its gradients for the input and the weight.
+
+    Each element of the output is a sum of as many products as a filter has elements, which are
+    those of one group; in a transposed convolution each element of the input spreads over as many.
+    Both gradients multiply the same pairs. Bias adds are not counted.
+    Source: Dumoulin and Visin, A guide to convolution arithmetic for deep learning, 2016.
+    `torch.utils.flop_counter` counts the gradient of the weight once for each group
+    (pytorch#183405).
+    """
+    weight = next(values[name] for name in ("weight", "W") if name in values)
+    inner = next(values[name] for name in ("input", "X", "self") if name in values)
+    if not values.get("transposed"):
+        inner = values.get("grad_output", result)
+    matmuls = sum(values["output_mask"][:2]) if "output_mask" in values else 1
+    return int(2 * matmuls * inner.numel() * (weight.numel() // max(1, weight.shape[0])))
+
+
+def transposed_flops(values: Values, result: Any) -> int:
+    """Return the FLOPs of an operation that only does transposed convolutions."""
+    return convolution_flops({**values, "transposed": True}, result)
+
+
+def gradients(values: Values) -> int:
+    """Return the matmuls for each one of the forward pass: 1 in the forward pass, 2 in the backward
+    pass.
+    """
+    return 2 if any(name.startswith("grad_out") for name in values) else 1
+
+
+def attention_flops(values: Values, result: Any) -> int:
+    """Return the FLOPs of the two matmuls of attention, or of the four of its gradients, without
+    scores that a kernel computes again; every pair of tokens counts, as in eager attention.
+
+    Source: `torch.utils.flop_counter.sdpa_flop`, with as many heads as the queries have.
+    """
+    batch, heads, queries, width = values["query"].shape
+    keys = values["key"].shape[2]
+    out_width = values["value"].shape[3]
+    pairs = batch * heads * queries * keys
+    return int(2 * pairs * (width + out_width) * gradients(values))
+
+
+def causal_flops(values: Values, flops: int) -> int:
+    """Return the FLOPs of attention that are computed, of those of every pair of tokens: in causal
+    attention a token sees itself and earlier ones.
+
+    Source: Dao, FlashAttention-2, 2023, section 3.1: a kernel skips blocks of other pairs.
+    """
+    if not values.get("is_causal"):
+        return flops
+    queries = values["query"].shape[2]
+    keys = values["key"].shape[2]
+    seen = min(queries, keys)
+    pairs = causal_pairs(seen, seen, seen) + (queries - seen) * keys
+    return int(flops * pairs // max(1, queries * keys))
+
+
+def triangular_flops(values: Values, result: Tensor) -> int:
+    """Return the FLOPs of n^2 for each right-hand side of n elements.
+
+    Source: Golub and Van Loan, Matrix Computations, section 3.1.
+    """
+    return int(result.numel() * values["self"].shape[-1])
+
+
+def layer_flops(values: Values, result: Any) -> int:
+    """Return the FLOPs of the weight matrices of a layer, or of the gradients of its inputs and
+    weights: each token is multiplied by all matrices.
+
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997, with the gates as one matrix.
+    """
+    given = next(values[name] for name in ("input", "query", "src") if name in values)
+    weights = [
+        tensor
+        for tensor in tree_iter([value for name, value in values.items() if "weight" in name])
+        if isinstance(tensor, Tensor) and tensor.dim() == 2
+    ]
+    tokens = given.numel() // max(1, given.size(-1))
+    return int(2 * tokens * sum(weight.numel() for weight in weights) * gradients(values))
+
+
+def transformer_flops(values: Values, result: Any) -> int:
+    """Return the FLOPs of a fused layer with self-attention: its weights, and the scores and values
+    of every pair of tokens in a sequence.
+
+    Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.
+    """
+    given = next(values[name] for name in ("query", "src") if name in values)
+    batch, tokens, width = given.shape
+    return int(layer_flops(values, result) + 4 * batch * tokens * tokens * width)
+
+
+FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
+    (matmul_flops, "mm addmm bmm baddbmm linear matmul mkldnn_linear mkldnn._linear_pointwise"),
+    (matmul_flops, "_scaled_mm _int_mm _addmm_activation _mixed_dtypes_linear"),
+    (matmul_flops, "_sparse_mm _sparse_addmm sparse_sampled_addmm _dyn_quant_matmul_4bit"),
+    (matmul_flops, "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
+    (matmul_flops, "quantized.linear quantized.linear_relu quantized.linear_dynamic"),
+    (matmul_flops, "quantized.linear_relu_dynamic quantized.linear_dynamic_fp16"),
+    (triangular_flops, "linalg_solve_triangular"),
+    (grouped_flops, "_grouped_mm _scaled_grouped_mm"),
+    (convolution_flops, "convolution _convolution convolution_overrideable"),
+    (convolution_flops, "convolution_backward_overrideable mkldnn_convolution"),
+    (convolution_flops, "cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu"),
+    (convolution_flops, "miopen_convolution miopen_convolution_relu miopen_depthwise_convolution"),
+    (convolution_flops, "_conv_depthwise2d conv_depthwise3d _slow_conv2d_forward"),
+    (convolution_flops, "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d"),
+    (convolution_flops, "mkldnn._convolution_pointwise"),
+    (transposed_flops, "cudnn_convolution_transpose miopen_convolution_transpose"),
+    (transposed_flops, "slow_conv_transpose2d slow_conv_transpose3d"),
+    (attention_flops, "_scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention"),
+    (attention_flops, "_scaled_dot_product_flash_attention_for_cpu"),
+    (attention_flops, "_scaled_dot_product_efficient_attention"),
+    (attention_flops, "_scaled_dot_product_fused_attention_overrideable"),
+    (layer_flops, "mkldnn_rnn_layer _cudnn_rnn miopen_rnn"),
+    (transformer_flops, "_native_multi_head_attention _transformer_encoder_layer_fwd"),
+)
+"""Functions, and operations of each: those of `aten` without a namespace. A function also counts
+the backward operation, whose name ends with `_backward`.
+"""
+
+PRODUCTS: dict[str, Callable[[Values, Any], int | None]] = {}
+for _rule, _ops in FAMILIES:
+    PRODUCTS |= dict.fromkeys(_ops.split(), _rule)
+
+
+def stored_in(tensor: Tensor) -> Iterator[Tensor]:
+    """Return the dense tensors that hold a tensor: the values and the indices of a sparse one, the
+    sequences of a nested one.
+    """
+    if is_sparse(tensor):
+        yield specified_values(tensor)
+    elif tensor.is_nested:
+        yield tensor.values()
+    else:
+        yield tensor
+    if tensor.is_sparse:
+        yield tensor._indices()
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield tensor.crow_indices()
+        yield tensor.col_indices()
+    elif is_sparse(tensor):
+        yield tensor.ccol_indices()
+        yield tensor.row_indices()
