@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from roofline.work import DTYPE_BITS
-
 
 @dataclass(frozen=True)
 class FloatFormat:
@@ -103,17 +101,6 @@ SCALE_BLOCK = {"nvfp4": 16}
 """Elements that share one fp8 scale. Source: NVIDIA, NVFP4 (2025): 4 + 8 / 16 = 4.5 bits an
 element.
 """
-
-
-STORED_BITS = {
-    **DTYPE_BITS,
-    "nvfp4": DTYPE_BITS["nvfp4"] + 8 / SCALE_BLOCK["nvfp4"],
-    "int4": 4.15625,
-    "mxfp4": 4.25,
-}
-"""Bits per weight, including its part of the group's scale: nvfp4 see `SCALE_BLOCK`, int4 a 16-bit
-scale and a 4-bit zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an 8-bit scale for 32
-(OCP)."""
 
 
 def scale_bytes(elements: int, dtype: str) -> int:

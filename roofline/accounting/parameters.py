@@ -45,6 +45,11 @@ class Weight:
         return self.copies * prod(self.shape)
 
     @property
+    def is_layer_product(self) -> bool:
+        """Whether it is a matmul of a layer other than a router: what is quantized and adapted."""
+        return self.is_gemm and self.component not in ("lm_head", "router")
+
+    @property
     def active_elements(self) -> int:
         copies = self.copies if self.active_copies is None else self.active_copies
         return copies * prod(self.shape)
