@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import NamedTuple
 
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.parameters import Weight, weights
+from roofline.accounting.storage import stored_bytes
 
 FP32_BYTES = 4
 
@@ -237,14 +239,33 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
     return [replace(w, copies=w.copies // ways) if w.component == "experts" else w for w in held]
 
 
-def adapters(base: Iterable[Weight], rank: int) -> list[Weight]:
-    """Return two narrow matrices for each matmul of the layers. Source: Hu et al., LoRA (2021)."""
+class Lora(NamedTuple):
+    """Adapters, and how the frozen model under them is stored."""
+
+    rank: int
+    matrices: tuple[str, ...] = ()
+    """Names of the weights that have adapters; empty: all matmuls of the layers."""
+    weight_dtype: str | None = None
+    """Of the frozen weights, as in `storage.STORAGES` (QLoRA); None: that of the recipe."""
+
+
+def adapters(base: Iterable[Weight], lora: Lora) -> list[Weight]:
+    """Return two narrow matrices for each adapted matmul of the layers.
+
+    Source: Hu et al., LoRA (2021).
+    """
+    products = [weight for weight in base if weight.is_layer_product]
+    known = list(dict.fromkeys(weight.name for weight in products))
+    for name in lora.matrices:
+        if name not in known:
+            raise ConfigError(f"--lora-on: no matrix {name!r}; the layers have {', '.join(known)}")
     pairs: list[Weight] = []
-    for w in base:
-        if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router"):
+    for w in products:
+        if w.name in (lora.matrices or known):
             name = f"{w.name} adapter"
             pairs += [
-                Weight(name, w.component, (side, rank), w.copies, is_gemm=True) for side in w.shape
+                Weight(name, w.component, (side, lora.rank), w.copies, is_gemm=True)
+                for side in w.shape
             ]
     return pairs
 
@@ -255,7 +276,7 @@ def state_bytes(
     optimizer: str,
     sharding: Sharding | None = None,
     is_last: bool = False,
-    lora_rank: int | None = None,
+    lora: Lora | None = None,
 ) -> dict[str, int]:
     """Return the bytes of the training state on one device, by component.
 
@@ -266,18 +287,22 @@ def state_bytes(
     """
     sharding = sharding or Sharding()
     base = held_weights(config, sharding, is_last)
-    trained = base if lora_rank is None else adapters(base, lora_rank)
-    held = base if lora_rank is None else [*base, *trained]
+    trained = base if lora is None else adapters(base, lora)
     parts = dict.fromkeys(SHARDED_FROM, 0)
     for are_experts, devices in (
         (False, sharding.data_parallel),
         (True, sharding.replicas_of_experts()),
     ):
-        stored = [w for w in held if (w.component == "experts") is are_experts]
+        kept = [w for w in base if (w.component == "experts") is are_experts]
         updated = [w for w in trained if (w.component == "experts") is are_experts]
         elements = sum(weight.elements for weight in updated)
+        held = recipe.weight_bytes * sum(weight.elements for weight in kept)
+        if lora:
+            if lora.weight_dtype:
+                held = stored_bytes(kept, lora.weight_dtype)
+            held += recipe.weight_bytes * elements
         sizes = {
-            "weights": recipe.weight_bytes * sum(weight.elements for weight in stored),
+            "weights": held,
             "gradients": recipe.gradient_bytes * elements,
             "master_weights": recipe.master_bytes * elements,
             "optimizer_states": sum(

@@ -42,7 +42,7 @@ STORED_DTYPES = {
     "fp8e5m2": Storage(8, LAYERS),
     "int8": Storage(8, LAYERS),
     "int4": Storage(4.15625, LAYERS),
-    "mxfp4": Storage(4.25, EXPERTS),
+    "mxfp4": Storage(4 + 8 / SCALE_BLOCK["mxfp4"], EXPERTS),
     "nvfp4": Storage(4 + 8 / SCALE_BLOCK["nvfp4"], LAYERS),
 }
 """Dtypes of weights and caches.

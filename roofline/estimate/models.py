@@ -20,15 +20,17 @@ from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.state import (
     OPTIMIZERS,
     RECIPES,
+    Lora,
     Sharding,
     checkpoint_file_bytes,
     clipping_bytes,
     state_bytes,
 )
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
+from roofline.accounting.storage import storage_note
 from roofline.estimate.answer import Answer, Row, Step, steps_of
-from roofline.estimate.options import Dimensions, Training, machines_of, model_of
-from roofline.estimate.question import Model, Number, Whole, question
+from roofline.estimate.options import Dimensions, Stored, Training, machines_of, model_of
+from roofline.estimate.question import Model, Names, Number, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
 
@@ -242,6 +244,8 @@ def memory(
     sequence_parallel: bool = False,
     loss_chunks: Whole = 1,
     lora: Whole | None = None,
+    lora_on: Names | None = None,
+    weight_dtype: Stored | None = None,
     dropout: bool = False,
     disk: Number | None = None,
     memory: Number | None = None,
@@ -261,6 +265,7 @@ def memory(
         has_dropout=dropout,
         is_sequence_parallel=sequence_parallel,
     )
+    adapted = Lora(lora, tuple(lora_on or ()), weight_dtype) if lora else None
     plan = StepPlan(
         config=config,
         recipe=precision,
@@ -274,9 +279,9 @@ def memory(
             int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel
         ),
         loss_chunks=loss_chunks,
-        lora_rank=lora,
+        lora=adapted,
     )
-    whole_state = state_bytes(config, precision, optimizer, lora_rank=lora)
+    whole_state = state_bytes(config, precision, optimizer, lora=adapted)
     main = ["total_bytes"]
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
@@ -383,8 +388,10 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     if sharding.expert_parallel > 1:
         ways = sharding.expert_parallel
         notes.append(f"each of {ways} data-parallel devices stores 1/{ways} of the experts")
-    if plan.lora_rank:
+    if plan.lora:
         notes.append("approximate: activations of adapters are left out; the base model is frozen")
+        if plan.lora.weight_dtype:
+            notes.append(storage_note(plan.lora.weight_dtype))
     if is_eager and config.family not in EAGER_MEASURED:
         notes.append(f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}")
     if config.experts:

@@ -18,6 +18,7 @@ from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
+from roofline.accounting.storage import STORAGES
 from roofline.estimate.answer import Row
 from roofline.estimate.question import Names, Number, Whole
 from roofline.gpu_table import find_gpu, load_gpus
@@ -29,6 +30,8 @@ STYLES = {
     "gpt2": {name: key for name, key in GPT2_NAMES.items() if key} | {"vocab": "vocab_size"},
 }
 """Keys of `config.json` by dimension."""
+
+Stored = Annotated[str, tuple(STORAGES)]
 
 REQUIRED = ("layers", "width", "heads", "vocab")
 """Required dimensions; style llama also requires `ffn`."""

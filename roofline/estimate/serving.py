@@ -20,10 +20,11 @@ from roofline.accounting.inference import (
 )
 from roofline.accounting.machines import bandwidth_of, memory_of
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.storage import STORAGES, STORED_DTYPES, storage_note, stored_bytes
+from roofline.accounting.storage import STORED_DTYPES, storage_note, stored_bytes
 from roofline.estimate.answer import Answer, Row, Step, by_machine, steps_of
 from roofline.estimate.options import (
     Serving,
+    Stored,
     Training,
     Use,
     Uses,
@@ -36,7 +37,6 @@ from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.gpu_table import load_gpus
 from roofline.model import bound
 
-Stored = Annotated[str, tuple(STORAGES)]
 Cached = Annotated[str, tuple(STORED_DTYPES)]
 
 BY_PARAMETERS = (

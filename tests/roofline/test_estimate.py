@@ -251,7 +251,9 @@ def test_tensor(capsys):
         [12288, 1],
     )
     assert (result_of(text, "in GB"), result_of(text, "in GiB")) == ("2.416 GB", "2.250 GiB")
-    assert data_of(capsys, "tensor --shape 1600 --dtype nvfp4")["bytes"] == 900
+    sizes = {"nvfp4": 900, "mxfp4": 850, "int4": 800, "bool": 1600}
+    for dtype, size in sizes.items():
+        assert data_of(capsys, f"tensor --shape 1600 --dtype {dtype}")["bytes"] == size
 
 
 def test_dtype(capsys):
@@ -379,6 +381,7 @@ BAD = {
     "fit --gpu h100-sxm --optimizer muon": "requires a model",
     "memory --model gpt2 --checkpoint every-99": "an integer K from 1 to 12",
     "memory --model gpt2 --tensor-parallel 5": "does not divide 12 heads",
+    "memory --model gpt2 --lora 4 --lora-on q": "no matrix 'q'; the layers have query, key",
     "memory --model gpt2 --batch 1.5": "is not an integer",
     "chinchilla --gpu h100-sxm": "expected a budget",
     "chinchilla --flops 1e-3": "do not suffice",

@@ -170,6 +170,30 @@ def test_adapters(capsys):
     assert lacking == 2 * 2048 * 6_607_077_376  # no weight gradients: 2 N_mm a token
 
 
+@pytest.mark.parametrize(("rank", "millions"), [(1, 4.7), (8, 37.7)])
+def test_adapters_of_chosen_matrices(capsys, rank, millions):
+    """GPT-3 with adapters of query and value. Source: Hu et al., LoRA (2021), table 4."""
+    data = data_of(capsys, f"memory --model gpt-3 --lora {rank} --lora-on query,value")
+    trained = data["components"]["gradients"] / 2
+    assert trained == 96 * 2 * 2 * 12288 * rank
+    assert trained / 1e6 == pytest.approx(millions, abs=0.06)
+
+
+def test_a_quantized_model_under_adapters(capsys):
+    """Dettmers et al., QLoRA (2023): LLaMA 65B, more than 780 GB in 16 bits, takes less than 48 GB.
+
+    torchtune's README: QLoRA of Llama 3 8B peaks at 7.4 GiB, batch 2 of 512 tokens.
+    """
+    words = "--lora 64 --weight-dtype nf4 --recipe bf16-fp32-moments --checkpoint full --sequence 512"
+    data = data_of(capsys, f"memory --model llama-65b {words}")
+    assert data["total_bytes"] < 48e9
+    assert data["components"]["weights"] == pytest.approx(65.3e9 * 4.127 / 8, rel=0.06)
+    assert data_of(capsys, "memory --model llama-65b --recipe bf16-master")["state_bytes"] > 780e9
+    words = "--lora 8 --lora-on query,value,output --weight-dtype nf4 --checkpoint full"
+    data = data_of(capsys, f"memory --model llama-3-8b {words} --sequence 512 --batch 2")
+    assert 0.8 < data["total_bytes"] / (7.4 * 2**30) < 1.0
+
+
 def test_packed_documents(capsys):
     """8 documents of 1,024 in a sequence of 8,192 attend to an eighth of its pairs, and a rest is a
     document.
