@@ -11,7 +11,7 @@ from functools import partial
 
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.parameters import count_parameters, selective_products, weights
 from roofline.work import causal_pairs
 
 
@@ -165,9 +165,10 @@ def train_flops(
 ) -> FlopCount:
     """Return the FLOPs of one training step on `batch` sequences by a convention.
 
-    Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective), every
-    layer, and the scores that flash attention recomputes. `is_frozen` weights have no gradients. A
-    sequence consists of documents of `document` tokens, without attention between them.
+    Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective; with
+    flash attention every second matmul), every layer, and the scores that flash attention
+    recomputes. `is_frozen` weights have no gradients. A sequence consists of documents of
+    `document` tokens, without attention between them.
     """
     counted_by = CONVENTIONS[convention]
     if document is not None and not counted_by.sees_masks:
@@ -179,7 +180,7 @@ def train_flops(
         name: batch * flops
         for name, flops in _forward(config, sequence, counted_by, document).items()
     }
-    if checkpoint == "selective" and not forward.get("attention_core"):
+    if checkpoint == "selective" and not is_flash and not forward.get("attention_core"):
         raise ConfigError(
             f"convention '{convention}' does not count attention scores, which --checkpoint "
             f"selective recomputes"
@@ -189,6 +190,9 @@ def train_flops(
         recomputed = {
             name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")
         }
+    elif checkpoint == "selective" and is_flash:
+        again = sum(weight.elements // weight.copies for weight in selective_products(config)[1])
+        recomputed = {"every_second_product": 2 * sequence * batch * config.layers * again}
     elif checkpoint == "selective":
         recomputed = {"attention_core": forward["attention_core"]}
     if is_flash and forward.get("attention_core"):

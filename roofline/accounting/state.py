@@ -29,6 +29,13 @@ class Recipe:
     activation_bytes: int
     compute_dtype: str
     source: str
+    least_zero: int = 0
+    """ZeRO stage without which the recipe makes no sense."""
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of a gathered weight; autocast casts it only for its matmul."""
+        return self.weight_bytes if self.cast_bytes else self.activation_bytes
 
 
 FP8_SOURCE = (
@@ -52,6 +59,18 @@ RECIPES = {
             2,
             "bf16",
             "torch.autocast: fp32 parameters and a cached bf16 copy",
+        ),
+        Recipe(
+            "fsdp",
+            4,
+            4,
+            0,
+            4,
+            0,
+            2,
+            "bf16",
+            "torch.distributed.fsdp.MixedPrecisionPolicy: fp32 shards, gathered in bf16",
+            least_zero=3,
         ),
         Recipe(
             "bf16-master",
@@ -312,7 +331,7 @@ def state_bytes(
         for name, size in sizes.items():
             parts[name] += -(-size // devices) if sharding.zero >= SHARDED_FROM[name] else size
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
-        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(
+        parts["gathered_layer"] = recipe.gathered_bytes * _largest_layer(
             base, sharding.stage(config).layers
         )
     return {name: size for name, size in parts.items() if size}

@@ -14,9 +14,9 @@ from roofline.accounting import state
 from roofline.accounting.activations import (
     ID_BYTES,
     Kernels,
-    checkpoint_group,
     layer_activations,
     model_activations,
+    recomputed_layers,
 )
 from roofline.accounting.config import ModelConfig
 from roofline.accounting.state import FP32_BYTES, Lora, Recipe, Sharding
@@ -202,7 +202,7 @@ class _Stage:
         self.has_head = is_whole or is_last
         self.has_embedding = is_whole or not is_last
         self.in_flight = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
-        self.group = checkpoint_group(plan.checkpoint, self.config.layers)
+        self.group = recomputed_layers(plan.checkpoint, self.config.layers, self.kernels)
         self.table = ceil(self.config.vocabulary / self.ways) * self.config.width
         """Elements of the embedding or head on this device."""
         self.head = self.table if self.has_head else 0

@@ -21,7 +21,6 @@ from roofline.estimate.layout import (
     SECONDS_PER_DAY,
     Shared,
     predicted,
-    sharding_of,
     step_plan,
 )
 from roofline.estimate.models import (
@@ -41,6 +40,7 @@ from roofline.estimate.options import (
     Uses,
     machines_of,
     model_of,
+    sharding_of,
     sources_of,
     uses_of,
 )
@@ -176,7 +176,8 @@ def train(
             raise ConfigError(f"{problem}, or --model for the time of a step")
         if disk is not None or convention != "6nd":
             raise ConfigError("the time of a step takes neither --convention nor --disk")
-        plan = step_plan(config, recipe, optimizer, sequence, sharding_of(gpus, options), options)
+        sharding = sharding_of(gpus, options, recipe)
+        plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
         return predicted(plan, tokens, price, mfu, options)
     uses = _training_uses(options, mfu)
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
@@ -192,7 +193,7 @@ def train(
         row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
         row |= clipping_row(gradients_each, use.machine)
         if use.machine.usable_memory_bytes is not None:
-            row |= fit_row(use.machine, state_each, 0, whole_state)
+            row |= fit_row(use.machine, state_each, -(-whole_state // memory_of(use.machine)))
         rows.append(row)
     row = rows[0]
     use = uses.uses[0]

@@ -14,8 +14,8 @@ from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
 from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
-from roofline.estimate.models import Optimizer, Recipe, Zero
-from roofline.estimate.options import Options, Serving, model_of, uses_of
+from roofline.estimate.models import Optimizer, Recipe
+from roofline.estimate.options import Devices, Options, Serving, model_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.estimate.step import (
     NETWORK_BYTES_PER_S,
@@ -66,19 +66,13 @@ COLUMNS = {
 }
 
 
-class Shared(Serving, total=False):
+class Shared(Serving, Devices, total=False):
     """A model, machines, and how they share a training step."""
 
     batch: Whole
     micro_batch: Whole
     checkpoint: str
-    data_parallel: Whole
-    tensor_parallel: Whole
-    pipeline_parallel: Whole
     interleave: Whole
-    expert_parallel: Whole
-    sequence_parallel: bool
-    zero: Zero
     network: Number
 
 
@@ -146,7 +140,8 @@ def parallel(
     found = []
     for use in uses.uses:
         links = network_of(use.machine, {**options, "network": network or NETWORK_BYTES_PER_S})
-        for sharding in shardings(gpus, config.layers, config.kv_heads, batch):
+        stage = RECIPES[recipe].least_zero
+        for sharding in shardings(gpus, config.layers, config.kv_heads, batch, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
             found.append(Layout(plan, use._replace(mfu=mfu), links))
     fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
@@ -335,23 +330,6 @@ def predicted(
     )
 
 
-def sharding_of(gpus: int, options: Options) -> Sharding:
-    tensor = options.get("tensor_parallel", 1)
-    pipeline = options.get("pipeline_parallel", 1)
-    data = options.get("data_parallel") or max(1, gpus // (tensor * pipeline))
-    product = data * tensor * pipeline
-    if gpus not in (1, product):
-        raise ConfigError(
-            f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}"
-        )
-    experts = options.get("expert_parallel", 1)
-    if data % experts:
-        raise ConfigError(
-            f"--expert-parallel {experts} does not divide {data} data-parallel devices"
-        )
-    return Sharding(int(options.get("zero", 0)), data, tensor, pipeline, experts)
-
-
 def scaling(layout: Layout) -> dict[int, float]:
     """Return the speed as a fraction of linear by the number of devices: data parallelism grows,
     the batch does not.
@@ -376,7 +354,9 @@ def scaling(layout: Layout) -> dict[int, float]:
     return {count: speed / first for count, speed in speeds.items()}
 
 
-def shardings(gpus: int, layers: int, kv_heads: int, batch: int) -> list[Sharding]:
+def shardings(
+    gpus: int, layers: int, kv_heads: int, batch: int, least_zero: int = 0
+) -> list[Sharding]:
     """Return the layouts whose parts are equal: heads, layers and sequences of the batch divide
     evenly.
     """
@@ -393,5 +373,6 @@ def shardings(gpus: int, layers: int, kv_heads: int, batch: int) -> list[Shardin
             highest = 0
             if data > 1:
                 highest = 3 if pipeline == 1 else 1
-            found += [Sharding(zero, data, tensor, pipeline) for zero in range(highest + 1)]
+            stages = range(least_zero, highest + 1)
+            found += [Sharding(zero, data, tensor, pipeline) for zero in stages]
     return found

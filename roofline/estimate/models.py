@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Unpack
 
-from results.show.units import count, duration, gibibytes, number, quantity
+from results.show.units import count, duration, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
 from roofline.accounting.flops import (
@@ -21,7 +22,6 @@ from roofline.accounting.state import (
     OPTIMIZERS,
     RECIPES,
     Lora,
-    Sharding,
     checkpoint_file_bytes,
     clipping_bytes,
     state_bytes,
@@ -29,7 +29,14 @@ from roofline.accounting.state import (
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.accounting.storage import storage_note
 from roofline.estimate.answer import Answer, Row, Step, steps_of
-from roofline.estimate.options import Dimensions, Stored, Training, machines_of, model_of
+from roofline.estimate.options import (
+    Dimensions,
+    Sharded,
+    Stored,
+    machines_of,
+    model_of,
+    sharding_of,
+)
 from roofline.estimate.question import Model, Names, Number, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
@@ -37,7 +44,6 @@ from roofline.machine import MEASURED_FIRST, Machine
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
 Recipe = Annotated[str, tuple(RECIPES)]
-Zero = Annotated[int | str, ("0", "1", "2", "3")]
 Optimizer = Annotated[str, tuple(OPTIMIZERS)]
 
 
@@ -236,12 +242,7 @@ def memory(
     kernels: Annotated[str, ("fused", "eager", "cpu")] = "fused",
     checkpoint: str = "none",
     accumulate: Whole = 1,
-    zero: Zero = 0,
-    data_parallel: Whole = 1,
-    tensor_parallel: Whole = 1,
-    pipeline_parallel: Whole = 1,
-    expert_parallel: Whole = 1,
-    sequence_parallel: bool = False,
+    gpus: Whole = 1,
     loss_chunks: Whole = 1,
     lora: Whole | None = None,
     lora_on: Names | None = None,
@@ -249,7 +250,7 @@ def memory(
     dropout: bool = False,
     disk: Number | None = None,
     memory: Number | None = None,
-    **options: Unpack[Training],
+    **options: Unpack[Sharded],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""
     config = model_of(model, options, params)
@@ -263,8 +264,9 @@ def memory(
         saved,
         is_flash=saved.is_flash and attention == "flash",
         has_dropout=dropout,
-        is_sequence_parallel=sequence_parallel,
+        is_sequence_parallel=options.get("sequence_parallel", False),
     )
+    sharding = sharding_of(gpus, options, recipe)
     adapted = Lora(lora, tuple(lora_on or ()), weight_dtype) if lora else None
     plan = StepPlan(
         config=config,
@@ -275,9 +277,7 @@ def memory(
         micro_batches=accumulate,
         checkpoint=checkpoint,
         kernels=saved,
-        sharding=Sharding(
-            int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel
-        ),
+        sharding=sharding,
         loss_chunks=loss_chunks,
         lora=adapted,
     )
@@ -310,7 +310,7 @@ def memory(
         )
         sources.append("Rajbhandari et al., ZeRO (2020)")
         notes = [
-            f"ZeRO {zero} over {data_parallel}",
+            f"ZeRO {sharding.zero} over {sharding.data_parallel}",
             "activations depend on the model and are not included",
         ]
     total = sum(parts.values())
@@ -323,7 +323,10 @@ def memory(
             portion = f"{100 * part / total:.1f} %"
             steps.append(Step(name.replace("_", " "), portion, quantity(part, "B"), part))
     if step:
-        values |= {"activation_bytes": others, "sequences_per_step": plan.batch * data_parallel}
+        values |= {
+            "activation_bytes": others,
+            "sequences_per_step": plan.batch * sharding.data_parallel,
+        }
         values["moment"] = step.moment.name
         detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
         steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
@@ -332,7 +335,7 @@ def memory(
     gradient_bytes = parts.get("gradients", 0)
     rows = []
     for machine in machines:
-        row = fit_row(machine, total, others, sum(whole_state.values()))
+        row = fit_row(machine, total, _least_devices(plan, memory_of(machine)))
         rows.append(row | clipping_row(gradient_bytes, machine))
     upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, rows[0] if rows else {})
     return Answer(
@@ -365,7 +368,7 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
             f"{sharding.tensor_parallel}"
         ),
         f"kernels: {run}, {attention} attention, {dropout} dropout",
-        f"checkpointing: {plan.checkpoint}",
+        f"checkpointing: {plan.checkpoint}{_kept_of(plan)}",
         f"peak: {MOMENTS[moment]}",
         (
             f"loss: torch's cross entropy, which stores log-probabilities in fp32, in "
@@ -406,23 +409,50 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     return [*notes, *config.notes_on(plan.sequence)]
 
 
-def fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> Row:
+def _kept_of(plan: StepPlan) -> str:
+    if plan.checkpoint != "selective":
+        return ""
+    if plan.kernels and not plan.kernels.is_flash:
+        return ", everything but attention scores is kept"
+    return ", inputs of layers and outputs of attention and every second matmul are kept"
+
+
+MAX_DEVICES = 10**6
+
+
+def _least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
+    """Return the fewest devices on which the step fits with ZeRO 3, None if it never does."""
+    ways = plan.sharding
+
+    def fits(groups: int) -> bool:
+        shared = replace(ways, zero=3, data_parallel=groups * ways.expert_parallel)
+        if plan.config.parameters:
+            parts = state_bytes(plan.config, plan.recipe, plan.optimizer, shared)
+        else:
+            parts = step_memory(replace(plan, sharding=shared)).parts()
+        return sum(parts.values()) <= memory_bytes
+
+    groups = bisect_left(range(MAX_DEVICES), True, lo=1, key=fits)
+    each = ways.expert_parallel * ways.tensor_parallel * ways.pipeline_parallel
+    return None if groups == MAX_DEVICES else groups * each
+
+
+def fit_row(machine: Machine, total: int, devices: int | None) -> Row:
     memory_bytes = memory_of(machine)
-    free = memory_bytes - activation_bytes
     return {
         "gpu": machine.slug,
         "memory_bytes": memory_bytes,
         "used": total / memory_bytes,
         "headroom_bytes": memory_bytes - total,
         "fits": total <= memory_bytes,
-        "gpus_needed": -(-state // free) if free > 0 else None,
+        "gpus_needed": devices,
     }
 
 
 def memory_warnings(rows: Sequence[Row], total: int) -> list[str]:
     lines = []
     for row in rows:
-        device = f"{row['gpu']} with {gibibytes(row['memory_bytes'])}"
+        device = f"{row['gpu']} with {quantity(row['memory_bytes'], 'B')}"
         share = row["headroom_bytes"] / row["memory_bytes"]
         needed = row["gpus_needed"]
         if 0 <= share < MIN_HEADROOM:
@@ -432,8 +462,7 @@ def memory_warnings(rows: Sequence[Row], total: int) -> list[str]:
         elif share < 0:
             shared = "even the activations do not fit"
             if needed is not None:
-                shared = f"at least {needed:,} devices are needed with the state sharded evenly"
-                shared += " (ZeRO 3)"
+                shared = f"at least {needed:,} devices are needed with ZeRO 3"
             lines.append(f"does not fit: {quantity(total, 'B')} on one {device}; {shared}")
     return lines
 

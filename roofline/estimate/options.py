@@ -18,6 +18,7 @@ from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
+from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.storage import STORAGES
 from roofline.estimate.answer import Row
 from roofline.estimate.question import Names, Number, Whole
@@ -31,6 +32,7 @@ STYLES = {
 }
 """Keys of `config.json` by dimension."""
 
+Zero = Annotated[int | str, ("0", "1", "2", "3")]
 Stored = Annotated[str, tuple(STORAGES)]
 
 REQUIRED = ("layers", "width", "heads", "vocab")
@@ -92,6 +94,21 @@ class Computing(Machines, Roofs, total=False):
 
 class Training(Dimensions, Machines, total=False):
     """A model, and machines of which only the memory is used."""
+
+
+class Devices(TypedDict, total=False):
+    """How devices share a training step."""
+
+    data_parallel: Whole
+    tensor_parallel: Whole
+    pipeline_parallel: Whole
+    expert_parallel: Whole
+    sequence_parallel: bool
+    zero: Zero
+
+
+class Sharded(Training, Devices, total=False):
+    """A model, machines of which only the memory is used, and how they share a training step."""
 
 
 class Serving(Dimensions, Computing, total=False):
@@ -244,6 +261,28 @@ def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str
         machine = replace(machine, memory_reported_bytes=memory_bytes, memory_bytes=None)
     entries = [Ceiling(*figure, "given", "as given") for figure in figures]
     return replace(machine.with_entries(entries), source=source)
+
+
+def sharding_of(gpus: int, options: Options, recipe: str) -> Sharding:
+    """Return how devices share a step; those that are left over are data-parallel.
+
+    Raises:
+        ConfigError: the layout has another number of devices, or the recipe requires more sharding.
+    """
+    tensor = options.get("tensor_parallel", 1)
+    pipeline = options.get("pipeline_parallel", 1)
+    experts = options.get("expert_parallel", 1)
+    data = options.get("data_parallel") or max(experts, gpus // (tensor * pipeline))
+    product = data * tensor * pipeline
+    if gpus not in (1, product):
+        raise ConfigError(
+            f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}"
+        )
+    zero = int(options.get("zero", 0))
+    least = RECIPES[recipe].least_zero
+    if zero < least:
+        raise ConfigError(f"--recipe {recipe} requires --zero {least}")
+    return Sharding(zero, data, tensor, pipeline, experts)
 
 
 class Use(NamedTuple):

@@ -195,6 +195,41 @@ def test_a_quantized_model_under_adapters(capsys):
     assert 0.8 < data["total_bytes"] / (7.4 * 2**30) < 1.0
 
 
+def test_selective_checkpointing_with_flash_attention(capsys):
+    """Llama 3.1 8B with FSDP over 8 H100, 2 sequences each, selective: 82.4 GiB reserved, with a
+    copy of the logits in fp32 before the loss.
+
+    Of each layer remain its input, the outputs of query, value, attention, gate and down, in bf16,
+    and the log-sum-exp. Source: torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 1;
+    its `activation_checkpoint.py` for what is kept.
+    """
+    line = "memory --model llama-3-8b --recipe fsdp --zero 3 --data-parallel 8 --batch 2"
+    line += " --sequence 8192 --checkpoint"
+    data = {name: data_of(capsys, f"{line} {name}") for name in ("none", "selective", "full")}
+    copy = 4 * 2 * 8192 * 128_256
+    assert 0.9 < (data["selective"]["total_bytes"] + copy) / (82.4 * 2**30) < 1.0
+    kept = 2 * (3 * 4096 + 4096 + 1024 + 14336) + 32 * 4
+    assert data["selective"]["components"]["activations_checkpoints"] == 2 * 8192 * 32 * kept
+    totals = [answer["total_bytes"] for answer in data.values()]
+    assert totals == sorted(totals, reverse=True)
+    # key, output and up are computed again
+    flops = data_of(capsys, "flops --model llama-3-8b --checkpoint selective")
+    again = flops["recomputed"]["every_second_product"]
+    assert again == 2 * 2048 * 32 * (4096 * 1024 + 4096 * 4096 + 4096 * 14336)
+
+
+def test_fsdp_shards_in_fp32_and_gathers_in_bf16(capsys):
+    """16 bytes a parameter, and the largest layer, the embedding, in bf16 without copies.
+
+    Source: torch.distributed.fsdp.MixedPrecisionPolicy: `param_dtype` is that of the all-gather.
+    """
+    line = "memory --model llama-3-8b --recipe fsdp --zero 3 --data-parallel 8"
+    parts = data_of(capsys, line)["components"]
+    assert (parts["weights"], parts["optimizer_states"]) == (8_030_261_248 // 2, 8_030_261_248)
+    assert parts["gathered_layer"] == 2 * 128_256 * 4096
+    assert "cast_copies" not in parts
+
+
 def test_packed_documents(capsys):
     """8 documents of 1,024 in a sequence of 8,192 attend to an eighth of its pairs, and a rest is a
     document.
