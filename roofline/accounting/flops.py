@@ -11,7 +11,7 @@ from functools import partial
 
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.parameters import count_parameters, selective_products, weights
+from roofline.accounting.parameters import selective_products, weights
 from roofline.work import causal_pairs
 
 
@@ -93,7 +93,8 @@ CONVENTIONS = {
     )
 }
 
-DEFAULT_CONVENTION = "gemm-causal-half"
+DEFAULT_CONVENTION = "palm"
+"""Of all commands, so that their MFUs can be compared."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +137,24 @@ class FlopCount:
         return self.model_flops + sum(self.recomputed.values())
 
     @property
+    def arithmetic(self) -> str:
+        """The FLOPs per token, 6 N and those that do not depend on N."""
+        components = self.components
+        rest = sum(components.get(name, 0) for name in CORES) // self.tokens
+        return f"6 x {(self.per_token - rest) / 6:,.0f} + {rest:,} of attention"
+
+    @property
     def per_token(self) -> int | float:
         """Model FLOPs per token; an integer if divisible."""
         whole, rest = divmod(self.model_flops, self.tokens)
         return self.model_flops / self.tokens if rest else whole
 
 
-def convention_of(config: ModelConfig, convention: str, default: str) -> str:
+def convention_of(config: ModelConfig, convention: str) -> str:
     """Return the convention of an estimate: `6nd` if only the number of parameters is known."""
     if not config.parameters:
         return convention
-    if convention not in ("6nd", default):
+    if convention not in ("6nd", DEFAULT_CONVENTION):
         raise ConfigError(
             "--params only supports 6 N D: give a model for --convention or --checkpoint selective"
         )
@@ -217,12 +225,13 @@ def _forward(
     config: ModelConfig, sequence: int, convention: Convention, document: int | None
 ) -> dict[str, int]:
     if convention.left_out is not None:
-        count = count_parameters(config)
-        parts = dict(count.components)
-        if config.is_tied:  # the embedding is also the head
-            parts["lm_head"] = parts.pop("embedding", 0)
-        counted = count.active - sum(parts.get(name, 0) for name in convention.left_out)
-        flops = {"parameters": 2 * sequence * counted}
+        flops: dict[str, int] = {}
+        for weight in weights(config):
+            name = weight.component
+            if config.is_tied and name == "embedding":  # it is also the head
+                name = "lm_head"
+            if name not in convention.left_out:
+                flops[name] = flops.get(name, 0) + 2 * sequence * weight.active_elements
         if convention.mask:
             flops["attention_core"] = all_layers_core(
                 config, sequence, sequence, convention.mask, sees_windows=False

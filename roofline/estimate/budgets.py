@@ -10,8 +10,13 @@ from typing import NamedTuple, Unpack
 from results.show.terminal import say
 from results.show.units import count, number, quantity
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
-from roofline.accounting.machines import memory_of, mfu_of
+from roofline.accounting.flops import (
+    CONVENTIONS,
+    DEFAULT_CONVENTION,
+    convention_of,
+    train_flops,
+)
+from roofline.accounting.machines import PUBLISHED_MFU, memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate import scaling
@@ -25,6 +30,7 @@ from roofline.estimate.layout import (
 )
 from roofline.estimate.models import (
     Convention,
+    Conventions,
     Optimizer,
     Recipe,
     clipping_row,
@@ -77,10 +83,11 @@ TRAIN_STEPS = (
 
 MFU_STEPS = (
     ("tokens/s", "{counted}", "{tokens_per_s:number}"),
-    ("FLOPs per token", "{convention}", "{flops_per_token:number}"),
+    ("FLOPs per token", "{convention}: {arithmetic}", "{flops_per_token:number}"),
     ("speed", "{flops_per_token:number} x {tokens_per_s:number}", "{flops_per_s:number}"),
     ("MFU", "{flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s)", "{mfu_percent:.2f} %"),
     ("HFU", "the same for executed FLOPs", "{hfu_percent:.2f} %"),
+    ("landmark", "published runs", PUBLISHED_MFU),
 )
 
 GPUS_STEPS = (
@@ -139,13 +146,13 @@ class _RunFlops(NamedTuple):
 
 
 def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> _RunFlops:
-    counts = train_flops(config, sequence, convention=convention_of(config, convention, "6nd"))
+    counts = train_flops(config, sequence, convention=convention_of(config, convention))
     flops = counts.per_token * tokens
     if config.parameters:
         counted = f"6 x {number(config.parameters)} x {number(tokens)}"
         note = "6 N D excludes attention scores; N counts the parameters used by a token"
         return _RunFlops(flops, counted, [note])
-    counted = f"{number(counts.per_token)} per token x {number(tokens)}"
+    counted = f"({counts.arithmetic}) x {number(tokens)}"
     note = f"convention '{counts.convention.name}': {counts.convention.formula}"
     note += f"; sequences of {sequence} tokens"
     return _RunFlops(flops, counted, [note, *config.notes_on(sequence)])
@@ -157,7 +164,7 @@ def train(
     model: Model = None,
     params: Number | None = None,
     sequence: Whole = 2048,
-    convention: Convention = "6nd",
+    convention: Convention = DEFAULT_CONVENTION,
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
     disk: Number | None = None,
@@ -174,7 +181,7 @@ def train(
             if tokens is None:
                 problem = "the following arguments are required: --tokens"
             raise ConfigError(f"{problem}, or --model for the time of a step")
-        if disk is not None or convention != "6nd":
+        if disk is not None or convention != DEFAULT_CONVENTION:
             raise ConfigError("the time of a step takes neither --convention nor --disk")
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
@@ -247,7 +254,7 @@ def mfu(
     tokens: Number | None = None,
     days: Number | None = None,
     checkpoint: str = "none",
-    convention: Convention = "palm",
+    convention: Conventions | None = None,
     gpus: Whole = 1,
     **options: Unpack[Serving],
 ) -> Answer:
@@ -269,35 +276,27 @@ def mfu(
     speed = float(tokens_per_s or 0)
     uses = uses_of(options)
     config = model_of(model, options, params)
-    main_convention = convention_of(config, convention, "palm")
     notes = ["HFU: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
-    counted_by = [main_convention]
     if config.parameters:
         notes = ["6 N excludes attention scores"]
-    else:
-        counted_by = [
-            name
-            for name, entry in CONVENTIONS.items()
-            if name == main_convention or entry.mask or checkpoint != "selective"
-        ]
+    asked = [convention_of(config, name) for name in convention or [DEFAULT_CONVENTION]]
+    notes += [f"convention '{name}': {CONVENTIONS[name].formula}" for name in asked]
     rows = []
     for use in uses.uses:
-        for name in counted_by:
+        for name in asked:
             counts = train_flops(config, sequence, 1, name, checkpoint)
             reached = counts.per_token * speed
             executed = counts.hardware_flops / counts.tokens * speed
             row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": counts.per_token}
+            row["arithmetic"] = counts.arithmetic
             row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
             row |= {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed}
             rows.append(row)
-    chosen = [row for row in rows if row["convention"] == main_convention]
-    answer = by_machine(chosen)
-    answer["rows"] = rows if len(rows) > 1 else ()
-    row = chosen[0]
+    row = rows[0]
     too_fast = [f"{row['gpu']}, {row['convention']}" for row in rows if row["hfu"] > 1]
     return Answer(
         title=f"Utilization of {count(gpus, 'device')}",
-        **answer,
+        **by_machine(rows),
         main=("mfu", "hfu", "flops_per_s"),
         warnings=[f"{name}: above the peak; check tokens, devices and dtype" for name in too_fast],
         steps=steps_of(
@@ -334,7 +333,7 @@ def gpus(
     tokens: Number | None = None,
     days: Number | None = None,
     sequence: Whole = 2048,
-    convention: Convention = "6nd",
+    convention: Convention = DEFAULT_CONVENTION,
     mfu: Share | None = None,
     memory: Number | None = None,
     **options: Unpack[Serving],

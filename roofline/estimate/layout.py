@@ -9,7 +9,7 @@ from typing import Unpack
 from results.show.units import count, quantity
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.flops import train_flops
+from roofline.accounting.flops import DEFAULT_CONVENTION, train_flops
 from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
@@ -300,6 +300,7 @@ def predicted(
         source=f"{SOURCE}; {uses.source}; {first.network.source}",
         assumptions=[
             *dict.fromkeys(notes),
+            f"MFU by convention {DEFAULT_CONVENTION}",
             (
                 f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash "
                 f"attention, fused kernels"

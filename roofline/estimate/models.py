@@ -43,6 +43,7 @@ from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
+Conventions = Annotated[list[str], tuple(CONVENTIONS)]
 Recipe = Annotated[str, tuple(RECIPES)]
 Optimizer = Annotated[str, tuple(OPTIMIZERS)]
 
@@ -143,7 +144,7 @@ def flops(
     batch: Whole = 1,
     tokens: Number | None = None,
     attention: Attention = "flash",
-    convention: Convention | None = None,
+    convention: Convention = DEFAULT_CONVENTION,
     frozen: bool = False,
     document: Whole | None = None,
     checkpoint: str = "none",
@@ -154,8 +155,7 @@ def flops(
     """
     config = model_of(model, options, params)
     is_flash = attention == "flash"
-    usual = "6nd" if tokens else DEFAULT_CONVENTION
-    counted_by = convention_of(config, convention or usual, DEFAULT_CONVENTION)
+    counted_by = convention_of(config, convention)
     counts = train_flops(
         config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document
     )

@@ -426,11 +426,13 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, line, words):
     assert words in printed.err
 
 
-def test_flops_include_windows_by_default(capsys):
+def test_flops_of_windows(capsys):
     """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward
     three times.
     """
-    data = data_of(capsys, "flops --model mistral-7b --sequence 16384")
+    data = data_of(
+        capsys, "flops --model mistral-7b --sequence 16384 --convention gemm-causal-half"
+    )
     pairs = 4096 * 4097 // 2 + (16384 - 4096) * 4096
     assert data["components"]["attention_core"] == 3 * 32 * pairs * 4 * 32 * 128
 
