@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,9 +10,9 @@ from roofline.accounting.number_formats import SCALE_BLOCK
 from roofline.accounting.parameters import Weight
 from roofline.work import DTYPE_BITS
 
-LAYERS = "products of the layers, without routers"
-EXPERTS = "routed experts, in models that have some"
-MATRICES = "all matrices, also embedding and head"
+LAYERS = "products of the layers without routers, 16 for the others"
+EXPERTS = "routed experts (else products of the layers), 16 for the others"
+MATRICES = "all matrices, also embedding and head, 16 for the others"
 ALL = "all tensors"
 
 OTHER_BITS = 16
@@ -77,36 +78,33 @@ def stored_bytes(tensors: Iterable[Weight], name: str) -> int:
 
 def storage_note(name: str) -> str:
     """Return what a format quantizes, and its bits per weight."""
-    storage = STORAGES[name]
-    note = f"weights in {name}: {storage.bits:g} bits for {storage.tensors}"
-    return note if storage.tensors == ALL else f"{note}; {OTHER_BITS} for the others"
+    return f"weights in {name}: {STORAGES[name].bits:g} bits for {STORAGES[name].tensors}"
 
 
-QUANTIZERS = {
-    **{name: name for name in ("mxfp4", "nvfp4", "nf4", "int4", "int8")},
-    "fp8": "fp8e4m3",
-    "fbgemm_fp8": "fp8e4m3",
-    "float8": "fp8e4m3",
-    "float4": "nvfp4",
-}
-"""Formats by the words of a `quantization_config`."""
+QUANTIZERS = (
+    ("int8", ["load_in_8bit': true"]),
+    ("mxfp4", ["mxfp4"]),
+    ("nvfp4", ["nvfp4"]),
+    ("nf4", ["nf4"]),
+    ("nvfp4", ["bits': 4", "float"]),
+    ("fp8e4m3", ["bits': 8", "float"]),
+    ("fp8e4m3", ["fp8"]),
+    ("int4", ["bits': 4"]),
+    ("int8", ["bits': 8"]),
+)
+"""Formats, and what the text of their `quantization_config` has."""
 
 
 def quantization_of(given: Mapping[str, Any]) -> str | None:
     """Return the format that a `quantization_config` names, None if it is not known.
 
-    Source: transformers, `quantizers/auto.py`; compressed-tensors, `config_groups`; ModelOpt,
-    `quant_algo`.
+    Source: transformers, `quantizers/auto.py`; compressed-tensors, `config_groups`, of which the
+    first counts; ModelOpt, `quant_algo`.
     """
-    groups = given.get("config_groups")
-    group = next(iter(groups.values()), None) if isinstance(groups, dict) else None
-    weights = group.get("weights") if isinstance(group, dict) else None
-    tensor = weights if isinstance(weights, dict) else {"num_bits": given.get("bits")}
-    words = [given.get("quant_method"), given.get("quant_algo")]
-    if given.get("load_in_4bit"):
-        words.append(given.get("bnb_4bit_quant_type"))
-    elif given.get("load_in_8bit"):
-        words.append("int8")
-    words.append(f"{tensor.get('type', 'int')}{tensor.get('num_bits')}")
-    known = [QUANTIZERS.get(str(word).lower()) for word in words]
-    return next(filter(None, known), None)
+    text = str({key: given[key] for key in given if not key.startswith("kv_cache")}).lower()
+    group = re.search(r"'weights': \{[^}]*\}", text)
+    scope = group[0] if group else text
+    for name, words in QUANTIZERS:
+        if all(word in scope for word in words):
+            return name
+    return None

@@ -50,7 +50,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Share, Whole, question
+from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
 from roofline.model import mfu as share_of
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
@@ -76,7 +76,7 @@ TRAIN_STEPS = (
     ("state of a device", "{state_bytes:bytes} / {gpus:,}", "{state_each:bytes}"),
     (
         "headroom",
-        "{memory_bytes:memory} - {state_each:bytes}, for activations",
+        "{memory_bytes:bytes} - {state_each:bytes}, for activations",
         "{headroom_bytes:bytes}",
     ),
 )
@@ -94,7 +94,7 @@ GPUS_STEPS = (
     ("state", "{params:number} x {each:g} bytes, {counted}", "{state_bytes:bytes}"),
     (
         "to hold it",
-        "{state_bytes:bytes} / {use.machine.usable_memory_bytes:memory}, rounded up",
+        "{state_bytes:bytes} / {use.machine.usable_memory_bytes:bytes}, rounded up",
         "{gpus_for_memory:,}",
     ),
     (
@@ -107,7 +107,7 @@ GPUS_STEPS = (
 )
 
 FIT_STEPS = (
-    ("memory", "{gpus:,} x {memory_bytes:memory}", "{total_bytes:bytes}"),
+    ("memory", "{gpus:,} x {memory_bytes:bytes}", "{total_bytes:bytes}"),
     ("bytes per parameter", "{counted}", "{bytes_per_param:g}"),
     ("parameters", "{total_bytes:bytes} / {bytes_per_param:g}", "{params:number}"),
 )
@@ -138,29 +138,28 @@ def _training_uses(options: Options, mfu: float | None, memory: float | None = N
 
 
 class _RunFlops(NamedTuple):
-    """FLOPs of a training run."""
+    """FLOPs of a training run per token."""
 
-    flops: float
-    counted: str
+    per_token: float
+    arithmetic: str
     notes: list[str]
 
 
-def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> _RunFlops:
+def _run_flops(config: ModelConfig, sequence: int, convention: str) -> _RunFlops:
     counts = train_flops(config, sequence, convention=convention_of(config, convention))
-    flops = counts.per_token * tokens
     if config.parameters:
-        counted = f"6 x {number(config.parameters)} x {number(tokens)}"
         note = "6 N D excludes attention scores; N counts the parameters used by a token"
-        return _RunFlops(flops, counted, [note])
-    counted = f"({counts.arithmetic}) x {number(tokens)}"
+        return _RunFlops(counts.per_token, f"6 x {number(config.parameters)}", [note])
     note = f"convention '{counts.convention.name}': {counts.convention.formula}"
     note += f"; sequences of {sequence} tokens"
-    return _RunFlops(flops, counted, [note, *config.notes_on(sequence)])
+    notes = [note, *config.notes_on(sequence)]
+    return _RunFlops(counts.per_token, f"({counts.arithmetic})", notes)
 
 
 @question
 def train(
     tokens: Number | None = None,
+    days: Number | None = None,
     model: Model = None,
     params: Number | None = None,
     sequence: Whole = 2048,
@@ -169,34 +168,41 @@ def train(
     optimizer: Optimizer = "adamw",
     disk: Number | None = None,
     gpus: Whole = 1,
-    price: Number | None = None,
+    price: Numbers | None = None,
     mfu: Share | None = None,
     **options: Unpack[Shared],
 ) -> Answer:
-    """Duration, price and needs of a training run; with a layout, the time of a step."""
+    """Duration, price and needs of a training run, or its tokens; with a layout, the time of a
+    step.
+    """
     config = model_of(model, options, params)
-    if tokens is None or options.keys() & LAYOUT:
+    priced = {**options, "price": price}
+    if tokens and days:
+        raise ConfigError("--tokens and --days are mutually exclusive")
+    if not (tokens or days) or options.keys() & LAYOUT:
         if params is not None:
-            problem = "expected no layout with --params"
-            if tokens is None:
-                problem = "the following arguments are required: --tokens"
-            raise ConfigError(f"{problem}, or --model for the time of a step")
-        if disk is not None or convention != DEFAULT_CONVENTION:
-            raise ConfigError("the time of a step takes neither --convention nor --disk")
+            raise ConfigError(
+                "--params: expected --tokens or --days, and no layout; a step needs a --model"
+            )
+        if disk or days or convention != DEFAULT_CONVENTION:
+            raise ConfigError("the time of a step takes no --convention, --days and --disk")
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
-        return predicted(plan, tokens, price, mfu, options)
-    uses = _training_uses(options, mfu)
-    flops, counted, counting = _run_flops(config, tokens, sequence, convention)
+        return predicted(plan, tokens, mfu, priced)
+    uses = _training_uses(priced, mfu)
+    run = _run_flops(config, sequence, convention)
     state = state_bytes(config, RECIPES[recipe], optimizer)
     whole_state = sum(state.values())
     state_each = -(-whole_state // gpus)
     gradients_each = -(-state["gradients"] // gpus)
     rows = []
     for use in uses.uses:
+        trained = tokens or (days or 0) * SECONDS_PER_DAY * use.speed(gpus) / run.per_token
+        flops = run.per_token * trained
         seconds = flops / use.speed(gpus)
         row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
-        row |= use.cost(gpus, seconds, price)
+        row |= use.cost(gpus, seconds)
+        row["tokens"] = trained
         row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
         row |= clipping_row(gradients_each, use.machine)
         if use.machine.usable_memory_bytes is not None:
@@ -204,6 +210,8 @@ def train(
         rows.append(row)
     row = rows[0]
     use = uses.uses[0]
+    flops = row["flops"]
+    trained = row["tokens"]
     landmark = scaling.landmark_of(flops)
     energy_j = row["energy_j"]
     facts: Row = {"headroom_bytes": None, "memory_bytes": None}
@@ -212,9 +220,9 @@ def train(
         TRAIN_STEPS,
         **facts,
         use=use,
-        counted=counted,
+        counted=f"{run.arithmetic} x {number(trained)}",
         speed=use.speed(gpus),
-        price_per_hour=price,
+        price_per_hour=use.price,
         energy_mwh=energy_j and energy_j / 3.6e9,
         run_flops=flops,
         landmark=landmark,
@@ -228,17 +236,17 @@ def train(
         f"evenly (ZeRO 3)"
     )
     return Answer(
-        main=("days", "device_hours", "price"),
+        main=("tokens" if days else "days", "device_hours", "price"),
         title=f"Training time on {count(gpus, 'device')}",
         warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
         **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each, **upkept),
         steps=[*steps, *upkeep_steps],
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{uses.source}; {landmark['source']}",
-        assumptions=[*uses.notes, *counting, sharing, LEFT_OUT],
-        columns={**TRAINED, "days": "days", "device_hours": "device hours"},
+        assumptions=[*uses.notes, *run.notes, sharing, LEFT_OUT],
+        columns={**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"},
         curve=scaling.size_against_data(
-            scaling.six_nd(active, tokens), scaling.TOKENS_PER_PARAM, run=(active, tokens)
+            scaling.six_nd(active, trained), scaling.TOKENS_PER_PARAM, run=(active, trained)
         ),
     )
 
@@ -258,7 +266,7 @@ def mfu(
     gpus: Whole = 1,
     **options: Unpack[Serving],
 ) -> Answer:
-    """MFU and HFU of a training run, by each convention."""
+    """MFU and HFU of a training run, by one or several conventions."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
             "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; "
@@ -268,9 +276,7 @@ def mfu(
     if seconds_per_step is not None:
         tokens_per_s = batch * sequence / seconds_per_step
         counted = f"{batch} x {sequence} / {number(seconds_per_step)} s"
-    elif days is not None:
-        if tokens is None:
-            raise ConfigError("--days requires --tokens")
+    elif days is not None and tokens is not None:
         tokens_per_s = tokens / (days * SECONDS_PER_DAY)
         counted = f"{number(tokens)} / ({days:g} x 86,400)"
     speed = float(tokens_per_s or 0)
@@ -329,7 +335,7 @@ def gpus(
     params: Number | None = None,
     bytes_per_param: Number | None = None,
     recipe: Recipe | None = None,
-    optimizer: Optimizer = "adamw",
+    optimizer: Optimizer | None = None,
     tokens: Number | None = None,
     days: Number | None = None,
     sequence: Whole = 2048,
@@ -339,21 +345,18 @@ def gpus(
     **options: Unpack[Serving],
 ) -> Answer:
     """Number of devices needed to hold a model, or to train it in time."""
-    if days is not None and tokens is None:
-        raise ConfigError("--days requires --tokens")
     uses = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
-    each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
+    each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
     config = model_of(model, options, params)
     total = count_parameters(config).total
     state = total * each
     flops = None
-    notes = ["the state is sharded evenly (ZeRO 3), with no room for activations"]
-    if bytes_per_param is None:
-        notes.append(f"{optimizer}: {OPTIMIZERS[optimizer]}")
+    notes = ["the state is sharded evenly (ZeRO 3), with no room for activations", *optimized]
     if tokens is not None:
-        flops, _, counting = _run_flops(config, tokens, sequence, convention)
+        run = _run_flops(config, sequence, convention)
+        flops = run.per_token * tokens
         notes.append("speed is proportional to the number of devices; MFU includes communication")
-        notes += counting
+        notes += run.notes
     rows = []
     for use in uses.uses:
         row = use.row
@@ -400,36 +403,40 @@ def gpus(
     )
 
 
-def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) -> tuple[float, str]:
-    if given is not None and recipe is not None:
-        raise ConfigError("--bytes-per-param and --recipe are mutually exclusive")
+def _bytes_per_param(
+    given: float | None, recipe: str | None, optimizer: str | None
+) -> tuple[float, str, list[str]]:
+    """Return the bytes, their origin and notes on them."""
+    if given is not None and (recipe or optimizer):
+        raise ConfigError("--bytes-per-param and --recipe or --optimizer are mutually exclusive")
     if given is not None:
-        return given, "as given"
+        return given, "as given", []
     precision = RECIPES[recipe or "fp32"]
+    optimizer = optimizer or "adamw"
     counted = f"{precision.name}, {optimizer}: {precision.source}"
-    return bytes_per_param(precision, optimizer), counted
+    notes = [f"{optimizer}: {OPTIMIZERS[optimizer]}"]
+    return bytes_per_param(precision, optimizer), counted, notes
 
 
 @question
 def fit(
     bytes_per_param: Number | None = None,
     recipe: Recipe | None = None,
-    optimizer: Optimizer = "adamw",
+    optimizer: Optimizer | None = None,
     gpus: Whole = 1,
     memory: Number | None = None,
     **options: Unpack[Machines],
 ) -> Answer:
     """Largest model whose state fits in the memory of devices."""
     machines = machines_of(options, memory)
-    each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
+    each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
     notes = [
         (
             "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for "
             "activations"
-        )
+        ),
+        *optimized,
     ]
-    if bytes_per_param is None:
-        notes.append(f"{optimizer}: {OPTIMIZERS[optimizer]}")
     rows: list[Row] = []
     for machine in machines:
         memory_bytes = memory_of(machine)
@@ -470,8 +477,7 @@ def chinchilla(
     """Compute-optimal model for a number of FLOPs, or for devices and days."""
     if flops is None and days is None:
         raise ConfigError("expected a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
-    has_machine = days is not None or "gpu" in options or "measured" in options
-    if flops is not None and has_machine:
+    if flops is not None and days is not None:
         raise ConfigError("--flops and a machine with --days are mutually exclusive")
     uses = Uses([], [])
     sources = [scaling.HOFFMANN]

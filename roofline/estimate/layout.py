@@ -233,7 +233,6 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
 def predicted(
     plan: StepPlan,
     tokens: float | None,
-    price: float | None,
     mfu: float | None,
     options: Options,
 ) -> Answer:
@@ -276,7 +275,7 @@ def predicted(
         if tokens is not None:
             seconds = tokens / speed
             row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
-            row |= use.cost(layout.devices, seconds, price)
+            row |= use.cost(layout.devices, seconds)
             row["device_hours"] = layout.devices * seconds / 3600
         if row["total_bytes"] > (row["memory_bytes"] or inf):
             total = quantity(row["total_bytes"], "B")

@@ -133,7 +133,7 @@ def model_of(
         )
     if sizes:
         style = options.get("style", "llama")
-        config = _by_dimensions(sizes, style, options.get("tied", False))
+        config = _by_dimensions(sizes, style, options.get("tied", style == "gpt2"))
         return replace(config, assumptions=tuple(_in_other_style(sizes, style)))
     if model is None:
         return load_config(Path(options["config"]))
@@ -159,17 +159,15 @@ def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
     """Return a note with the parameters of the same dimensions in the other style, as its models
     are published.
     """
-    is_tied = style == "llama"
     other = "gpt2" if style == "llama" else "llama"
     try:
         total = count_parameters(
-            _by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, is_tied)
+            _by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, other == "gpt2")
         ).total
     except ConfigError:  # such as odd heads, which have no rotary positions
         return []
-    flag = " --tied" if is_tied else ""
     shown = quantity(total, "", COUNT_LETTERS)
-    return [f"these dimensions with --style {other}{flag}: {shown} parameters"]
+    return [f"these dimensions with --style {other}: {shown} parameters"]
 
 
 def machines_of(options: Options, memory: float | None = None) -> list[Machine]:
@@ -293,6 +291,8 @@ class Use(NamedTuple):
     peak: float
     """Peak of one device, FLOP/s."""
     mfu: float = 1
+    price: float | None = None
+    """Of a device per hour."""
 
     @property
     def row(self) -> Row:
@@ -301,11 +301,11 @@ class Use(NamedTuple):
     def speed(self, gpus: int) -> float:
         return gpus * self.peak * self.mfu
 
-    def cost(self, gpus: int, seconds: float, price: float | None) -> Row:
+    def cost(self, gpus: int, seconds: float) -> Row:
         """Return the price, and the maximum energy by TDP."""
         row: Row = {"price": None, "energy_j": None}
-        if price is not None:
-            row["price"] = price * gpus * seconds / 3600
+        if self.price is not None:
+            row["price"] = self.price * gpus * seconds / 3600
         if self.machine.tdp_w is not None:
             row["energy_j"] = self.machine.tdp_w * gpus * seconds
         return row
@@ -323,14 +323,22 @@ class Uses(NamedTuple):
 
 
 def uses_of(options: Options, memory: float | None = None) -> Uses:
-    """Return the machines with each dtype of known peak, and a note for each other dtype."""
+    """Return the machines with each dtype of known peak, and a note for each other dtype.
+
+    `price` is that of all machines, or of each.
+    """
     machines = machines_of(options, memory)
     dtypes = options.get("dtype", ["bf16"])
+    prices = options.get("price") or [None]
+    if len(prices) == 1:
+        prices = prices * len(machines)
+    if len(prices) != len(machines):
+        raise ConfigError(f"--price has {len(prices)} prices for {len(machines)} GPUs")
     found = Uses([], [])
-    for machine, dtype in product(machines, dtypes):
+    for (machine, price), dtype in product(zip(machines, prices, strict=True), dtypes):
         peak = machine.peak(dtype, MEASURED_FIRST)
         if peak:
-            found.uses.append(Use(machine, dtype, peak.value))
+            found.uses.append(Use(machine, dtype, peak.value, price=price))
         else:
             found.notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
     if not found.uses:

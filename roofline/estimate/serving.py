@@ -33,7 +33,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Share, Whole, question
+from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
 from roofline.gpu_table import load_gpus
 from roofline.model import bound
 
@@ -128,16 +128,13 @@ class _Plan(NamedTuple):
     weight_dtype: str | None
     kv_dtype: str
 
-    def stored_in(self, use: Use) -> str:
-        return self.weight_dtype or self.config.quantization or use.dtype
-
     def limits(self, use: Use) -> Limits:
         return Limits(
             self.config,
             self.batch,
             peak_flops_per_s=use.speed(self.gpus),
             bandwidth_bytes_per_s=self.gpus * bandwidth_of(use.machine),
-            weight_dtype=self.stored_in(use),
+            weight_dtype=self.weight_dtype or self.config.quantization or use.dtype,
             kv_bytes=STORED_DTYPES[self.kv_dtype].bits / 8,
             devices=self.gpus,
         )
@@ -336,13 +333,13 @@ def generate(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     output_tokens: Whole = 256,
-    price: Number | None = None,
+    price: Numbers | None = None,
     memory: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Minimum time of a reply, from the prompt to its last token, and its price."""
     config = model_of(model, options, params)
-    uses = uses_of(options, memory)
+    uses = uses_of({**options, "price": price}, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     generated = batch * output_tokens
     rows = []
@@ -352,8 +349,8 @@ def generate(
         seconds = first_s + limits.decode_seconds(prompt, output_tokens)
         row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s}
         row |= {"tokens_per_s": generated / seconds, "price_per_million_tokens": None}
-        row |= use.cost(gpus, seconds, price)
-        if price is not None:
+        row |= use.cost(gpus, seconds)
+        if price:
             row["price_per_million_tokens"] = row["price"] / generated * 1e6
         rows.append(row | plan.held(use, prompt + output_tokens - 1))
     row = rows[0]
@@ -365,7 +362,7 @@ def generate(
         "tokens_per_s": "tokens/s",
         "used": "memory",
     }
-    if price is not None:
+    if price:
         columns["price_per_million_tokens"] = "price of 10^6"
     other_steps = f"{output_tokens - 1:,} steps"
     formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
@@ -388,7 +385,7 @@ def generate(
             tokens=output_tokens,
             steps=other_steps,
             others_s=row["seconds"] - row["first_token_s"],
-            hour=price,
+            hour=uses.uses[0].price,
         ),
         formula=formula,
         source=f"Pope et al. (2022); {uses.source}",

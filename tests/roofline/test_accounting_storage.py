@@ -58,6 +58,20 @@ def test_a_format_quantizes_the_tensors_that_its_files_have_quantized(
             },
             "fp8e4m3",
         ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+                "config_groups": {
+                    "group_0": {
+                        "input_activations": {"num_bits": 8, "type": "float"},
+                        "weights": {"num_bits": 4, "type": "int"},
+                    }
+                },
+            },
+            "int4",
+        ),
+        ({"load_in_8bit": True, "bnb_4bit_quant_type": "fp4"}, "int8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
         ({"quant_method": "aqlm", "config_groups": 3}, None),
     ],
@@ -81,7 +95,7 @@ def test_bits_per_weight_and_what_is_quantized_are_printed():
     (weighed,) = [step for step in answer.steps if step.label == "weights"]
     assert weighed.arithmetic == "20,914,757,184 parameters of 5.264 bits on average"
     assert (
-        "weights in mxfp4: 4.25 bits for routed experts, in models that have some; 16 for the "
+        "weights in mxfp4: 4.25 bits for routed experts (else products of the layers), 16 for the "
         "others" in answer.assumptions
     )
 

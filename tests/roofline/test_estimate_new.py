@@ -329,6 +329,32 @@ def test_price_and_energy_of_training(capsys):
     assert data["energy_j"] == pytest.approx(1024 * 700 * data["seconds"])
 
 
+def test_tokens_of_a_number_of_days(capsys):
+    """The lecture's run the other way round: 143.92659 days of 1,024 H100 are 15e12 tokens."""
+    line = "train --params 70e9 --days 143.92659 --gpu h100-sxm --gpus 1024 --mfu 0.5"
+    data = data_of(capsys, f"{line} --peak 989.5e12")
+    assert data["tokens"] == pytest.approx(15e12, rel=1e-7)
+    assert (
+        text_of(capsys, f"{line} --peak 989.5e12").splitlines()[2].startswith("=> 15.00 T tokens")
+    )
+
+
+def test_a_price_for_each_gpu(capsys):
+    line = "generate --model llama-3-8b --gpu h100-sxm,l40s --dtype bf16 --price"
+    rows = data_of(capsys, f"{line} 2.5,0.8")["rows"]
+    for row, price in zip(rows, (2.5, 0.8), strict=True):
+        assert row["price"] == pytest.approx(price * row["seconds"] / 3600)
+    assert data_of(capsys, f"{line} 2.5")["rows"][1]["price"] > rows[1]["price"]
+    assert call(*line.split(), "1,2,3") == 2
+    assert "--price has 3 prices for 2 GPUs" in capsys.readouterr().err
+
+
+def test_gpt2_style_is_tied(capsys):
+    """GPT-2 has 124,439,808 parameters: `transformers.GPT2LMHeadModel(GPT2Config())`."""
+    line = "params --style gpt2 --layers 12 --width 768 --heads 12 --vocab 50257"
+    assert data_of(capsys, line)["total"] == 124_439_808
+
+
 @pytest.mark.parametrize(
     ("slug", "batch"), [("tpu-v5e", 240.5), ("tpu-v4", 229.2), ("tpu-v6e", 560.4)]
 )
