@@ -284,8 +284,6 @@ def cell(key: str, value: Any) -> str:
         return ", ".join(map(str, value))
     if key in ("mfu", "hfu", "used", "communication"):
         return f"{100 * value:.1f} %"
-    if key == "memory_bytes":
-        return gibibytes(value)
     if key in ("bytes", "bytes_copied") or key.endswith("_bytes"):
         return quantity(value, "B")
     if key == "attainable_flops_per_s":

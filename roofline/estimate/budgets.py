@@ -5,7 +5,7 @@ model.
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple, Unpack
+from typing import Annotated, NamedTuple, Unpack
 
 from results.show.terminal import say
 from results.show.units import count, number, quantity
@@ -30,7 +30,6 @@ from roofline.estimate.layout import (
 )
 from roofline.estimate.models import (
     Convention,
-    Conventions,
     Optimizer,
     Recipe,
     clipping_row,
@@ -202,9 +201,8 @@ def train(
         seconds = flops / use.speed(gpus)
         row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
         row |= use.cost(gpus, seconds)
-        row["tokens"] = trained
         row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
-        row |= clipping_row(gradients_each, use.machine)
+        row |= {"tokens": trained} | clipping_row(gradients_each, use.machine)
         if use.machine.usable_memory_bytes is not None:
             row |= fit_row(use.machine, state_each, -(-whole_state // memory_of(use.machine)))
         rows.append(row)
@@ -214,8 +212,7 @@ def train(
     trained = row["tokens"]
     landmark = scaling.landmark_of(flops)
     energy_j = row["energy_j"]
-    facts: Row = {"headroom_bytes": None, "memory_bytes": None}
-    facts |= row
+    facts: Row = dict.fromkeys(("headroom_bytes", "memory_bytes")) | row
     steps = steps_of(
         TRAIN_STEPS,
         **facts,
@@ -262,7 +259,7 @@ def mfu(
     tokens: Number | None = None,
     days: Number | None = None,
     checkpoint: str = "none",
-    convention: Conventions | None = None,
+    convention: Annotated[list[str], tuple(CONVENTIONS)] | None = None,
     gpus: Whole = 1,
     **options: Unpack[Serving],
 ) -> Answer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, isqrt
+from itertools import product
+from math import gcd, inf, isqrt
 from typing import Unpack
 
 from results.show.units import count, quantity
@@ -58,6 +59,7 @@ COLUMNS = {
     "data_parallel": "data",
     "tensor_parallel": "tensor",
     "pipeline_parallel": "pipeline",
+    "expert_parallel": "expert",
     "zero": "ZeRO",
     "total_bytes": "memory",
     "sent_bytes": "sent a step",
@@ -131,8 +133,8 @@ def parallel(
     network: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Layouts of a training step on devices: data, tensor and pipeline parallelism and ZeRO, the
-    fastest first.
+    """Layouts of a training step on devices: data, tensor, pipeline and expert parallelism and
+    ZeRO, the fastest first.
     """
     config = model_of(model, options)
     uses = uses_of(options, memory)
@@ -141,7 +143,7 @@ def parallel(
     for use in uses.uses:
         links = network_of(use.machine, {**options, "network": network or NETWORK_BYTES_PER_S})
         stage = RECIPES[recipe].least_zero
-        for sharding in shardings(gpus, config.layers, config.kv_heads, batch, stage):
+        for sharding in shardings(gpus, config, batch, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
             found.append(Layout(plan, use._replace(mfu=mfu), links))
     fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
@@ -159,7 +161,14 @@ def parallel(
     best = fitting[0]
     rows = [layout.row() for layout in fitting[:SHOWN]]
     return Answer(
-        main=("data_parallel", "tensor_parallel", "pipeline_parallel", "zero", "seconds"),
+        main=(
+            "data_parallel",
+            "tensor_parallel",
+            "pipeline_parallel",
+            "expert_parallel",
+            "zero",
+            "seconds",
+        ),
         title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
         f"a step",
         values=rows[0],
@@ -262,7 +271,7 @@ def predicted(
             bandwidth.value if bandwidth else inf,
         )
         row = layout.row()
-        row |= {"gpus": layout.devices, "expert_parallel": plan.sharding.expert_parallel}
+        row["gpus"] = layout.devices
         row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
         row["step_seconds"] = row.pop("seconds")
         speed = batch * plan.sequence / layout.seconds
@@ -354,25 +363,26 @@ def scaling(layout: Layout) -> dict[int, float]:
     return {count: speed / first for count, speed in speeds.items()}
 
 
-def shardings(
-    gpus: int, layers: int, kv_heads: int, batch: int, least_zero: int = 0
-) -> list[Sharding]:
-    """Return the layouts whose parts are equal: heads, layers and sequences of the batch divide
-    evenly.
+def shardings(gpus: int, config: ModelConfig, batch: int, least_zero: int = 0) -> list[Sharding]:
+    """Return the layouts whose parts are equal: heads, layers, experts and sequences of the batch
+    divide evenly.
     """
     found = []
+    experts = config.experts.count if config.experts else 1
     for tensor in range(1, NODE_DEVICES + 1):
-        if gpus % tensor or kv_heads % tensor:
+        if gpus % tensor or config.kv_heads % tensor:
             continue
-        for pipeline in range(1, layers + 1):
+        for pipeline in range(1, config.layers + 1):
             data, rest = divmod(gpus // tensor, pipeline)
-            if rest or layers % pipeline or not data or batch % data:
+            if rest or config.layers % pipeline or not data or batch % data:
                 continue
             # With a pipeline, stages 2 and 3 would share gradients and weights again for each
             # micro-batch.
             highest = 0
             if data > 1:
                 highest = 3 if pipeline == 1 else 1
-            stages = range(least_zero, highest + 1)
-            found += [Sharding(zero, data, tensor, pipeline) for zero in stages]
+            shared = gcd(data, experts)
+            ways = [count for count in range(1, shared + 1) if shared % count == 0]
+            pairs = product(range(least_zero, highest + 1), ways)
+            found += [Sharding(zero, data, tensor, pipeline, each) for zero, each in pairs]
     return found

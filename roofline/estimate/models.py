@@ -43,7 +43,6 @@ from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
-Conventions = Annotated[list[str], tuple(CONVENTIONS)]
 Recipe = Annotated[str, tuple(RECIPES)]
 Optimizer = Annotated[str, tuple(OPTIMIZERS)]
 
@@ -91,6 +90,12 @@ FIT_COLUMNS = {
     "fits": "fits",
     "gpus_needed": "devices needed",
 }
+
+KEPT = {
+    True: "kept: inputs of layers, and outputs of attention and of every second matmul",
+    False: "kept: everything but attention scores",
+}
+"""What selective checkpointing keeps, with flash attention or without."""
 
 MIN_HEADROOM = 0.1
 """Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not
@@ -368,7 +373,7 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
             f"{sharding.tensor_parallel}"
         ),
         f"kernels: {run}, {attention} attention, {dropout} dropout",
-        f"checkpointing: {plan.checkpoint}{_kept_of(plan)}",
+        f"checkpointing: {plan.checkpoint}",
         f"peak: {MOMENTS[moment]}",
         (
             f"loss: torch's cross entropy, which stores log-probabilities in fp32, in "
@@ -383,6 +388,8 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
             "fragmentation of the allocator"
         ),
     ]
+    if plan.checkpoint == "selective":
+        notes.append(KEPT[saved.is_flash])
     if sharding.pipeline_parallel > 1:
         notes.append(
             f"the larger of first and last stage of {sharding.pipeline_parallel}, with a 1F1B "
@@ -407,14 +414,6 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
             "inputs twice"
         )
     return [*notes, *config.notes_on(plan.sequence)]
-
-
-def _kept_of(plan: StepPlan) -> str:
-    if plan.checkpoint != "selective":
-        return ""
-    if plan.kernels and not plan.kernels.is_flash:
-        return ", everything but attention scores is kept"
-    return ", inputs of layers and outputs of attention and every second matmul are kept"
 
 
 MAX_DEVICES = 10**6

@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -283,8 +283,7 @@ class Layout:
         waiting_s = sum(self.parts[kind] for kind in KINDS)
         sent = self.sent()
         row = self.use.row
-        for name in ("data_parallel", "tensor_parallel", "pipeline_parallel", "zero"):
-            row[name] = getattr(sharding, name)
+        row |= asdict(sharding)
         row["micro_batches"] = self.plan.micro_batches
         row["total_bytes"] = self.total_bytes
         row["memory_bytes"] = self.use.machine.usable_memory_bytes
