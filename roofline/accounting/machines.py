@@ -20,8 +20,8 @@ ASSUMED_MFU = 0.5
 """CS336 lecture 2 calls it good."""
 
 PUBLISHED_MFU = "0.38 to 0.57"
-"""Llama 3 (2024), table 4: 0.38 to 0.43; PaLM (2022), table 3: 0.46; MPT-30B in llm-foundry's table
-of H100: 0.57.
+"""Llama 3 (2024), table 4: 0.38 to 0.43; PaLM (2022), table 3: 0.46; MPT in llm-foundry's table of
+A100: 0.57.
 """
 
 TRAINING = "train-step"

@@ -18,8 +18,8 @@ from roofline.accounting.storage import stored_bytes
         # OpenAI, gpt-oss model card (2025), table 1: checkpoints of 60.8 and 12.8 GiB.
         ("gpt-oss-120b", "mxfp4", 60.8 * 2**30, 0.005),
         ("gpt-oss-20b", "mxfp4", 12.8 * 2**30, 0.005),
-        # casperhansen/llama-3-8b-instruct-awq on Hugging Face: 5.73 GB, groups of 128.
-        ("llama-3-8b", "int4", 5.73e9, 0.005),
+        # Lin et al., AWQ (2023), groups of 128: 4.16 bits; embedding and head of 16.
+        ("llama-3-8b", "int4", 6.98e9 * 4.16 / 8 + 2 * 128_256 * 4096 * 2, 0.005),
         # README of llama.cpp's tools/quantize, Llama 3.1 8B: 4.58 and 7.95 GiB.
         ("llama-3-8b", "q4_k_m", 4.58 * 2**30, 0.005),
         ("llama-3-8b", "q8_0", 7.95 * 2**30, 0.005),

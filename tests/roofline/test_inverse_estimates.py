@@ -42,9 +42,8 @@ def test_tensor_parallelism_stores_latent_keys_on_each_device():
     """DeepSeek-V3: 61 x 576 x 2 bytes a token, on each of 8 devices; data-parallel attention keeps
     a sequence on one, with all weights of attention.
 
-    Sources: sgl-project/sglang issue 1970 and pull request 2061 (data-parallel attention). vLLM
-    0.7.1 stores 512,000 tokens on 8 H200 (Neural Magic, Enhancing DeepSeek models with MLA and FP8
-    in vLLM, 2025).
+    Source: sgl-project/sglang issue 1970. vLLM 0.7.1 stores 512,000 tokens on 8 H200 (Neural
+    Magic's blog on MLA in vLLM, 2025).
     """
     values = estimate.context(
         model="deepseek-v3", gpu="h200-sxm", gpus=8, weight_dtype="fp8e4m3", utilization=1
