@@ -15,6 +15,8 @@ DTYPE_BITS = {
     "fp8e5m2": 8,
     "int8": 8,
     "nvfp4": 4,
+    "mxfp4": 4,
+    "int4": 4,
     "int32": 32,
     "int64": 64,
     "int16": 16,

@@ -13,13 +13,14 @@ from fractions import Fraction
 from math import ceil, isqrt
 
 from roofline.accounting.config import ConfigError, Experts, ModelConfig
-from roofline.accounting.state import FP32_BYTES, Recipe
+from roofline.accounting.parameters import selective_products
+from roofline.accounting.state import FP32_BYTES, Recipe, shard
 
 ID_BYTES = 8
 
 CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
-"""Recompute nothing, the attention scores, every layer, groups of K layers, groups of sqrt(L)
-layers.
+"""Recompute nothing, the attention scores (with flash attention, what `selective_products` says),
+every layer, groups of K layers, groups of sqrt(L) layers.
 """
 
 FORMULA = (
@@ -242,7 +243,9 @@ def model_activations(
 
     `full` stores the input of each layer, plus one recomputed layer; groups of K layers one input
     each, plus one recomputed group; `selective` everything except attention scores, plus those of
-    one layer. A pipeline stage stores activations of `micro_batches`, and recomputes one at a time.
+    one layer, and with flash attention the input of each layer and the outputs of attention and
+    of every second matmul, plus one recomputed layer. A pipeline stage stores activations of
+    `micro_batches`, and recomputes one at a time.
 
     Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with
     Sublinear Memory Cost (2016): groups of sqrt(L).
@@ -256,9 +259,11 @@ def model_activations(
     largest = max(
         (layers[kind] for kind in kinds if kinds[kind]), key=lambda parts: sum(parts.values())
     )
-    group = checkpoint_group(checkpoint, config.layers)
+    group = recomputed_layers(checkpoint, config.layers, kernels)
     if group:
         boundary = ceil(kernels.stream_bytes * sequence * batch * config.width / kernels.token_ways)
+        if checkpoint == "selective":
+            boundary += largest["log_sum_exp"] + _kept_outputs(config, sequence * batch, kernels)
         alive = {name: group * size for name, size in largest.items()}
         return {"checkpoints": micro_batches * boundary * ceil(config.layers / group), **alive}
     total: dict[str, int] = {}
@@ -269,6 +274,20 @@ def model_activations(
     if checkpoint == "selective" and "attention_scores" in total:
         total["attention_scores"] = largest["attention_scores"]
     return total
+
+
+def _kept_outputs(config: ModelConfig, tokens: int, kernels: Kernels) -> int:
+    """Return the bytes of a layer's outputs of attention and of every second matmul."""
+    ways = kernels.tensor_parallel
+    kept, _ = selective_products(config)
+    width = sum(shard(weight, config, ways).shape[1] for weight in kept)
+    return kernels.element_bytes * tokens * (width + config.heads * config.value_dim // ways)
+
+
+def recomputed_layers(checkpoint: str, layers: int, kernels: Kernels) -> int:
+    """Return the layers that are recomputed together, as a whole or in part; 0 if none are."""
+    is_by_operation = checkpoint == "selective" and kernels.is_flash
+    return 1 if is_by_operation else checkpoint_group(checkpoint, layers)
 
 
 def checkpoint_group(checkpoint: str, layers: int) -> int:

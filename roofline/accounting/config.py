@@ -129,6 +129,8 @@ class ModelConfig:
     """State-space mixer of a model without attention."""
     parameters: int = 0
     """Number of parameters, if only that is known (`dense_model`); else 0."""
+    quantization: str | None = None
+    """Format of the weights in the file, of `storage.STORAGES`; None: not quantized."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
 

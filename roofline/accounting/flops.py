@@ -11,7 +11,7 @@ from functools import partial
 
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.parameters import selective_products, weights
 from roofline.work import causal_pairs
 
 
@@ -93,7 +93,8 @@ CONVENTIONS = {
     )
 }
 
-DEFAULT_CONVENTION = "gemm-causal-half"
+DEFAULT_CONVENTION = "palm"
+"""Of all commands, so that their MFUs can be compared."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +137,24 @@ class FlopCount:
         return self.model_flops + sum(self.recomputed.values())
 
     @property
+    def arithmetic(self) -> str:
+        """The FLOPs per token, 6 N and those that do not depend on N."""
+        components = self.components
+        rest = sum(components.get(name, 0) for name in CORES) // self.tokens
+        return f"6 x {(self.per_token - rest) / 6:,.0f} + {rest:,} of attention"
+
+    @property
     def per_token(self) -> int | float:
         """Model FLOPs per token; an integer if divisible."""
         whole, rest = divmod(self.model_flops, self.tokens)
         return self.model_flops / self.tokens if rest else whole
 
 
-def convention_of(config: ModelConfig, convention: str, default: str) -> str:
+def convention_of(config: ModelConfig, convention: str) -> str:
     """Return the convention of an estimate: `6nd` if only the number of parameters is known."""
     if not config.parameters:
         return convention
-    if convention not in ("6nd", default):
+    if convention not in ("6nd", DEFAULT_CONVENTION):
         raise ConfigError(
             "--params only supports 6 N D: give a model for --convention or --checkpoint selective"
         )
@@ -165,9 +173,10 @@ def train_flops(
 ) -> FlopCount:
     """Return the FLOPs of one training step on `batch` sequences by a convention.
 
-    Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective), every
-    layer, and the scores that flash attention recomputes. `is_frozen` weights have no gradients. A
-    sequence consists of documents of `document` tokens, without attention between them.
+    Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective; with
+    flash attention every second matmul), every layer, and the scores that flash attention
+    recomputes. `is_frozen` weights have no gradients. A sequence consists of documents of
+    `document` tokens, without attention between them.
     """
     counted_by = CONVENTIONS[convention]
     if document is not None and not counted_by.sees_masks:
@@ -179,7 +188,7 @@ def train_flops(
         name: batch * flops
         for name, flops in _forward(config, sequence, counted_by, document).items()
     }
-    if checkpoint == "selective" and not forward.get("attention_core"):
+    if checkpoint == "selective" and not is_flash and not forward.get("attention_core"):
         raise ConfigError(
             f"convention '{convention}' does not count attention scores, which --checkpoint "
             f"selective recomputes"
@@ -189,6 +198,9 @@ def train_flops(
         recomputed = {
             name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")
         }
+    elif checkpoint == "selective" and is_flash:
+        again = sum(weight.elements // weight.copies for weight in selective_products(config)[1])
+        recomputed = {"every_second_product": 2 * sequence * batch * config.layers * again}
     elif checkpoint == "selective":
         recomputed = {"attention_core": forward["attention_core"]}
     if is_flash and forward.get("attention_core"):
@@ -213,12 +225,13 @@ def _forward(
     config: ModelConfig, sequence: int, convention: Convention, document: int | None
 ) -> dict[str, int]:
     if convention.left_out is not None:
-        count = count_parameters(config)
-        parts = dict(count.components)
-        if config.is_tied:  # the embedding is also the head
-            parts["lm_head"] = parts.pop("embedding", 0)
-        counted = count.active - sum(parts.get(name, 0) for name in convention.left_out)
-        flops = {"parameters": 2 * sequence * counted}
+        flops: dict[str, int] = {}
+        for weight in weights(config):
+            name = weight.component
+            if config.is_tied and name == "embedding":  # it is also the head
+                name = "lm_head"
+            if name not in convention.left_out:
+                flops[name] = flops.get(name, 0) + 2 * sequence * weight.active_elements
         if convention.mask:
             flops["attention_core"] = all_layers_core(
                 config, sequence, sequence, convention.mask, sees_windows=False

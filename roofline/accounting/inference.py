@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from fractions import Fraction
 from itertools import pairwise
+from math import ceil
 from typing import NamedTuple
 
 from roofline.accounting.config import MAX_EXTENT, ModelConfig
 from roofline.accounting.flops import all_layers_core, gemm_flops
-from roofline.accounting.parameters import count_parameters
+from roofline.accounting.parameters import weights
+from roofline.accounting.storage import STORAGES
 from roofline.work import DTYPE_BITS, Work
 
 
-def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
+def kv_bytes_per_token(config: ModelConfig, element_bytes: float = 2) -> int:
     """Return the bytes that each token adds to the KV cache: 2 L k d w, with latent attention L
     (kvr + dr) w.
 
@@ -24,11 +27,11 @@ def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
     elements = 2 * config.kv_heads * config.head_dim
     if config.latent:
         elements = config.latent.kv_rank + config.latent.rope_dim
-    return config.layers * elements * element_bytes
+    return ceil(config.layers * elements * element_bytes)
 
 
 def kv_cache_bytes(
-    config: ModelConfig, sequence: int, batch: int = 1, element_bytes: int = 2
+    config: ModelConfig, sequence: int, batch: int = 1, element_bytes: float = 2
 ) -> int:
     """Return the bytes of the KV cache; a windowed layer stores min(W, s) positions.
 
@@ -39,9 +42,23 @@ def kv_cache_bytes(
     """
     positions = (config.layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * min(config.window or sequence, sequence)
-    state = config.layers * config.state.state_elements * element_bytes if config.state else 0
+    state = config.state.state_elements if config.state else 0
     per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
-    return batch * (positions * per_layer + state)
+    return batch * (positions * per_layer + ceil(config.layers * state * element_bytes))
+
+
+def cache_copies(config: ModelConfig, devices: int) -> Fraction:
+    """Return how often tensor parallelism stores the KV cache on all devices, 1 or more.
+
+    A device has whole heads: if there are fewer than devices, several have the same. The latent
+    vector of latent attention serves all heads, so each device has all of it.
+
+    Source: vLLM, `QKVParallelLinear` and `MLAAttention`; sgl-project/sglang issue 1970.
+    """
+    if config.state or config.parameters:
+        return Fraction(1)
+    heads = 1 if config.latent else config.kv_heads
+    return Fraction(devices * ceil(heads / devices), heads)
 
 
 def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
@@ -70,8 +87,9 @@ def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
     return batch * (sum(gemm_flops(config, 1).values()) + core)
 
 
-def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> int:
-    """Return the bytes of weights that a step on `tokens` tokens must read.
+def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str) -> int:
+    """Return the bytes of weights, stored as by `storage.STORAGES`, that a step on `tokens` tokens
+    must read.
 
     All weights are read once, except the embedding (one row per token) and experts that no token
     chose: an even and independent choice uses E (1 - (1 - topk / E)^B) of them.
@@ -79,16 +97,19 @@ def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> 
     Source: expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their
     experts.
     """
-    count = count_parameters(config)
-    read = count.total - count.components.get("positions", 0)
-    if not config.is_tied:
-        read -= count.components["embedding"]
-    read += tokens * config.width * (2 if config.position_embeddings else 1)
     experts = config.experts
-    if experts:
-        idle = (1 - experts.per_token / experts.count) ** tokens
-        read -= int(count.components["experts"] * idle)
-    return round(read * weight_bytes)
+    used = 1 - (1 - experts.per_token / experts.count) ** tokens if experts else 1.0
+    read = 0.0
+    for weight in weights(config):
+        bits = STORAGES[dtype].bits_of(weight, experts is not None)
+        is_table = weight.component == "positions"
+        if is_table or (weight.component == "embedding" and not config.is_tied):
+            read += tokens * config.width * bits
+        elif weight.component == "embedding":
+            read += (weight.elements + tokens * config.width) * bits
+        else:
+            read += weight.elements * bits * (used if weight.component == "experts" else 1)
+    return round(read / 8)
 
 
 def decode_step_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
@@ -107,7 +128,7 @@ def decode_step_work(config: ModelConfig, sequence: int, batch: int, dtype: str)
     added = kv_cache_bytes(config, 1, batch, size)
     return Work(
         flops=decode_flops(config, sequence, batch),
-        bytes_read=weight_bytes_read(config, batch, size) + cache - added,
+        bytes_read=weight_bytes_read(config, batch, dtype) + cache - added,
         bytes_written=added + batch * config.vocabulary * size,
     )
 
@@ -147,17 +168,18 @@ def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype:
 
 
 class Serving(NamedTuple):
-    """A model sharded evenly over devices, a batch, and the storage of weights and cache."""
+    """A model on devices with tensor parallelism, a batch, and the storage of weights and cache."""
 
     config: ModelConfig
     batch: int
     peak_flops_per_s: float
     """Sum over all devices, like the bandwidth."""
     bandwidth_bytes_per_s: float
-    weight_bytes: float = 2
-    """Bytes per parameter."""
-    kv_bytes: int = 2
+    weight_dtype: str = "bf16"
+    """A format of `storage.STORAGES`."""
+    kv_bytes: float = 2
     """Bytes per element of the cache."""
+    devices: int = 1
 
     def prefill(self, prompt: int) -> tuple[int, int]:
         """Return FLOPs and bytes of prefill: weights read, cache written."""
@@ -168,9 +190,14 @@ class Serving(NamedTuple):
         """Return FLOPs and bytes of a decode step whose tokens see `seen` positions."""
         return decode_flops(self.config, seen, self.batch), self._bytes(self.batch, seen)
 
-    def _bytes(self, tokens: int, positions: int) -> int:
+    def cache_bytes(self, positions: int) -> int:
+        """Return the bytes of the KV cache on all devices."""
         cache = kv_cache_bytes(self.config, positions, self.batch, self.kv_bytes)
-        return weight_bytes_read(self.config, tokens, self.weight_bytes) + cache
+        return ceil(cache * cache_copies(self.config, self.devices))
+
+    def _bytes(self, tokens: int, positions: int) -> int:
+        read = weight_bytes_read(self.config, tokens, self.weight_dtype)
+        return read + self.cache_bytes(positions)
 
     def times(self, work: tuple[int, int]) -> tuple[float, float]:
         """Return the minimum seconds of FLOPs and of bytes."""

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from roofline.work import DTYPE_BITS
-
 
 @dataclass(frozen=True)
 class FloatFormat:
@@ -71,6 +69,7 @@ def _ieee(name: str, bits: int, exponent_bits: int, mantissa_bits: int, source: 
 
 
 FP8 = "Micikevicius et al., FP8 Formats for Deep Learning (2022), table 1"
+FP4 = "OCP Microscaling Formats (2023), E2M1; without the scales of a block"
 FORMATS = {
     entry.name: entry
     for entry in (
@@ -87,33 +86,15 @@ FORMATS = {
         _ieee("bf16", 16, 8, 7, "Google Brain, bfloat16 (2018)"),
         FloatFormat("fp8e4m3", 8, 4, 3, Fraction(448), "open", FP8),
         _ieee("fp8e5m2", 8, 5, 2, FP8),
-        FloatFormat(
-            "nvfp4",
-            4,
-            2,
-            1,
-            Fraction(6),
-            "largest",
-            "OCP Microscaling Formats (2023), E2M1; without NVFP4 scales",
-        ),
+        FloatFormat("nvfp4", 4, 2, 1, Fraction(6), "largest", FP4),
+        FloatFormat("mxfp4", 4, 2, 1, Fraction(6), "largest", FP4),
     )
 }
 
-SCALE_BLOCK = {"nvfp4": 16}
-"""Elements that share one fp8 scale. Source: NVIDIA, NVFP4 (2025): 4 + 8 / 16 = 4.5 bits an
-element.
+SCALE_BLOCK = {"nvfp4": 16, "mxfp4": 32}
+"""Elements that share one scale of 8 bits. Sources: NVIDIA, NVFP4 (2025); OCP Microscaling Formats
+(2023): 4 + 8 / 16 = 4.5 and 4 + 8 / 32 = 4.25 bits an element.
 """
-
-
-STORED_BITS = {
-    **DTYPE_BITS,
-    "nvfp4": DTYPE_BITS["nvfp4"] + 8 / SCALE_BLOCK["nvfp4"],
-    "int4": 4.15625,
-    "mxfp4": 4.25,
-}
-"""Bits per weight, including its part of the group's scale: nvfp4 see `SCALE_BLOCK`, int4 a 16-bit
-scale and a 4-bit zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an 8-bit scale for 32
-(OCP)."""
 
 
 def scale_bytes(elements: int, dtype: str) -> int:

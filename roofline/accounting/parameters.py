@@ -7,7 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from roofline.accounting.config import Experts, LatentAttention, ModelConfig, StateSpace
+from roofline.accounting.config import (
+    ConfigError,
+    Experts,
+    LatentAttention,
+    ModelConfig,
+    StateSpace,
+)
 
 FORMULA = (
     "per layer: attention h d (2a + 2k), MLP 2hf or gated 3hf, norms h each, biases; "
@@ -43,6 +49,11 @@ class Weight:
     @property
     def elements(self) -> int:
         return self.copies * prod(self.shape)
+
+    @property
+    def is_layer_product(self) -> bool:
+        """Whether it is a matmul of a layer other than a router: what is quantized and adapted."""
+        return self.is_gemm and self.component not in ("lm_head", "router")
 
     @property
     def active_elements(self) -> int:
@@ -106,6 +117,28 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
         matmul=head + sum(weight.active_elements for weight in tensors if weight.is_gemm),
         components=components,
     )
+
+
+def selective_products(config: ModelConfig) -> tuple[list[Weight], list[Weight]]:
+    """Return the matmuls of one layer whose outputs selective checkpointing keeps with flash
+    attention, and those that it computes again: every second one.
+
+    Source: torchtitan, `activation_checkpoint.py`, with `create_selective_checkpoint_contexts` of
+    PyTorch.
+
+    Raises:
+        ConfigError: the layer has experts, a state or latent attention, or is not known.
+    """
+    if config.experts or config.latent or config.state or config.parameters:
+        raise ConfigError(
+            f"--checkpoint selective with flash attention is known for dense transformers, which "
+            f"{config.name} is not; --checkpoint full"
+        )
+    order: list[Weight] = []
+    for weight in weights(config.with_layers(1)):
+        if weight.is_layer_product:
+            order += [weight] * weight.copies
+    return order[::2], order[1::2]
 
 
 def _attention_weights(config: ModelConfig) -> list[Weight]:

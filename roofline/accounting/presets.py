@@ -15,6 +15,7 @@ import msgspec
 from results.show.spelling import did_you_mean
 from roofline.accounting.config import ConfigError, ConfigKeys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
+from roofline.accounting.storage import quantization_of
 
 MODEL_FOLDER = Path(__file__).parent / "models"
 
@@ -44,7 +45,8 @@ def load_preset(name: str) -> ModelConfig:
         )
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     keys = ConfigKeys(data["config"], name)
-    return build_config(data["config"]["model_type"], keys, name, data["source"])
+    config = build_config(data["config"]["model_type"], keys, name, data["source"])
+    return _stored(config, data["config"])
 
 
 def load_config(path: Path) -> ModelConfig:
@@ -75,13 +77,26 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
         )
     _check_head(values.get("architectures"), where)
     keys = ConfigKeys(values, where)
-    if isinstance(values.get("quantization_config"), dict):
-        keys.assumptions.append("'quantization_config' is ignored: dtypes are those of the command")
-    return build_config(family, keys, where, f"{where}, read as transformers reads a {family}")
+    return _stored(
+        build_config(family, keys, where, f"{where}, read as transformers reads a {family}"), values
+    )
+
+
+def _stored(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
+    """Return the model with the format of its weights in `quantization_config`."""
+    given = values.get("quantization_config")
+    if not isinstance(given, dict):
+        return config
+    found = quantization_of(given)
+    note = f"'quantization_config': weights in {found}"
+    if found is None:
+        note = "'quantization_config' has an unknown format and is ignored: give --weight-dtype"
+    return replace(config, quantization=found, assumptions=(*config.assumptions, note))
 
 
 def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> ModelConfig:
-    shared = {key: values[key] for key in ("tie_word_embeddings", "vocab_size") if key in values}
+    of_whole = ("tie_word_embeddings", "vocab_size", "quantization_config")
+    shared = {key: values[key] for key in of_whole if key in values}
     config = read_config({**shared, **inner}, f"{where}: text_config")
     whole = shown_value(values.get("model_type"))
     note = (

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import NamedTuple
 
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.parameters import Weight, weights
+from roofline.accounting.storage import stored_bytes
 
 FP32_BYTES = 4
 
@@ -27,6 +29,13 @@ class Recipe:
     activation_bytes: int
     compute_dtype: str
     source: str
+    least_zero: int = 0
+    """ZeRO stage without which the recipe makes no sense."""
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of a gathered weight; autocast casts it only for its matmul."""
+        return self.weight_bytes if self.cast_bytes else self.activation_bytes
 
 
 FP8_SOURCE = (
@@ -50,6 +59,18 @@ RECIPES = {
             2,
             "bf16",
             "torch.autocast: fp32 parameters and a cached bf16 copy",
+        ),
+        Recipe(
+            "fsdp",
+            4,
+            4,
+            0,
+            4,
+            0,
+            2,
+            "bf16",
+            "torch.distributed.fsdp.MixedPrecisionPolicy: fp32 shards, gathered in bf16",
+            least_zero=3,
         ),
         Recipe(
             "bf16-master",
@@ -237,14 +258,33 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
     return [replace(w, copies=w.copies // ways) if w.component == "experts" else w for w in held]
 
 
-def adapters(base: Iterable[Weight], rank: int) -> list[Weight]:
-    """Return two narrow matrices for each matmul of the layers. Source: Hu et al., LoRA (2021)."""
+class Lora(NamedTuple):
+    """Adapters, and how the frozen model under them is stored."""
+
+    rank: int
+    matrices: tuple[str, ...] = ()
+    """Names of the weights that have adapters; empty: all matmuls of the layers."""
+    weight_dtype: str | None = None
+    """Of the frozen weights, as in `storage.STORAGES` (QLoRA); None: that of the recipe."""
+
+
+def adapters(base: Iterable[Weight], lora: Lora) -> list[Weight]:
+    """Return two narrow matrices for each adapted matmul of the layers.
+
+    Source: Hu et al., LoRA (2021).
+    """
+    products = [weight for weight in base if weight.is_layer_product]
+    known = list(dict.fromkeys(weight.name for weight in products))
+    for name in lora.matrices:
+        if name not in known:
+            raise ConfigError(f"--lora-on: no matrix {name!r}; the layers have {', '.join(known)}")
     pairs: list[Weight] = []
-    for w in base:
-        if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router"):
+    for w in products:
+        if w.name in (lora.matrices or known):
             name = f"{w.name} adapter"
             pairs += [
-                Weight(name, w.component, (side, rank), w.copies, is_gemm=True) for side in w.shape
+                Weight(name, w.component, (side, lora.rank), w.copies, is_gemm=True)
+                for side in w.shape
             ]
     return pairs
 
@@ -255,7 +295,7 @@ def state_bytes(
     optimizer: str,
     sharding: Sharding | None = None,
     is_last: bool = False,
-    lora_rank: int | None = None,
+    lora: Lora | None = None,
 ) -> dict[str, int]:
     """Return the bytes of the training state on one device, by component.
 
@@ -266,18 +306,22 @@ def state_bytes(
     """
     sharding = sharding or Sharding()
     base = held_weights(config, sharding, is_last)
-    trained = base if lora_rank is None else adapters(base, lora_rank)
-    held = base if lora_rank is None else [*base, *trained]
+    trained = base if lora is None else adapters(base, lora)
     parts = dict.fromkeys(SHARDED_FROM, 0)
     for are_experts, devices in (
         (False, sharding.data_parallel),
         (True, sharding.replicas_of_experts()),
     ):
-        stored = [w for w in held if (w.component == "experts") is are_experts]
+        kept = [w for w in base if (w.component == "experts") is are_experts]
         updated = [w for w in trained if (w.component == "experts") is are_experts]
         elements = sum(weight.elements for weight in updated)
+        held = recipe.weight_bytes * sum(weight.elements for weight in kept)
+        if lora:
+            if lora.weight_dtype:
+                held = stored_bytes(kept, lora.weight_dtype)
+            held += recipe.weight_bytes * elements
         sizes = {
-            "weights": recipe.weight_bytes * sum(weight.elements for weight in stored),
+            "weights": held,
             "gradients": recipe.gradient_bytes * elements,
             "master_weights": recipe.master_bytes * elements,
             "optimizer_states": sum(
@@ -287,7 +331,7 @@ def state_bytes(
         for name, size in sizes.items():
             parts[name] += -(-size // devices) if sharding.zero >= SHARDED_FROM[name] else size
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
-        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(
+        parts["gathered_layer"] = recipe.gathered_bytes * _largest_layer(
             base, sharding.stage(config).layers
         )
     return {name: size for name, size in parts.items() if size}

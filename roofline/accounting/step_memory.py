@@ -14,12 +14,12 @@ from roofline.accounting import state
 from roofline.accounting.activations import (
     ID_BYTES,
     Kernels,
-    checkpoint_group,
     layer_activations,
     model_activations,
+    recomputed_layers,
 )
 from roofline.accounting.config import ModelConfig
-from roofline.accounting.state import FP32_BYTES, Recipe, Sharding
+from roofline.accounting.state import FP32_BYTES, Lora, Recipe, Sharding
 
 STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
 """Optimizers of torch with an fp32 step counter per tensor."""
@@ -45,7 +45,7 @@ class StepPlan:
     kernels: Kernels | None = None
     sharding: Sharding = field(default_factory=Sharding)
     loss_chunks: int = 1
-    lora_rank: int | None = None
+    lora: Lora | None = None
 
     @property
     def tokens(self) -> int:
@@ -194,17 +194,15 @@ class _Stage:
         kernels = plan.kernels or Kernels(plan.recipe.activation_bytes)
         self.kernels = replace(kernels, tensor_parallel=self.ways)
         self.held = state.held_weights(plan.config, sharding, is_last)
-        self.trained = (
-            self.held if plan.lora_rank is None else state.adapters(self.held, plan.lora_rank)
-        )
+        self.trained = self.held if plan.lora is None else state.adapters(self.held, plan.lora)
         self.state = state.state_bytes(
-            plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank
+            plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora
         )
         self.cast_copies = state.cast_bytes(plan.config, plan.recipe, self.held)
         self.has_head = is_whole or is_last
         self.has_embedding = is_whole or not is_last
         self.in_flight = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
-        self.group = checkpoint_group(plan.checkpoint, self.config.layers)
+        self.group = recomputed_layers(plan.checkpoint, self.config.layers, self.kernels)
         self.table = ceil(self.config.vocabulary / self.ways) * self.config.width
         """Elements of the embedding or head on this device."""
         self.head = self.table if self.has_head else 0
@@ -272,7 +270,7 @@ class _Stage:
         return saved | {"norm_inputs": saved["norm_inputs"] - self.stream}
 
     def _gradient(self, elements: int) -> int:
-        return self.recipe.gradient_bytes * elements if self.plan.lora_rank is None else 0
+        return self.recipe.gradient_bytes * elements if self.plan.lora is None else 0
 
     def _kept_by_head(self) -> dict[str, int]:
         """Return the activations of final norm, head and loss: 4 V of log-probabilities per token.
@@ -333,7 +331,7 @@ class _Stage:
         width = self.recipe.activation_bytes
         if not self.has_head:
             return at_loss
-        table = width * self.head if self.plan.lora_rank is None else 0
+        table = width * self.head if self.plan.lora is None else 0
         others = table + width * self.rows + SCALARS
         saved = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
         gradients = width * self.logits

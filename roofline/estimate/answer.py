@@ -164,6 +164,9 @@ PHRASES = {
     "largest_gpus": "scales to {:letters} devices",
     "decode_seconds": "{:time} for each step of decoding",
     "prefill_seconds": "{:time} of prefill",
+    "cache_bytes": "{:bytes} of KV cache",
+    "context": "context of {:,} tokens",
+    "batch": "batch of {:,} sequences",
     "first_token_s": "{:time} to the first token",
     "total": "{:letters} parameters",
     "active": "{:letters} of them active",
@@ -281,8 +284,6 @@ def cell(key: str, value: Any) -> str:
         return ", ".join(map(str, value))
     if key in ("mfu", "hfu", "used", "communication"):
         return f"{100 * value:.1f} %"
-    if key == "memory_bytes":
-        return gibibytes(value)
     if key in ("bytes", "bytes_copied") or key.endswith("_bytes"):
         return quantity(value, "B")
     if key == "attainable_flops_per_s":

@@ -5,13 +5,18 @@ model.
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple, Unpack
+from typing import Annotated, NamedTuple, Unpack
 
 from results.show.terminal import say
 from results.show.units import count, number, quantity
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
-from roofline.accounting.machines import memory_of, mfu_of
+from roofline.accounting.flops import (
+    CONVENTIONS,
+    DEFAULT_CONVENTION,
+    convention_of,
+    train_flops,
+)
+from roofline.accounting.machines import PUBLISHED_MFU, memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate import scaling
@@ -21,7 +26,6 @@ from roofline.estimate.layout import (
     SECONDS_PER_DAY,
     Shared,
     predicted,
-    sharding_of,
     step_plan,
 )
 from roofline.estimate.models import (
@@ -41,10 +45,11 @@ from roofline.estimate.options import (
     Uses,
     machines_of,
     model_of,
+    sharding_of,
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Share, Whole, question
+from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
 from roofline.model import mfu as share_of
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
@@ -70,24 +75,25 @@ TRAIN_STEPS = (
     ("state of a device", "{state_bytes:bytes} / {gpus:,}", "{state_each:bytes}"),
     (
         "headroom",
-        "{memory_bytes:memory} - {state_each:bytes}, for activations",
+        "{memory_bytes:bytes} - {state_each:bytes}, for activations",
         "{headroom_bytes:bytes}",
     ),
 )
 
 MFU_STEPS = (
     ("tokens/s", "{counted}", "{tokens_per_s:number}"),
-    ("FLOPs per token", "{convention}", "{flops_per_token:number}"),
+    ("FLOPs per token", "{convention}: {arithmetic}", "{flops_per_token:number}"),
     ("speed", "{flops_per_token:number} x {tokens_per_s:number}", "{flops_per_s:number}"),
     ("MFU", "{flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s)", "{mfu_percent:.2f} %"),
     ("HFU", "the same for executed FLOPs", "{hfu_percent:.2f} %"),
+    ("landmark", "published runs", PUBLISHED_MFU),
 )
 
 GPUS_STEPS = (
     ("state", "{params:number} x {each:g} bytes, {counted}", "{state_bytes:bytes}"),
     (
         "to hold it",
-        "{state_bytes:bytes} / {use.machine.usable_memory_bytes:memory}, rounded up",
+        "{state_bytes:bytes} / {use.machine.usable_memory_bytes:bytes}, rounded up",
         "{gpus_for_memory:,}",
     ),
     (
@@ -100,7 +106,7 @@ GPUS_STEPS = (
 )
 
 FIT_STEPS = (
-    ("memory", "{gpus:,} x {memory_bytes:memory}", "{total_bytes:bytes}"),
+    ("memory", "{gpus:,} x {memory_bytes:bytes}", "{total_bytes:bytes}"),
     ("bytes per parameter", "{counted}", "{bytes_per_param:g}"),
     ("parameters", "{total_bytes:bytes} / {bytes_per_param:g}", "{params:number}"),
 )
@@ -131,82 +137,89 @@ def _training_uses(options: Options, mfu: float | None, memory: float | None = N
 
 
 class _RunFlops(NamedTuple):
-    """FLOPs of a training run."""
+    """FLOPs of a training run per token."""
 
-    flops: float
-    counted: str
+    per_token: float
+    arithmetic: str
     notes: list[str]
 
 
-def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> _RunFlops:
-    counts = train_flops(config, sequence, convention=convention_of(config, convention, "6nd"))
-    flops = counts.per_token * tokens
+def _run_flops(config: ModelConfig, sequence: int, convention: str) -> _RunFlops:
+    counts = train_flops(config, sequence, convention=convention_of(config, convention))
     if config.parameters:
-        counted = f"6 x {number(config.parameters)} x {number(tokens)}"
         note = "6 N D excludes attention scores; N counts the parameters used by a token"
-        return _RunFlops(flops, counted, [note])
-    counted = f"{number(counts.per_token)} per token x {number(tokens)}"
+        return _RunFlops(counts.per_token, f"6 x {number(config.parameters)}", [note])
     note = f"convention '{counts.convention.name}': {counts.convention.formula}"
     note += f"; sequences of {sequence} tokens"
-    return _RunFlops(flops, counted, [note, *config.notes_on(sequence)])
+    notes = [note, *config.notes_on(sequence)]
+    return _RunFlops(counts.per_token, f"({counts.arithmetic})", notes)
 
 
 @question
 def train(
     tokens: Number | None = None,
+    days: Number | None = None,
     model: Model = None,
     params: Number | None = None,
     sequence: Whole = 2048,
-    convention: Convention = "6nd",
+    convention: Convention = DEFAULT_CONVENTION,
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
     disk: Number | None = None,
     gpus: Whole = 1,
-    price: Number | None = None,
+    price: Numbers | None = None,
     mfu: Share | None = None,
     **options: Unpack[Shared],
 ) -> Answer:
-    """Duration, price and needs of a training run; with a layout, the time of a step."""
+    """Duration, price and needs of a training run, or its tokens; with a layout, the time of a
+    step.
+    """
     config = model_of(model, options, params)
-    if tokens is None or options.keys() & LAYOUT:
+    priced = {**options, "price": price}
+    if tokens and days:
+        raise ConfigError("--tokens and --days are mutually exclusive")
+    if not (tokens or days) or options.keys() & LAYOUT:
         if params is not None:
-            problem = "expected no layout with --params"
-            if tokens is None:
-                problem = "the following arguments are required: --tokens"
-            raise ConfigError(f"{problem}, or --model for the time of a step")
-        if disk is not None or convention != "6nd":
-            raise ConfigError("the time of a step takes neither --convention nor --disk")
-        plan = step_plan(config, recipe, optimizer, sequence, sharding_of(gpus, options), options)
-        return predicted(plan, tokens, price, mfu, options)
-    uses = _training_uses(options, mfu)
-    flops, counted, counting = _run_flops(config, tokens, sequence, convention)
+            raise ConfigError(
+                "--params: expected --tokens or --days, and no layout; a step needs a --model"
+            )
+        if disk or days or convention != DEFAULT_CONVENTION:
+            raise ConfigError("the time of a step takes no --convention, --days and --disk")
+        sharding = sharding_of(gpus, options, recipe)
+        plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
+        return predicted(plan, tokens, mfu, priced)
+    uses = _training_uses(priced, mfu)
+    run = _run_flops(config, sequence, convention)
     state = state_bytes(config, RECIPES[recipe], optimizer)
     whole_state = sum(state.values())
     state_each = -(-whole_state // gpus)
     gradients_each = -(-state["gradients"] // gpus)
     rows = []
     for use in uses.uses:
+        trained = tokens or (days or 0) * SECONDS_PER_DAY * use.speed(gpus) / run.per_token
+        flops = run.per_token * trained
         seconds = flops / use.speed(gpus)
         row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
-        row |= use.cost(gpus, seconds, price)
+        row |= use.cost(gpus, seconds)
         row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
-        row |= clipping_row(gradients_each, use.machine)
+        row |= {"tokens": trained} | clipping_row(gradients_each, use.machine)
         if use.machine.usable_memory_bytes is not None:
-            row |= fit_row(use.machine, state_each, 0, whole_state)
+            row |= fit_row(use.machine, state_each, -(-whole_state // memory_of(use.machine)))
         rows.append(row)
     row = rows[0]
     use = uses.uses[0]
+    flops = row["flops"]
+    trained = row["tokens"]
     landmark = scaling.landmark_of(flops)
     energy_j = row["energy_j"]
-    facts: Row = {"headroom_bytes": None, "memory_bytes": None}
-    facts |= row
+    facts: Row = dict.fromkeys(("headroom_bytes", "memory_bytes")) | row
     steps = steps_of(
         TRAIN_STEPS,
         **facts,
         use=use,
-        counted=counted,
+        counted=f"{run.arithmetic} x {number(trained)}",
         speed=use.speed(gpus),
-        price_per_hour=price,
+        price_per_hour=use.price,
         energy_mwh=energy_j and energy_j / 3.6e9,
         run_flops=flops,
         landmark=landmark,
@@ -220,17 +233,17 @@ def train(
         f"evenly (ZeRO 3)"
     )
     return Answer(
-        main=("days", "device_hours", "price"),
+        main=("tokens" if days else "days", "device_hours", "price"),
         title=f"Training time on {count(gpus, 'device')}",
         warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
         **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each, **upkept),
         steps=[*steps, *upkeep_steps],
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{uses.source}; {landmark['source']}",
-        assumptions=[*uses.notes, *counting, sharing, LEFT_OUT],
-        columns={**TRAINED, "days": "days", "device_hours": "device hours"},
+        assumptions=[*uses.notes, *run.notes, sharing, LEFT_OUT],
+        columns={**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"},
         curve=scaling.size_against_data(
-            scaling.six_nd(active, tokens), scaling.TOKENS_PER_PARAM, run=(active, tokens)
+            scaling.six_nd(active, trained), scaling.TOKENS_PER_PARAM, run=(active, trained)
         ),
     )
 
@@ -246,11 +259,11 @@ def mfu(
     tokens: Number | None = None,
     days: Number | None = None,
     checkpoint: str = "none",
-    convention: Convention = "palm",
+    convention: Annotated[list[str], tuple(CONVENTIONS)] | None = None,
     gpus: Whole = 1,
     **options: Unpack[Serving],
 ) -> Answer:
-    """MFU and HFU of a training run, by each convention."""
+    """MFU and HFU of a training run, by one or several conventions."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
             "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; "
@@ -260,43 +273,33 @@ def mfu(
     if seconds_per_step is not None:
         tokens_per_s = batch * sequence / seconds_per_step
         counted = f"{batch} x {sequence} / {number(seconds_per_step)} s"
-    elif days is not None:
-        if tokens is None:
-            raise ConfigError("--days requires --tokens")
+    elif days is not None and tokens is not None:
         tokens_per_s = tokens / (days * SECONDS_PER_DAY)
         counted = f"{number(tokens)} / ({days:g} x 86,400)"
     speed = float(tokens_per_s or 0)
     uses = uses_of(options)
     config = model_of(model, options, params)
-    main_convention = convention_of(config, convention, "palm")
     notes = ["HFU: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
-    counted_by = [main_convention]
     if config.parameters:
         notes = ["6 N excludes attention scores"]
-    else:
-        counted_by = [
-            name
-            for name, entry in CONVENTIONS.items()
-            if name == main_convention or entry.mask or checkpoint != "selective"
-        ]
+    asked = [convention_of(config, name) for name in convention or [DEFAULT_CONVENTION]]
+    notes += [f"convention '{name}': {CONVENTIONS[name].formula}" for name in asked]
     rows = []
     for use in uses.uses:
-        for name in counted_by:
+        for name in asked:
             counts = train_flops(config, sequence, 1, name, checkpoint)
             reached = counts.per_token * speed
             executed = counts.hardware_flops / counts.tokens * speed
             row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": counts.per_token}
+            row["arithmetic"] = counts.arithmetic
             row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
             row |= {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed}
             rows.append(row)
-    chosen = [row for row in rows if row["convention"] == main_convention]
-    answer = by_machine(chosen)
-    answer["rows"] = rows if len(rows) > 1 else ()
-    row = chosen[0]
+    row = rows[0]
     too_fast = [f"{row['gpu']}, {row['convention']}" for row in rows if row["hfu"] > 1]
     return Answer(
         title=f"Utilization of {count(gpus, 'device')}",
-        **answer,
+        **by_machine(rows),
         main=("mfu", "hfu", "flops_per_s"),
         warnings=[f"{name}: above the peak; check tokens, devices and dtype" for name in too_fast],
         steps=steps_of(
@@ -329,31 +332,28 @@ def gpus(
     params: Number | None = None,
     bytes_per_param: Number | None = None,
     recipe: Recipe | None = None,
-    optimizer: Optimizer = "adamw",
+    optimizer: Optimizer | None = None,
     tokens: Number | None = None,
     days: Number | None = None,
     sequence: Whole = 2048,
-    convention: Convention = "6nd",
+    convention: Convention = DEFAULT_CONVENTION,
     mfu: Share | None = None,
     memory: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Number of devices needed to hold a model, or to train it in time."""
-    if days is not None and tokens is None:
-        raise ConfigError("--days requires --tokens")
     uses = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
-    each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
+    each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
     config = model_of(model, options, params)
     total = count_parameters(config).total
     state = total * each
     flops = None
-    notes = ["the state is sharded evenly (ZeRO 3), with no room for activations"]
-    if bytes_per_param is None:
-        notes.append(f"{optimizer}: {OPTIMIZERS[optimizer]}")
+    notes = ["the state is sharded evenly (ZeRO 3), with no room for activations", *optimized]
     if tokens is not None:
-        flops, _, counting = _run_flops(config, tokens, sequence, convention)
+        run = _run_flops(config, sequence, convention)
+        flops = run.per_token * tokens
         notes.append("speed is proportional to the number of devices; MFU includes communication")
-        notes += counting
+        notes += run.notes
     rows = []
     for use in uses.uses:
         row = use.row
@@ -400,36 +400,40 @@ def gpus(
     )
 
 
-def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) -> tuple[float, str]:
-    if given is not None and recipe is not None:
-        raise ConfigError("--bytes-per-param and --recipe are mutually exclusive")
+def _bytes_per_param(
+    given: float | None, recipe: str | None, optimizer: str | None
+) -> tuple[float, str, list[str]]:
+    """Return the bytes, their origin and notes on them."""
+    if given is not None and (recipe or optimizer):
+        raise ConfigError("--bytes-per-param and --recipe or --optimizer are mutually exclusive")
     if given is not None:
-        return given, "as given"
+        return given, "as given", []
     precision = RECIPES[recipe or "fp32"]
+    optimizer = optimizer or "adamw"
     counted = f"{precision.name}, {optimizer}: {precision.source}"
-    return bytes_per_param(precision, optimizer), counted
+    notes = [f"{optimizer}: {OPTIMIZERS[optimizer]}"]
+    return bytes_per_param(precision, optimizer), counted, notes
 
 
 @question
 def fit(
     bytes_per_param: Number | None = None,
     recipe: Recipe | None = None,
-    optimizer: Optimizer = "adamw",
+    optimizer: Optimizer | None = None,
     gpus: Whole = 1,
     memory: Number | None = None,
     **options: Unpack[Machines],
 ) -> Answer:
     """Largest model whose state fits in the memory of devices."""
     machines = machines_of(options, memory)
-    each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
+    each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
     notes = [
         (
             "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for "
             "activations"
-        )
+        ),
+        *optimized,
     ]
-    if bytes_per_param is None:
-        notes.append(f"{optimizer}: {OPTIMIZERS[optimizer]}")
     rows: list[Row] = []
     for machine in machines:
         memory_bytes = memory_of(machine)
@@ -470,8 +474,7 @@ def chinchilla(
     """Compute-optimal model for a number of FLOPs, or for devices and days."""
     if flops is None and days is None:
         raise ConfigError("expected a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
-    has_machine = days is not None or "gpu" in options or "measured" in options
-    if flops is not None and has_machine:
+    if flops is not None and days is not None:
         raise ConfigError("--flops and a machine with --days are mutually exclusive")
     uses = Uses([], [])
     sources = [scaling.HOFFMANN]

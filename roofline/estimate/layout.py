@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, isqrt
+from itertools import product
+from math import gcd, inf, isqrt
 from typing import Unpack
 
 from results.show.units import count, quantity
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.flops import train_flops
+from roofline.accounting.flops import DEFAULT_CONVENTION, train_flops
 from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
 from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
-from roofline.estimate.models import Optimizer, Recipe, Zero
-from roofline.estimate.options import Options, Serving, model_of, uses_of
+from roofline.estimate.models import Optimizer, Recipe
+from roofline.estimate.options import Devices, Options, Serving, model_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.estimate.step import (
     NETWORK_BYTES_PER_S,
@@ -58,6 +59,7 @@ COLUMNS = {
     "data_parallel": "data",
     "tensor_parallel": "tensor",
     "pipeline_parallel": "pipeline",
+    "expert_parallel": "expert",
     "zero": "ZeRO",
     "total_bytes": "memory",
     "sent_bytes": "sent a step",
@@ -66,19 +68,13 @@ COLUMNS = {
 }
 
 
-class Shared(Serving, total=False):
+class Shared(Serving, Devices, total=False):
     """A model, machines, and how they share a training step."""
 
     batch: Whole
     micro_batch: Whole
     checkpoint: str
-    data_parallel: Whole
-    tensor_parallel: Whole
-    pipeline_parallel: Whole
     interleave: Whole
-    expert_parallel: Whole
-    sequence_parallel: bool
-    zero: Zero
     network: Number
 
 
@@ -137,8 +133,8 @@ def parallel(
     network: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Layouts of a training step on devices: data, tensor and pipeline parallelism and ZeRO, the
-    fastest first.
+    """Layouts of a training step on devices: data, tensor, pipeline and expert parallelism and
+    ZeRO, the fastest first.
     """
     config = model_of(model, options)
     uses = uses_of(options, memory)
@@ -146,7 +142,8 @@ def parallel(
     found = []
     for use in uses.uses:
         links = network_of(use.machine, {**options, "network": network or NETWORK_BYTES_PER_S})
-        for sharding in shardings(gpus, config.layers, config.kv_heads, batch):
+        stage = RECIPES[recipe].least_zero
+        for sharding in shardings(gpus, config, batch, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
             found.append(Layout(plan, use._replace(mfu=mfu), links))
     fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
@@ -164,7 +161,14 @@ def parallel(
     best = fitting[0]
     rows = [layout.row() for layout in fitting[:SHOWN]]
     return Answer(
-        main=("data_parallel", "tensor_parallel", "pipeline_parallel", "zero", "seconds"),
+        main=(
+            "data_parallel",
+            "tensor_parallel",
+            "pipeline_parallel",
+            "expert_parallel",
+            "zero",
+            "seconds",
+        ),
         title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
         f"a step",
         values=rows[0],
@@ -238,7 +242,6 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
 def predicted(
     plan: StepPlan,
     tokens: float | None,
-    price: float | None,
     mfu: float | None,
     options: Options,
 ) -> Answer:
@@ -268,7 +271,7 @@ def predicted(
             bandwidth.value if bandwidth else inf,
         )
         row = layout.row()
-        row |= {"gpus": layout.devices, "expert_parallel": plan.sharding.expert_parallel}
+        row["gpus"] = layout.devices
         row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
         row["step_seconds"] = row.pop("seconds")
         speed = batch * plan.sequence / layout.seconds
@@ -281,7 +284,7 @@ def predicted(
         if tokens is not None:
             seconds = tokens / speed
             row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
-            row |= use.cost(layout.devices, seconds, price)
+            row |= use.cost(layout.devices, seconds)
             row["device_hours"] = layout.devices * seconds / 3600
         if row["total_bytes"] > (row["memory_bytes"] or inf):
             total = quantity(row["total_bytes"], "B")
@@ -305,6 +308,7 @@ def predicted(
         source=f"{SOURCE}; {uses.source}; {first.network.source}",
         assumptions=[
             *dict.fromkeys(notes),
+            f"MFU by convention {DEFAULT_CONVENTION}",
             (
                 f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash "
                 f"attention, fused kernels"
@@ -335,23 +339,6 @@ def predicted(
     )
 
 
-def sharding_of(gpus: int, options: Options) -> Sharding:
-    tensor = options.get("tensor_parallel", 1)
-    pipeline = options.get("pipeline_parallel", 1)
-    data = options.get("data_parallel") or max(1, gpus // (tensor * pipeline))
-    product = data * tensor * pipeline
-    if gpus not in (1, product):
-        raise ConfigError(
-            f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}"
-        )
-    experts = options.get("expert_parallel", 1)
-    if data % experts:
-        raise ConfigError(
-            f"--expert-parallel {experts} does not divide {data} data-parallel devices"
-        )
-    return Sharding(int(options.get("zero", 0)), data, tensor, pipeline, experts)
-
-
 def scaling(layout: Layout) -> dict[int, float]:
     """Return the speed as a fraction of linear by the number of devices: data parallelism grows,
     the batch does not.
@@ -376,22 +363,26 @@ def scaling(layout: Layout) -> dict[int, float]:
     return {count: speed / first for count, speed in speeds.items()}
 
 
-def shardings(gpus: int, layers: int, kv_heads: int, batch: int) -> list[Sharding]:
-    """Return the layouts whose parts are equal: heads, layers and sequences of the batch divide
-    evenly.
+def shardings(gpus: int, config: ModelConfig, batch: int, least_zero: int = 0) -> list[Sharding]:
+    """Return the layouts whose parts are equal: heads, layers, experts and sequences of the batch
+    divide evenly.
     """
     found = []
+    experts = config.experts.count if config.experts else 1
     for tensor in range(1, NODE_DEVICES + 1):
-        if gpus % tensor or kv_heads % tensor:
+        if gpus % tensor or config.kv_heads % tensor:
             continue
-        for pipeline in range(1, layers + 1):
+        for pipeline in range(1, config.layers + 1):
             data, rest = divmod(gpus // tensor, pipeline)
-            if rest or layers % pipeline or not data or batch % data:
+            if rest or config.layers % pipeline or not data or batch % data:
                 continue
             # With a pipeline, stages 2 and 3 would share gradients and weights again for each
             # micro-batch.
             highest = 0
             if data > 1:
                 highest = 3 if pipeline == 1 else 1
-            found += [Sharding(zero, data, tensor, pipeline) for zero in range(highest + 1)]
+            shared = gcd(data, experts)
+            ways = [count for count in range(1, shared + 1) if shared % count == 0]
+            pairs = product(range(least_zero, highest + 1), ways)
+            found += [Sharding(zero, data, tensor, pipeline, each) for zero, each in pairs]
     return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Unpack
 
-from results.show.units import count, duration, gibibytes, number, quantity
+from results.show.units import count, duration, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
 from roofline.accounting.flops import (
@@ -20,22 +21,29 @@ from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.state import (
     OPTIMIZERS,
     RECIPES,
-    Sharding,
+    Lora,
     checkpoint_file_bytes,
     clipping_bytes,
     state_bytes,
 )
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
+from roofline.accounting.storage import storage_note
 from roofline.estimate.answer import Answer, Row, Step, steps_of
-from roofline.estimate.options import Dimensions, Training, machines_of, model_of
-from roofline.estimate.question import Model, Number, Whole, question
+from roofline.estimate.options import (
+    Dimensions,
+    Sharded,
+    Stored,
+    machines_of,
+    model_of,
+    sharding_of,
+)
+from roofline.estimate.question import Model, Names, Number, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
 Recipe = Annotated[str, tuple(RECIPES)]
-Zero = Annotated[int | str, ("0", "1", "2", "3")]
 Optimizer = Annotated[str, tuple(OPTIMIZERS)]
 
 
@@ -82,6 +90,12 @@ FIT_COLUMNS = {
     "fits": "fits",
     "gpus_needed": "devices needed",
 }
+
+KEPT = {
+    True: "kept: inputs of layers, and outputs of attention and of every second matmul",
+    False: "kept: everything but attention scores",
+}
+"""What selective checkpointing keeps, with flash attention or without."""
 
 MIN_HEADROOM = 0.1
 """Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not
@@ -135,7 +149,7 @@ def flops(
     batch: Whole = 1,
     tokens: Number | None = None,
     attention: Attention = "flash",
-    convention: Convention | None = None,
+    convention: Convention = DEFAULT_CONVENTION,
     frozen: bool = False,
     document: Whole | None = None,
     checkpoint: str = "none",
@@ -146,8 +160,7 @@ def flops(
     """
     config = model_of(model, options, params)
     is_flash = attention == "flash"
-    usual = "6nd" if tokens else DEFAULT_CONVENTION
-    counted_by = convention_of(config, convention or usual, DEFAULT_CONVENTION)
+    counted_by = convention_of(config, convention)
     counts = train_flops(
         config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document
     )
@@ -234,18 +247,15 @@ def memory(
     kernels: Annotated[str, ("fused", "eager", "cpu")] = "fused",
     checkpoint: str = "none",
     accumulate: Whole = 1,
-    zero: Zero = 0,
-    data_parallel: Whole = 1,
-    tensor_parallel: Whole = 1,
-    pipeline_parallel: Whole = 1,
-    expert_parallel: Whole = 1,
-    sequence_parallel: bool = False,
+    gpus: Whole = 1,
     loss_chunks: Whole = 1,
     lora: Whole | None = None,
+    lora_on: Names | None = None,
+    weight_dtype: Stored | None = None,
     dropout: bool = False,
     disk: Number | None = None,
     memory: Number | None = None,
-    **options: Unpack[Training],
+    **options: Unpack[Sharded],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""
     config = model_of(model, options, params)
@@ -259,8 +269,10 @@ def memory(
         saved,
         is_flash=saved.is_flash and attention == "flash",
         has_dropout=dropout,
-        is_sequence_parallel=sequence_parallel,
+        is_sequence_parallel=options.get("sequence_parallel", False),
     )
+    sharding = sharding_of(gpus, options, recipe)
+    adapted = Lora(lora, tuple(lora_on or ()), weight_dtype) if lora else None
     plan = StepPlan(
         config=config,
         recipe=precision,
@@ -270,13 +282,11 @@ def memory(
         micro_batches=accumulate,
         checkpoint=checkpoint,
         kernels=saved,
-        sharding=Sharding(
-            int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel
-        ),
+        sharding=sharding,
         loss_chunks=loss_chunks,
-        lora_rank=lora,
+        lora=adapted,
     )
-    whole_state = state_bytes(config, precision, optimizer, lora_rank=lora)
+    whole_state = state_bytes(config, precision, optimizer, lora=adapted)
     main = ["total_bytes"]
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
@@ -305,7 +315,7 @@ def memory(
         )
         sources.append("Rajbhandari et al., ZeRO (2020)")
         notes = [
-            f"ZeRO {zero} over {data_parallel}",
+            f"ZeRO {sharding.zero} over {sharding.data_parallel}",
             "activations depend on the model and are not included",
         ]
     total = sum(parts.values())
@@ -318,7 +328,10 @@ def memory(
             portion = f"{100 * part / total:.1f} %"
             steps.append(Step(name.replace("_", " "), portion, quantity(part, "B"), part))
     if step:
-        values |= {"activation_bytes": others, "sequences_per_step": plan.batch * data_parallel}
+        values |= {
+            "activation_bytes": others,
+            "sequences_per_step": plan.batch * sharding.data_parallel,
+        }
         values["moment"] = step.moment.name
         detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
         steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
@@ -327,7 +340,7 @@ def memory(
     gradient_bytes = parts.get("gradients", 0)
     rows = []
     for machine in machines:
-        row = fit_row(machine, total, others, sum(whole_state.values()))
+        row = fit_row(machine, total, _least_devices(plan, memory_of(machine)))
         rows.append(row | clipping_row(gradient_bytes, machine))
     upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, rows[0] if rows else {})
     return Answer(
@@ -375,6 +388,8 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
             "fragmentation of the allocator"
         ),
     ]
+    if plan.checkpoint == "selective":
+        notes.append(KEPT[saved.is_flash])
     if sharding.pipeline_parallel > 1:
         notes.append(
             f"the larger of first and last stage of {sharding.pipeline_parallel}, with a 1F1B "
@@ -383,8 +398,10 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     if sharding.expert_parallel > 1:
         ways = sharding.expert_parallel
         notes.append(f"each of {ways} data-parallel devices stores 1/{ways} of the experts")
-    if plan.lora_rank:
+    if plan.lora:
         notes.append("approximate: activations of adapters are left out; the base model is frozen")
+        if plan.lora.weight_dtype:
+            notes.append(storage_note(plan.lora.weight_dtype))
     if is_eager and config.family not in EAGER_MEASURED:
         notes.append(f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}")
     if config.experts:
@@ -399,23 +416,42 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     return [*notes, *config.notes_on(plan.sequence)]
 
 
-def fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> Row:
+MAX_DEVICES = 10**6
+
+
+def _least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
+    """Return the fewest devices on which the step fits with ZeRO 3, None if it never does."""
+    ways = plan.sharding
+
+    def fits(groups: int) -> bool:
+        shared = replace(ways, zero=3, data_parallel=groups * ways.expert_parallel)
+        if plan.config.parameters:
+            parts = state_bytes(plan.config, plan.recipe, plan.optimizer, shared)
+        else:
+            parts = step_memory(replace(plan, sharding=shared)).parts()
+        return sum(parts.values()) <= memory_bytes
+
+    groups = bisect_left(range(MAX_DEVICES), True, lo=1, key=fits)
+    each = ways.expert_parallel * ways.tensor_parallel * ways.pipeline_parallel
+    return None if groups == MAX_DEVICES else groups * each
+
+
+def fit_row(machine: Machine, total: int, devices: int | None) -> Row:
     memory_bytes = memory_of(machine)
-    free = memory_bytes - activation_bytes
     return {
         "gpu": machine.slug,
         "memory_bytes": memory_bytes,
         "used": total / memory_bytes,
         "headroom_bytes": memory_bytes - total,
         "fits": total <= memory_bytes,
-        "gpus_needed": -(-state // free) if free > 0 else None,
+        "gpus_needed": devices,
     }
 
 
 def memory_warnings(rows: Sequence[Row], total: int) -> list[str]:
     lines = []
     for row in rows:
-        device = f"{row['gpu']} with {gibibytes(row['memory_bytes'])}"
+        device = f"{row['gpu']} with {quantity(row['memory_bytes'], 'B')}"
         share = row["headroom_bytes"] / row["memory_bytes"]
         needed = row["gpus_needed"]
         if 0 <= share < MIN_HEADROOM:
@@ -425,8 +461,7 @@ def memory_warnings(rows: Sequence[Row], total: int) -> list[str]:
         elif share < 0:
             shared = "even the activations do not fit"
             if needed is not None:
-                shared = f"at least {needed:,} devices are needed with the state sharded evenly"
-                shared += " (ZeRO 3)"
+                shared = f"at least {needed:,} devices are needed with ZeRO 3"
             lines.append(f"does not fit: {quantity(total, 'B')} on one {device}; {shared}")
     return lines
 

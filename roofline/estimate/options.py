@@ -18,6 +18,8 @@ from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
+from roofline.accounting.state import RECIPES, Sharding
+from roofline.accounting.storage import STORAGES
 from roofline.estimate.answer import Row
 from roofline.estimate.question import Names, Number, Whole
 from roofline.gpu_table import find_gpu, load_gpus
@@ -29,6 +31,9 @@ STYLES = {
     "gpt2": {name: key for name, key in GPT2_NAMES.items() if key} | {"vocab": "vocab_size"},
 }
 """Keys of `config.json` by dimension."""
+
+Zero = Annotated[int | str, ("0", "1", "2", "3")]
+Stored = Annotated[str, tuple(STORAGES)]
 
 REQUIRED = ("layers", "width", "heads", "vocab")
 """Required dimensions; style llama also requires `ffn`."""
@@ -91,6 +96,21 @@ class Training(Dimensions, Machines, total=False):
     """A model, and machines of which only the memory is used."""
 
 
+class Devices(TypedDict, total=False):
+    """How devices share a training step."""
+
+    data_parallel: Whole
+    tensor_parallel: Whole
+    pipeline_parallel: Whole
+    expert_parallel: Whole
+    sequence_parallel: bool
+    zero: Zero
+
+
+class Sharded(Training, Devices, total=False):
+    """A model, machines of which only the memory is used, and how they share a training step."""
+
+
 class Serving(Dimensions, Computing, total=False):
     """A model and machines that compute."""
 
@@ -113,7 +133,7 @@ def model_of(
         )
     if sizes:
         style = options.get("style", "llama")
-        config = _by_dimensions(sizes, style, options.get("tied", False))
+        config = _by_dimensions(sizes, style, options.get("tied", style == "gpt2"))
         return replace(config, assumptions=tuple(_in_other_style(sizes, style)))
     if model is None:
         return load_config(Path(options["config"]))
@@ -139,17 +159,15 @@ def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
     """Return a note with the parameters of the same dimensions in the other style, as its models
     are published.
     """
-    is_tied = style == "llama"
     other = "gpt2" if style == "llama" else "llama"
     try:
         total = count_parameters(
-            _by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, is_tied)
+            _by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, other == "gpt2")
         ).total
     except ConfigError:  # such as odd heads, which have no rotary positions
         return []
-    flag = " --tied" if is_tied else ""
     shown = quantity(total, "", COUNT_LETTERS)
-    return [f"these dimensions with --style {other}{flag}: {shown} parameters"]
+    return [f"these dimensions with --style {other}: {shown} parameters"]
 
 
 def machines_of(options: Options, memory: float | None = None) -> list[Machine]:
@@ -243,6 +261,28 @@ def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str
     return replace(machine.with_entries(entries), source=source)
 
 
+def sharding_of(gpus: int, options: Options, recipe: str) -> Sharding:
+    """Return how devices share a step; those that are left over are data-parallel.
+
+    Raises:
+        ConfigError: the layout has another number of devices, or the recipe requires more sharding.
+    """
+    tensor = options.get("tensor_parallel", 1)
+    pipeline = options.get("pipeline_parallel", 1)
+    experts = options.get("expert_parallel", 1)
+    data = options.get("data_parallel") or max(experts, gpus // (tensor * pipeline))
+    product = data * tensor * pipeline
+    if gpus not in (1, product):
+        raise ConfigError(
+            f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}"
+        )
+    zero = int(options.get("zero", 0))
+    least = RECIPES[recipe].least_zero
+    if zero < least:
+        raise ConfigError(f"--recipe {recipe} requires --zero {least}")
+    return Sharding(zero, data, tensor, pipeline, experts)
+
+
 class Use(NamedTuple):
     """A machine and a dtype."""
 
@@ -251,6 +291,8 @@ class Use(NamedTuple):
     peak: float
     """Peak of one device, FLOP/s."""
     mfu: float = 1
+    price: float | None = None
+    """Of a device per hour."""
 
     @property
     def row(self) -> Row:
@@ -259,11 +301,11 @@ class Use(NamedTuple):
     def speed(self, gpus: int) -> float:
         return gpus * self.peak * self.mfu
 
-    def cost(self, gpus: int, seconds: float, price: float | None) -> Row:
+    def cost(self, gpus: int, seconds: float) -> Row:
         """Return the price, and the maximum energy by TDP."""
         row: Row = {"price": None, "energy_j": None}
-        if price is not None:
-            row["price"] = price * gpus * seconds / 3600
+        if self.price is not None:
+            row["price"] = self.price * gpus * seconds / 3600
         if self.machine.tdp_w is not None:
             row["energy_j"] = self.machine.tdp_w * gpus * seconds
         return row
@@ -281,14 +323,22 @@ class Uses(NamedTuple):
 
 
 def uses_of(options: Options, memory: float | None = None) -> Uses:
-    """Return the machines with each dtype of known peak, and a note for each other dtype."""
+    """Return the machines with each dtype of known peak, and a note for each other dtype.
+
+    `price` is that of all machines, or of each.
+    """
     machines = machines_of(options, memory)
     dtypes = options.get("dtype", ["bf16"])
+    prices = options.get("price") or [None]
+    if len(prices) == 1:
+        prices = prices * len(machines)
+    if len(prices) != len(machines):
+        raise ConfigError(f"--price has {len(prices)} prices for {len(machines)} GPUs")
     found = Uses([], [])
-    for machine, dtype in product(machines, dtypes):
+    for (machine, price), dtype in product(zip(machines, prices, strict=True), dtypes):
         peak = machine.peak(dtype, MEASURED_FIRST)
         if peak:
-            found.uses.append(Use(machine, dtype, peak.value))
+            found.uses.append(Use(machine, dtype, peak.value, price=price))
         else:
             found.notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
     if not found.uses:

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, Unpack
 from results.show.terminal import one_line
 from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import attainable, peak_of, why_not
-from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
+from roofline.accounting.number_formats import FORMATS, SCALE_BLOCK, scale_bytes, shown_in
 from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.answer import Answer, Row, by_machine, steps_of
 from roofline.estimate.options import Computing, machines_of, sources_of
@@ -27,7 +27,7 @@ from roofline.estimate.question import (
 )
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import intensity
-from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work
+from roofline.work import DTYPE_BITS, bytes_of, matmul_work
 
 OUT_DTYPES = {
     "fp8e4m3": "bf16",
@@ -120,7 +120,7 @@ def operations(value: object) -> list[str]:
 TENSOR_STEPS = (
     ("elements", "{extents}", "{elements:count}"),
     ("bytes", "{elements:,} x {bits} bits / 8", "{stored:count}"),
-    ("block scales", "{elements:,} / 16, one byte each", "{scales:count}"),
+    ("block scales", "{elements:,} / {block}, one byte each", "{scales:count}"),
     ("in GB", "{total:,} / 10^9", "{gigabytes:number} GB"),
     ("in GiB", "{total:,} / 2^30", "{total:memory}"),
     (
@@ -134,7 +134,7 @@ TENSOR_STEPS = (
 @question
 def tensor(
     shape: Annotated[tuple[int, ...], extents],
-    dtype: Annotated[str, DTYPES] = "fp32",
+    dtype: Annotated[str, tuple(DTYPE_BITS)] = "fp32",
     then: Annotated[Sequence[str] | None, operations] = None,
 ) -> Answer:
     """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a
@@ -155,6 +155,7 @@ def tensor(
         bits=DTYPE_BITS[dtype],
         stored=stored,
         scales=scales or None,
+        block=SCALE_BLOCK.get(dtype),
         total=total,
         gigabytes=total / 1e9,
         strides=", ".join(map(str, strides)),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, wraps
@@ -63,6 +63,12 @@ def whole(value: object) -> int:
     if number is None or number.denominator != 1 or not 1 <= number <= MAX_EXTENT:
         raise ConfigError(f"{_shown(text)} is not an integer from 1 to 10^12")
     return int(number)
+
+
+def numbers(value: object) -> list[float]:
+    """Return numbers above 0 of a text such as "2.5,0.8" or a list."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    return [positive(word) for word in ",".join(map(text_of, texts)).split(",")]
 
 
 def share(value: object) -> float:
@@ -138,6 +144,7 @@ def one_of(word: str, known: tuple[str, ...]) -> str:
 Number = Annotated[float, positive]
 Whole = Annotated[int, whole]
 Share = Annotated[float, share]
+Numbers = Annotated[list[float], numbers]
 Names = Annotated[list[str], names]
 Model = Annotated[str | ModelConfig | None, model_named]
 
@@ -146,6 +153,14 @@ USUAL = {
     "config",
     "params",
     "tokens",
+    "tokens_per_s",
+    "seconds_per_step",
+    "flops",
+    "layers",
+    "width",
+    "heads",
+    "ffn",
+    "vocab",
     "sequence",
     "batch",
     "prompt",
@@ -169,9 +184,13 @@ FIRST = ("intensity", "op")
 
 _P = ParamSpec("_P")
 
-HELP: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("help.toml").read_text(encoding="utf-8")
-)
+
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+HELP: dict[str, str] = _table("help.toml")
+NEEDS: dict[str, dict[str, list[str]]] = _table("needs.toml")
 
 
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
@@ -218,6 +237,16 @@ def read(parameter: Parameter, value: object) -> Any:
     return chosen if parameter.is_list else chosen[0]
 
 
+def _check_effects(question: str, given: Sequence[str]) -> None:
+    """Refuse an option that has no effect beside the others that are given."""
+    needs = NEEDS["any"] | NEEDS.get(question, {})
+    for name in given:
+        for words in needs.get(name, ()):
+            needed = words.split()
+            if set(needed).isdisjoint(given):
+                raise ConfigError(f"--{name} has no effect without --{' or --'.join(needed)}")
+
+
 def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> dict[str, Any]:
     """Parse the arguments of an estimate; None, False and empty texts count as omitted."""
     known = parameters(function)
@@ -236,6 +265,7 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
     missing = [f"--{known[key].name}" for key in needed if key not in values]
     if missing:
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}")
+    _check_effects(function.__name__, [known[key].name for key in values])
     for key, value in values.items():
         try:
             values[key] = read(known[key], value)

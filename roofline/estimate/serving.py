@@ -9,16 +9,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, NamedTuple, Unpack
 
-from results.show.units import count, gibibytes, quantity
+from results.show.units import count, quantity
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
-from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, weight_bytes_read
+from roofline.accounting.inference import (
+    cache_copies,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    weight_bytes_read,
+)
 from roofline.accounting.machines import bandwidth_of, memory_of
-from roofline.accounting.number_formats import STORED_BITS
-from roofline.accounting.parameters import count_parameters
+from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.storage import STORED_DTYPES, storage_note, stored_bytes
 from roofline.estimate.answer import Answer, Row, Step, by_machine, steps_of
 from roofline.estimate.options import (
     Serving,
+    Stored,
     Training,
     Use,
     Uses,
@@ -27,13 +33,11 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Whole, question
+from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
 from roofline.gpu_table import load_gpus
 from roofline.model import bound
-from roofline.work import DTYPE_BITS, DTYPES
 
-Stored = Annotated[str, tuple(STORED_BITS)]
-Cached = Annotated[str, DTYPES]
+Cached = Annotated[str, tuple(STORED_DTYPES)]
 
 BY_PARAMETERS = (
     "dense model: 2 N FLOPs per token, and every weight is read once per step",
@@ -52,7 +56,11 @@ STEPS_BY_WEIGHTS = (
 )
 
 INFER_STEPS = (
-    ("weights", "{total:count} parameters", "{weight_bytes:bytes}"),
+    (
+        "weights",
+        "{total:count} parameters of {weight_bits:.4g} bits on average",
+        "{weight_bytes:bytes}",
+    ),
     ("cache per token", "{plan.config.layers} layers", "{kv_bytes_per_token:bytes}"),
     ("cache", "{cached}", "{cache_bytes:bytes}"),
     ("prefill FLOPs", "{plan.batch} x {plan.prompt} tokens", "{prefill_flops:number}"),
@@ -73,7 +81,7 @@ INFER_STEPS = (
     ("tokens/s", "{plan.batch} / {decode_seconds:time}", "{tokens_per_s:number}"),
     ("critical batch", "compute time = memory time at {plan.prompt} tokens", "{critical}"),
     ("without a cache", "the same at 0 tokens", "{critical_without_cache}"),
-    ("memory", "{parts} / all devices of {memory_bytes:memory}", "{used:percent}"),
+    ("memory", "{parts} / all devices of {memory_bytes:bytes}", "{used:percent}"),
 )
 
 REPLY_STEPS = (
@@ -89,26 +97,27 @@ REPLY_STEPS = (
 )
 
 CONTEXT_STEPS = (
-    ("memory", "{gpus:,} x {memory_bytes:memory}", "{total_bytes:bytes}"),
-    ("weights", "{params:count} parameters in {weight_dtype}", "{weight_bytes:bytes}"),
+    ("memory", "{gpus:,} x {memory_bytes:bytes} x {utilization:g}", "{total_bytes:bytes}"),
+    (
+        "weights",
+        "{params:count} parameters of {weight_bits:.4g} bits on average",
+        "{weight_bytes:bytes}",
+    ),
     ("left for the cache", "memory - weights", "{left_bytes:bytes}"),
     ("cache per token", "{layers} layers in {kv_dtype}", "{kv_bytes_per_token:bytes}"),
+    ("copies of the cache", "{gpus:,} devices, {stored_heads}", "{copies:g}"),
     ("longest context", "of {sequences}", "{longest}"),
     (
         "largest batch",
         "of {prompt} tokens each, {cache_bytes:bytes} of cache",
         "{batch:,} sequences",
     ),
+    (
+        "data-parallel attention",
+        "a sequence on one device, with all weights of attention",
+        "{data_parallel_batch:,} sequences",
+    ),
 )
-
-
-def _element_bytes(kv_dtype: str) -> int:
-    whole, rest = divmod(DTYPE_BITS[kv_dtype], 8)
-    if rest:
-        raise ConfigError(
-            f"--kv-dtype {kv_dtype}: expected a type of whole bytes, such as bf16 or fp8e4m3"
-        )
-    return whole
 
 
 class _Plan(NamedTuple):
@@ -125,14 +134,15 @@ class _Plan(NamedTuple):
             self.batch,
             peak_flops_per_s=use.speed(self.gpus),
             bandwidth_bytes_per_s=self.gpus * bandwidth_of(use.machine),
-            weight_bytes=STORED_BITS[self.weight_dtype or use.dtype] / 8,
-            kv_bytes=_element_bytes(self.kv_dtype),
+            weight_dtype=self.weight_dtype or self.config.quantization or use.dtype,
+            kv_bytes=STORED_DTYPES[self.kv_dtype].bits / 8,
+            devices=self.gpus,
         )
 
     def held(self, use: Use, positions: int) -> Row:
         limits = self.limits(use)
-        stored = max(1, round(count_parameters(self.config).total * limits.weight_bytes))
-        cache = kv_cache_bytes(self.config, positions, self.batch, limits.kv_bytes)
+        stored = stored_bytes(weights(self.config), limits.weight_dtype)
+        cache = limits.cache_bytes(positions)
         row: Row = {"weight_bytes": stored, "cache_bytes": cache}
         if self.config.parameters:
             row["cache_bytes"] = None
@@ -153,7 +163,7 @@ class _Plan(NamedTuple):
                 if row["cache_bytes"] is not None:
                     held += f" and {quantity(row['cache_bytes'], 'B')} of cache"
                 available = f"{count(self.gpus, 'device')} {row['gpu']}"
-                available += f" of {gibibytes(row['memory_bytes'])}"
+                available += f" of {quantity(row['memory_bytes'], 'B')}"
                 lines.append(
                     f"does not fit: {held} on {available}; at least {row['gpus_needed']:,} are "
                     f"needed; the times are hypothetical"
@@ -161,15 +171,25 @@ class _Plan(NamedTuple):
         return lines
 
     def notes(self, positions: int) -> list[str]:
-        storage = f"weights in {self.weight_dtype or 'the computing dtype'}"
+        storage = "weights in the computing dtype"
+        dtype = self.weight_dtype or self.config.quantization
+        if dtype:
+            storage = storage_note(dtype)
         bounds = "lower bounds: full peak and bandwidth, without activations and communication"
         if self.config.parameters:
             return [storage, *BY_PARAMETERS, bounds]
         lines = [
-            f"{storage}, cache in {self.kv_dtype}",
+            storage,
+            f"cache in {self.kv_dtype}",
             bounds,
             "prefill computes the head for the last token only",
         ]
+        copies = cache_copies(self.config, self.gpus)
+        if copies > 1:
+            lines.append(
+                f"tensor parallelism stores the cache {float(copies):g} times, "
+                f"{_stored_heads(self.config)}; data-parallel attention stores it once"
+            )
         if self.config.latent:
             lines.append(
                 "latent attention: prefill expands keys and values; decoding uses the absorbed form"
@@ -177,6 +197,12 @@ class _Plan(NamedTuple):
         if self.config.experts:
             lines.append("experts are chosen evenly and independently")
         return [*lines, *self.config.notes_on(positions)]
+
+
+def _stored_heads(config: ModelConfig) -> str:
+    if config.latent:
+        return "each has the whole latent vector"
+    return f"each has at least one of {config.kv_heads} key and value heads"
 
 
 @question
@@ -217,10 +243,10 @@ def infer(
         )
         formula = STEPS_BY_WEIGHTS
     return Answer(
-        main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
+        main=("decode_seconds", "tokens_per_s", "prefill_seconds", "cache_bytes"),
         title=f"Generation with {config.name}: {batch} x {prompt} tokens, {count(gpus, 'device')}",
         warnings=plan.warnings(rows),
-        **by_machine(rows, kv_bytes_per_token=rows[0]["kv_bytes_per_token"]),
+        **by_machine(rows, **{key: rows[0][key] for key in ("kv_bytes_per_token", "cache_bytes")}),
         steps=_infer_steps(plan, rows[0]),
         formula=formula,
         source=f"Pope et al. (2022); Austin et al. (2025); {uses.source}",
@@ -256,7 +282,7 @@ def _infer_row(plan: _Plan, use: Use) -> Row:
         row["kv_bytes_per_token"] = kv_bytes_per_token(plan.config, limits.kv_bytes)
     row["critical_batch"] = limits.critical_batch(plan.prompt)
     row["critical_batch_without_cache"] = limits.critical_batch(0)
-    row["weight_bytes_read"] = weight_bytes_read(plan.config, plan.batch, limits.weight_bytes)
+    row["weight_bytes_read"] = weight_bytes_read(plan.config, plan.batch, limits.weight_dtype)
     return row | plan.held(use, plan.prompt)
 
 
@@ -265,6 +291,10 @@ def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
     cached = f"{plan.batch} x {plan.prompt} tokens"
     if config.windowed_layers:
         cached += f", {config.windowed_layers} layers store at most {config.window}"
+    copies = cache_copies(config, plan.gpus)
+    if copies > 1:
+        cached += f", {float(copies):g} times"
+    total = count_parameters(config).total
     read = f"{quantity(row['weight_bytes_read'], 'B')} of weights"
     parts = "weights"
     without_cache = None
@@ -276,7 +306,8 @@ def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
         INFER_STEPS,
         **row,
         plan=plan,
-        total=count_parameters(config).total,
+        total=total,
+        weight_bits=8 * row["weight_bytes"] / total,
         cached=cached,
         read=read,
         critical=_batch(row["critical_batch"]),
@@ -302,13 +333,13 @@ def generate(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     output_tokens: Whole = 256,
-    price: Number | None = None,
+    price: Numbers | None = None,
     memory: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Minimum time of a reply, from the prompt to its last token, and its price."""
     config = model_of(model, options, params)
-    uses = uses_of(options, memory)
+    uses = uses_of({**options, "price": price}, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     generated = batch * output_tokens
     rows = []
@@ -318,8 +349,8 @@ def generate(
         seconds = first_s + limits.decode_seconds(prompt, output_tokens)
         row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s}
         row |= {"tokens_per_s": generated / seconds, "price_per_million_tokens": None}
-        row |= use.cost(gpus, seconds, price)
-        if price is not None:
+        row |= use.cost(gpus, seconds)
+        if price:
             row["price_per_million_tokens"] = row["price"] / generated * 1e6
         rows.append(row | plan.held(use, prompt + output_tokens - 1))
     row = rows[0]
@@ -331,7 +362,7 @@ def generate(
         "tokens_per_s": "tokens/s",
         "used": "memory",
     }
-    if price is not None:
+    if price:
         columns["price_per_million_tokens"] = "price of 10^6"
     other_steps = f"{output_tokens - 1:,} steps"
     formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
@@ -354,7 +385,7 @@ def generate(
             tokens=output_tokens,
             steps=other_steps,
             others_s=row["seconds"] - row["first_token_s"],
-            hour=price,
+            hour=uses.uses[0].price,
         ),
         formula=formula,
         source=f"Pope et al. (2022); {uses.source}",
@@ -372,39 +403,50 @@ def context(
     model: Model = None,
     prompt: Whole = 2048,
     batch: Whole = 1,
-    weight_dtype: Stored = "bf16",
+    weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     memory: Number | None = None,
+    utilization: Share = 0.9,
     **options: Unpack[Training],
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
     config = model_of(model, options)
-    element_bytes = _element_bytes(kv_dtype)
+    element_bytes = STORED_DTYPES[kv_dtype].bits / 8
+    stored_in = weight_dtype or config.quantization or "bf16"
     machines = machines_of(options, memory)
     parameters = count_parameters(config).total
-    weight_bytes = max(1, round(parameters * STORED_BITS[weight_dtype] / 8))
+    tensors = weights(config)
+    weight_bytes = stored_bytes(tensors, stored_in)
+    attention = [weight for weight in tensors if weight.component == "attention"]
+    repeated_bytes = (gpus - 1) * stored_bytes(attention, stored_in)
+    copies = cache_copies(config, gpus)
     per_token = kv_bytes_per_token(config, element_bytes)
     cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes)
     rows: list[Row] = []
     warnings = []
     for machine in machines:
         memory_bytes = memory_of(machine)
-        free = gpus * memory_bytes - weight_bytes
+        free = int(utilization * gpus * memory_bytes) - weight_bytes
         row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
         row |= {"free_bytes": free, "kv_bytes_per_token": per_token}
-        row["context"] = _longest_context(config, free, batch, element_bytes)
-        row["batch"] = max(0, free) // cache_bytes
+        row["context"] = _longest_context(config, free // copies, batch, element_bytes)
+        row["batch"] = max(0, free) // (copies * cache_bytes)
+        row["data_parallel_batch"] = None
+        if copies > 1:
+            left = max(0, free - repeated_bytes)
+            row["data_parallel_batch"] = gpus * (left // (gpus * cache_bytes))
         rows.append(row)
         if free < 0:
-            weights = f"{quantity(weight_bytes, 'B')} of weights"
+            held = f"{quantity(weight_bytes, 'B')} of weights"
             devices = f"{count(gpus, 'device')} {machine.slug}"
-            warnings.append(f"does not fit: {weights} on {devices}")
+            warnings.append(f"does not fit: {held} on {devices}")
     row = rows[0]
     longest = "no limit" if row["context"] is None else f"{row['context']:,} tokens"
     notes = [
-        "activations, workspaces and fragmentation need memory too: leave 10 % or more free",
-        "weights and cache are shared evenly by all devices",
+        "activations, workspaces and fragmentation take the memory that --utilization leaves free",
+        "tensor parallelism: all devices share the weights evenly",
+        storage_note(stored_in),
     ]
     if config.context and (row["context"] or MAX_EXTENT) > config.context:
         notes.append(f"{config.name} was made for {config.context:,} tokens")
@@ -416,10 +458,13 @@ def context(
         steps=steps_of(
             CONTEXT_STEPS,
             **row,
-            total_bytes=gpus * row["memory_bytes"],
+            utilization=utilization,
+            total_bytes=utilization * gpus * row["memory_bytes"],
             params=parameters,
-            weight_dtype=weight_dtype,
+            weight_bits=8 * weight_bytes / parameters,
             weight_bytes=weight_bytes,
+            copies=float(copies),
+            stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
             layers=config.layers,
             kv_dtype=kv_dtype,
@@ -428,8 +473,8 @@ def context(
             prompt=prompt,
             cache_bytes=cache_bytes,
         ),
-        formula="longest s with batch x cache(s) <= devices x memory - weights; cache(s) = 2 L k "
-        "d w s at most",
+        formula="longest s with copies x batch x cache(s) <= devices x memory - weights; cache(s) "
+        "= 2 L k d w s at most",
         source=f"Pope et al. (2022); {config.source}; {sources_of(machines)}",
         assumptions=[*notes, *config.notes_on(prompt)],
         columns={
@@ -443,7 +488,7 @@ def context(
 
 
 def _longest_context(
-    config: ModelConfig, free_bytes: int, batch: int, element_bytes: int
+    config: ModelConfig, free_bytes: int, batch: int, element_bytes: float
 ) -> int | None:
     """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no
     limit.

@@ -5,14 +5,19 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from results.show.units import quantity
-from roofline.accounting.activations import Kernels, checkpoint_group, model_activations
+from roofline.accounting.activations import (
+    Kernels,
+    checkpoint_group,
+    model_activations,
+    recomputed_layers,
+)
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import train_flops
 from roofline.accounting.state import FP32_BYTES, held_weights, state_bytes
@@ -218,8 +223,8 @@ class Layout:
         flops_s = (counts.hardware_flops - head - core) / self.use.peak + core / core_peak
         flops_s = flops_s / self.use.mfu / ways
         saved = model_activations(self.stage, plan.sequence, sequences, kernels)
-        again = saved if checkpoint_group(plan.checkpoint, self.stage.layers) else {}
-        if plan.checkpoint == "selective":
+        again = saved if recomputed_layers(plan.checkpoint, self.stage.layers, kernels) else {}
+        if plan.checkpoint == "selective" and not kernels.is_flash:
             again = {"attention_scores": saved.get("attention_scores", 0)}
         layers_bytes = 5 * sum(saved.values()) + 2 * sum(again.values())
         head_bytes = 5 * FP32_BYTES * plan.tokens * self.stage.vocabulary / ways
@@ -278,8 +283,7 @@ class Layout:
         waiting_s = sum(self.parts[kind] for kind in KINDS)
         sent = self.sent()
         row = self.use.row
-        for name in ("data_parallel", "tensor_parallel", "pipeline_parallel", "zero"):
-            row[name] = getattr(sharding, name)
+        row |= asdict(sharding)
         row["micro_batches"] = self.plan.micro_batches
         row["total_bytes"] = self.total_bytes
         row["memory_bytes"] = self.use.machine.usable_memory_bytes

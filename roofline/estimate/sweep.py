@@ -12,7 +12,7 @@ from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, Row
-from roofline.estimate.question import parameters, positive, values_of, whole
+from roofline.estimate.question import exact, parameters, positive, values_of
 
 MAX_POINTS = 1000
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
@@ -43,12 +43,13 @@ class Over(NamedTuple):
 
 
 def _range(first: str, last: str, sign: str, step: str) -> list[str]:
-    value = whole(first)
-    end = whole(last)
-    by = whole(step)
+    value = exact(first)
+    end = exact(last)
+    by = exact(step)
     values: list[str] = []
-    while value <= end and len(values) <= MAX_POINTS and (sign == "+" or by > 1):
-        values.append(str(value))
+    is_growing = by > 0 if sign == "+" else by > 1
+    while value <= end and len(values) <= MAX_POINTS and is_growing:
+        values.append(str(value if value.denominator == 1 else float(value)))
         value = value * by if sign == "x" else value + by
     return values
 

@@ -132,9 +132,9 @@ def test_conventions_agree_where_they_must(name):
 
 def test_backward_is_twice_the_forward_unless_weights_are_frozen():
     config = load_preset("llama-3-8b")
-    count = train_flops(config, 128)
+    count = train_flops(config, 128, convention="gemm-causal-half")
     assert count.model_flops == 3 * sum(count.forward.values())
-    frozen = train_flops(config, 128, is_frozen=True)
+    frozen = train_flops(config, 128, convention="gemm-causal-half", is_frozen=True)
     core = frozen.components["attention_core"]
     assert core == 3 * frozen.forward["attention_core"]
     assert frozen.model_flops - core == 4 * count_parameters(config).matmul * 128

@@ -58,15 +58,15 @@ def test_latent_attention_decodes_in_its_absorbed_form():
 
 def test_weights_that_a_decode_step_reads():
     llama, count = load_preset("llama-3-8b"), count_parameters(load_preset("llama-3-8b"))
-    assert weight_bytes_read(llama, 1, 2) == 2 * (count.total - 128256 * 4096 + 4096)
+    assert weight_bytes_read(llama, 1, "bf16") == 2 * (count.total - 128256 * 4096 + 4096)
     mixtral, all_of_it = load_preset("mixtral-8x7b"), count_parameters(load_preset("mixtral-8x7b"))
-    one = weight_bytes_read(mixtral, 1, 2)
+    one = weight_bytes_read(mixtral, 1, "bf16")
     # Of two experts; the embedding is but a row.
     assert one == pytest.approx(2 * all_of_it.active, rel=0.03)
-    assert weight_bytes_read(mixtral, 512, 2) == pytest.approx(2 * all_of_it.total, rel=0.01)
+    assert weight_bytes_read(mixtral, 512, "bf16") == pytest.approx(2 * all_of_it.total, rel=0.01)
     touched = 8 * (1 - (3 / 4) ** 4)
     experts = all_of_it.components["experts"]
-    difference = weight_bytes_read(mixtral, 4, 2) - one - 2 * 3 * 4096
+    difference = weight_bytes_read(mixtral, 4, "bf16") - one - 2 * 3 * 4096
     assert difference == pytest.approx(2 * experts * (touched - 2) / 8, rel=1e-9)
 
 
@@ -134,7 +134,10 @@ def test_critical_batch():
     dense = dense_model(8e9)
     # 240.2, rounded up.
     for rates, batches in (((1.97e14, 8.2e11), (241, 121)), ((989.5e12, 3.35e12), (296, 148))):
-        found = [Serving(dense, 1, *rates, weight_bytes=size).critical_batch(0) for size in (2, 1)]
+        found = [
+            Serving(dense, 1, *rates, weight_dtype=dtype).critical_batch(0)
+            for dtype in ("bf16", "int8")
+        ]
         assert found == list(batches)
 
 

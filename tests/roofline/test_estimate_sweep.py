@@ -34,6 +34,11 @@ def test_each_point_is_the_answer_to_its_options(capsys):
     assert text_of(capsys, f"sweep {DECODE} --over batch=1,8 --format md").startswith("| batch | ")
 
 
+def test_ranges_have_no_limit_but_that_of_the_option():
+    assert Over.read("flops=1e20:1e23:x10").values == [str(10**power) for power in range(20, 24)]
+    assert Over.read("mfu=0.1:0.5:+0.2").values == ["0.1", "0.3", "0.5"]
+
+
 def test_an_answer_has_the_formats_of_a_table(capsys):
     rows = list(csv.DictReader(io.StringIO(text_of(capsys, f"{DECODE} --batch 8 --format csv"))))
     assert rows[0]["gpu"] == "h100-sxm"

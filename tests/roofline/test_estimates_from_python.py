@@ -98,7 +98,11 @@ def test_every_estimate_is_listed_and_says_its_options():
             roofline.ConfigError,
             "'True' is not a number",
         ),
-        (lambda: roofline.estimate.train(params=1e9), roofline.ConfigError, "required: --tokens"),
+        (
+            lambda: roofline.estimate.train(params=1e9),
+            roofline.ConfigError,
+            "expected --tokens or --days",
+        ),
         (
             lambda: roofline.estimate.params(model=len),
             roofline.ConfigError,

@@ -111,7 +111,7 @@ def test_what_is_left_out_and_what_is_wrong_is_said_in_words():
     app = opened("train")
     field = app.text_input(key="tokens")
     for text, said in (
-        ("", "are required: --tokens"),
+        ("", "expected --tokens or --days"),
         ("--help", "'--help' is not a number"),
         ("-1", "'-1' is not"),
     ):

@@ -4,7 +4,7 @@ import pytest
 
 from roofline import estimate
 from roofline.accounting.config import ConfigError
-from roofline.accounting.inference import kv_cache_bytes
+from roofline.accounting.inference import cache_copies, kv_cache_bytes
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset
 from roofline.accounting.state import RECIPES, Sharding
@@ -22,6 +22,8 @@ PSI = 2 * count_parameters(load_preset("llama-3-8b")).total
 
 def test_context_is_the_last_that_fits():
     values = estimate.context(model="llama-3-8b", gpu="h100-sxm", batch=8, prompt=4096).values
+    # vLLM's default --gpu-memory-utilization is 0.9.
+    assert values["free_bytes"] == int(0.9 * 81089 * 2**20) - PSI
     config = load_preset("llama-3-8b")
     assert values["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2
     assert kv_cache_bytes(config, values["context"], 8) <= values["free_bytes"]
@@ -34,6 +36,43 @@ def test_weights_that_do_not_fit_leave_no_context():
     assert (answer.values["context"], answer.values["batch"]) == (0, 0)
     assert "does not fit" in answer.warnings[0]
     assert estimate.context(model="llama-3-70b", gpu="h100-sxm", gpus=4).values["context"] > 100_000
+
+
+def test_tensor_parallelism_stores_latent_keys_on_each_device():
+    """DeepSeek-V3: 61 x 576 x 2 bytes a token, on each of 8 devices; data-parallel attention keeps
+    a sequence on one, with all weights of attention.
+
+    Source: sgl-project/sglang issue 1970. vLLM 0.7.1 stores 512,000 tokens on 8 H200 (Neural
+    Magic's blog on MLA in vLLM, 2025).
+    """
+    values = estimate.context(
+        model="deepseek-v3", gpu="h200-sxm", gpus=8, weight_dtype="fp8e4m3", utilization=1
+    ).values
+    config = load_preset("deepseek-v3")
+    device_bytes = values["memory_bytes"] - values["weight_bytes"] / 8
+    assert values["context"] == int(device_bytes // 70_272)
+    assert 512_000 < values["context"] < 942_600
+    attention = (
+        values["weight_bytes"] / 8 + 7 / 8 * count_parameters(config).components["attention"]
+    )
+    left = values["memory_bytes"] - attention
+    assert values["data_parallel_batch"] == 8 * int(left // (2048 * 70_272)) > values["batch"]
+
+
+def test_tensor_parallelism_stores_each_of_few_key_heads_twice():
+    """Llama 3 70B has 8 key and value heads: on 16 devices each is on two, and on 3 devices one has
+    3 of them.
+
+    Source: vLLM, `QKVParallelLinear`: `num_kv_head_replicas` = devices / heads.
+    """
+    config = load_preset("llama-3-70b")
+    assert [cache_copies(config, devices) for devices in (1, 3, 8, 16)] == [1, 9 / 8, 1, 2]
+    many = estimate.infer(model="llama-3-70b", gpu="h100-sxm", gpus=16, batch=64)
+    assert many.values["cache_bytes"] == 2 * kv_cache_bytes(config, 2048, 64)
+    assert many.values["decode_bytes"] == (
+        many.values["weight_bytes_read"] + many.values["cache_bytes"]
+    )
+    assert "of KV cache" in many.main_texts()[-1]
 
 
 # ---- what fits
@@ -98,7 +137,7 @@ def test_a_pipeline_waits_for_the_published_bubble():
 
 
 def test_layouts_use_all_devices_and_divide_evenly():
-    found = shardings(64, layers=80, kv_heads=8, batch=512)
+    found = shardings(64, load_preset("llama-3-70b"), batch=512)
     for each in found:
         assert each.data_parallel * each.tensor_parallel * each.pipeline_parallel == 64
         assert (
@@ -126,6 +165,18 @@ def test_the_proposed_layout_fits_and_is_the_fastest():
         },
     )
     assert memory.values["total_bytes"] == pytest.approx(answer.values["total_bytes"], rel=0.05)
+
+
+def test_layouts_of_a_model_with_experts_split_them():
+    """DeepSeek-V3 on 256 H100: AutoModel (NVIDIA NeMo) ran 8.2 s a step with 64 expert-parallel
+    devices; without expert parallelism no layout is below 40 s.
+    """
+    shape = {"model": "deepseek-v3", "gpu": "h100-sxm", "gpus": 256, "batch": 1024}
+    shape |= {"checkpoint": "full", "mfu": 0.5}
+    best = estimate.parallel(**shape).values
+    known = estimate.train(**shape, expert_parallel=64, zero=3).values
+    assert best["expert_parallel"] > 1
+    assert best["seconds"] <= known["step_seconds"] < 40
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from roofline.accounting.activations import Kernels, layer_activations
 from roofline.accounting.config import ConfigError
 from roofline.accounting.presets import load_preset
-from roofline.accounting.state import RECIPES, Sharding
+from roofline.accounting.state import RECIPES, Lora, Sharding
 from roofline.accounting.step_memory import StepPlan, step_memory
 
 GPT2, PARAMS, H, V, LAYERS = load_preset("gpt2"), 124_439_808, 768, 50257, 12
@@ -130,7 +130,7 @@ def test_pipeline_stage_holds_its_micro_batches_in_flight():
 
 def test_adapters_need_no_gradients_of_frozen_weights():
     step = plan(sequence=8, batch=1)
-    trained, adapted = step_memory(step), step_memory(replace(step, lora_rank=4))
+    trained, adapted = step_memory(step), step_memory(replace(step, lora=Lora(4)))
     assert trained.moment.name == "embedding"
     assert adapted.moment.temporary < 4 * V * H < trained.moment.temporary
 

@@ -221,7 +221,7 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
     [
         (
             {"params": 8e9, "model": None, "tensor_parallel": 8, "tokens": 1e12},
-            "--model for the time of a step",
+            "a step needs a --model",
         ),
         (
             {"gpus": 64, "tensor_parallel": 3},
@@ -233,9 +233,9 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
         ),
         (
             {"expert_parallel": 8, "gpus": 1},
-            "--expert-parallel 8 does not divide 1 data-parallel devices",
+            "--expert-parallel 8 does not divide a model without experts",
         ),
-        ({"disk": 1e9}, "takes neither --convention nor --disk"),
+        ({"disk": 1e9}, "takes no --convention, --days and --disk"),
         ({"gpu": "l4", "gpus": 8}, "l4 has no known link between devices"),
     ],
 )
