@@ -37,6 +37,8 @@ DTYPES = (
     "fp8e5m2",
     "int8",
     "nvfp4",
+    "mxfp4",
+    "int4",
     "int32",
     "int64",
     "int16",

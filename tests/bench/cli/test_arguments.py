@@ -40,6 +40,7 @@ EVERYWHERE = {
     "--threads",
     "--tolerance",
     "--kernels",
+    "--in-place",
 }
 SHORT = {"-h", "-q", "-v", "-o"}
 ONLY = {
