@@ -96,8 +96,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     gpus = list(map(find_gpu, dict.fromkeys(args.slugs))) or list(load_gpus().values())
-    for problem in [] if args.slugs else wrong_files():
-        say(f"note: left out {problem}")
+    if not args.slugs:
+        for problem in wrong_files():
+            say(f"note: left out {problem}")
     table = Table(
         rows=lambda: list(map(_flat_row, gpus)),
         shown=lambda: list(map(_cells, gpus)),
