@@ -194,9 +194,10 @@ def interleaved(
     tolerance: float = 1.0,
     check: bool = True,
     make_inputs: Inputs | None = None,
+    allowed: Callable[[Any, Any], bool] | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records. `make_inputs` makes others for a check.
+    and the records. `make_inputs` makes others for a check; `allowed` is that of `Expected`.
     """
     name = next(iter(named))
     kwargs = subject.kwargs
@@ -209,6 +210,8 @@ def interleaved(
         blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
+    if isinstance(expected, Expected):
+        expected = replace(expected, allowed=allowed)
 
     def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
         with settings_required():
