@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.api.function import (
     Function,
@@ -61,6 +61,8 @@ from results.stats.comparison import DEFAULT_MARGIN
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 Found = CheckResult | Flag | None
 """A check, or why a result cannot be checked; None if it need not be."""
@@ -279,9 +281,7 @@ def _expected(
         return Flag("not-compared", reason, "")
 
 
-def ordered(
-    named: dict[str, Callable[..., Any]], baseline: str | None
-) -> dict[str, Callable[..., Any]]:
+def ordered(named: dict[str, T], baseline: str | None) -> dict[str, T]:
     if len(named) < 2:
         raise UsageError(f"expected at least two functions, got only '{next(iter(named))}'")
     if baseline is None:

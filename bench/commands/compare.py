@@ -81,6 +81,7 @@ class Options(Request):
         tuple[str, ...],
         Parameter(
             "workloads of a definition.json, a line of JSON for each; its solutions may follow",
+            group=ADVANCED,
             metavar="FILE",
             told={"nargs": "+"},
         ),
@@ -175,10 +176,12 @@ def run(
     settings = given(Settings, args)
     known = [op.name for op in chain.from_iterable(families.values())]
     if options.functions and options.functions[0].endswith(".json"):
-        from bench.commands.compare_problems import run_problem
+        from bench.commands.compare_problems import print_limits, run_problems
 
-        measured = run_problem(options, settings, argv)
-        return 0 if measured is None else show(measured, options.fail_on)
+        if options.on is None:
+            return show(run_problems(options, settings, argv), options.fail_on)
+        print_limits(options, settings)
+        return 0
     if options.workload or options.on is not None:
         raise UsageError("--workload and --on need a definition.json and its solutions")
     if options.functions:

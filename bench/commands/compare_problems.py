@@ -4,7 +4,7 @@ problem of flashinfer-bench or SOL-ExecBench against its reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,7 @@ from bench.api.comparing import interleaved, ordered
 from bench.api.function import Function, known_ceilings
 from bench.commands.compare_functions import labels
 from bench.comparing.interleave import without_culprits
-from bench.comparing.problems import (
-    Definition,
-    Problem,
-    Solution,
-    Workload,
-    read,
-    read_workloads,
-)
+from bench.comparing.problems import Definition, Problem, Solution, read, read_workloads
 from bench.comparing.turns import ComparePolicy
 from bench.harness import clock, worker
 from bench.harness.cli import main
@@ -31,10 +24,10 @@ from bench.harness.device.device import Device
 from bench.harness.run import Run
 from bench.harness.settings import Settings
 from bench.harness.timing import protocol
-from bench.profiling.projection import least_s, machine_named
+from bench.profiling.projection import machine_named
 from bench.profiling.target import guarded_call
 from results.record import Record
-from results.show.grid import Cell, Table, print_cells, texts_of
+from results.show.grid import Table, print_lines
 from results.show.terminal import print_out
 from results.show.units import duration
 from roofline.model import limits_s
@@ -42,9 +35,12 @@ from roofline.model import limits_s
 if TYPE_CHECKING:
     from bench.commands.compare import Options
 
+Sides = dict[str, Solution | None]
+"""Solutions by provider, the baseline first; None for the reference."""
 
-def problem_of(options: Options) -> tuple[Definition, list[Workload], dict[str, Any]]:
-    """Return what the files have; the baseline is the first of the sides, None the reference."""
+
+def problems_of(options: Options) -> tuple[list[Problem], Sides]:
+    """Return a problem for each workload, and the sides."""
     for option in ("op", "provider", "size", "shape", "dtype"):
         if getattr(options, option) is not None:
             raise UsageError(f"the workloads replace --{option}; remove it")
@@ -55,207 +51,156 @@ def problem_of(options: Options) -> tuple[Definition, list[Workload], dict[str, 
     definition = read(file, Definition)
     sides: dict[str, Any] = {file: None}
     for other, label in zip(others, labels(others), strict=True):
-        solution = read(other, Solution)
-        if solution.definition != definition.name:
-            raise UsageError(f"{other} solves {solution.definition}, not {definition.name}")
-        sides[label] = solution
-    workloads = read_workloads(options.workload[0])
-    if options.on is None:
-        sides = ordered(sides, options.baseline)
-    elif others:
-        raise UsageError("--on measures nothing; remove the solutions")
-    return definition, workloads, sides
+        sides[label] = read(other, Solution)
+        solved = sides[label].definition
+        if solved != definition.name:
+            raise UsageError(f"{other} solves {solved}, not {definition.name}")
+    workloads = options.workload[0]
+    problems = [Problem(definition, each, Path(workloads)) for each in read_workloads(workloads)]
+    return problems, sides
 
 
-def run_problem(options: Options, settings: Settings, argv: Sequence[str] | None) -> Run | None:
-    """Measure the solutions of each workload, and return the run, not shown yet; with `--on` print
-    the least times and return None.
-    """
-    definition, workloads, sides = problem_of(options)
-    file = options.workload[0]
+def run_problems(options: Options, settings: Settings, argv: Sequence[str] | None) -> Run:
+    """Measure the solutions of each workload, and return the run, not shown yet."""
+    problems, sides = problems_of(options)
+    sides = ordered(sides, options.baseline)
     main.check_places(settings)
     worker.start_server()
-    if options.on is not None:
-        machine = machine_named(options.on)
-        rows = []
-        for workload in workloads:
-            try:
-                record, _ = worker.call(
-                    count_work, definition, workload, file, timeout_s=settings.timeout_s
-                )
-            except worker.WorkerError as error:
-                raise UsageError(f"the reference {error}") from None
-            limits = limits_s(record, machine.roofs) or {}
-            rows.append(
-                {
-                    "machine": machine.slug,
-                    "op": record.op,
-                    "case": record.case,
-                    "dtype": record.dtype,
-                    "flops": record.flops,
-                    "bytes_read": record.bytes_read,
-                    "bytes_written": record.bytes_written,
-                    "limit_s": least_s(record, machine),
-                    "limit": max(limits, key=limits.__getitem__, default=None),
-                }
-            )
-        print_out(table_of(rows).render(settings.format))
-        return None
     device = main.device_of(settings)
     policy = ComparePolicy(
         options.margin,
         rounds=options.rounds,
         seed=settings.seed,
-        rows=len(workloads) * (len(sides) - 1),
+        rows=len(problems) * (len(sides) - 1),
     )
-    baseline = next(iter(sides))
-    saved = policy.to_dict() | settings.to_dict() | {"baseline": baseline}
+    saved = policy.to_dict() | settings.to_dict() | {"baseline": next(iter(sides))}
     with Run(settings, "bench", "compare", device, argv, saved) as run:
         run.ceilings = known_ceilings(device)
         run.start(None)
-        run.progress.expect(len(workloads), run.share_s)
-        for index, workload in enumerate(workloads):
-            run.progress.say(f"{definition.name}, workload {index + 1}: {', '.join(sides)}")
-            case_policy = policy.of_case(index, len(workloads), run.deadline, clock.now())
-            problem = (definition, workload, file)
-            measure = partial(measure_safely, sides, problem, settings, device, case_policy)
-            blanks = [blank_of(definition, workload, name) for name in sides]
+        run.progress.expect(len(problems), run.share_s)
+        for index, problem in enumerate(problems):
+            blanks = [problem.blank(name) for name in sides]
+            run.progress.say(f"{blanks[0].op} {blanks[0].case}: {', '.join(sides)}")
+            case_policy = policy.of_case(index, len(problems), run.deadline, clock.now())
+            measure = partial(
+                worker.call,
+                measure_problem,
+                problem,
+                sides,
+                settings,
+                device,
+                case_policy,
+                timeout_s=settings.timeout_s,
+                deadline=case_policy.deadline,
+            )
             for record in without_culprits(blanks, measure, run.progress.note):
                 run.keep(record)
             run.progress.advance()
     return run
 
 
-def measure_safely(
-    sides: Mapping[str, Solution | None],
-    problem: tuple[Definition, Workload, str],
+def print_limits(options: Options, settings: Settings) -> None:
+    """Print the least time of each workload on a GPU of the table."""
+    problems, sides = problems_of(options)
+    if len(sides) > 1:
+        raise UsageError("--on measures nothing; remove the solutions")
+    machine = machine_named(options.on or "")
+    try:
+        records, _ = worker.call(count_work, problems, timeout_s=settings.timeout_s)
+    except worker.WorkerError as error:
+        raise UsageError(f"the reference {error}") from None
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        limits = limits_s(record, machine.roofs) or {}
+        limit = max(limits, key=limits.__getitem__, default=None)
+        row = {name: getattr(record, name) for name in COUNTED}
+        rows.append(row | {"on": machine.slug, "limit": limit, "limit_s": limits.get(limit or "")})
+    lines = [
+        f"{row['op']} {row['case']}: at least {duration(row['limit_s'])} on {row['on']}, "
+        f"limit {row['limit']}"
+        for row in rows
+    ]
+    table = Table(rows=lambda: rows, draw=lambda console: print_lines(console, *lines))
+    print_out(table.render(settings.format))
+
+
+COUNTED = ("op", "case", "dtype", "flops", "bytes_read", "bytes_written")
+
+
+def measure_problem(
+    problem: Problem,
+    sides: Sides,
     settings: Settings,
     device: Device,
     policy: ComparePolicy,
     names: Sequence[str],
 ) -> list[Record]:
-    """Return the records of some of the sides, measured in a worker."""
-    records, _ = worker.call(
-        measure_workload,
-        {name: sides[name] for name in names},
-        problem,
-        settings,
-        device,
-        policy,
-        timeout_s=settings.timeout_s,
-        deadline=policy.deadline,
-    )
-    return records
-
-
-def blank_of(definition: Definition, workload: Workload, provider: str) -> Record:
-    case = ", ".join(f"{name}={extent}" for name, extent in workload.axes.items()) or "-"
-    options = {"workload": workload.uuid} if workload.uuid else {}
-    return Record(
-        op=definition.name,
-        provider=provider,
-        dtype="fp32",
-        shape={"calls": 1},
-        case=case,
-        status="skipped",
-        options=options,
-    )
-
-
-def measure_workload(
-    sides: dict[str, Solution | None],
-    problem: tuple[Definition, Workload, str],
-    settings: Settings,
-    device: Device,
-    policy: ComparePolicy,
-) -> list[Record]:
-    """Run the sources of a workload's sides, the baseline first, and time them in turns."""
+    """Run the sources of the named sides, the baseline first, and time them in turns."""
     import torch
 
-    definition, workload, file = problem
     torch.manual_seed(settings.seed)
     with TemporaryDirectory() as directory:
-        made = Problem(definition, workload, Path(file), Path(directory), device.torch_name)
+        here = replace(problem, device=device.torch_name, directory=Path(directory))
         functions = {}
-        for index, (name, solution) in enumerate(sides.items()):
+        for index, name in enumerate(names):
             protocol.announce(index)
             try:
                 with guarded_call(name):
-                    functions[name] = made.function(solution, str(index))
+                    functions[name] = here.function(sides[name], str(index))
             except UsageError as error:
                 functions[name] = partial(refuse, str(error))
         protocol.announce(runs=False)
-        subject = subject_of(made, next(iter(functions.values())), settings, device.torch_name)
-        allowed = made.tolerance.allows if made.tolerance else None
         _, records = interleaved(
             functions,
-            subject,
+            subject_of(here, functions[names[0]], settings),
             policy,
             settings.tolerance,
-            make_inputs=made.arguments,
-            allowed=allowed,
+            make_inputs=here.arguments,
+            allowed=here.tolerance.allows if here.tolerance else None,
         )
-    blanks = [blank_of(definition, workload, name) for name in sides]
+    blank = problem.blank("")
     return [
-        replace(record, op=blank.op, case=blank.case, options=blank.options)
-        for record, blank in zip(records, blanks, strict=True)
+        replace(record, op=blank.op, case=blank.case, options=blank.options) for record in records
     ]
 
 
-def count_work(definition: Definition, workload: Workload, file: str) -> Record:
-    """Return a record with the work of a workload: bytes by the definition, FLOPs counted without
-    values, or with them if the reference needs them.
+def count_work(problems: Sequence[Problem]) -> list[Record]:
+    """Return a record with the work of each workload: bytes by the definition, FLOPs counted
+    without values, or with them if the reference needs them.
     """
+    records = []
     with TemporaryDirectory() as directory:
-        for device in ("meta", "cpu"):
-            made = Problem(definition, workload, Path(file), Path(directory), device)
+        for problem in problems:
             try:
-                with guarded_call(file):
-                    subject = subject_of(made, made.function(None, "0"), Settings(), "cpu")
-                    record = subject.counted(subject.args)
-                    break
+                records.append(counted(replace(problem, directory=Path(directory))))
             except UsageError:
-                if device == "cpu":
-                    raise
-    blank = blank_of(definition, workload, "")
-    return replace(record, op=blank.op, case=blank.case, dtype=record.dtype or "fp32")
+                here = replace(problem, device="cpu", directory=Path(directory))
+                records.append(counted(here))
+    return records
 
 
-def subject_of(problem: Problem, function: Any, settings: Settings, device: str) -> Function:
-    work = {"bytes_read": problem.bytes_read, "bytes_written": problem.bytes_written}
-    with guarded_call("the inputs"):
-        arguments = problem.arguments()
-    return Function(
-        function,
-        arguments,
-        {},
-        None,
-        work,
-        None,
-        settings.cache,
-        device,
-        settings.in_place,
-    )
+def counted(problem: Problem) -> Record:
+    with guarded_call("the reference"):
+        subject = subject_of(problem, problem.function(None, ""), Settings())
+        record = subject.counted(subject.args)
+    blank = problem.blank("")
+    return replace(record, op=blank.op, case=blank.case, dtype=record.dtype or blank.dtype)
+
+
+def subject_of(problem: Problem, function: Any, settings: Settings) -> Function:
+    with guarded_call(f"workload {problem.workload.uuid}"):
+        return Function(
+            function,
+            problem.arguments(),
+            {},
+            None,
+            {"bytes_read": problem.bytes_read, "bytes_written": problem.bytes_written},
+            None,
+            settings.cache,
+            None,
+            settings.in_place,
+        )
 
 
 def refuse(reason: str, *_: Any) -> NoReturn:
     raise UsageError(reason)
-
-
-def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the least times as a table; they are in seconds."""
-    cells = []
-    for row in rows:
-        cells.append(
-            {
-                "op": Cell(row["op"]),
-                "case": Cell(row["case"]),
-                f"least time on {row['machine']}": Cell(duration(row["limit_s"]), "right"),
-                "bound": Cell(row["limit"] or "unknown peak or work"),
-            }
-        )
-    return Table(
-        rows=lambda: rows,
-        shown=lambda: texts_of(cells),
-        draw=lambda console: print_cells(console, cells, "bound"),
-    )

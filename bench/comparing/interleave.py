@@ -73,25 +73,25 @@ def interleave_safely(
     by_name = {row.blank().provider: row for row in rows}
     uses_worker = in_worker
 
-    def measure(left: Sequence[str]) -> list[Record]:
+    def measure(left: Sequence[str]) -> tuple[list[Record], str]:
         nonlocal uses_worker
         arguments = ([by_name[name] for name in left], device, ceilings, policy, budget)
         if not uses_worker:
             uses_worker = True  # it fails only if this process cannot go on
-            return interleave(*arguments)
+            return interleave(*arguments), ""
         deadline = policy.deadline
-        return worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=deadline)[0]
+        return worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=deadline)
 
     return without_culprits([row.blank() for row in rows], measure, note)
 
 
 def without_culprits(
     blanks: Sequence[Record],
-    measure: Callable[[Sequence[str]], list[Record]],
+    measure: Callable[[Sequence[str]], tuple[list[Record], str]],
     note: Callable[[str], None],
 ) -> list[Record]:
-    """Return the records that `measure` returns for the names of all providers, the baseline first;
-    after a `WorkerError` it is called again without the provider whose code was running.
+    """Return the records that `measure` returns, as `worker.call` does, for the names of all
+    providers, the baseline first; after a `WorkerError` it is called again without the culprit.
     """
     failed: dict[str, Record] = {}
     left = {blank.provider: blank for blank in blanks}
@@ -99,7 +99,7 @@ def without_culprits(
     while baseline in left and len(left) > 1:
         names = list(left)
         try:
-            measured = measure(names)
+            measured, _ = measure(names)
             if [record.provider for record in measured] != names:
                 raise worker.WorkerError("sent the records of other rows")
         except worker.WorkerError as error:

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from bench.harness.op import UsageError
 from bench.harness.op_file import import_file
+from results.record import Record
 
 if TYPE_CHECKING:
     import torch
@@ -155,15 +156,15 @@ def read_workloads(path: str) -> list[Workload]:
 
 @dataclass
 class Problem:
-    """One workload of a definition, in the process that runs its code."""
+    """One workload of a definition. A worker sets `device` and `directory` and runs the code."""
 
     definition: Definition
     workload: Workload
-    workloads: Path
+    file: Path
     """File of the workload, for the paths of its tensors."""
-    directory: Path
+    device: str = "meta"
+    directory: Path = Path()
     """Temporary directory of the sources."""
-    device: str
 
     @cached_property
     def reference(self) -> ModuleType:
@@ -192,6 +193,19 @@ class Problem:
             if not _value(text, values | computed):
                 raise UsageError(f"the workload breaks the constraint {text}")
         return values | computed
+
+    def blank(self, provider: str) -> Record:
+        """Return the record of a side before it is measured."""
+        axes = [f"{name}={extent}" for name, extent in self.workload.axes.items()]
+        return Record(
+            op=self.definition.name,
+            provider=provider,
+            dtype="fp32",
+            shape={"calls": 1},
+            case=", ".join(axes) or "-",
+            status="skipped",
+            options={"workload": self.workload.uuid},
+        )
 
     @property
     def bytes_read(self) -> int:
@@ -283,10 +297,8 @@ class Problem:
         """Return a tensor of a file; its path is from the workload's directory or one above it."""
         from safetensors.torch import load_file  # type: ignore[import-not-found,unused-ignore]
 
-        above = [parent / source.path for parent in self.workloads.absolute().parents]
-        path = next((each for each in above if each.is_file()), None)
-        if path is None:
-            raise UsageError(f"there is no file {source.path} in a directory of the workload")
+        above = [parent / source.path for parent in self.file.absolute().parents]
+        path = next((each for each in above if each.is_file()), above[0])
         return load_file(path)[source.tensor_key].to(self.device)
 
     def _shape(self, spec: Spec) -> tuple[int, ...]:
@@ -298,18 +310,13 @@ class Problem:
 
 def _value(expression: str, axes: dict[str, int]) -> Any:
     """Return the value of an expression of axes. It is code, as the reference is."""
-    try:
-        return eval(expression, {"__builtins__": {}}, axes)
-    except Exception as error:
-        raise UsageError(f"'{expression}': {type(error).__name__}: {error}") from None
+    return eval(expression, {"__builtins__": {}}, axes)
 
 
 def _dtype(spec: Spec) -> torch.dtype:
     import torch
 
-    dtype = getattr(torch, spec.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"torch has no dtype {spec.dtype}")
+    dtype: torch.dtype = getattr(torch, spec.dtype)
     return dtype
 
 

@@ -182,6 +182,7 @@ def json_row(row: ComparedRow) -> Object:
     ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
     after = row.candidate
+    share, limit = before.of_ceiling or (None, None)
     return {
         "op": row.key.op,
         "dtype": row.key.dtype,
@@ -211,6 +212,10 @@ def json_row(row: ComparedRow) -> Object:
         "mfu_candidate": after.rate("mfu"),
         "bytes_per_s_baseline": before.rate("bytes_per_s"),
         "bytes_per_s_candidate": after.rate("bytes_per_s"),
+        "limit": limit,
+        "limit_s": share and share * before.time_s,
+        "gap_closed": row.gap_closed,
+        "decided_after_s": row.decided_after_s,
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
         "windows_baseline": len(before.records),

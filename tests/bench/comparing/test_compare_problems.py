@@ -24,9 +24,8 @@ def files(tmp_path, monkeypatch):
 def problem_of(directory, index=0):
     workloads = read_workloads("workload.jsonl")
     definition = read("definition.json", Definition)
-    return Problem(
-        definition, workloads[index], directory / "workload.jsonl", directory / "sources", "cpu"
-    )
+    file = directory / "workload.jsonl"
+    return Problem(definition, workloads[index], file, "cpu", directory / "sources")
 
 
 def compare(*words):
