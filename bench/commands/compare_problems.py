@@ -171,11 +171,11 @@ def count_work(problems: Sequence[Problem]) -> list[Record]:
     records = []
     with TemporaryDirectory() as directory:
         for problem in problems:
+            here = replace(problem, directory=Path(directory))
             try:
-                records.append(counted(replace(problem, directory=Path(directory))))
-            except UsageError:
-                here = replace(problem, device="cpu", directory=Path(directory))
                 records.append(counted(here))
+            except UsageError:
+                records.append(counted(replace(here, device="cpu")))
     return records
 
 
@@ -194,7 +194,10 @@ def subject_of(problem: Problem, function: Any, settings: Settings) -> Function:
             problem.arguments(),
             {},
             None,
-            {"bytes_read": problem.bytes_read, "bytes_written": problem.bytes_written},
+            {
+                "bytes_read": problem.bytes_of(problem.definition.inputs),
+                "bytes_written": problem.bytes_of(problem.definition.outputs),
+            },
             None,
             settings.cache,
             None,

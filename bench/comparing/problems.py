@@ -207,13 +207,10 @@ class Problem:
             options={"workload": self.workload.uuid},
         )
 
-    @property
-    def bytes_read(self) -> int:
-        return sum(map(self._bytes, self.definition.inputs.values()))
-
-    @property
-    def bytes_written(self) -> int:
-        return sum(map(self._bytes, self.definition.outputs.values()))
+    def bytes_of(self, specs: dict[str, Spec]) -> int:
+        """Return the bytes of inputs or of outputs; numbers have none."""
+        tensors = [spec for spec in specs.values() if spec.shape is not None]
+        return sum(math.prod(self._shape(spec)) * _dtype(spec).itemsize for spec in tensors)
 
     def arguments(self) -> tuple[Any, ...]:
         """Return new inputs, then outputs of NaN, which a solution has to overwrite."""
@@ -303,9 +300,6 @@ class Problem:
 
     def _shape(self, spec: Spec) -> tuple[int, ...]:
         return tuple(self.axes[x] if x in self.axes else int(x) for x in spec.shape or ())
-
-    def _bytes(self, spec: Spec) -> int:
-        return 0 if spec.shape is None else math.prod(self._shape(spec)) * _dtype(spec).itemsize
 
 
 def _value(expression: str, axes: dict[str, int]) -> Any:

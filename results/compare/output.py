@@ -344,6 +344,7 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
         "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
         "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
+        "gap closed": Cell(percent(row.gap_closed), "right", leaves=1),
         "reason": Cell(row.reason),
     }
 
