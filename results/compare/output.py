@@ -325,11 +325,13 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         provider = f"{before.provider} -> {provider}"
     ratio = f"{row.compared.bound}{row.ratio:.3f}x"
     half_width = ABSENT
+    closed = percent(row.gap_closed)
     if row.ci95:
         low, high = row.ci95
         half_width = uncertainty(math.sqrt(high / low) - 1)
         if high > TOO_NOISY * low:
             ratio = ABSENT
+            closed = ABSENT
     return {
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(ratio, "right"),
@@ -344,7 +346,7 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
         "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
         "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
-        "gap closed": Cell(percent(row.gap_closed), "right", leaves=1),
+        "gap closed": Cell(closed, "right", leaves=1),
         "reason": Cell(row.reason),
     }
 
