@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.api.function import (
     Function,
@@ -61,6 +61,8 @@ from results.stats.comparison import DEFAULT_MARGIN
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 Found = CheckResult | Flag | None
 """A check, or why a result cannot be checked; None if it need not be."""
@@ -194,9 +196,10 @@ def interleaved(
     tolerance: float = 1.0,
     check: bool = True,
     make_inputs: Inputs | None = None,
+    allowed: Callable[[Any, Any], bool] | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records. `make_inputs` makes others for a check.
+    and the records. `make_inputs` makes others for a check; `allowed` is that of `Expected`.
     """
     name = next(iter(named))
     kwargs = subject.kwargs
@@ -209,6 +212,8 @@ def interleaved(
         blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
+    if isinstance(expected, Expected):
+        expected = replace(expected, allowed=allowed)
 
     def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
         with settings_required():
@@ -276,9 +281,7 @@ def _expected(
         return Flag("not-compared", reason, "")
 
 
-def ordered(
-    named: dict[str, Callable[..., Any]], baseline: str | None
-) -> dict[str, Callable[..., Any]]:
+def ordered(named: dict[str, T], baseline: str | None) -> dict[str, T]:
     if len(named) < 2:
         raise UsageError(f"expected at least two functions, got only '{next(iter(named))}'")
     if baseline is None:

@@ -70,12 +70,30 @@ class Options(Request):
         Parameter(
             "your own functions, instead of --op. If a file defines make_inputs(), all functions "
             "are called with the arguments that it returns; otherwise each parameter gets a tensor "
-            "of --shape and --dtype",
+            "of --shape and --dtype. Classes of modules as in KernelBench; or the definition.json "
+            "of a problem and its solutions, with --workload",
             metavar="FILE:FUNCTION",
             flags=("functions",),
             told={"nargs": "*"},
         ),
     ] = ()
+    workload: Annotated[
+        tuple[str, ...],
+        Parameter(
+            "workloads of a definition.json, a line of JSON for each; its solutions may follow",
+            group=ADVANCED,
+            metavar="FILE",
+            told={"nargs": "+"},
+        ),
+    ] = ()
+    on: Annotated[
+        str | None,
+        "print the minimum time of each --workload on this GPU instead of measuring; `python -m "
+        "roofline gpus` lists all",
+        str,
+        ADVANCED,
+        "SLUG",
+    ] = None
     baseline: Annotated[
         str | None,
         "provider to compare with, added if --provider lacks it (default: the first)",
@@ -110,7 +128,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     add(
         parser,
         parameters(Options) | own,
-        ["functions", "op", "dtype", "size", "shape", *own, "provider", "baseline"],
+        ["functions", "workload", "op", "dtype", "size", "shape", *own, "provider", "baseline"],
         op="operations of `python -m bench list`, or files that define some; `--op NAME --help` "
         "lists the options of NAME",
         dtype="data types (default: bf16; fp32 for FILE:FUNCTION)",
@@ -125,7 +143,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
         [key for key in known if key != "kernels"],
         plot="save a plot of ratios and MFU: .png, .svg or .pdf",
     )
-    add(parser, parameters(Options), ["margin", "rounds", "fail_on"])
+    add(parser, parameters(Options), ["on", "margin", "rounds", "fail_on"])
     parser.set_defaults(run=run)
 
 
@@ -156,13 +174,22 @@ def run(
 
     options = given(Options, args)
     settings = given(Settings, args)
+    known = [op.name for op in chain.from_iterable(families.values())]
+    if options.functions and options.functions[0].endswith(".json"):
+        from bench.commands.compare_problems import print_limits, run_problems
+
+        if options.on is None:
+            return show(run_problems(options, settings, argv), options.fail_on)
+        print_limits(options, settings)
+        return 0
+    if options.workload or options.on is not None:
+        raise UsageError("--workload and --on need a definition.json and its solutions")
     if options.functions:
         from bench.commands.compare_functions import run_functions
 
-        return show(run_functions(options, settings, argv), options.fail_on)
+        return show(run_functions(options, settings, argv, known), options.fail_on)
     options = replace(options, own=vars(args))
     if not options.op:
-        known = [op.name for op in chain.from_iterable(families.values())]
         raise UsageError(f"expected --op, one or more of {', '.join(known)}")
     ops = chosen_ops(options.op, families)
     for name, by_family in merged_options(families).items():

@@ -4,14 +4,14 @@ op.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bench.api.comparing import interleaved
 from bench.api.function import Function, extents, known_ceilings
+from bench.comparing.classes import GET_INIT_INPUTS, GET_INPUTS, Classes, required_of
 from bench.comparing.turns import ComparePolicy
 from bench.harness import worker
 from bench.harness.cli import main
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 MAKE_INPUTS = "make_inputs"
 """Name of the function in a user's file that returns the arguments of one call."""
 
+FLOPS = "FLOPS"
+"""Name of the function that returns the FLOPs of a call from its arguments."""
+
+BYTES = "BYTES"
+"""Name of the function that returns the bytes read and those written, from the arguments."""
+
 
 def filled(
     name: str, function: Callable[..., Any], fill: Filler, shapes: Sequence[tuple[int, ...]]
@@ -42,9 +48,7 @@ def filled(
         raise UsageError(
             f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
         )
-    required = [
-        each for each in inspect.signature(function).parameters.values() if is_required(each)
-    ]
+    required = required_of(getattr(function, "forward", function))
     if len(shapes) not in (1, len(required)):
         names = ", ".join(each.name for each in required)
         raise UsageError(
@@ -55,17 +59,11 @@ def filled(
     return tuple(fill(*shape) for shape in shapes)
 
 
-def is_required(parameter: inspect.Parameter) -> bool:
-    is_positional = parameter.kind in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    )
-    return is_positional and parameter.default is inspect.Parameter.empty
-
-
-def run_functions(options: Options, settings: Settings, argv: Sequence[str] | None) -> Run:
+def run_functions(
+    options: Options, settings: Settings, argv: Sequence[str] | None, ops: Collection[str]
+) -> Run:
     """Measure the functions that the options name, in a worker, and return the run, not shown
-    yet.
+    yet. `ops` are the names of all ops.
     """
     names = checked_names(options)
     shapes = [extents(text) for text in options.shape or ()]
@@ -89,6 +87,8 @@ def run_functions(options: Options, settings: Settings, argv: Sequence[str] | No
     with Run(settings, "bench", "compare", device, argv, saved) as run:
         run.ceilings = known_ceilings(device)
         run.start(None)
+        for op in sorted({name.partition(":")[2] for name in options.functions} & set(ops)):
+            run.progress.note(f"{op} is an op: --op {op} --provider checks it against fp64")
         run.progress.say(", ".join(names))
         try:
             records, _ = worker.call(
@@ -116,7 +116,7 @@ def checked_names(options: Options) -> list[str]:
     for option in ("op", "provider", "size"):
         if getattr(options, option) is not None:
             raise UsageError(f"functions are compared without --{option}; remove it")
-    names = list(dict.fromkeys(options.functions))
+    names = list(options.functions)
     if len(names) < 2:
         raise UsageError(f"expected at least two functions, got only {names[0]}")
     if options.baseline is not None:
@@ -130,7 +130,16 @@ def checked_names(options: Options) -> list[str]:
             problem = "must be written path/to/file.py:function"
         if problem:
             raise UsageError(f"'{name}': {problem}")
-    return names
+    return labels(names)
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Return the names, each different: the second of two equal ones ends in `#2`."""
+    different = []
+    for index, name in enumerate(names):
+        count = names[:index].count(name) + 1
+        different.append(f"{name}#{count}" if count > 1 else name)
+    return different
 
 
 def measure_in_worker(
@@ -150,7 +159,12 @@ def measure_in_worker(
             source = find(name)
             modules.append(source.module())
             functions[name] = getattr(modules[-1], source.function)
-    make = next((vars(each)[MAKE_INPUTS] for each in modules if MAKE_INPUTS in vars(each)), None)
+    classes = Classes(defined(modules, GET_INIT_INPUTS), dtype, device.torch_name, settings.seed)
+    for index, name in enumerate(names):
+        protocol.announce(index)
+        with guarded_call(name):
+            functions[name] = classes.called(name, functions[name])
+    make = defined(modules, MAKE_INPUTS) or classes.inputs(defined(modules, GET_INPUTS))
     with guarded_call(MAKE_INPUTS):
         made = make() if make else None
     protocol.announce(runs=False)
@@ -164,11 +178,38 @@ def measure_in_worker(
         inputs,
         {},
         None,
-        {},
+        declared_work(modules, inputs),
         None,
         settings.cache,
         device.torch_name,
         settings.in_place,
     )
     _, records = interleaved(functions, subject, policy, settings.tolerance, make_inputs=make)
-    return [replace(record, source_sha256=find(record.provider).sha256()) for record in records]
+    return [
+        replace(
+            record,
+            dtype=record.dtype or dtype,  # unknown if no torch operation computes anything
+            source_sha256=find(record.provider).sha256(),
+        )
+        for record in records
+    ]
+
+
+def defined(modules: Sequence[ModuleType], name: str) -> Callable[..., Any] | None:
+    """Return the function of this name in the first file that has one."""
+    return next((vars(each)[name] for each in modules if name in vars(each)), None)
+
+
+def declared_work(modules: Sequence[ModuleType], inputs: Sequence[Any]) -> dict[str, Any]:
+    """Return what `FLOPS` and `BYTES` of the files say about a call with these inputs."""
+    work: dict[str, Any] = {}
+    flops = defined(modules, FLOPS)
+    moved = defined(modules, BYTES)
+    if flops:
+        with guarded_call(FLOPS):
+            work["flops"] = flops(*inputs)
+    if moved:
+        with guarded_call(BYTES):
+            read, written = moved(*inputs)
+            work |= {"bytes_read": read, "bytes_written": written}
+    return work

@@ -70,39 +70,48 @@ def interleave_safely(
     and the others are measured again without it in a new process; `note` gets the reason.
     `timeout_s` limits each call in a worker.
     """
-    records: list[Record | None] = [None] * len(rows)
-    left = list(range(len(rows)))
-    while 0 in left and len(left) > 1:
-        waiting = [rows[index] for index in left]
+    by_name = {row.blank().provider: row for row in rows}
+    uses_worker = in_worker
+
+    def measure(left: Sequence[str]) -> tuple[list[Record], str]:
+        nonlocal uses_worker
+        arguments = ([by_name[name] for name in left], device, ceilings, policy, budget)
+        if not uses_worker:
+            uses_worker = True  # it fails only if this process cannot go on
+            return interleave(*arguments), ""
+        deadline = policy.deadline
+        return worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=deadline)
+
+    return without_culprits([row.blank() for row in rows], measure, note)
+
+
+def without_culprits(
+    blanks: Sequence[Record],
+    measure: Callable[[Sequence[str]], tuple[list[Record], str]],
+    note: Callable[[str], None],
+) -> list[Record]:
+    """Return the records that `measure` returns, as `worker.call` does, for the names of all
+    providers, the baseline first; after a `WorkerError` it is called again without the culprit.
+    """
+    failed: dict[str, Record] = {}
+    left = {blank.provider: blank for blank in blanks}
+    baseline = blanks[0].provider
+    while baseline in left and len(left) > 1:
+        names = list(left)
         try:
-            if in_worker:
-                measured, _ = worker.call(
-                    interleave,
-                    waiting,
-                    device,
-                    ceilings,
-                    policy,
-                    budget,
-                    timeout_s=timeout_s,
-                    deadline=policy.deadline,
-                )
-                providers = [row.blank().provider for row in waiting]
-                if [record.provider for record in measured] != providers:
-                    raise worker.WorkerError("sent the records of other rows")
-            else:
-                measured = interleave(waiting, device, ceilings, policy, budget)
+            measured, _ = measure(names)
+            if [record.provider for record in measured] != names:
+                raise worker.WorkerError("sent the records of other rows")
         except worker.WorkerError as error:
-            in_worker = True
-            culprit = left.pop(error.index or 0)  # if the culprit is unknown, the baseline fails
-            blank = rows[culprit].blank()
-            records[culprit] = replace(blank, status="failed", reason=str(error))
-            if 0 in left and len(left) > 1:
+            # If the culprit is unknown, the baseline fails.
+            blank = left.pop(names[error.index or 0])
+            failed[blank.provider] = replace(blank, status="failed", reason=str(error))
+            if baseline in left and len(left) > 1:
                 note(f"{blank.provider}: {error}; the others are measured again without it")
         else:
-            for index, record in zip(left, measured, strict=True):
-                records[index] = record
+            failed |= dict(zip(names, measured, strict=True))
             break
-    return completed([row.blank() for row in rows], records)
+    return completed(blanks, [failed.get(blank.provider) for blank in blanks])
 
 
 @dataclass(kw_only=True, eq=False)

@@ -54,6 +54,8 @@ class ComparedRow:
     """Whether both were interleaved, so that the ratio is taken round by round."""
     cycles_ratio: float | None
     """Ratio of the times in clock cycles; None if a clock is unknown."""
+    decided_after_s: float | None = None
+    """Seconds of rounds that may decide an UNSURE row; None if decided, or if too many."""
     spread: Spread | None = None
     """Spread between separate measurements, included in the interval; None if interleaved or
     unknown.
@@ -94,6 +96,16 @@ class ComparedRow:
     @property
     def ci95(self) -> tuple[float, float] | None:
         return self.compared.interval
+
+    @property
+    def gap_closed(self) -> float | None:
+        """Fraction of the baseline's time above its limit that the candidate saves; None if the
+        limit is unknown, or above the baseline's time.
+        """
+        limit = self.baseline.of_ceiling
+        if limit is None or limit[0] >= 1:
+            return None
+        return (1 - self.ratio) / (1 - limit[0])
 
     @property
     def cycles_verdict(self) -> str | None:
@@ -249,7 +261,7 @@ def compare_apart(
     before = baseline.clock_hz
     after = candidate.clock_hz
     in_cycles = compared.ratio * after / before if before and after else None
-    return ComparedRow(key, baseline, candidate, compared, False, in_cycles, spread)
+    return ComparedRow(key, baseline, candidate, compared, False, in_cycles, spread=spread)
 
 
 def sides_of_run(run: Run) -> dict[RowKey, Side]:
@@ -273,13 +285,15 @@ def _compare_interleaved(
     compared = compare_rounds(before, after, margin)
     longer = times_longer(compared)
     rounds = rounds_of(after)
+    seconds = None
     if rounds and longer is not None:
         seconds = longer * rounds.seconds
         shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
         reason = compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds may decide")
         compared = replace(compared, reason=reason)
     compared = with_flags(compared, baseline, candidate, is_paired=True)
-    return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(before, after))
+    in_cycles = cycles_ratio(before, after)
+    return ComparedRow(key, baseline, candidate, compared, True, in_cycles, seconds)
 
 
 def _source_words(before: Record, after: Record) -> str:

@@ -182,6 +182,7 @@ def json_row(row: ComparedRow) -> Object:
     ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
     after = row.candidate
+    share, limit = before.of_ceiling or (None, None)
     return {
         "op": row.key.op,
         "dtype": row.key.dtype,
@@ -211,6 +212,10 @@ def json_row(row: ComparedRow) -> Object:
         "mfu_candidate": after.rate("mfu"),
         "bytes_per_s_baseline": before.rate("bytes_per_s"),
         "bytes_per_s_candidate": after.rate("bytes_per_s"),
+        "limit": limit,
+        "limit_s": share and share * before.time_s,
+        "gap_closed": row.gap_closed,
+        "decided_after_s": row.decided_after_s,
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
         "windows_baseline": len(before.records),
@@ -320,11 +325,13 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         provider = f"{before.provider} -> {provider}"
     ratio = f"{row.compared.bound}{row.ratio:.3f}x"
     half_width = ABSENT
+    closed = percent(row.gap_closed)
     if row.ci95:
         low, high = row.ci95
         half_width = uncertainty(math.sqrt(high / low) - 1)
         if high > TOO_NOISY * low:
             ratio = ABSENT
+            closed = ABSENT
     return {
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(ratio, "right"),
@@ -339,6 +346,7 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
         "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
         "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
+        "gap closed": Cell(closed, "right", leaves=1),
         "reason": Cell(row.reason),
     }
 

@@ -12,9 +12,11 @@ from msgspec import structs
 from results.__main__ import main
 from results.compare.comparison import compare_live as live
 from results.compare.flags import MIN_DISTURBED_ROUNDS
+from results.compare.output import json_row
 from results.record import Rounds
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import load_run
+from roofline.machine import Machine
 
 ROUNDS = 60
 
@@ -106,6 +108,23 @@ def test_rounds_of_one_run_are_compared_as_the_live_command_did(
     assert all(row["drift"] == 0 for row in kept)
 
 
+def test_json_has_the_limit_and_the_fraction_of_the_gap_that_is_closed(
+    make_environment, interleaved
+):
+    records = interleaved({"torch": 1.0, "a": 0.8}, bytes_read=2**20, bytes_written=0, flops=0)
+    environment = make_environment()
+    (row,) = live(environment, records, "torch", 0.01).rows
+    found = json_row(row)
+    limit_s = 2**20 / environment.machine.bandwidth().value
+    assert found["limit"] == "memory"
+    assert found["limit_s"] == pytest.approx(limit_s)
+    share = limit_s / found["baseline_s"]
+    assert found["gap_closed"] == pytest.approx((1 - found["ratio"]) / (1 - share))
+    assert found["decided_after_s"] is None
+    (unknown,) = live(make_environment(machine=Machine()), records, "torch", 0.01).rows
+    assert json_row(unknown)["limit_s"] is json_row(unknown)["gap_closed"] is None
+
+
 @pytest.mark.parametrize("seconds", [1.25, 250.0])
 def test_the_time_that_may_decide_is_that_of_more_rounds(make_environment, interleaved, seconds):
     """Rounds narrow the interval by 1 / sqrt(n): see `times_longer`."""
@@ -118,6 +137,7 @@ def test_the_time_that_may_decide_is_that_of_more_rounds(make_environment, inter
     needed = seconds * ((high - low) / 2 / gap) ** 2
     shown = f"{needed:.2g}" if needed < 99.5 else f"{needed:,.0f}"
     assert row.reason.endswith(f"; about {shown} s of rounds may decide")
+    assert row.decided_after_s == pytest.approx(needed)
     assert (needed < 99.5) is (seconds < 100)
 
 

@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import inspect
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
@@ -69,8 +70,8 @@ def is_module_name(location: str) -> bool:
 
 
 def find(name: str) -> Source:
-    """Locate a user's function without running the user's code."""
-    location, _, function = name.partition(":")
+    """Locate a user's function without running the user's code; `#2` after it is not part of it."""
+    location, _, function = re.sub(r"#[0-9]+$", "", name).partition(":")
     if not location or not function.isidentifier():
         raise UserKernelError(
             f"provider '{name}': expected path/to/file.py:function or package.module:function"

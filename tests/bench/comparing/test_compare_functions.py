@@ -48,12 +48,66 @@ def g_in_place(x, y):
 ROUNDS = "12"
 """The fewest whose halves give a verdict on a busy machine."""
 
+MODEL = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, size, gain):
+        super().__init__()
+        self.linear = torch.nn.Linear(size, size)
+        self.gain = gain
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * self.gain
+
+class Cached(Model):
+    def forward(self, x):
+        if not hasattr(self, "saved"):
+            self.saved = super().forward(x)
+        return self.saved
+
+def get_init_inputs():
+    return [16, 2.0]
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+"""
+
+LATER = MODEL.partition("def get_init_inputs")[0].replace("class Model", "class ModelNew")
+LATER = LATER.replace("super().__init__()", "super().__init__(); torch.randn(1)").partition(
+    "class C"
+)[0]
+
+WORK = """
+def f(x):
+    return x
+
+def softmax(x):
+    return x.softmax(-1)
+
+def FLOPS(x):
+    return 7 * x.numel()
+
+def BYTES(x):
+    return x.nbytes, 8
+"""
+
 BROKEN = "raise ValueError('no such weights')\n\n\ndef f(x, y):\n    return x\n"
+
+
+FILES = {
+    "old": OLD,
+    "new": NEW,
+    "model": MODEL,
+    "later": LATER,
+    "work": WORK,
+    "broken": BROKEN,
+}
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    for name, text in (("old", OLD), ("new", NEW), ("broken", BROKEN)):
+    for name, text in FILES.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -93,6 +147,10 @@ def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
         (["broken.py:f", "old.py:f", "--shape", "8"], "broken.py:f: ValueError: no such weights"),
         (["old.py:f", "old.py:wrong"], "no file has a function make_inputs()"),
         (["old.py:f", "old.py:wrong", "--shape", "8,8,8"], "or 2: x, y"),
+        (
+            ["later.py:ModelNew", "later.py:ModelNew"],
+            "later.py:ModelNew needs arguments (size, gain); add get_init_inputs() to the file",
+        ),
         (["old.py:f", "nowhere.py:f"], "there is no file nowhere.py"),
         (["old.py:f", "new.py:f", "--op", "gelu"], "functions are compared without --op"),
         (
@@ -116,3 +174,27 @@ def test_declared_functions_change_copies_that_are_restored(files, capsys):
     run = load_run(files / "run.jsonl")
     assert [each.status for each in run.records] == ["ok", "ok"]
     assert run.environment.settings["in_place"] is True
+
+
+def test_modules_of_kernelbench_get_equal_weights_and_inputs_in_the_requested_dtype(files):
+    words = ["model.py:Model", "later.py:ModelNew", "model.py:Cached", "--dtype", "fp64"]
+    assert compare(*words, "-o", "run.jsonl") == 1
+    model, later, cached = load_run(files / "run.jsonl").records
+    assert (model.case, model.dtype) == ("8x16", "fp64")
+    assert later.status == "ok", later.reason
+    assert cached.status == "invalid"
+    assert cached.reason.startswith("on new values in the same tensors")
+
+
+def test_a_function_twice_is_compared_with_itself_with_the_work_that_its_file_declares(
+    files, capsys
+):
+    assert compare("work.py:f", "work.py:f", "--shape", "10", "-o", "run.jsonl") in (0, 1)
+    first, second = load_run(files / "run.jsonl").records
+    assert second.provider == "work.py:f#2"
+    assert (second.status, second.source_sha256) == ("ok", first.source_sha256)
+    assert (first.flops, first.bytes_read, first.bytes_written) == (70, 40, 8)
+    words = ["compare", "work.py:f", "work.py:softmax", "--shape", "9", "--rounds", ROUNDS]
+    command.main([*words, "--device", "cpu", "--no-save"])
+    hint = "softmax is an op: --op softmax --provider checks it against fp64"
+    assert hint in capsys.readouterr().err.splitlines()
