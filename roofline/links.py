@@ -109,11 +109,12 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
     return Fit(op, ranks, latency_s, 1 / slope, latency_ci95, (1 / (slope + slope_half), fastest))
 
 
-def slowest_s(record: Record) -> Sequence[float]:
-    """Return the seconds of each round on its slowest rank, as rank 0 saves them, else on the
-    record's own rank.
+def round_s(record: Record) -> Sequence[float]:
+    """Return the seconds of each round of all ranks, as rank 0 saves them, else those of the
+    record's own rank. Earlier versions saved those of the slowest rank.
     """
-    return record.telemetry.get("slowest_s") or record.samples_s
+    telemetry = record.telemetry
+    return telemetry.get("round_s") or telemetry.get("slowest_s") or record.samples_s
 
 
 def read_fits(directory: Path | str) -> dict[str, Fit]:
@@ -136,10 +137,10 @@ def fits_of(records: Sequence[Record]) -> dict[str, Fit]:
     series: dict[tuple[str, int], dict[int, float]] = {}
     for record in records:
         ranks = record.options.get("ranks")
-        is_timed = record.op in OPS and record.status == "ok" and slowest_s(record)
+        is_timed = record.op in OPS and record.status == "ok" and round_s(record)
         if is_timed and isinstance(ranks, int):
             size_bytes = record.shape.get("bytes", 0)
-            series.setdefault((record.op, ranks), {})[size_bytes] = median(slowest_s(record))
+            series.setdefault((record.op, ranks), {})[size_bytes] = median(round_s(record))
     fits = {}
     for (op, ranks), times in series.items():
         with suppress(ValueError):
