@@ -193,7 +193,10 @@ def rounds_of(op: str, durations_s: Times) -> NDArray[float64]:
 
     A rank finishes a broadcast or its own exchange before others: there the slowest counts.
     """
-    return durations_s.min(axis=1) if op in WAITING else durations_s.max(axis=1)
+    times_s: NDArray[float64] = durations_s.max(axis=1)
+    if op in WAITING:
+        times_s = durations_s.min(axis=1)
+    return times_s
 
 
 def late_ranks(durations_s: Times, work_s: Times) -> tuple[set[int], list[Claim]]:
