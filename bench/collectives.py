@@ -4,13 +4,14 @@ slow.
 Size      S is the whole array of all-gather and reduce-scatter, else the array of one rank.
           all-gather, reduce-scatter and all-to-all divide it: S is rounded up to equal parts of all
           ranks.
-Time      Of the slowest rank in each round, because a mean hides it; the median of the rounds, by
-          the host's timer.
+Time      From the arrival of the last rank: the shortest time of a round, by the host's timer; of
+          broadcast and send-recv, whose ranks do not wait for all, the longest. The median of the
+          rounds.
+Skew      Between the first and the last arrival, the median of the rounds. It is not in the time.
 algbw     S / time.
 busbw     S / time x factor: 2(n - 1)/n for all-reduce; (n - 1)/n for all-gather, reduce-scatter and
           all-to-all; 1 for broadcast and send-recv. It can be compared with the one-way bandwidth
           of a link.
-Fit       time = latency + S x factor / busbw, with 95 % intervals.
 Last      The rank that arrived last most often, its share of the rounds, and how much less it
           waited than the others.
 Causes    Late after a slow matmul: device. Late after a usual one: host or input. On time, with
@@ -24,12 +25,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,11 +42,11 @@ from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.options import HOW, Names, add, given, parameters
 from results.show.table import print_header
-from results.show.terminal import OK, Parser
+from results.show.terminal import Parser, say
 from results.show.units import duration, quantity
 from roofline.gpu_table import load_gpus
 from roofline.links import OPS as KINDS
-from roofline.links import Fit, bus_factor, fits_of, slowest_s
+from roofline.links import bus_factor, round_s
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,8 +110,7 @@ def build_parser() -> Parser:
     add(
         parser,
         parameters(Settings),
-        ("format", "output", "no_save", "quiet", "plot"),
-        plot="save a plot of the bus bandwidth by size: .png, .svg or .pdf",
+        ("format", "output", "no_save", "quiet"),
     )
     # `explain` does not know these columns.
     parser.epilog = (parser.epilog or "").partition("\n\n")[2]
@@ -172,11 +170,16 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
 
     count = torch.cuda.device_count()
     backend = options.backend or ("nccl" if count >= here.local_world_size else "gloo")
+    if count and backend != options.backend and backend == "gloo" and here.rank == 0:
+        say(
+            f"note: gloo between CPUs, because rank 0 sees {count} GPUs for the "
+            f"{here.local_world_size} ranks of its node; --backend nccl if each rank sees its own"
+        )
     if backend == "nccl" and not count:
         raise NoDeviceError(
             "--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo"
         )
-    settings = replace(settings, plot=None, device=here.gpu(count) if backend == "nccl" else "cpu")
+    settings = replace(settings, device=here.gpu(count) if backend == "nccl" else "cpu")
     device = device_of(settings)
     store = open_store(here, options.timeout_s)
     if store is None:
@@ -204,14 +207,10 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     if here.rank or run.is_interrupted:
         run.raise_if_unsaved()
         return run.exit_code()
-    fits = fits_of(run.records)
     found = summary(run, group)
-    code = run.conclude(
+    return run.conclude(
         lambda environment, records, console: render(run, found, console), lambda *_: found
     )
-    if asked.plot is not None and code == OK:
-        draw(asked.plot, found, fits)
-    return code
 
 
 def summary(run: Run, group: Group) -> dict[str, Any]:
@@ -220,11 +219,6 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
     """
     assert run.environment is not None
     gpu = load_gpus().get(run.device.slug)
-    fits = [asdict(fit) for fit in fits_of(run.records).values()]
-    for fit in fits:
-        fit["bytes_per_s_ci95"] = [
-            end if math.isfinite(end) else None for end in fit["bytes_per_s_ci95"]
-        ]
     return {
         "ranks": group.ranks,
         "backend": run.environment.settings["backend"],
@@ -233,7 +227,6 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
         if gpu and gpu.link_bytes_per_s
         else None,  # one way
         "rows": list(map(row_of, run.records)),
-        "fits": fits,
         "pairs": [
             {"ranks": pair, "median_s": median(samples)}
             for pair, samples in sorted(group.pairs_s.items())
@@ -253,7 +246,7 @@ def row_of(record: Record) -> dict[str, Any]:
     }
     row |= {"status": record.status, "reason": record.reason}
     if record.status == "ok":
-        row["median_s"] = median(slowest_s(record))
+        row["median_s"] = median(round_s(record))
         row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
         row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(
             record.op, record.options["ranks"]
@@ -276,6 +269,7 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         column("time", "median_s", duration),
         column("algbw", "algbw_bytes_per_s", partial(quantity, unit="B/s")),
         column("busbw", "busbw_bytes_per_s", partial(quantity, unit="B/s")),
+        column("skew", "skew_s", duration),
         column("last rank", "last_rank", str),
         column("rounds", "last_share", "{:.0%}".format),
         column("late by", "late_s", duration),
@@ -290,15 +284,6 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         console, columns, [row["reason"] or note for row, note in zip(rows, rounded, strict=True)]
     )
     lines = [""]
-    for fit in found["fits"]:
-        low_s, high_s = map(duration, fit["latency_ci95"])
-        low, high = (quantity(end, "B/s") if end else "unknown" for end in fit["bytes_per_s_ci95"])
-        latency = f"{fit['op']}: latency {duration(fit['latency_s'])} ({low_s} to {high_s})"
-        lines.append(f"{latency}, busbw {quantity(fit['bytes_per_s'], 'B/s')} ({low} to {high})")
-    unfitted = {row["op"] for row in rows} - {fit["op"] for fit in found["fits"]}
-    lines += [
-        f"{op}: no fit, because it needs three sizes whose times grow" for op in sorted(unfitted)
-    ]
     if found["link_bytes_per_s"]:
         lines.append(
             f"link, one way, by its datasheet: {quantity(found['link_bytes_per_s'], 'B/s')}"
@@ -314,36 +299,6 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
     if not found["claims"]:
         lines.append("no rank or link is claimed to be slow")
     print_lines(console, *lines)
-
-
-def draw(path: Path, found: Mapping[str, Any], fits: Mapping[str, Fit]) -> None:
-    """Draw bus bandwidth by size with the fits, under the datasheet bandwidth of the link."""
-    from results.show.picture import save_picture
-    from roofline.picture.charts import draw_lines
-
-    lines: dict[str, list[tuple[float, float]]] = {}
-    dashed = {}
-    for row in found["rows"]:
-        if row["status"] == "ok":
-            lines.setdefault(row["op"], []).append(
-                (row["requested_bytes"] / 1024, row["busbw_bytes_per_s"] / 1e9)
-            )
-    for op, fit in fits.items():
-        factor = bus_factor(op, fit.ranks) * 1024 / 1e9
-        dashed[op] = [(x, x * factor / fit.seconds(1024 * x)) for x, _ in lines[op]]
-    link = found["link_bytes_per_s"]
-    if link:
-        lines["link, one way"] = [(x, link / 1e9) for x, _ in max(lines.values(), key=len)]
-    title = f"Bus bandwidth of {found['ranks']} ranks, {found['backend']}, {found['dtype']}"
-    about = (
-        "of the slowest rank in each round; dashed: the fit, latency + size x factor / bandwidth"
-    )
-    save_picture(
-        draw_lines(
-            title, "size, KiB", "bus bandwidth, GB/s", lines, {}, subtitle=about, dashed=dashed
-        ),
-        path,
-    )
 
 
 if __name__ == "__main__":

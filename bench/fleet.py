@@ -27,7 +27,7 @@ from results.show.terminal import Parser
 from roofline.work import dtype_named
 
 EPILOG = """\
-exit codes: 0 ok, also if a row failed; 2 usage, or rows could not be saved; 130 interrupted, finished rows are saved
+exit codes: 0 ok, also if a row failed; 2 usage, or rows could not be saved; 3 a rank did not answer; 130 interrupted, finished rows are saved
 
 examples:
   # all GPUs of a node

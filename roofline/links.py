@@ -10,7 +10,6 @@ Source  NVIDIA, nccl-tests, doc/PERFORMANCE.md (factors); Hockney, The communica
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from pathlib import Path
 from statistics import median
 
 from results.record import Record
-from results.stats.samples import student_t
 from results.store.runfile import load_run
 from results.store.runs import list_runs
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send-recv")
 
 MIN_SIZES = 3
-"""Two leave no residuals for the intervals."""
+"""Two fit any line."""
 REWEIGHTINGS = 8
 
 
@@ -46,16 +44,13 @@ def bus_factor(op: str, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """Latency and bus bandwidth of a collective, with 95 % confidence intervals."""
+    """Latency and bus bandwidth of a collective."""
 
     op: str
     ranks: int
     latency_s: float
     bytes_per_s: float
     """Bus bandwidth."""
-    latency_ci95: tuple[float, float]
-    bytes_per_s_ci95: tuple[float, float]
-    """The upper end is infinite if the times are too noisy to grow with the size for certain."""
 
     def seconds(self, size_bytes: float, ranks: int | None = None) -> float:
         """Return the time of a size; for another number of ranks with the same latency and bus
@@ -76,8 +71,7 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
             size.
 
     Source: weights from the fitted times, Carroll and Ruppert, Transformation and Weighting in
-    Regression (1988), chapter 2: measured ones favor times that are too short. Intervals by the
-    covariance of the parameters.
+    Regression (1988), chapter 2: measured ones favor times that are too short.
     """
     if len(set(sizes_bytes)) < MIN_SIZES or min(times_s) <= 0:
         raise ValueError(f"expected positive times of at least {MIN_SIZES} sizes")
@@ -90,30 +84,24 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
         weights = fitted**-2
         mean_x = np.average(moved, weights=weights)
         mean_t = np.average(times, weights=weights)
-        squares = squares_x = float(weights @ (moved - mean_x) ** 2)
-        slope = float(weights @ ((moved - mean_x) * (times - mean_t))) / squares_x
-        free_latency_s = latency_s = float(mean_t - slope * mean_x)
+        squares = float(weights @ (moved - mean_x) ** 2)
+        slope = float(weights @ ((moved - mean_x) * (times - mean_t))) / squares
+        latency_s = float(mean_t - slope * mean_x)
         if latency_s < 0:
-            squares = float(weights @ moved**2)
             latency_s = 0.0
-            slope = float(weights @ (moved * times)) / squares
+            slope = float(weights @ (moved * times)) / float(weights @ moved**2)
         if slope <= 0:
             raise ValueError(f"times of {op} do not grow with the size")
         fitted = latency_s + slope * moved
-    degrees = len(moved) - 2
-    width = student_t(degrees) * math.sqrt(float(np.sum((times / fitted - 1) ** 2)) / degrees)
-    slope_half = width / math.sqrt(squares)
-    latency_half = width * math.sqrt(1 / weights.sum() + mean_x**2 / squares_x)
-    latency_ci95 = max(0.0, free_latency_s - latency_half), max(0.0, free_latency_s + latency_half)
-    fastest = 1 / (slope - slope_half) if slope > slope_half else math.inf
-    return Fit(op, ranks, latency_s, 1 / slope, latency_ci95, (1 / (slope + slope_half), fastest))
+    return Fit(op, ranks, latency_s, 1 / slope)
 
 
-def slowest_s(record: Record) -> Sequence[float]:
-    """Return the seconds of each round on its slowest rank, as rank 0 saves them, else on the
-    record's own rank.
+def round_s(record: Record) -> Sequence[float]:
+    """Return the seconds of each round of all ranks, as rank 0 saves them, else those of the
+    record's own rank. Earlier versions saved those of the slowest rank.
     """
-    return record.telemetry.get("slowest_s") or record.samples_s
+    telemetry = record.telemetry
+    return telemetry.get("round_s") or telemetry.get("slowest_s") or record.samples_s
 
 
 def read_fits(directory: Path | str) -> dict[str, Fit]:
@@ -136,10 +124,10 @@ def fits_of(records: Sequence[Record]) -> dict[str, Fit]:
     series: dict[tuple[str, int], dict[int, float]] = {}
     for record in records:
         ranks = record.options.get("ranks")
-        is_timed = record.op in OPS and record.status == "ok" and slowest_s(record)
+        is_timed = record.op in OPS and record.status == "ok" and round_s(record)
         if is_timed and isinstance(ranks, int):
             size_bytes = record.shape.get("bytes", 0)
-            series.setdefault((record.op, ranks), {})[size_bytes] = median(slowest_s(record))
+            series.setdefault((record.op, ranks), {})[size_bytes] = median(round_s(record))
     fits = {}
     for (op, ranks), times in series.items():
         with suppress(ValueError):

@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from results.show.options import number
 from results.show.terminal import NO_DEVICE, OutputError, print_out, say
 from results.store.runfile import StoreError
 
@@ -16,11 +17,11 @@ Compare the devices of a fleet with their peers, from the files of `bench.fleet`
 The table has a line for each device that is not ok."""
 
 EPILOG = """\
-exit codes: 0 no device is slow; 1 one is; 2 usage; 3 one is unmeasured, or the report failed
+exit codes: 0 no device is slow; 1 one is slow, or its results are wrong; 2 usage; 3 one is missing or unmeasured, or the report failed
 
 examples:
   torchrun --nproc-per-node 8 -m bench.fleet --quick -o fleet/
-  python -m bench fleet-report fleet/ --history last-week/ --format json"""
+  python -m bench fleet-report fleet/ --expect 8 --history last-week/ --format json"""  # noqa: E501
 
 
 def add_parser(commands: Any) -> None:
@@ -30,6 +31,11 @@ def add_parser(commands: Any) -> None:
     )
     text = "directories of earlier runs, to compare each device with its own history"
     parser.add_argument("--history", metavar="DIR", nargs="+", type=Path, default=[], help=text)
+    count = number(1, 100_000, "an integer from 1 to 100,000", int)
+    text = "number of devices; fewer are an error, and the report has what is missing"
+    parser.add_argument("--expect", metavar="N", type=count, default=0, help=text)
+    text = "names of the hosts that must have a device"
+    parser.add_argument("--hosts", metavar="HOST", nargs="+", default=[], help=text)
     parser.add_argument("--all", action="store_true", help="show devices that are ok too")
     formats = ("table", "json", "md", "prometheus")
     text = "output format on stdout (default: table)"
@@ -40,11 +46,12 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, *_: object) -> int:
     try:
         from results.fleet.devices import read_fleet
-        from results.fleet.judge import SLOW, UNMEASURED, judge
+        from results.fleet.judge import SLOW, UNMEASURED, WRONG, judge, missing
         from results.fleet.output import as_text
 
         devices, earlier, notes = read_fleet(args.directories, args.history)
         findings, groups = judge(devices, earlier)
+        findings = [*missing(devices, earlier, args.expect, args.hosts), *findings]
         print_out(as_text(findings, groups, args.format, args.all))
     except (StoreError, OutputError):
         raise
@@ -54,6 +61,6 @@ def run(args: argparse.Namespace, *_: object) -> int:
     for note in notes:
         say(f"note: {note}")
     verdicts = {finding.verdict for finding in findings}
-    if SLOW in verdicts:
+    if verdicts & {SLOW, WRONG}:
         return 1
     return NO_DEVICE if UNMEASURED in verdicts or not verdicts else 0

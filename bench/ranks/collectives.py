@@ -90,12 +90,20 @@ class Collective:
     """
 
     def __init__(
-        self, op: str, size_bytes: int, dtype: torch.dtype, rank: int, ranks: int, device: str
+        self,
+        op: str,
+        size_bytes: int,
+        dtype: torch.dtype,
+        rank: int,
+        ranks: int,
+        device: str,
+        timeout_s: float,
     ) -> None:
         unit = dtype.itemsize * (ranks if op in DIVIDING else 1)
         self.op = op
         self.rank = rank
         self.ranks = ranks
+        self.timeout_s = timeout_s
         self.size_bytes = unit * math.ceil(size_bytes / unit)
         total = self.size_bytes // dtype.itemsize
         part = total // ranks
@@ -129,22 +137,35 @@ class Collective:
             self.result.fill_(-1)
 
     def __call__(self) -> None:
+        if self.op == "send-recv":
+            self.exchange((self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks)
+            return
         calls: dict[str, Callable[[], Any]] = {
-            "all-reduce": lambda: dist.all_reduce(self.result),
-            "all-gather": lambda: all_gather(self.result, self.source),
-            "reduce-scatter": lambda: reduce_scatter(self.result, self.source),
-            "all-to-all": lambda: dist.all_to_all_single(self.result, self.source),
-            "broadcast": lambda: dist.broadcast(self.result, 0),
-            "send-recv": lambda: self.exchange(
-                (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
-            ),
+            "all-reduce": lambda: dist.all_reduce(self.result, async_op=True),
+            "all-gather": lambda: all_gather(self.result, self.source, async_op=True),
+            "reduce-scatter": lambda: reduce_scatter(self.result, self.source, async_op=True),
+            "all-to-all": lambda: dist.all_to_all_single(self.result, self.source, async_op=True),
+            "broadcast": lambda: dist.broadcast(self.result, 0, async_op=True),
         }
-        calls[self.op]()
+        self.finish([calls[self.op]()])
 
     def exchange(self, to: int, source: int) -> None:
         sent = dist.P2POp(dist.isend, self.source, to)
         received = dist.P2POp(dist.irecv, self.result, source)
-        for request in dist.batch_isend_irecv([sent, received]):
+        self.finish(dist.batch_isend_irecv([sent, received]))
+
+    def finish(self, requests: Sequence[Any]) -> None:
+        """Wait for requests; gloo waits with a deadline, nccl would wait for its watchdog, which
+        ends the process.
+
+        Raises:
+            RuntimeError: a request has not finished after `timeout_s`.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        for request in requests:
+            while self.result.is_cuda and not request.is_completed():
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.op} timed out")
             request.wait()
 
 
@@ -165,6 +186,17 @@ def excess(times_s: Times) -> Times:
         np.median(np.delete(times_s, rank, axis=1), axis=1) for rank in range(times_s.shape[1])
     ]
     return times_s - np.stack(others, axis=1)
+
+
+def rounds_of(op: str, durations_s: Times) -> NDArray[float64]:
+    """Return the seconds of each round without the wait for the last rank, which waits least.
+
+    A rank finishes a broadcast or its own exchange before others: there the slowest counts.
+    """
+    times_s: NDArray[float64] = durations_s.max(axis=1)
+    if op in WAITING:
+        times_s = durations_s.min(axis=1)
+    return times_s
 
 
 def late_ranks(durations_s: Times, work_s: Times) -> tuple[set[int], list[Claim]]:
@@ -261,7 +293,8 @@ def slow_links(
 
 @contextmanager
 def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
-    """Leave the group at the end; after a failure, name the ranks that do not answer.
+    """Leave the group at the end; after a failure, when leaving it may never return, name the ranks
+    that do not answer.
 
     Raises:
         NoDeviceError: a failure, on the first rank that answers; the others exit with the same
@@ -271,6 +304,8 @@ def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
     alive = {here.rank}
     try:
         yield
+        if dist.is_initialized():
+            dist.destroy_process_group()
     except RuntimeError as error:
         # After a timeout, all others fail at the same time; after a lost connection, until they
         # reach their timeout.
@@ -289,9 +324,6 @@ def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
         raise NoDeviceError(
             f"no answer from rank {missing}" if missing else str(error).splitlines()[0]
         ) from None
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 class Group:
@@ -304,8 +336,14 @@ class Group:
         self.run = run
         self.ranks = here.world_size or 1
         timeout = timedelta(seconds=run.settings.timeout_s)
+        # Of nccl, the watchdog ends the process only after the deadline of `Collective.finish`.
         dist.init_process_group(
-            backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout
+            backend,
+            store=store,
+            rank=here.rank,
+            world_size=self.ranks,
+            timeout=3 * timeout if run.device.is_gpu else timeout,
+            device_id=torch.device(run.device.torch_name) if run.device.is_gpu else None,
         )
         self.gloo = dist.new_group(backend="gloo", timeout=timeout)
         self.nodes = self.gathered(here.node)
@@ -367,7 +405,7 @@ class Group:
         all_s, work_s = np.array(self.gathered((samples_s, own_work_s))).transpose(1, 2, 0)
         telemetry: dict[str, Any] = {"work_s": list(own_work_s)}
         if self.rank == 0:
-            telemetry["slowest_s"] = all_s.max(axis=1).tolist()
+            telemetry["round_s"] = rounds_of(row.op, all_s).tolist()
             if row.op in WAITING:
                 last = all_s.argmin(axis=1)
                 rank = int(np.bincount(last).argmax())
@@ -376,6 +414,7 @@ class Group:
                     "last_rank": rank,
                     "last_share": float(np.mean(last == rank)),
                     "late_s": late_s,
+                    "skew_s": float(np.median(np.ptp(all_s, axis=1))),
                 }
         row = replace(
             row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes), telemetry=telemetry
@@ -401,6 +440,7 @@ class Group:
             self.rank,
             self.ranks,
             self.run.device.torch_name,
+            self.run.settings.timeout_s,
         )
 
     def measure_pairs(self, row: Record) -> None:

@@ -110,11 +110,12 @@ def end_with_launcher(rank: Rank) -> None:
         signal_on_parent_exit(signal.SIGTERM)
 
 
-def open_store(rank: Rank, timeout_s: float) -> Store | None:
+def open_store(rank: Rank, timeout_s: float, is_parent: bool = True) -> Store | None:
     """Return torchrun's store, or that of rank 0 at `MASTER_ADDR` and `MASTER_PORT`; None if there
     is none.
 
-    `timeout_s` limits the time to connect, and each call that waits for a key.
+    `timeout_s` limits the time to connect, and each call that waits for a key. A process that a
+    rank has started, not `is_parent`, does not hold the store.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
@@ -123,7 +124,9 @@ def open_store(rank: Rank, timeout_s: float) -> Store | None:
     world_size = rank.world_size
     if not host or not port.isdecimal() or world_size is None or world_size == 1:
         return None
-    is_master = rank.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    is_master = (
+        is_parent and rank.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    )
     timeout = timedelta(seconds=timeout_s)
     try:
         store = TCPStore(

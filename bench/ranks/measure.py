@@ -7,6 +7,8 @@ are of fp32; the FMAs are of fp32, and the matmul is of normally distributed num
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,7 +27,7 @@ from bench.harness.run import Run, stamp
 from bench.harness.settings import Settings
 from bench.harness.timing.protocol import LIMITS, announce
 from bench.harness.worker import WorkerError
-from bench.ranks.launcher import Rank
+from bench.ranks.launcher import Peers, Rank, open_store
 from results.record import Environment, Record
 
 PHASES = ("solo", "together")
@@ -40,6 +42,10 @@ CPU_EXTENT = 512
 `peaks.CPU_EXTENTS`.
 """
 
+HANG_S = 30.0
+"""Time limit of a row besides its samples: to start a process, compile, and check results."""
+
+CONNECT_S = 30.0
 LINK_BYTES = 64 * 2**20
 MAX_SAMPLES = 200
 """Samples of a row are long enough that there are about this many."""
@@ -116,9 +122,10 @@ def described(
     """
     announce()
     try:
+        health = gpu_state.health(device.uuid)
         state = {
             "pci_bus_id": gpu_state.pci_bus_id(device.uuid),
-            "health": gpu_state.health(device.uuid),
+            "health": health | {"remote_cpus": bind(device)},
         }
         device.use()
         environment = stamp("bench.fleet", device, ceilings_of(device, None), settings, argv)
@@ -127,10 +134,40 @@ def described(
         raise WorkerError(one_line(error)) from None
 
 
-def measured(items: Sequence[Item], device: Device) -> Iterator[Record]:
-    """Yield the records of rows, up to an error after which this process cannot use the device."""
+def bind(device: Device) -> float | None:
+    """Keep this process on the cores of the device's NUMA node; return the fraction of its cores
+    that are elsewhere, None if unknown.
+    """
+    if not device.is_gpu:
+        return None
+    local = gpu_state.local_cpus(device.uuid)
+    allowed = usable_cores().allowed
+    if not local:
+        return None
+    if local & allowed:
+        os.sched_setaffinity(0, local & allowed)
+        return 0.0
+    return 1.0
+
+
+def met(peers: Peers, item: Item) -> bool:
+    """Return whether all ranks are ready for a row."""
+    until_s = time.monotonic() + HANG_S + item.seconds
+    return peers.meet(item.title, lambda: time.monotonic() < until_s)
+
+
+def measured(items: Sequence[Item], device: Device, rank: Rank) -> Iterator[Record]:
+    """Yield the records of rows, up to an error after which this process cannot use the device.
+
+    The ranks meet before each row of the phase in which they work together, until one is late.
+    """
     device.use()
+    bind(device)
+    peers = Peers(rank, open_store(rank, CONNECT_S, is_parent=False))
+    is_together = True
     for item in items:
+        if item.phase == "together" and is_together:
+            is_together = met(peers, item)
         try:
             record = MEASURES.get(item.op, measure_rate)(item, device)
         except NotMeasuredError as error:

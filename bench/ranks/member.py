@@ -27,10 +27,10 @@ from bench.ranks.launcher import (
     rank_here,
     turn,
 )
-from bench.ranks.measure import PHASES, Item, items_of
+from bench.ranks.measure import CONNECT_S, HANG_S, PHASES, Item, items_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
-from results.show.terminal import OK, drawn, fail, print_out, say
+from results.show.terminal import NO_DEVICE, OK, drawn, fail, print_out, say
 from results.show.units import duration, quantity
 from results.store.runfile import RunWriter, StoreError
 from roofline.machine import Machine
@@ -43,10 +43,6 @@ SOLO_SHARE = 0.6
 measured alone.
 """
 
-HANG_S = 30.0
-"""Time limit of a row besides its samples: to start a process, compile, and check results."""
-
-CONNECT_S = 30.0
 GRACE_S = 20.0
 """Time left after SIGTERM. Source: torchrun kills ranks 30 s after it has sent SIGTERM; Slurm's
 KillWait is 30 s.
@@ -98,11 +94,11 @@ class Member:
             self.show()
         # A launcher ends all ranks if one fails, so a rank that fails waits for the others.
         self.peers.meet("end", lambda: bool(self.problem) and self.has_time())
-        return (
-            fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}")
-            if self.problem
-            else OK
-        )
+        if self.problem:
+            return fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}")
+        # A launcher waits for a rank that is stopped, unless another one fails.
+        is_lost = self.rank.rank == 0 and self.missing()
+        return NO_DEVICE if is_lost else OK
 
     def finish_soon(self) -> None:
         """Measure what there is still time for, without waiting for a common start."""
@@ -201,7 +197,10 @@ class Member:
         """Measure rows and save their records; all fail with the `reason`, if there is one."""
 
         def left_s() -> float:
-            return min(HANG_S + items[0].seconds, min(until, self.deadline) - time.monotonic())
+            row_s = HANG_S + items[0].seconds
+            if items[0].phase == "together":
+                row_s *= 2  # ranks wait for each other as long as for a row
+            return min(row_s, min(until, self.deadline) - time.monotonic())
 
         while items and not self.problem:
             if reason or left_s() <= 0:
@@ -213,7 +212,9 @@ class Member:
                 continue
             try:
                 self.step(items[0].title)
-                for record in worker.stream(measure.measured, items, device, limit_s=left_s):
+                for record in worker.stream(
+                    measure.measured, items, device, self.rank, limit_s=left_s
+                ):
                     self.keep(record)
                     del items[0]
                     if self.problem or not items:

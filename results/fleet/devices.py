@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, convert
@@ -22,6 +22,7 @@ from results.record import Environment, Object, Record
 from results.show.terminal import reason_of
 from results.store.runfile import SUFFIX, StoreError, load_run
 from results.store.runs import unix_time
+from roofline.gpu_table import load_gpus
 
 OPS = {
     "matmul": ("tensor", "sm_clock_hz"),
@@ -33,7 +34,13 @@ OPS = {
 }
 """Ceiling that each op measures, and the clock that it is proportional to."""
 
+SOFTWARE = ("driver", "vbios", "torch", "cuda")
 PHASES = ("solo", "together")
+MAX_SAMPLE = 2.0
+"""A sample counts at most as this multiple of the median, so that a single one is no slowness."""
+SLOW_SAMPLE = 1.2
+"""A sample is slow from this multiple of the median on."""
+
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -67,6 +74,8 @@ class Reading(NamedTuple):
     """Distance to the lower end of the 95 % interval; infinite if unknown."""
     above: float
     clock: float | None
+    mean: float
+    """Rate by the mean of the samples, which intermittent slowness lowers."""
 
 
 @dataclass
@@ -81,6 +90,10 @@ class Device:
     group: tuple[Any, ...]
     """What comparable devices share, see `judge.GROUP_PARTS`."""
     readings: dict[tuple[Metric, str], Reading] = field(default_factory=dict)  # by metric and phase
+    software: dict[str, str] = field(default_factory=dict)
+    """Versions that should be equal in a fleet, by name."""
+    wrong: list[str] = field(default_factory=list)
+    """Ceilings of the rows with wrong results."""
     facts: dict[str, float] = field(default_factory=dict)
     """What may explain a slow device, see `rules.toml`."""
     failures: list[str] = field(default_factory=list)
@@ -178,7 +191,7 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
     if run.problems:
         notes.append(f"{run.problems[0]}; invalid lines left out: {len(run.problems):,}")
     for row in rows:
-        _add(device, row)
+        _add(device, row, run.environment.device["slug"])
     return device
 
 
@@ -203,8 +216,12 @@ def _device(environment: Environment) -> Device:
         # itself.
         default_w or limit_w,
         bool(health.get("mig_mode")),
+        about.get("threads"),
+        bool(environment.settings.get("quick")),
     )
     device = Device(environment.run_id, started_s, rank, about.get("uuid"), group)
+    known = environment.versions | health
+    device.software = {name: str(known[name]) for name in SOFTWARE if known.get(name)}
     if limit_w and default_w:
         device.observe("power_limit_lost", 1 - limit_w / default_w)
     for fact, (key, *inner) in DATA["health"].items():
@@ -215,16 +232,17 @@ def _device(environment: Environment) -> Device:
     return device
 
 
-def _add(device: Device, row: Record) -> None:
+def _add(device: Device, row: Record, slug: str) -> None:
     """Add a row to the readings, facts and failures."""
     phase = str(row.options.get("phase"))
+    ceiling, clock_key = OPS[row.op]
     if row.status == "invalid":
-        device.observe("wrong_results", device.facts.get("wrong_results", 0.0) + 1)
+        device.wrong.append(ceiling)
+        device.observe("wrong_results", len(device.wrong))
     if row.status in ("failed", "invalid"):
         device.failures.append(f"{row.op} {phase} {row.status}: {row.reason}")
     if row.status != "ok" or phase not in PHASES or row.median_s is None:
         return
-    ceiling, clock_key = OPS[row.op]
     below = math.inf
     above = math.inf
     if row.ci95_s and row.ci95_s[0] <= row.median_s <= row.ci95_s[1]:
@@ -234,8 +252,31 @@ def _add(device: Device, row: Record) -> None:
     clock_hz = finite(row.telemetry.get(clock_key))
     clock = math.log(clock_hz) if clock_hz else None  # some drivers report 0 Hz
     metric = Metric(ceiling, row.op, row.provider, row.dtype, row.case, row.op_sha256)
-    device.readings[metric, phase] = Reading(-math.log(row.median_s), below, above, clock)
+    rate = -math.log(row.median_s)
+    times = [min(sample / row.median_s, MAX_SAMPLE) for sample in row.samples_s] or [1.0]
+    mean = rate - math.log(fmean(times))
+    device.readings[metric, phase] = Reading(rate, below, above, clock, mean)
+    device.observe("slow_samples", fmean(time >= SLOW_SAMPLE for time in times))
+    floor = floor_of(slug, row)
+    if floor:
+        work = row.flops or row.moved_bytes or math.inf
+        device.observe(f"{ceiling}_below_floor", 1 - work / row.median_s / floor)
     _observe(device, row.telemetry)
+
+
+def floor_of(slug: str, row: Record) -> float | None:
+    """Return the rate below which a row is slow on this GPU, whatever its peers; None if unknown.
+
+    FLOP/s of a matmul from its published rate, bytes/s of a copy from the datasheet.
+    """
+    shares = DATA["floor"]
+    if row.op == "copy" and slug in load_gpus():
+        bandwidth = load_gpus()[slug].memory_bandwidth_bytes_per_s
+        return bandwidth and bandwidth * float(shares["copy_of_datasheet"])
+    published = DATA["published"].get(slug, {}).get(row.dtype)
+    if row.op == "matmul" and published:
+        return float(published * shares["matmul_of_published"])
+    return None
 
 
 def _observe(device: Device, telemetry: Object) -> None:
@@ -245,11 +286,11 @@ def _observe(device: Device, telemetry: Object) -> None:
         shares |= part if isinstance(part, dict) else {}
     events = telemetry.get("clock_events")
     for fact, names in DATA["throttle"].items():
-        known = [shares[name] for name in names if finite(shares.get(name)) is not None]
-        if known:
-            device.observe(fact, max(known))
-        elif isinstance(events, list):
-            device.observe(fact, any(name in events for name in names))
+        for name in names:
+            if finite(shares.get(name)) is not None:
+                device.observe(fact, shares[name])
+            elif isinstance(events, list):
+                device.observe(fact, name in events)
     for name in ("generation", "width"):
         value = finite(telemetry.get(f"link_{name}"))
         full = finite((device.fleet.health or {}).get(f"link_{name}_max"))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_high, median_low
 from typing import Any
 
 from results.fleet.causes import DATA, SEVERITIES, Rule, evidence, matching
@@ -15,14 +15,19 @@ from results.stats.comparison import benjamini_hochberg
 from results.stats.spread import PeerSpread
 
 OK = "ok"
+WRONG = "wrong"
 SLOW = "slow"
 SUSPECT = "suspect"
 UNSTABLE = "unstable"
 UNMEASURED = "unmeasured"
-VERDICTS = (OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED)
-GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig")
+VERDICTS = (OK, WRONG, SLOW, SUSPECT, UNSTABLE, UNMEASURED)
+MIXED = "mixed"
+"""Verdict on a fleet whose devices differ in what they should have in common."""
+GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig", "threads", "quick")
 LIMITS = DATA["limits"]
-FLOOR = math.log1p(-LIMITS["floor"])
+DAY_S = 86_400
+FLOORS = {name: math.log1p(-share) for name, share in DATA["smallest"].items()}
+"""Logarithm of the smallest difference that counts, by ceiling."""
 
 
 @dataclass
@@ -36,10 +41,16 @@ class Row:
     """Distance to the lower end of the 95 % interval, from the device's own samples."""
     above: float
     clock: float | None
+    mean: float
+    """Deviation of the rate by the mean of the samples."""
 
     @property
     def per_clock(self) -> float | None:
         return None if self.clock is None else self.deviation - self.clock
+
+    @property
+    def floor(self) -> float:
+        return FLOORS[self.metric.ceiling]
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -47,6 +58,7 @@ class Row:
 
     def subtract(self, node: Row) -> None:
         self.deviation -= node.deviation
+        self.mean -= node.mean
         if self.clock is not None:
             self.clock -= node.clock or 0.0
 
@@ -60,7 +72,7 @@ Tables = dict[Key, dict[Any, Row]]
 
 @dataclass
 class Finding:
-    """Verdict on a device, or on a node that is slow as a whole."""
+    """Verdict on a device, on a node, or on the fleet."""
 
     device: Device | None
     node: str
@@ -79,6 +91,11 @@ class Finding:
     drift: float | None = None
     """Logarithm of the rate relative to the device's own history, if it fell."""
     evidence: list[str] = field(default_factory=list)
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether it is about a node that is slow as a whole."""
+        return self.device is None and self.verdict == SLOW
 
     def add_clocks(self) -> None:
         """Add how far the clocks, and the memory's rate per clock, of the slowest rows are below
@@ -104,7 +121,9 @@ class Finding:
             if row.metric in metrics:
                 by_phase = worst.setdefault(row.metric.ceiling, {})
                 by_phase.setdefault(row.phase, row.deviation)
-        self.fell = list(worst)
+        wrong = self.device.wrong if self.device else []
+        others = sorted({metric.ceiling for metric in metrics})  # without peers
+        self.fell = list(dict.fromkeys([*wrong, *worst, *others]))
         for ceiling, by_phase in worst.items():
             texts = [f"{change(by_phase[phase])} {phase}" for phase in PHASES if phase in by_phase]
             self.evidence.append(f"{ceiling} {', '.join(texts)}")
@@ -122,45 +141,54 @@ def change(log_ratio: float) -> str:
 
 
 def _tables(devices: Sequence[Device]) -> Tables:
-    """Return the rows of devices that have peers."""
+    """Return the rows of devices relative to their peers; 0 without peers."""
     readings: dict[Key, dict[int, Reading]] = defaultdict(dict)
     for index, device in enumerate(devices):
         for (metric, phase), reading in device.readings.items():
             readings[device.group, metric, phase][index] = reading
     tables: Tables = {}
     for key, known in sorted(readings.items(), key=lambda item: str(item[0])):
-        if len(known) < 2:
-            continue
         _, metric, phase = key
-        rate = median(reading.rate for reading in known.values())
+        rate = median_high(reading.rate for reading in known.values())
+        mean = median_high(reading.mean for reading in known.values())
         clocks = [reading.clock for reading in known.values() if reading.clock is not None]
-        clock = median(clocks) if clocks else 0.0
+        clock = median_high(clocks) if clocks else 0.0
         rows: dict[Any, Row] = {}
         tables[key] = rows
         for index, reading in known.items():
             own = None if reading.clock is None else reading.clock - clock
-            deviation = reading.rate - rate
-            rows[index] = Row(metric, phase, deviation, reading.below, reading.above, own)
+            rows[index] = Row(
+                metric,
+                phase,
+                reading.rate - rate,
+                reading.below,
+                reading.above,
+                own,
+                reading.mean - mean,
+            )
     return tables
 
 
 def _medians(facts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each fact over the devices that have it."""
+    """Return the median of each fact over the devices that have it, the lower one of two."""
     known: dict[str, list[float]] = defaultdict(list)
     for own in facts:
         for name, value in own.items():
             known[name].append(value)
-    return {name: median(values) for name, values in known.items()}
+    return {name: median_low(values) for name, values in known.items()}
 
 
 Found = dict[Any, set[Metric]]  # by index of a device, or name of a node
 
 
-def _found(tables: Tables) -> tuple[Found, Found]:
+def _found(
+    tables: Tables, least: int = 3, prior: float = LIMITS["prior_spread"]
+) -> tuple[Found, Found]:
     """Return what is slow in all measured phases, and what is in at least one.
 
     For the first, the upper end of the own interval counts, for the second the deviation. Each is
     tested as measured and per clock; false discoveries are controlled over all tests.
+    Of fewer than `least` devices, either may be the exception; a node has several.
     """
     in_all: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     in_one: dict[tuple[Any, ...], list[float]] = defaultdict(list)
@@ -170,11 +198,12 @@ def _found(tables: Tables) -> tuple[Found, Found]:
         for kind, values in (("raw", raw), ("per clock", per_clock)):
             if len(values) < 2:
                 continue
-            spread = PeerSpread.of(values.values(), LIMITS["prior_spread"], LIMITS["prior_degrees"])
+            spread = PeerSpread.of(values.values(), prior, LIMITS["prior_degrees"])
             for name, value in values.items():
                 row = rows[name]
-                # Of two, either may be the exception.
-                p_value = 1.0 if len(values) == 2 else _p_value(spread, value, row, row.above)
+                p_value = _p_value(spread, value, row, row.above)
+                if len(values) < least:
+                    p_value = 1.0
                 test = (group, metric, kind, name)
                 in_all[test].append(p_value)
                 in_one[test].append(_p_value(spread, value, row, 0.0))
@@ -196,15 +225,15 @@ def _rejected(p_values: Mapping[tuple[Any, ...], float]) -> Found:
 
 def _p_value(spread: PeerSpread, value: float, row: Row, above: float) -> float:
     """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
-    is_within = max(value - spread.center, row.deviation) + above > FLOOR
+    is_within = max(value - spread.center, row.deviation) + above > row.floor
     return 1.0 if is_within else spread.p_value(value + above)
 
 
 def judge(
     devices: Sequence[Device], earlier: Earlier
 ) -> tuple[list[Finding], dict[tuple[Any, ...], list[int]]]:
-    """Return a finding for each slow node and each device, and the comparable devices by their
-    `GROUP_PARTS`.
+    """Return a finding for what is mixed, each slow node and each device, and the comparable
+    devices by their `GROUP_PARTS`.
 
     Devices are compared relative to a slow node.
     """
@@ -213,21 +242,18 @@ def judge(
     for index, device in enumerate(devices):
         if device.readings:
             groups[device.group].append(index)
-    for members in groups.values():
-        peers = _medians(devices[index].facts for index in members)
-        for index in members:
-            own = findings[index].facts
-            for name, value in devices[index].facts.items():
-                is_relative = name in DATA["facts"]["relative"]
-                own[name] = value - peers[name] if is_relative else value
+    _add_facts(findings, devices, groups)
     tables = _tables(devices)
     nodes = list(_slow_nodes(tables, findings))
     slow_nodes = {finding.node for finding in nodes}
     slow, suspect = _found(tables)
+    drifts = _drifts(devices, earlier)
+    drifting, _ = _found(drifts, prior=LIMITS["run_spread"])
     for (group, metric, phase), table in tables.items():
-        for index, row in table.items():
-            findings[index].rows.append(row)
-        if 2 * len(table) > len(groups[group]):
+        if len(table) > 1:
+            for index, row in table.items():
+                findings[index].rows.append(row)
+        if 2 * len(table) >= len(groups[group]):
             for index in set(groups[group]) - table.keys():
                 findings[index].lost.append(f"{metric.op} {phase}")
     for index, device in enumerate(devices):
@@ -236,11 +262,71 @@ def judge(
             lost = ", ".join(dict.fromkeys(finding.lost))
             device.failures.append(f"not measured, unlike peers: {lost}")
         finding.add_clocks()
-        drift = drift_of(device, earlier.get(device.identity, ()))
-        _judge_device(finding, device, slow[index], suspect[index], drift)
+        for (_, metric, _), table in drifts.items():
+            if metric in drifting[index]:
+                finding.drift = min(table[index].deviation, finding.drift or 0.0)
+        _judge_device(finding, device, slow[index], suspect[index], drifting[index])
         if finding.node in slow_nodes:
             finding.evidence.append(f"{finding.node} is slow as a whole")
-    return [*nodes, *findings], groups
+    return [*_mixed(devices), *nodes, *findings], groups
+
+
+def _add_facts(
+    findings: Sequence[Finding],
+    devices: Sequence[Device],
+    groups: Mapping[tuple[Any, ...], Sequence[int]],
+) -> None:
+    """Add the facts of each device, relative to its peers if `rules.toml` says so."""
+    for members in groups.values():
+        versions: Counter[tuple[str, str]] = Counter()
+        for index in members:
+            versions.update(devices[index].software.items())
+        peers = _medians(devices[index].facts for index in members)
+        for index in members:
+            own = findings[index].facts
+            counts = [versions[version] for version in devices[index].software.items()]
+            if 2 * min(counts, default=len(members)) <= len(members):
+                own["other_software"] = 1.0
+            for name, value in devices[index].facts.items():
+                is_relative = name in DATA["facts"]["relative"]
+                own[name] = value - peers[name] if is_relative else value
+
+
+def _mixed(devices: Sequence[Device]) -> Iterator[Finding]:
+    """Yield a finding for each version, model or setting in which devices differ."""
+    values: dict[str, Counter[str]] = defaultdict(Counter)
+    for device in devices:
+        if device.readings:
+            parts = zip(GROUP_PARTS, device.group, strict=True)
+            for name, value in [*parts, *device.software.items()]:
+                values[name][str(value)] += 1
+    for name, counts in values.items():
+        if len(counts) > 1:
+            texts = [f"{value} on {count:,}" for value, count in counts.most_common()]
+            yield Finding(None, "", verdict=MIXED, evidence=[f"{name}: {', '.join(texts)} devices"])
+
+
+def missing(
+    devices: Sequence[Device], earlier: Earlier, expected: int, hosts: Sequence[str]
+) -> Iterator[Finding]:
+    """Yield a finding for each host without a device, and one if there are fewer devices than
+    expected.
+    """
+    counts = Counter(device.fleet.node for device in devices if device.readings)
+    for host in hosts:
+        if not counts[host]:
+            yield Finding(None, host, verdict=UNMEASURED, evidence=["no device of this host"])
+    number = counts.total()
+    if number < expected:
+        texts = [f"{count} on {node}" for node, count in sorted(counts.items())]
+        evidence = [f"{expected:,} devices expected, {number:,} measured: {', '.join(texts)}"]
+        known = {device.identity for device in devices}
+        for runs in earlier.values():
+            run = runs[-1]
+            if run.identity not in known:
+                rank = run.fleet
+                evidence.append(f"not measured again: rank {rank.rank} on {rank.node}, {run.uuid}")
+        yield Finding(None, "", verdict=UNMEASURED, evidence=evidence)
 
 
 def _slow_nodes(tables: Tables, findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -257,7 +343,7 @@ def _slow_nodes(tables: Tables, findings: Sequence[Finding]) -> Iterator[Finding
             part = [rows[index] for index in inside if index in rows]
             if len(part) >= LIMITS["min_unit"]:
                 medians[name] = _median_row(part)
-    found, _ = _found(of_nodes)
+    found, _ = _found(of_nodes, 2)
     for name, metrics in sorted(found.items()):
         inside = members[name]
         node = Finding(None, name, facts=_medians(each.facts for each in inside.values()))
@@ -281,7 +367,29 @@ def _median_row(rows: Sequence[Row]) -> Row:
         below=median(row.below for row in rows),
         above=median(row.above for row in rows),
         clock=median(clocks) if clocks else None,
+        mean=median(row.mean for row in rows),
     )
+
+
+def _below(rows: Sequence[Row]) -> tuple[set[Metric], set[Metric]]:
+    """Return the metrics that facts may explain: slow in one phase, or by the mean in all, and
+    faster in none; and those whose interval is wide.
+    """
+    faster = set()
+    steady = set()
+    low = set()
+    wide = set()
+    for row in rows:
+        if row.ends[0] >= -row.floor:
+            faster.add(row.metric)
+        if row.mean > row.floor:
+            steady.add(row.metric)
+        if row.ends[1] <= row.floor:
+            low.add(row.metric)
+        if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]:
+            wide.add(row.metric)
+    low |= {row.metric for row in rows} - steady
+    return low - faster, wide
 
 
 def _judge_device(
@@ -289,36 +397,33 @@ def _judge_device(
     device: Device,
     slow: set[Metric],
     suspect: set[Metric],
-    drift: tuple[Metric, float] | None,
+    drifting: set[Metric],
 ) -> None:
-    disturbed = set()  # in one phase faster than its peers
-    below = set()
-    wide = set()
-    for row in finding.rows:
-        if row.ends[0] >= -FLOOR:
-            disturbed.add(row.metric)
-        if row.ends[1] <= FLOOR:
-            below.add(row.metric)
-        if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]:
-            wide.add(row.metric)
-    below -= disturbed
+    below, wide = _below(finding.rows)
+    too_slow = {
+        metric for metric, _ in device.readings if f"{metric.ceiling}_below_floor" in finding.facts
+    }
     explaining = matching(finding.facts, {metric.ceiling for metric in below})
     alone = next((rule for rule in explaining if rule.alone), None)
-    if drift:
-        finding.drift = drift[1]
+    if finding.drift is not None:
         finding.evidence.append(
-            f"{change(drift[1])} compared with its own history, last {LIMITS['drift_runs']} runs"
+            f"{change(finding.drift)} compared with its own history and that of its peers, last "
+            f"{LIMITS['drift_runs']} runs"
         )
-    if slow:
-        finding.conclude(SLOW, slow)
+    if device.wrong:
+        finding.conclude(WRONG, slow)
+    elif slow:
+        finding.conclude(SLOW, slow | too_slow)
     elif alone:
         finding.conclude(SLOW, {metric for metric in below if metric.ceiling in alone.fell})
-    elif drift:
-        finding.conclude(SLOW, {drift[0]})
-    elif suspect - wide or "wrong_results" in finding.facts:
-        finding.conclude(SUSPECT, suspect or {row.metric for row in finding.rows})
+    elif too_slow or drifting:
+        finding.conclude(SLOW, too_slow | drifting)
+    elif suspect - wide:
+        finding.conclude(SUSPECT, suspect)
     elif wide:
-        finding.conclude(UNSTABLE, wide)
+        finding.verdict = UNSTABLE
+        names = ", ".join(sorted({metric.op for metric in wide}))
+        finding.evidence.append(f"samples vary too much: {names}; measure again on a calm node")
     elif device.failures or not finding.rows:
         finding.verdict = UNMEASURED
     if not finding.rows and not device.failures:
@@ -326,16 +431,31 @@ def _judge_device(
     finding.evidence += device.failures
 
 
-def drift_of(device: Device, earlier: Iterable[Device]) -> tuple[Metric, float] | None:
-    """Return the metric that fell furthest below the device's own history in each of the last runs,
-    and by how much.
+def _drifts(devices: Sequence[Device], earlier: Earlier) -> Tables:
+    """Return how the last runs of each device differ from its runs before, relative to the same
+    difference of its peers.
+
+    Rates of a day are relative to the devices that were measured on that day.
     """
-    changes: dict[Metric, float] = {}
-    for key, reading in device.readings.items():
-        rates = [*(old.readings[key].rate for old in earlier if key in old.readings), reading.rate]
-        if len(rates) > LIMITS["drift_runs"]:
-            before = median(rates[: -LIMITS["drift_runs"]])
-            last = rates[-LIMITS["drift_runs"] :]
-            if max(last) - before <= FLOOR:
-                changes[key[0]] = min(median(last) - before, changes.get(key[0], 0.0))
-    return min(changes.items(), key=lambda item: item[1], default=None)
+    days: dict[tuple[Key, int], list[float]] = defaultdict(list)
+    series: dict[Key, dict[int, list[tuple[int, float]]]] = defaultdict(dict)
+    for index, device in enumerate(devices):
+        for run in [*earlier.get(device.identity, ()), device]:
+            day = int(run.started_s // DAY_S)
+            for (metric, phase), reading in run.readings.items():
+                key = (device.group, metric, phase)
+                days[key, day].append(reading.rate)
+                series[key].setdefault(index, []).append((day, reading.rate))
+    last = LIMITS["drift_runs"]
+    tables: Tables = {}
+    for key, of_devices in series.items():
+        rows: dict[Any, Row] = {}
+        for index, runs in of_devices.items():
+            rates = [rate - median_high(days[key, day]) for day, rate in runs]
+            if len(rates) < 2 * last:
+                continue
+            fall = median(rates[-last:]) - median(rates[:-last])
+            above = max(rates[-last:]) - median(rates[-last:])
+            rows[index] = Row(key[1], key[2], fall, 0.0, above, None, fall)
+        tables[key] = rows
+    return tables

@@ -34,7 +34,12 @@ def document(findings: Sequence[Finding], groups: Groups) -> Object:
         parts.append(dict(zip(GROUP_PARTS, group, strict=True)) | {"peers": len(members)})
     return {
         "devices": [_entry(finding) for finding in findings if finding.device],
-        "nodes": [_entry(finding) for finding in findings if not finding.device],
+        "nodes": [_entry(finding) for finding in findings if finding.is_of_node],
+        "fleet": [
+            {"node": finding.node, "verdict": finding.verdict, "evidence": finding.evidence}
+            for finding in findings
+            if not finding.device and not finding.is_of_node
+        ],
         "groups": parts,
     }
 
@@ -80,7 +85,7 @@ def _cells(finding: Finding) -> Cells:
     device = finding.device
     rule = finding.rule
     cells = {
-        "where": Cell(f"node {finding.node}"),
+        "where": Cell(f"node {finding.node}" if finding.node else "fleet"),
         "device": Cell("", leaves=2),
         "verdict": Cell(finding.verdict),
         "fell": Cell(", ".join(finding.fell)),
@@ -111,7 +116,7 @@ def summary(findings: Sequence[Finding], groups: Groups) -> list[str]:
     counts = Counter(finding.verdict for finding in findings if finding.device)
     known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
     texts = [", ".join(known) or "no device"]
-    slow_nodes = sum(finding.device is None for finding in findings)
+    slow_nodes = sum(finding.is_of_node for finding in findings)
     if slow_nodes:
         texts[0] += f"; nodes slow as a whole: {slow_nodes:,}"
     for group, members in groups.items():

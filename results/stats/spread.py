@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
+from statistics import median, median_high, median_low
 from typing import NamedTuple
 
 from results.stats.samples import quantile, student_t
@@ -50,7 +50,7 @@ class PeerSpread(NamedTuple):
     """Center and scale of values that should be equal, robust against a few that are not."""
 
     center: float
-    """The median."""
+    """The median, the higher one of two."""
     scale: float
     degrees: float
 
@@ -58,12 +58,15 @@ class PeerSpread(NamedTuple):
     def of(cls, values: Collection[float], prior_scale: float, prior_degrees: float) -> PeerSpread:
         """Return the scaled median absolute deviation, moderated by a prior for few values.
 
+        Of an even number, the faster of both middle values is the center, so that a slow half
+        does not hide itself.
+
         Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two
         highly robust estimators of scale (1992); moderated variances as for `MAX_OTHER_DEGREES`.
         """
-        center = median(values)
+        center = median_high(values)
         count = len(values)
-        mad = 1.4826 * median(abs(value - center) for value in values) * count / (count - 0.8)
+        mad = 1.4826 * median_low(abs(value - center) for value in values) * count / (count - 0.8)
         # Two deviate alike, whatever the spread.
         own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0
         degrees = prior_degrees + own

@@ -48,15 +48,6 @@ def test_exact_times_give_latency_and_bandwidth(op):
     assert found.seconds(2**20, ranks=2) == pytest.approx(12e-6 + 2**20 * bus_factor(op, 2) / 400e9)
 
 
-def test_intervals_contain_the_true_values_95_times_in_100():
-    hits = np.zeros(2)
-    for seed in range(400):
-        found = fit("all-reduce", 4, SIZES, times("all-reduce", 4, 20e-6, 10e9, 0.1, seed))
-        lowest, highest = found.bytes_per_s_ci95
-        hits += (found.latency_ci95[0] <= 20e-6 <= found.latency_ci95[1], lowest <= 10e9 <= highest)
-    assert all(0.92 <= share <= 0.98 for share in hits / 400)
-
-
 def test_the_largest_size_does_not_decide_the_latency():
     disturbed = times("broadcast", 2, 20e-6, 10e9, 0, 0)
     disturbed[-1] *= 1.1  # by 10 ms, 500 times the latency
@@ -65,7 +56,7 @@ def test_the_largest_size_does_not_decide_the_latency():
 
 def test_latency_is_never_negative():
     found = fit("broadcast", 2, [2**20, 2**22, 2**24], [0.8e-3, 4.1e-3, 17e-3])
-    assert found.latency_s == 0 == found.latency_ci95[0]
+    assert found.latency_s == 0
     assert found.bytes_per_s == pytest.approx(1.06e9, rel=0.1)
 
 

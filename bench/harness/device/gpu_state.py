@@ -9,7 +9,11 @@ of the PCI bus.
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any, NamedTuple
+
+ROOT = Path("/")
+"""Start of the paths of sysfs."""
 
 NOT_AVAILABLE = 2**64 - 1
 """Value of a counter that the driver lacks. Source: nvml.h, `NVML_VALUE_NOT_AVAILABLE`, all 64 bits
@@ -183,6 +187,22 @@ def pci_bus_id(uuid: str | None) -> str | None:
     """Return the bus id of a GPU as nvidia-smi prints it, such as `00000000:1B:00.0`."""
     info = ask(uuid, "nvmlDeviceGetPciInfo")
     return info and str(info.busId)
+
+
+def local_cpus(uuid: str | None) -> frozenset[int]:
+    """Return the cores of the GPU's NUMA node, none if unknown.
+
+    Source: Linux, Documentation/ABI/testing/sysfs-bus-pci, `local_cpulist`, such as `0-3,8`.
+    """
+    # NVML writes the domain with eight digits, sysfs with four, in lower case.
+    name = (pci_bus_id(uuid) or "").lower()[-12:]
+    path = ROOT / f"sys/bus/pci/devices/{name}/local_cpulist"
+    cpus: set[int] = set()
+    if name and path.is_file():
+        for part in path.read_text(encoding="utf-8").strip().split(","):
+            first, _, last = part.partition("-")
+            cpus |= set(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
 
 
 def link_state(uuid: str | None) -> dict[str, Any]:

@@ -25,10 +25,15 @@ SHORT_S = 0.05
 PARENT_SIGNALS = {"parent killed": signal.SIGKILL, "parent stopped": signal.SIGSTOP}
 
 
-def measured(items, device) -> Iterator[Record]:
+def measured(items, device, rank) -> Iterator[Record]:
     """Measure briefly; a matmul of the faulty rank never returns, or ends its process."""
     bandwidth.operand_bytes, measure.LINK_BYTES = lambda _: 2**20, 2**20
     measure.CPU_EXTENT = measure.GPU_EXTENT = 64
+    measure.HANG_S = 8.0 if any(FAULTS) else measure.HANG_S
+    yield from real_measured(hurt(items), device, rank)
+
+
+def hurt(items):
     for item in items:
         if item.op == "matmul":
             if FAULT == "hang":
@@ -37,7 +42,7 @@ def measured(items, device) -> Iterator[Record]:
                 os.kill(os.getpid(), signal.SIGKILL)
             if FAULT == "exit":
                 os._exit(17)
-        yield from real_measured([item._replace(seconds=SHORT_S)], device)
+        yield item._replace(seconds=SHORT_S)
 
 
 def detected(rank) -> Device:

@@ -14,6 +14,8 @@ import torch
 
 from bench import fleet
 from bench.harness import worker
+from bench.harness.calibrate.setup import NotMeasuredError
+from bench.harness.device import gpu_state
 from bench.ranks import launcher, measure
 from bench.ranks.member import Member
 from results.store.runfile import load_run, read_head
@@ -274,6 +276,58 @@ def test_after_sigterm_a_rank_no_longer_waits_for_others(member, monkeypatch):
     assert member.has_time()
 
 
+def test_rank_0_fails_if_a_rank_does_not_answer_so_that_the_launcher_ends(
+    member, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(member, "measure", lambda: None)
+    monkeypatch.setattr(member, "writer", SimpleNamespace(path=tmp_path), raising=False)
+    member.deadline = time.monotonic()
+    assert member.run() == 3
+    assert "rank 2: no answer" in capsys.readouterr().err
+
+
+def test_ranks_meet_before_each_row_until_one_is_late(monkeypatch):
+    met = []
+
+    def meet(name, has_time):
+        met.append(name)
+        return len(met) < 2
+
+    def not_measured(item, device):
+        raise NotMeasuredError("not here")
+
+    monkeypatch.setattr(measure, "open_store", lambda *_, **__: None)
+    monkeypatch.setattr(measure, "Peers", lambda *_: SimpleNamespace(meet=meet))
+    monkeypatch.setattr(measure, "MEASURES", {})
+    monkeypatch.setattr(measure, "measure_rate", not_measured)
+    monkeypatch.setattr(measure, "release", lambda device: True)
+    device = SimpleNamespace(use=lambda: None, is_gpu=False)
+    solo = measure.items_of("solo", False, None, is_quick=True)
+    together = measure.items_of("together", False, None, is_quick=True)
+    records = list(measure.measured([*solo, *together], device, launcher.Rank(0, 0, 2, 2)))
+    assert len(records) == len(ALL)
+    assert met == ["together launch", "together copy"]
+
+
+def test_a_process_is_bound_to_the_numa_node_of_its_gpu(monkeypatch, tmp_path):
+    bound = []
+    path = tmp_path / "sys/bus/pci/devices/0000:1b:00.0/local_cpulist"
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr(gpu_state, "ROOT", tmp_path)
+    monkeypatch.setattr(gpu_state, "pci_bus_id", lambda uuid: "00000000:1B:00.0")
+    monkeypatch.setattr("os.sched_setaffinity", lambda pid, cpus: bound.append(cpus))
+    monkeypatch.setattr(measure, "usable_cores", lambda: SimpleNamespace(allowed={2, 3, 9}))
+    gpu = SimpleNamespace(is_gpu=True, uuid="GPU-1")
+    assert measure.bind(gpu) is None  # unknown
+    path.write_text("0-3,8\n")
+    assert measure.bind(gpu) == 0.0
+    assert bound == [{2, 3}]
+    path.write_text("4-7\n")
+    assert measure.bind(gpu) == 1.0
+    assert len(bound) == 1
+
+
 def test_no_row_starts_after_the_deadline(member, monkeypatch):
     kept = []
     monkeypatch.setattr(member, "keep", kept.append)
@@ -284,7 +338,7 @@ def test_no_row_starts_after_the_deadline(member, monkeypatch):
     ]
 
 
-def lost_stream(function, items, device, limit_s):
+def lost_stream(function, items, device, rank, limit_s):
     time.sleep(0.05)
     raise worker.WorkerError("no result after 0.05 s; increase --budget")
     yield
