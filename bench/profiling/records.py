@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
 
 NS = 1e-9
 MAX_KERNELS = 100
-"""Maximum number of reported kernels outside of counted operations, the longest first."""
+"""Maximum number of reported kernels of a row, the longest first."""
 
 
 def records_of(breakdown: Breakdown) -> list[Record]:
@@ -83,10 +83,20 @@ def _record(row: Sequence[Operation], total: Operation) -> Record:
             matmul_flops=total.matmul_flops if first.is_modelled else None,
             shapes=first.shapes,
             dtypes=first.dtypes,
-            kernels=tuple(sorted(total.kernels)),
+            **kernel_fields(total.kernels),
         ),
         **work,
     )
+
+
+def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Return the names, times and numbers of kernels as `ProfileOp` has them, the longest first."""
+    longest = sorted(kernels, key=lambda name: -sum(kernels[name]))[:MAX_KERNELS]
+    return {
+        "kernels": tuple(longest),
+        "kernels_s": tuple(sum(kernels[name]) * NS for name in longest),
+        "kernel_calls": tuple(len(kernels[name]) for name in longest),
+    }
 
 
 def _timed(record: Record, time_s: float, share: float) -> Record:
@@ -110,7 +120,10 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     if longest:
         kernels = tuple(name for name, _ in longest)
         kernels_s = tuple(spent_ns * NS for _, spent_ns in longest)
-        record = _remainder(UNATTRIBUTED, dtype, kernels=kernels, kernels_s=kernels_s)
+        calls = tuple(breakdown.launches[name] for name in kernels)
+        record = _remainder(
+            UNATTRIBUTED, dtype, kernels=kernels, kernels_s=kernels_s, kernel_calls=calls
+        )
         yield record, breakdown.unattributed.total()
     gap_ns = breakdown.gaps.total()
     overhead_ns = 0
@@ -156,6 +169,10 @@ def step_of(breakdown: Breakdown) -> StepTotals:
         modelled_flops=known.flops / every.flops if every.flops else 1.0,
         modelled_bytes=known.bytes_moved / every.bytes_moved if every.bytes_moved else 1.0,
         no_shape=no_shape,
+        early_s=sum(breakdown.early_s),
+        early_kernels=len(breakdown.early_s),
+        communication_s=breakdown.communication_s,
+        exposed_s=breakdown.exposed_s,
         fusing=tuple(fusions_of(breakdown.operations)),
     )
 

@@ -40,7 +40,15 @@ def operation(op, module, phase, flops, products, read, time_ns, is_modelled=Tru
     flags = () if is_modelled else ("unmodelled",)
     work = flops, products, read, read // 2
     return Operation(
-        op, "8x8,8x8", ("float32",), module, phase, *work, flags, time_ns, set(kernels)
+        op,
+        "8x8,8x8",
+        ("float32",),
+        module,
+        phase,
+        *work,
+        flags,
+        time_ns,
+        {"gemm": [time_ns]} if kernels else {},
     )
 
 

@@ -201,26 +201,22 @@ BARE = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts"
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"# a page", "is not JSON"),
-        (gzip.compress(b"{}", mtime=0)[:-4], "is not JSON"),
-        (b"[1, 2]", "is not a Chrome trace"),
+        (b"# a page", "JSON is malformed: invalid character (byte 0)"),
+        (gzip.compress(b"{}", mtime=0)[:-4], "is not a whole gzip file"),
+        (b"[1, 2]", "Expected `object`, got `int` - at `$[0]`"),
         (b'{"traceEvents": []}', "has no torch operations"),
-        (b'{"traceEvents": [1]}', "that torch.profiler does not write"),
+        (b'{"traceEvents": [1]}', "got `int` - at `$.traceEvents[0]`"),
         (
             json.dumps({"traceEvents": [BARE | {"args": None}]}).encode(),
-            "that torch.profiler does not write",
-        ),
-        (
-            json.dumps({"traceEvents": [BARE | {"args": {"External id": 1}}]}).encode(),
-            "has no shapes; record it with",
+            "got `null` - at `$.traceEvents[0].args`",
         ),
         (
             json.dumps({"traceEvents": [BARE | {"args": {"Input Dims": 3}}]}).encode(),
-            "that torch.profiler does not write",
+            "got `int` - at `$.traceEvents[0].args.Input Dims`",
         ),
     ],
 )
-def test_what_is_not_a_trace_with_shapes_ends_with_2(content, said, tmp_path, capsys):
+def test_what_is_not_a_trace_ends_with_2(content, said, tmp_path, capsys):
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     assert main(["profile", "--from", str(path), "--no-save"]) == 2

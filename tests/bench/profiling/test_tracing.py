@@ -155,9 +155,9 @@ def test_gpu_time_is_kernel_time_and_overlaps_count_once(breakdown):
     # The last one was launched by autograd's thread.
     assert times(breakdown) == [20_000, 10_000, 10_000]
     assert [operation.kernels for operation in breakdown.operations] == [
-        {"gemm"},
-        {"add_kernel"},
-        {"gemm"},
+        {"gemm": [20_000]},
+        {"add_kernel": [10_000]},
+        {"gemm": [10_000]},
     ]
     assert breakdown.duration_ns == 100_000
     unattributed = next(
