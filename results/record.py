@@ -327,8 +327,6 @@ class StepTotals(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a profiled step besides its rows."""
 
     time_s: Time
-    modelled_flops: Magnitude
-    modelled_bytes: Magnitude
     eager_bytes: Count | None = None
     no_shape: dict[str, Count] | None = None
     """Calls without shapes by operation; None if the step is not from a trace."""

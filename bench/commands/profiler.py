@@ -25,7 +25,7 @@ from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.work import dtype_named
 
-BY = ("op", "module", "phase", "shape", "kernel")
+BY = ("op", "module", "phase", "shape", "kernel", "category")
 """Groups of `results.show.profile.group_of`, which is slower to import."""
 
 DEFAULT_SHAPE = "4x128"

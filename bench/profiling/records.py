@@ -22,8 +22,6 @@ from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
 from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
 
 NS = 1e-9
-MAX_KERNELS = 100
-"""Maximum number of reported kernels of a row, the longest first."""
 
 
 def records_of(breakdown: Breakdown) -> list[Record]:
@@ -91,7 +89,7 @@ def _record(row: Sequence[Operation], total: Operation) -> Record:
 
 def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """Return the names, times and numbers of kernels as `ProfileOp` has them, the longest first."""
-    longest = sorted(kernels, key=lambda name: -sum(kernels[name]))[:MAX_KERNELS]
+    longest = sorted(kernels, key=lambda name: -sum(kernels[name]))
     return {
         "kernels": tuple(longest),
         "kernels_s": tuple(sum(kernels[name]) * NS for name in longest),
@@ -116,7 +114,7 @@ def _timed(record: Record, time_s: float, share: float) -> Record:
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     """Return what is no operation, with its nanoseconds."""
     dtype = main_dtype(breakdown.operations)
-    longest = breakdown.unattributed.most_common(MAX_KERNELS)
+    longest = breakdown.unattributed.most_common()
     if longest:
         kernels = tuple(name for name, _ in longest)
         kernels_s = tuple(spent_ns * NS for _, spent_ns in longest)
@@ -157,17 +155,12 @@ def _remainder(op: str, dtype: str, module: str = "", **kernels: Any) -> Record:
 
 def step_of(breakdown: Breakdown) -> StepTotals:
     """Return the facts for the totals that are not in the rows."""
-    # Work without a rule counts by the generic rules.
-    every = summed(breakdown.operations)
-    known = summed(operation for operation in breakdown.operations if operation.is_modelled)
     no_shape = None
     if breakdown.is_trace:
         no_shape = Counter(each.op for each in breakdown.operations if each.shapes == NO_SHAPE)
     return StepTotals(
         time_s=float(median(breakdown.samples_s)),
         eager_bytes=breakdown.eager_bytes,
-        modelled_flops=known.flops / every.flops if every.flops else 1.0,
-        modelled_bytes=known.bytes_moved / every.bytes_moved if every.bytes_moved else 1.0,
         no_shape=no_shape,
         early_s=sum(breakdown.early_s),
         early_kernels=len(breakdown.early_s),

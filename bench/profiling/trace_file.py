@@ -93,7 +93,7 @@ CHUNK_BYTES = 1 << 24
 
 MAX_ELEMENTS = 2**48
 MAX_FLOPS = 2**56
-"""Limits of a tensor and of a call: 280 TB, and 32 s of the fastest GPU. What is above is forged."""
+"""Limits of a tensor and of a call: 280 TB, and 32 s of the fastest GPU; above, it is forged."""
 
 MAX_US = 1e16
 """Largest time of an event: 317 years, in microseconds."""
@@ -118,6 +118,8 @@ TraceArgs = TypedDict(
 
 
 class TraceEvent(TypedDict, total=False):
+    """What is read of an event; times are microseconds."""
+
     ph: str
     cat: str
     name: Any
@@ -129,6 +131,8 @@ class TraceEvent(TypedDict, total=False):
 
 
 class TraceDocument(TypedDict, total=False):
+    """What is read of a trace."""
+
     traceEvents: list[TraceEvent]
     deviceProperties: list[dict[str, Any]]
     host_name: str
@@ -156,10 +160,8 @@ def from_trace(
         document = load(content_of(path, max_bytes), gpu)
         breakdown = breakdown_of(document["traceEvents"])
         return breakdown, gpu_of(document), str(document.get("host_name", ""))
-    except EOFError:
-        raise UsageError(f"'{path}' is not a whole gzip file") from None
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"'{path}' is not a gzip file: {error}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"'{path}' is not a whole gzip file: {error}") from None
     except OSError as error:
         raise UsageError(f"cannot read '{path}': {error.strerror or error}") from None
     except UsageError as error:

@@ -179,3 +179,94 @@ def test_one_of_several_gpus_is_chosen(tmp_path, capsys):
     breakdown, gpu, _ = from_trace(path, gpu=0)
     assert sum(operation.time_ns for operation in breakdown.operations) == 10_000
     assert gpu.slug == "h100-sxm"
+
+
+# ---- what is said
+
+
+def said_of(path, capsys, *words):
+    assert main(["profile", "--from", str(path), "--no-save", "-q", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def busy(path, seconds_apart, forward=False):
+    """Write 25 products of 3 us, of which the last 10 have no rule."""
+    events = []
+    for number in range(25):
+        begin = seconds_apart * number
+        name = "aten::mm" if number < 15 else "vllm::moe_forward"
+        events.append(shaped(name, begin, 2.5, [64, 64], [64, 64]))
+        events.append(launch(begin + 0.5, number))
+        events.append(kernel("gemm" if number < 15 else f"moe_{number}", begin + 1, 3.0, number))
+    return written(events, path)
+
+
+def test_the_idle_gpu_comes_first_and_short_kernels_are_not_memory_bound(tmp_path, capsys):
+    lines = said_of(busy(tmp_path / "trace.json", 100.0), capsys)
+    first = lines[lines.index("") + 1]
+    assert first.startswith("The GPU was idle 96.")
+    assert first.endswith("% of the time: launch-bound; try CUDA graphs or torch.compile.")
+    [row] = [line for line in lines if line.startswith("aten.mm")]
+    assert " latency " in row
+    assert " memory " not in row
+
+
+def test_coverage_is_a_part_of_the_time(tmp_path, capsys):
+    lines = said_of(busy(tmp_path / "trace.json", 3.0), capsys)
+    assert not [line for line in lines if "launch-bound" in line]
+    text = " ".join(" ".join(lines).split())
+    assert "Rules cover 60% of the time in operations and kernels." in text
+    assert "lack the work of the other 40%" in text
+
+
+def test_kernels_and_categories_are_rows(tmp_path, capsys):
+    path = busy(tmp_path / "trace.json", 3.0)
+    lines = said_of(path, capsys, "--by", "kernel", "--top", "100")
+    assert sum(line.startswith("moe_") for line in lines) == 10
+    [row] = [line.split() for line in lines if line.startswith("gemm ")]
+    assert row[:4] == ["gemm", "15", "45", "us"]
+    assert row[-1] == "aten.mm"
+    lines = said_of(path, capsys, "--by", "category")
+    assert any(line.startswith("matmul ") and " 75 us " in line for line in lines)
+    assert any(line.startswith("idle ") for line in lines)
+
+
+def test_without_shapes_there_are_times_only(tmp_path, capsys):
+    events = []
+    for number in range(20):
+        events.append(event("aten::mm", 10.0 * number, 5.0))
+        events.append(launch(10.0 * number + 1, number))
+        events.append(kernel("gemm", 10.0 * number + 2, 4.0, number))
+    path = written(events, tmp_path / "trace.json")
+    lines = said_of(path, capsys)
+    said = "It has no shapes; record it with record_shapes=True to see FLOPs and bytes."
+    assert said in lines
+    assert not [line for line in lines if "MFU" in line or "at its roof" in line]
+    [row] = [line for line in lines if line.startswith("aten.mm")]
+    assert " 80 us " in row
+
+
+def test_without_a_roof_nothing_is_said_of_roofs(tmp_path, capsys):
+    events = [shaped("aten::mm", 0.0, 5.0, [64, 64], [64, 64]), launch(1.0, 1)]
+    gpu = {"id": 5, "name": "NVIDIA Unheard Of", "numSms": 7, "totalGlobalMem": 10**9}
+    path = written([*events, kernel("gemm", 2.0, 40.0, 1)], tmp_path / "trace.json", gpu)
+    text = "\n".join(said_of(path, capsys))
+    assert "'NVIDIA Unheard Of' is not in the GPU table" in text
+    assert "MFU counts 524.3 kFLOP of products, with every pair of causal attention: -." in text
+    assert "0% of the time is in operations that memory bounds" not in text
+    assert "at its roof" not in text
+
+
+def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
+    events = []
+    for number in range(20):
+        begin = 30.0 * number
+        events.append(event("c10d::allreduce_", begin, 5.0))
+        events.append(launch(begin + 1, 2 * number))
+        events.append(kernel("ncclDevKernel_AllReduce", begin + 2, 20.0, 2 * number, stream=8))
+        events.append(shaped("aten::mm", begin + 5, 5.0, [64, 64], [64, 64]))
+        events.append(launch(begin + 6, 2 * number + 1))
+        events.append(kernel("gemm", begin + 12, 15.0, 2 * number + 1))
+    lines = said_of(written(events, tmp_path / "trace.json"), capsys)
+    said = "Communication between GPUs took 400 us: 200 us exposed, 200 us hidden by other kernels."
+    assert said in lines
