@@ -244,55 +244,43 @@ def breakdown_of(events: Events) -> Breakdown:
     """Return the operations of all steps of a trace; on a CPU, those of the thread that computed
     longest.
     """
-    early, events = split_early(events)
     kernels = kernels_of({"traceEvents": events})
+    host = [event for event in events if event["cat"] not in ON_GPU]
     if not kernels:
         spent: Counter[Any] = Counter()
-        for event in events:
+        for event in host:
             if event["cat"] == "cpu_op":
                 spent[thread_of(event)] += event["dur"]
         [(longest, _)] = spent.most_common(1)
-        events = [event for event in events if thread_of(event) == longest]
-    spans = list(map(span_of, events))
+        host = [event for event in host if thread_of(event) == longest]
+    calls = Calls(host, bool(kernels))
+    breakdown = Breakdown(calls.operations, is_trace=True)
+    # What was launched before the recording began is older than all launches in it.
+    launches = {event["args"].get("correlation") for event in host} - {None}
+    launched = [kernel.begin for kernel in kernels if kernel.correlation in launches]
+    first = min(launched, default=kernels[0].begin if kernels else 0)
+    early = [each for each in kernels if each.begin < first and each.correlation not in launches]
+    kernels = [each for each in kernels if each.begin >= first]
+    breakdown.early_s = tuple((kernel.end - kernel.begin) / 1e9 for kernel in early)
+    spans = [*map(span_of, host), *((kernel.begin, kernel.end) for kernel in kernels)]
     begin = min(begin for begin, _ in spans)
     end = max(end for _, end in spans)
     if early:
-        computed = [span_of(event)[0] for event in events if event["cat"] == "cpu_op"]
-        ended = max(span_of(event)[1] for event in early)
-        begin = min(kernels[0].begin, max(min(computed, default=begin), ended))
+        computed = [span_of(event)[0] for event in host if event["cat"] == "cpu_op"]
+        ended = max(kernel.end for kernel in early)
+        begin = min(first, max(min(computed, default=begin), ended))
     if begin == end:
         raise UsageError("has operations that took no time")
-    calls = Calls(events, bool(kernels))
-    host = host_events({"traceEvents": events}, calls.set_owner)
-    breakdown = Breakdown(calls.operations, samples_s=[(end - begin) / 1e9], is_trace=True)
-    breakdown.early_s = tuple(event["dur"] / 1e6 for event in early)
+    breakdown.samples_s = [(end - begin) / 1e9]
+    nested = host_events({"traceEvents": host}, calls.set_owner)
     if kernels:
-        divide_gpu(breakdown, (begin, end), host, kernels)
+        divide_gpu(breakdown, (begin, end), nested, kernels)
     else:
-        divide_host(breakdown, host)
-        breakdown.gaps[""] += end - begin - sum(event.own for event in host)
+        divide_host(breakdown, nested)
+        breakdown.gaps[""] += end - begin - sum(event.own for event in nested)
         if not calls.operations:
             raise UsageError("has no torch operations")
     return breakdown
-
-
-def split_early(events: Events) -> tuple[Events, Events]:
-    """Return the kernels that were launched before the recording began, and the other events.
-
-    Their launches are not in the trace, and they started before all kernels whose launches are.
-    """
-    launches = {event["args"].get("correlation") for event in events if event["cat"] not in ON_GPU}
-    launches.discard(None)
-    kernels = [event for event in events if event["cat"] in ON_GPU]
-    launched = [event for event in kernels if event["args"].get("correlation") in launches]
-    first = min((event["ts"] for event in launched), default=-math.inf)
-    early = []
-    others = []
-    for event in events:
-        is_launched = event["args"].get("correlation") in launches
-        is_early = event["cat"] in ON_GPU and not is_launched and event["ts"] < first
-        (early if is_early else others).append(event)
-    return early, others
 
 
 def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -358,7 +346,7 @@ def owner_name(event: Event) -> str:
     launched in it; empty if it owns none.
     """
     if "GraphLaunch" in event.name:  # cudaGraphLaunch, hipGraphLaunch
-        return ": ".join(filter(None, (event.owner, event.name)))
+        return f"{event.owner}: {event.name}" if event.owner else event.name
     is_named = event.category in ("cpu_op", "user_annotation")
     if not is_named or event.name.startswith(STEP_OF_PROFILER):
         return ""

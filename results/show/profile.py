@@ -57,9 +57,6 @@ FUSED_NAMES = {
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 
-MAX_OPERATIONS = 5
-"""Maximum number of operations that a sentence names."""
-
 LAUNCH_BOUND = 0.5
 """Fraction of the time that a GPU is idle above which the host is the bottleneck."""
 
@@ -317,10 +314,7 @@ def trace_sentences(totals: Totals) -> list[str]:
     if calls and not totals.counted:
         said.append("It has no shapes; record it with record_shapes=True to see FLOPs and bytes.")
     elif calls:
-        others = len(calls) - MAX_OPERATIONS
-        named = ", ".join(calls[:MAX_OPERATIONS])
-        more = f" and {others} more" if others > 0 else ""
-        said.append(f"It has no shapes for {named}{more}, whose own work is not counted.")
+        said.append(f"It has no shapes for {', '.join(calls)}, whose own work is not counted.")
     return said
 
 
@@ -348,22 +342,11 @@ def work_sentences(totals: Totals) -> list[str]:
             "hold the data."
         )
     if totals.bandwidth:
-        bounds = [totals.memory_bound, totals.compute_bound, totals.latency_bound]
-        neither = round(max(0.0, totals.in_operations - sum(bounds)), 9)
         said.append(
             f"{percent(totals.memory_bound)} of the time is in operations that memory bounds, "
-            f"{percent(totals.compute_bound)} in those that computing bounds."
+            f"{percent(totals.compute_bound)} in those that computing bounds, "
+            f"{percent(totals.latency_bound)} in kernels that are too short to reach a roof."
         )
-        if totals.latency_bound:
-            said.append(
-                f"{percent(totals.latency_bound)} of the time is in kernels that latency bounds: "
-                f"they are too short to reach a roof."
-            )
-        if neither:
-            said.append(
-                f"{percent(neither)} of the time is in other operations: launches or both bound "
-                f"them, or no roof is known."
-            )
         if totals.at_roof_s < step.time_s:
             at_roof = duration(totals.at_roof_s)
             said.append(f"With every operation at its roof it would take {at_roof}.")
