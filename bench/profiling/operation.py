@@ -17,7 +17,7 @@ for each other.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -114,10 +114,8 @@ class Breakdown:
     """Bytes that a compiled step would move without fusion."""
     samples_s: Sequence[float] = ()
     """Times of the whole step without a profiler."""
-    unattributed: Counter[str] = field(default_factory=Counter)
-    """Nanoseconds outside of the counted operations, by operation or kernel."""
-    launches: Counter[str] = field(default_factory=Counter)
-    """Number of kernels outside of the counted operations, by name."""
+    unattributed: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Nanoseconds of each event outside of the counted operations, by operation or kernel."""
     gaps: Counter[str] = field(default_factory=Counter)
     """Nanoseconds without an operation, by module: Python, autograd, waiting for the host."""
     is_trace: bool = False
@@ -133,7 +131,8 @@ class Breakdown:
     @property
     def duration_ns(self) -> int:
         operations_ns = summed(self.operations).time_ns
-        return operations_ns + self.unattributed.total() + self.gaps.total()
+        others_ns = sum(map(sum, self.unattributed.values()))
+        return operations_ns + others_ns + self.gaps.total()
 
 
 def pattern(module: str) -> str:

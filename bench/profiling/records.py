@@ -114,15 +114,9 @@ def _timed(record: Record, time_s: float, share: float) -> Record:
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     """Return what is no operation, with its nanoseconds."""
     dtype = main_dtype(breakdown.operations)
-    longest = breakdown.unattributed.most_common()
-    if longest:
-        kernels = tuple(name for name, _ in longest)
-        kernels_s = tuple(spent_ns * NS for _, spent_ns in longest)
-        calls = tuple(breakdown.launches[name] for name in kernels)
-        record = _remainder(
-            UNATTRIBUTED, dtype, kernels=kernels, kernels_s=kernels_s, kernel_calls=calls
-        )
-        yield record, breakdown.unattributed.total()
+    if breakdown.unattributed:
+        record = _remainder(UNATTRIBUTED, dtype, **kernel_fields(breakdown.unattributed))
+        yield record, sum(map(sum, breakdown.unattributed.values()))
     gap_ns = breakdown.gaps.total()
     overhead_ns = 0
     if not breakdown.is_trace:

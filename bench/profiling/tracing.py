@@ -232,13 +232,13 @@ def divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
         owner = event.owner
         first = event.first
         if isinstance(owner, str):
-            breakdown.unattributed[owner] += event.own
+            breakdown.unattributed[owner].append(event.own)
         elif owner is not None:
             owner.time_ns += event.own
         elif event.is_operation and first is not None:
             first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
         elif event.is_operation:
-            breakdown.unattributed[event.name] += event.own
+            breakdown.unattributed[event.name].append(event.own)
         elif first is None or event.name.startswith((STEP, MODULE, NN_MODULE)):
             breakdown.gaps[event.module] += event.own
         else:  # time of autograd for a node belongs to the module of the node
@@ -282,8 +282,7 @@ def divide_gpu(
             owner.kernels.setdefault(kernel.name, []).append(spent)
             owner.time_ns += spent
         else:
-            breakdown.unattributed[kernel.name] += spent
-            breakdown.launches[kernel.name] += 1
+            breakdown.unattributed[kernel.name].append(spent)
     breakdown.operations = [*breakdown.operations, *named.values()]
     busy_ns = covered_ns(inside)
     breakdown.gaps[""] = end - begin - busy_ns

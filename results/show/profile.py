@@ -149,12 +149,11 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         return None
     totals = Totals(step)
     machine = environment.machine
-    is_gpu = environment.device["type"] != "cpu"
     bounds: defaultdict[str | None, float] = defaultdict(float)
-    totals.idle = 0.0 if is_gpu else None
+    totals.idle = None if environment.device["type"] == "cpu" else 0.0
     products_s: list[float | None] = []
     """Seconds of the products of each row at the peak of its dtype."""
-    for record, score in zip(records, judged(environment, records), strict=True):
+    for record, score in scored(environment, records):
         details = op_of(record)
         time_s = details.time_s or 0.0
         share = details.share or 0.0
@@ -170,7 +169,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.idle += share
         if record.op not in (HOST_GAP, OVERHEAD):
             totals.busy += share
-        bounds[bound_of(record, score, is_gpu)] += share
+        bounds[score["bound"]] += share
         if record.op != OVERHEAD:
             totals.at_roof_s += time_s * roof_fraction(record, score)
         if details.phase:
@@ -196,15 +195,15 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     return totals
 
 
-def bound_of(record: Record, score: Score, is_gpu: bool) -> str | None:
-    """Return what bounds a row: `memory`, `compute` or `launch`, on a GPU also `latency`."""
-    details = op_of(record)
-    bound: str | None = score["bound"]
-    kernels = sum(details.kernel_calls) or record.count or 1
-    is_short = (details.time_s or 0.0) < LATENCY_S * kernels
-    if is_gpu and is_short and bound is not None and score["roofline_pct"] < LATENCY_PCT:
-        return "latency"
-    return bound
+def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
+    """Return the records with their scores; the bound of too short kernels is `latency`."""
+    scores = judged(environment, records)
+    for record, score in zip(records, scores, strict=True):
+        details = op_of(record)
+        is_short = (details.time_s or 0.0) < LATENCY_S * sum(details.kernel_calls)
+        if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
+            score["bound"] = "latency"
+    return list(zip(records, scores, strict=True))
 
 
 def roof_fraction(record: Record, score: Score) -> float:
@@ -239,15 +238,14 @@ def render(
     totals = totals_of(environment, records)
     texts = sentences(totals) if totals else []
     console.print("", *texts, "", sep="\n", highlight=False)
-    scored = list(zip(timed, judged(environment, timed), strict=True))
+    rows = scored(environment, timed)
     if by is not None:
-        _print_groups(scored, by, console, top)
+        _print_groups(rows, by, console, top)
         return
-    is_gpu = environment.device["type"] != "cpu"
-    _print_rows(scored, console, len(timed) if is_whole else top, is_gpu)
+    _print_rows(rows, console, len(timed) if is_whole else top)
     if is_whole:
         console.print()
-        _print_groups(scored, "module", console, len(timed))
+        _print_groups(rows, "module", console, len(timed))
 
 
 def sentences(totals: Totals) -> list[str]:
@@ -403,12 +401,12 @@ def module_cell(record: Record) -> Cell:
     return Cell(op_of(record).module, goes_below=6)
 
 
-def _print_rows(scored: Sequence[Scored], console: Console, top: int, is_gpu: bool) -> None:
+def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
     rows = []
-    for record, score in scored[:top]:
+    for record, score in every[:top]:
         details = op_of(record)
         has_roof = record.moved_bytes  # views have none
-        bound = bound_of(record, score, is_gpu) if has_roof else None
+        bound = score["bound"] if has_roof else None
         share_pct = score["roofline_pct"] if has_roof else None
         row = name_cells(record)
         row["time"] = Cell(duration(details.time_s), "right")
@@ -423,7 +421,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int, is_gpu: bo
         row["flags"] = Cell(_note(record, score))
         rows.append(row)
     print_cells(console, rows, "flags")
-    rest = scored[top:]
+    rest = every[top:]
     if rest:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
@@ -518,10 +516,10 @@ def parts_of(record: Record, by: str) -> list[tuple[str, float, int]]:
     return parts
 
 
-def _print_groups(scored: Sequence[Scored], by: str, console: Console, top: int) -> None:
+def _print_groups(every: Sequence[Scored], by: str, console: Console, top: int) -> None:
     """Print grouped rows; modules are a tree, each including its submodules."""
     groups: dict[tuple[str, ...], Group] = defaultdict(Group)
-    for record, score in scored:
+    for record, score in every:
         if by in ("kernel", "category"):
             parts = parts_of(record, by)
             for name, time_s, calls in parts:

@@ -60,7 +60,7 @@ def made():
         operation("<b>.odd", "", "backward", 700, 0, 600, 1_000, is_modelled=False),
         operation("aten.t", "layers.0.up", "backward", 0, 0, 0, 500),
     ]
-    gaps, others = Counter({"": 3_000, "layers.1": 3_500}), Counter(mine_kernel=1_000)
+    gaps, others = Counter({"": 3_000, "layers.1": 3_500}), {"mine_kernel": [1_000]}
     breakdown = Breakdown(operations, samples_s=[19e-6], unattributed=others, gaps=gaps)
     fusions = (
         Fusion(module="layers.*", operations=("relu", "exp"), count=1, saved_bytes=200),
