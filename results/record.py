@@ -330,11 +330,17 @@ class StepTotals(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a profiled step besides its rows."""
 
     time_s: Time
-    modelled_flops: Magnitude
-    modelled_bytes: Magnitude
     eager_bytes: Count | None = None
     no_shape: dict[str, Count] | None = None
     """Calls without shapes by operation; None if the step is not from a trace."""
+    early_s: Magnitude = 0.0
+    early_kernels: Count = 0
+    """Sum of the times, and number, of kernels that were launched before the recording of a trace
+    began; they belong to no part of it.
+    """
+    communication_s: Magnitude = 0.0
+    exposed_s: Magnitude = 0.0
+    """Time in which kernels that communicate between GPUs ran, and in which nothing else ran."""
     fusing: tuple[Fusion, ...] = ()
 
 
@@ -351,7 +357,8 @@ class ProfileOp(Details, frozen=True, tag="profile-op"):
     dtypes: Texts = ()
     kernels: Texts = ()
     kernels_s: tuple[Magnitude, ...] = ()
-    """Seconds of each kernel, of kernels outside of operations only."""
+    """Seconds of each kernel."""
+    kernel_calls: tuple[Count, ...] = ()
 
 
 AnyDetails = Step | Copy | Loop | Rounds | ProfileOp

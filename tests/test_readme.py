@@ -34,7 +34,7 @@ PAGES = {
 }
 README = PAGES["README.md"]
 INSTALLING = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
-MAX_LINES = {"README.md": 160, "bench/README.md": 170}
+MAX_LINES = {"README.md": 160, "bench/README.md": 175}
 SHORT_BUDGET_S = 3
 
 

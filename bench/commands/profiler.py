@@ -25,7 +25,7 @@ from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.work import dtype_named
 
-BY = ("op", "module", "phase", "shape", "kernel")
+BY = ("op", "module", "phase", "shape", "kernel", "category")
 """Groups of `results.show.profile.group_of`, which is slower to import."""
 
 DEFAULT_SHAPE = "4x128"
@@ -131,6 +131,20 @@ class Options:
     trace: Annotated[
         Path | None, "save the Chrome trace, for Perfetto or speedscope", path, ADVANCED, "PATH"
     ] = None
+    trace_device: Annotated[
+        int | None,
+        "number of the GPU whose kernels are read, if a trace has several",
+        number(0, 1023, "the number of a GPU", int),
+        ADVANCED,
+        "N",
+    ] = None
+    max_size: Annotated[
+        float,
+        "GB of the largest trace that is read, after decompression (default: 2)",
+        number(0.001, 1000, "a number of GB from 0.001 to 1000", float),
+        ADVANCED,
+        "GB",
+    ] = 2.0
     top: Annotated[
         int,
         "number of rows shown (default: 20)",
@@ -196,7 +210,9 @@ def run(
     if options.source is not None:
         from bench.profiling.trace_file import from_trace
 
-        breakdown, gpu, host = from_trace(options.source)
+        breakdown, gpu, host = from_trace(
+            options.source, int(options.max_size * 1e9), options.trace_device
+        )
         device = gpu or device_of(replace(settings, device="cpu"))
         is_here = gpu is None
         records = rows.records_of(breakdown)

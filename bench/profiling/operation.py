@@ -17,7 +17,7 @@ for each other.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -62,8 +62,8 @@ class Operation:
     flags: tuple[str, ...] = ()
     time_ns: int = 0
     """Time in the recorded step."""
-    kernels: set[str] = field(default_factory=set)
-    """Names of its GPU kernels."""
+    kernels: dict[str, list[int]] = field(default_factory=dict)
+    """Nanoseconds of each run of its GPU kernels, by name."""
     is_fusable: bool = False
     """Whether it can share a kernel: elementwise, a lookup or a reduction."""
     ends_kernel: bool = False
@@ -100,7 +100,8 @@ def summed(operations: Iterable[Operation]) -> Operation:
         total.bytes_read += operation.bytes_read
         total.bytes_written += operation.bytes_written
         total.time_ns += operation.time_ns
-        total.kernels |= operation.kernels
+        for name, times_ns in operation.kernels.items():
+            total.kernels.setdefault(name, []).extend(times_ns)
     return total
 
 
@@ -113,17 +114,25 @@ class Breakdown:
     """Bytes that a compiled step would move without fusion."""
     samples_s: Sequence[float] = ()
     """Times of the whole step without a profiler."""
-    unattributed: Counter[str] = field(default_factory=Counter)
-    """Nanoseconds outside of the counted operations, by operation or kernel."""
+    unattributed: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Nanoseconds of each event outside of the counted operations, by operation or kernel."""
     gaps: Counter[str] = field(default_factory=Counter)
     """Nanoseconds without an operation, by module: Python, autograd, waiting for the host."""
     is_trace: bool = False
     """Whether it is a whole trace from a file, with all of its steps, instead of one step."""
+    early_s: Sequence[float] = ()
+    """Times of kernels that were launched before the recording of a trace began; they belong to no
+    part of it.
+    """
+    communication_s: float = 0.0
+    exposed_s: float = 0.0
+    """Time in which kernels that communicate between GPUs ran, and in which nothing else ran."""
 
     @property
     def duration_ns(self) -> int:
         operations_ns = summed(self.operations).time_ns
-        return operations_ns + self.unattributed.total() + self.gaps.total()
+        others_ns = sum(map(sum, self.unattributed.values()))
+        return operations_ns + others_ns + self.gaps.total()
 
 
 def pattern(module: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -22,8 +22,6 @@ from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
 from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
 
 NS = 1e-9
-MAX_KERNELS = 100
-"""Maximum number of reported kernels outside of counted operations, the longest first."""
 
 
 def records_of(breakdown: Breakdown) -> list[Record]:
@@ -83,10 +81,20 @@ def _record(row: Sequence[Operation], total: Operation) -> Record:
             matmul_flops=total.matmul_flops if first.is_modelled else None,
             shapes=first.shapes,
             dtypes=first.dtypes,
-            kernels=tuple(sorted(total.kernels)),
+            **kernel_fields(total.kernels),
         ),
         **work,
     )
+
+
+def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Return the names, times and numbers of kernels as `ProfileOp` has them, the longest first."""
+    longest = sorted(kernels, key=lambda name: -sum(kernels[name]))
+    return {
+        "kernels": tuple(longest),
+        "kernels_s": tuple(sum(kernels[name]) * NS for name in longest),
+        "kernel_calls": tuple(len(kernels[name]) for name in longest),
+    }
 
 
 def _timed(record: Record, time_s: float, share: float) -> Record:
@@ -106,12 +114,9 @@ def _timed(record: Record, time_s: float, share: float) -> Record:
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     """Return what is no operation, with its nanoseconds."""
     dtype = main_dtype(breakdown.operations)
-    longest = breakdown.unattributed.most_common(MAX_KERNELS)
-    if longest:
-        kernels = tuple(name for name, _ in longest)
-        kernels_s = tuple(spent_ns * NS for _, spent_ns in longest)
-        record = _remainder(UNATTRIBUTED, dtype, kernels=kernels, kernels_s=kernels_s)
-        yield record, breakdown.unattributed.total()
+    if breakdown.unattributed:
+        record = _remainder(UNATTRIBUTED, dtype, **kernel_fields(breakdown.unattributed))
+        yield record, sum(map(sum, breakdown.unattributed.values()))
     gap_ns = breakdown.gaps.total()
     overhead_ns = 0
     if not breakdown.is_trace:
@@ -144,18 +149,17 @@ def _remainder(op: str, dtype: str, module: str = "", **kernels: Any) -> Record:
 
 def step_of(breakdown: Breakdown) -> StepTotals:
     """Return the facts for the totals that are not in the rows."""
-    # Work without a rule counts by the generic rules.
-    every = summed(breakdown.operations)
-    known = summed(operation for operation in breakdown.operations if operation.is_modelled)
     no_shape = None
     if breakdown.is_trace:
         no_shape = Counter(each.op for each in breakdown.operations if each.shapes == NO_SHAPE)
     return StepTotals(
         time_s=float(median(breakdown.samples_s)),
         eager_bytes=breakdown.eager_bytes,
-        modelled_flops=known.flops / every.flops if every.flops else 1.0,
-        modelled_bytes=known.bytes_moved / every.bytes_moved if every.bytes_moved else 1.0,
         no_shape=no_shape,
+        early_s=sum(breakdown.early_s),
+        early_kernels=len(breakdown.early_s),
+        communication_s=breakdown.communication_s,
+        exposed_s=breakdown.exposed_s,
         fusing=tuple(fusions_of(breakdown.operations)),
     )
 

@@ -9,22 +9,25 @@ does not decompose, such as `aten::addmm` in `aten::linear`.
 from __future__ import annotations
 
 import gzip
-import json
+import math
 import warnings
 import zlib
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
+import msgspec
 import torch
+from msgspec import Meta
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
-from bench.harness.timing.launched import ON_GPU, span_of
+from bench.harness.timing.launched import ON_GPU, kernels_of, span_of
 from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
     count,
@@ -34,8 +37,17 @@ from bench.profiling.counts import (
     shapes_text,
     tensors_in,
 )
-from bench.profiling.operation import NO_SHAPE, STEP, UNMODELLED, Breakdown, Operation
-from bench.profiling.tracing import ON_HOST, PRECOMPILED, Event, divide
+from bench.profiling.operation import NO_SHAPE, UNMODELLED, Breakdown, Operation
+from bench.profiling.tracing import (
+    NN_MODULE,
+    ON_HOST,
+    PRECOMPILED,
+    PYTHON,
+    Event,
+    divide_gpu,
+    divide_host,
+    host_events,
+)
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
@@ -74,20 +86,82 @@ PHASES = {"autograd::engine::evaluate_function": "backward", "Optimizer.": "opti
 OURS = "roofmark "
 """Prefix of the events that `bench profile` adds to its own traces: `STEP`, `MODULE` and `TAG`."""
 
+MAX_BYTES = 2_000_000_000
+"""Size of the largest trace that is read by default, after decompression."""
+
+CHUNK_BYTES = 1 << 24
+
+MAX_ELEMENTS = 2**48
+MAX_FLOPS = 2**56
+"""Limits of a tensor and of a call: 280 TB, and 32 s of the fastest GPU; above, it is forged."""
+
+MAX_US = 1e16
+"""Largest time of an event: 317 years, in microseconds."""
+
+STEP_OF_PROFILER = "ProfilerStep#"
+"""Prefix of the events of the steps of `torch.profiler.schedule`."""
+
+TraceArgs = TypedDict(
+    "TraceArgs",
+    {
+        "Input type": list[str],
+        "Input Dims": list[Any],
+        "Input Strides": list[Any],
+        "Concrete Inputs": list[str],
+        "Collective name": str,
+        "correlation": int,
+        "device": Any,
+    },
+    total=False,
+)
+"""What is read of the arguments of an event; the others are skipped."""
+
+
+class TraceEvent(TypedDict, total=False):
+    """What is read of an event; times are microseconds."""
+
+    ph: str
+    cat: str
+    name: Any
+    pid: Any
+    tid: Any
+    ts: Annotated[float, Meta(ge=-MAX_US, le=MAX_US)]
+    dur: Annotated[float, Meta(ge=0, le=MAX_US)]
+    args: TraceArgs
+
+
+class TraceDocument(TypedDict, total=False):
+    """What is read of a trace."""
+
+    traceEvents: list[TraceEvent]
+    deviceProperties: list[dict[str, Any]]
+    host_name: str
+
+
 Events = Sequence[Mapping[str, Any]]
 
 
-def from_trace(path: Path) -> tuple[Breakdown, Device | None, str]:
+def from_trace(
+    path: Path, max_bytes: int = MAX_BYTES, gpu: int | None = None
+) -> tuple[Breakdown, Device | None, str]:
     """Return the operations of a trace, plain or compressed by gzip, the GPU of its kernels if any,
     and its host.
 
+    Args:
+        path: Chrome trace of torch.profiler.
+        max_bytes: size after decompression of the largest file that is read.
+        gpu: number of the GPU whose kernels are read; None: there must be only one.
+
     Raises:
-        UsageError: the file is not a trace with operations and their shapes.
+        UsageError: the file cannot be read, is larger, or is not a trace with operations or
+            kernels.
     """
     try:
-        document = load(path.read_bytes())
+        document = load(content_of(path, max_bytes), gpu)
         breakdown = breakdown_of(document["traceEvents"])
         return breakdown, gpu_of(document), str(document.get("host_name", ""))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"'{path}' is not a whole gzip file: {error}") from None
     except OSError as error:
         raise UsageError(f"cannot read '{path}': {error.strerror or error}") from None
     except UsageError as error:
@@ -98,30 +172,44 @@ def from_trace(path: Path) -> tuple[Breakdown, Device | None, str]:
         ) from None
 
 
-def load(content: bytes) -> dict[str, Any]:
-    """Return a trace with the events that are needed."""
+def content_of(path: Path, max_bytes: int) -> bytearray:
+    content = bytearray()
+    with path.open("rb") as packed:
+        is_gzip = packed.peek(2).startswith(b"\x1f\x8b")
+        file: Any = gzip.GzipFile(fileobj=packed) if is_gzip else packed
+        for chunk in iter(partial(file.read, CHUNK_BYTES), b""):
+            content += chunk
+            if len(content) > max_bytes:
+                raise UsageError(
+                    f"has more than {max_bytes / 1e9:.3g} GB; record fewer steps, or use --max-size"
+                )
+    return content
+
+
+def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
+    """Return a trace with the events that are needed: those of the host, and of one GPU."""
     try:
-        document = json.loads(
-            gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-        )
-    except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile):
+        document: Any = msgspec.json.decode(content, type=TraceDocument | list[TraceEvent])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
-            "is not JSON; expected a trace of torch.profiler's export_chrome_trace"
+            f"is not a trace of torch.profiler's export_chrome_trace: {error}"
         ) from None
-    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
-        raise UsageError(
-            "is not a Chrome trace; expected one of torch.profiler's export_chrome_trace"
-        )
+    if isinstance(document, list):
+        document = {"traceEvents": document}
     events = []
-    for event in document["traceEvents"]:
-        is_known = event.get("ph") == "X" and event.get("cat") in (*ON_HOST, *ON_GPU)
-        if is_known and not event["name"].startswith(OURS):
-            events.append({"dur": 0, "args": {}} | event)
-    has_shapes = ["Input Dims" in event["args"] for event in events if event["cat"] == "cpu_op"]
-    if not has_shapes:
-        raise UsageError("has no torch operations; record it with ProfilerActivity.CPU")
-    if not any(has_shapes):
-        raise UsageError("has no shapes; record it with torch.profiler.profile(record_shapes=True)")
+    for event in document.get("traceEvents", ()):
+        if event.get("ph") != "X" or event["name"].startswith(OURS):
+            continue
+        category = event.get("cat")
+        event = {"dur": 0, "args": {}} | event
+        is_module = category == PYTHON and event["name"].startswith(NN_MODULE)
+        is_wanted = category in ON_GPU and gpu in (None, event["args"].get("device"))
+        if category in ON_HOST or is_module or is_wanted:
+            events.append(event)
+    if not any(event["cat"] in ("cpu_op", *ON_GPU) for event in events):
+        raise UsageError(
+            "has no torch operations and no kernels; record it with ProfilerActivity.CPU"
+        )
     return {**document, "traceEvents": events}
 
 
@@ -135,10 +223,14 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
     if not numbers:
         return None
     if len(numbers) > 1:
-        raise UsageError(f"has kernels of {len(numbers)} GPUs; record a trace for each")
-    listed = document.get("deviceProperties", ())
-    facts: Mapping[str, Any] = next((facts for facts in listed if facts["id"] in numbers), {})
-    name = facts.get("name", "unknown GPU")
+        listed = ", ".join(sorted(map(str, numbers)))
+        raise UsageError(f"has kernels of GPUs {listed}; choose one with --trace-device")
+    every = document.get("deviceProperties", ())
+    same = [facts for facts in every if facts["id"] in numbers]
+    if not same and len({facts.get("name") for facts in every}) == 1:
+        same = every  # AMD numbers the visible GPUs differently
+    facts: Mapping[str, Any] = same[0] if same else {}
+    name = facts.get("name") or "unknown GPU"
     memory_bytes = facts.get("totalGlobalMem")
     sm_count = facts.get("numSms")
     named = gpus_named(name, memory_bytes, sm_count)
@@ -152,30 +244,42 @@ def breakdown_of(events: Events) -> Breakdown:
     """Return the operations of all steps of a trace; on a CPU, those of the thread that computed
     longest.
     """
-    if not any(event["cat"] in ON_GPU for event in events):
+    kernels = kernels_of({"traceEvents": events})
+    host = [event for event in events if event["cat"] not in ON_GPU]
+    if not kernels:
         spent: Counter[Any] = Counter()
-        for event in events:
+        for event in host:
             if event["cat"] == "cpu_op":
                 spent[thread_of(event)] += event["dur"]
         [(longest, _)] = spent.most_common(1)
-        events = [event for event in events if thread_of(event) == longest]
-    spans = list(map(span_of, events))
+        host = [event for event in host if thread_of(event) == longest]
+    calls = Calls(host, bool(kernels))
+    breakdown = Breakdown(calls.operations, is_trace=True)
+    # What was launched before the recording began is older than all launches in it.
+    launches = {event["args"].get("correlation") for event in host} - {None}
+    launched = [kernel.begin for kernel in kernels if kernel.correlation in launches]
+    first = min(launched, default=kernels[0].begin if kernels else 0)
+    early = [each for each in kernels if each.begin < first and each.correlation not in launches]
+    kernels = [each for each in kernels if each.begin >= first]
+    breakdown.early_s = tuple((kernel.end - kernel.begin) / 1e9 for kernel in early)
+    spans = [*map(span_of, host), *((kernel.begin, kernel.end) for kernel in kernels)]
     begin = min(begin for begin, _ in spans)
-    duration = max(end for _, end in spans) - begin
-    if not duration:
+    end = max(end for _, end in spans)
+    if early:
+        computed = [span_of(event)[0] for event in host if event["cat"] == "cpu_op"]
+        ended = max(kernel.end for kernel in early)
+        begin = min(first, max(min(computed, default=begin), ended))
+    if begin == end:
         raise UsageError("has operations that took no time")
-    whole = {
-        **events[0],
-        "cat": "user_annotation",
-        "name": STEP,
-        "ts": min(event["ts"] for event in events),
-        "dur": duration / 1000,
-    }
-    calls = Calls(events)
-    breakdown = Breakdown(calls.operations, samples_s=[duration / 1e9], is_trace=True)
-    divide(breakdown, {"traceEvents": [whole, *events]}, calls.set_owner)
-    if not calls.operations:
-        raise UsageError("has no torch operations")
+    breakdown.samples_s = [(end - begin) / 1e9]
+    nested = host_events({"traceEvents": host}, calls.set_owner)
+    if kernels:
+        divide_gpu(breakdown, (begin, end), nested, kernels)
+    else:
+        divide_host(breakdown, nested)
+        breakdown.gaps[""] += end - begin - sum(event.own for event in nested)
+        if not calls.operations:
+            raise UsageError("has no torch operations")
     return breakdown
 
 
@@ -186,7 +290,8 @@ def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
 class Calls:
     """Counts calls; those that were recorded alike are counted once."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, has_gpu: bool) -> None:
+        self._has_gpu = has_gpu
         kinds: Counter[str] = Counter()
         for event in events:
             kinds.update(event["args"].get("Input type", ()))
@@ -203,6 +308,10 @@ class Calls:
         for prefix, phase in PHASES.items():
             if event.name.startswith(prefix):
                 event.phase = phase
+        if event.name.startswith(NN_MODULE):
+            # `nn.Module: Linear_3`: the number is that of the instance, not of a layer.
+            class_name = event.name.removeprefix(NN_MODULE).rpartition("_")[0]
+            event.module = ".".join(filter(None, (event.module, class_name)))
         # What has no rule may call operations that have one: the own time stays with it.
         if isinstance(event.owner, Operation) and event.owner.is_modelled:
             return
@@ -214,8 +323,10 @@ class Calls:
         elif event.category == "cpu_op" and namespace.isidentifier() and op.isidentifier():
             operation = self._operation(namespace, op, event.args)
         if operation is not None:
-            event.owner = replace(operation, phase=event.phase, kernels=set())
+            event.owner = replace(operation, phase=event.phase, module=event.module, kernels={})
             self.operations.append(event.owner)
+        elif self._has_gpu and not isinstance(event.owner, Operation):
+            event.owner = owner_name(event) or event.owner
 
     def _operation(self, namespace: str, op: str, args: Mapping[str, Any]) -> Operation | None:
         kinds = args.get("Input type", ())
@@ -228,6 +339,18 @@ class Calls:
         if key not in self._known:
             self._known[key] = operation_of(namespace, op, given)
         return self._known[key]
+
+
+def owner_name(event: Event) -> str:
+    """Return the name under which an event that is no torch operation owns the kernels that are
+    launched in it; empty if it owns none.
+    """
+    if "GraphLaunch" in event.name:  # cudaGraphLaunch, hipGraphLaunch
+        return f"{event.owner}: {event.name}" if event.owner else event.name
+    is_named = event.category in ("cpu_op", "user_annotation")
+    if not is_named or event.name.startswith(STEP_OF_PROFILER):
+        return ""
+    return f"{event.name} {event.args.get('Collective name', '')}".strip()
 
 
 class Argument(NamedTuple):
@@ -252,6 +375,10 @@ class Argument(NamedTuple):
 
     def _tensor(self, dims: Sequence[int], strides: Sequence[int] | None) -> torch.Tensor:
         dtype = getattr(torch, str(self.dtype))
+        # torch lets an extent overflow.
+        extents = [(size - 1) * stride for size, stride in zip(dims, strides or (), strict=False)]
+        if max(math.prod(dims), sum(extents)) > MAX_ELEMENTS:
+            raise ValueError("no memory holds such a tensor")
         if strides is None:
             return torch.empty(dims, dtype=dtype, device="meta")
         return torch.empty_strided(dims, strides, dtype=dtype, device="meta")
@@ -293,16 +420,16 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     )
     if overloads and all(map(is_decomposed, [func] if func else overloads)):
         return None
-    tensors = [argument.tensors() for argument in given if argument.dtype is not None]
-    shapes = shapes_text(tensors) or NO_SHAPE
-    unknown = Operation(
-        f"{namespace}.{op}", shapes, dtypes_of(tensors_in(tensors)), flags=(UNMODELLED,)
-    )
-    if func is None:
-        return unknown
+    unknown = Operation(f"{namespace}.{op}", NO_SHAPE, flags=(UNMODELLED,))
     args = []
     kwargs = {}
     try:
+        # A damaged or forged trace may have shapes that no tensor has.
+        tensors = [argument.tensors() for argument in given if argument.dtype is not None]
+        unknown.shapes = shapes_text(tensors) or NO_SHAPE
+        unknown.dtypes = dtypes_of(tensors_in(tensors))
+        if func is None:
+            return unknown
         for expected, argument in zip(func._schema.arguments, given, strict=True):
             kind = str(expected.type)
             if kind.startswith("List[") and "Tensor" in kind and not argument.dims:
@@ -314,6 +441,8 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
                 args.append(argument.value(expected))
         with warnings.catch_warnings(action="ignore"):
             result = None if is_data_dependent(func) else func(*args, **kwargs)
-            return count(func, args, kwargs, result)[0]
+            operation, _ = count(func, args, kwargs, result)
+            is_possible = operation.flops <= MAX_FLOPS
+            return operation if is_possible else unknown
     except Exception:  # operations raise classes of their own, and some cannot run without data
         return unknown

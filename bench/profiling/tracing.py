@@ -22,11 +22,12 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from bench.harness.torch_private import RecordFunctionFast
-from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
+from bench.profiling.operation import MODULE, STEP, TAG, UNMODELLED, Breakdown, Operation
 from bench.profiling.records import records_of, step_of, work_records
 from bench.profiling.step import ProfiledStep, Tags, account, compiled, state_kept
 from bench.profiling.target import Target, guarded_call
 from results.record import Record, StepTotals
+from results.show.category import is_communication
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -39,6 +40,10 @@ RECORDING_S = 5.0
 """Total time of the recorded steps; at least one is recorded."""
 
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+PYTHON = "python_function"
+NN_MODULE = "nn.Module: "
+"""Category and prefix of the events of modules that `with_stack` or `with_modules` records."""
+
 MODE = "PythonDispatchMode"
 """Name of the events of a dispatch mode."""
 
@@ -152,7 +157,7 @@ def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None])
     """
     events = []
     for event in document["traceEvents"]:
-        if event.get("ph") == "X" and event.get("cat") in ON_HOST:
+        if event.get("ph") == "X" and event.get("cat") in (*ON_HOST, PYTHON):
             thread = (event.get("pid"), event.get("tid"))
             begin, end = span_of(event)
             args = event.get("args", {})
@@ -177,20 +182,16 @@ def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None])
         set_owner(event)
         around.append(event)
         if isinstance(event.owner, Operation):
-            for outer in around:
-                outer.first = outer.first or event.owner
+            for outer in reversed(around):
+                if outer.first is not None:
+                    break  # so have all around it
+                outer.first = event.owner
     return events
 
 
-def divide(
-    breakdown: Breakdown,
-    document: Mapping[str, Any],
-    set_owner: Callable[[Event], None] | None = None,
-) -> None:
+def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
     """Attribute the time of the recorded step whose duration is nearest to that without a
     profiler.
-
-    `set_owner` is that of `host_events`; None: the one for steps with tags.
     """
 
     def set_tagged(event: Event) -> None:
@@ -204,7 +205,7 @@ def divide(
             known = breakdown.operations[int(index) :][:1]
             event.owner = known[0] if known and known[0].op == name else None
 
-    events = host_events(document, set_owner or set_tagged)
+    events = host_events(document, set_tagged)
     kernels = kernels_of(document)
     expected_ns = median(breakdown.samples_s) * 1e9
     steps = []
@@ -220,53 +221,82 @@ def divide(
             steps.append((abs(spent_ns - expected_ns), step, inside))
     _, step, inside = min(steps, key=lambda each: each[0])
     if kernels:
-        _divide_gpu(breakdown, step, inside, kernels)
+        divide_gpu(breakdown, (step.begin, step.end), inside, kernels)
     else:
-        _divide_host(breakdown, inside)
+        divide_host(breakdown, inside)
 
 
-def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
+def divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
+    """Attribute the own times of the events of a step."""
     for event in events:
         owner = event.owner
         first = event.first
         if isinstance(owner, str):
-            breakdown.unattributed[owner] += event.own
+            breakdown.unattributed[owner].append(event.own)
         elif owner is not None:
             owner.time_ns += event.own
         elif event.is_operation and first is not None:
             first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
         elif event.is_operation:
-            breakdown.unattributed[event.name] += event.own
-        elif first is None or event.name.startswith((STEP, MODULE)):
+            breakdown.unattributed[event.name].append(event.own)
+        elif first is None or event.name.startswith((STEP, MODULE, NN_MODULE)):
             breakdown.gaps[event.module] += event.own
         else:  # time of autograd for a node belongs to the module of the node
             breakdown.gaps[first.module] += event.own
 
 
-def _divide_gpu(
-    breakdown: Breakdown, step: Event, events: Sequence[Event], kernels: Sequence[Kernel]
+def divide_gpu(
+    breakdown: Breakdown,
+    span: tuple[int, int],
+    events: Sequence[Event],
+    kernels: Sequence[Kernel],
 ) -> None:
     """Attribute the time of a step to its kernels; the GPU was idle in the rest.
 
     Overlapping time counts once, so that the parts sum to the step; in a trace from a file each
-    kernel counts in full.
+    kernel counts in full. There an owner that is no torch operation becomes one.
+
+    Args:
+        breakdown: its operations get the times.
+        span: begin and end of the step, in nanoseconds.
+        events: the host's, with the launches of the kernels, which share an id with them.
+        kernels: in the order of their start.
     """
-    # A launch shares an id with its kernel.
-    owners = {
-        event.args["correlation"]: event.owner for event in events if "correlation" in event.args
-    }
-    reached = step.begin
-    busy = 0
+    begin, end = span
+    launches = {event.args["correlation"]: event for event in events if "correlation" in event.args}
+    named: dict[tuple[str, str, str], Operation] = {}
+    inside = [kernel for kernel in kernels if begin <= kernel.begin and kernel.end <= end]
+    reached = begin
+    for kernel in inside:
+        fresh = max(0, kernel.end - max(kernel.begin, reached))
+        reached = max(reached, kernel.end)
+        spent = kernel.end - kernel.begin if breakdown.is_trace else fresh
+        launch = launches.get(kernel.correlation)
+        owner = launch.owner if launch is not None else None
+        if launch is not None and isinstance(owner, str) and breakdown.is_trace:
+            key = owner, launch.phase, launch.module
+            owner = named.setdefault(
+                key, Operation(owner, "", (), launch.module, launch.phase, flags=(UNMODELLED,))
+            )
+        if isinstance(owner, Operation):
+            owner.kernels.setdefault(kernel.name, []).append(spent)
+            owner.time_ns += spent
+        else:
+            breakdown.unattributed[kernel.name].append(spent)
+    breakdown.operations = [*breakdown.operations, *named.values()]
+    busy_ns = covered_ns(inside)
+    breakdown.gaps[""] = end - begin - busy_ns
+    communication = [kernel for kernel in inside if is_communication(kernel.name)]
+    computing = [kernel for kernel in inside if not is_communication(kernel.name)]
+    breakdown.communication_s = covered_ns(communication) / 1e9
+    breakdown.exposed_s = (busy_ns - covered_ns(computing)) / 1e9
+
+
+def covered_ns(kernels: Sequence[Kernel]) -> int:
+    """Return the time in which at least one of the kernels, in the order of their start, ran."""
+    covered = 0
+    reached = kernels[0].begin if kernels else 0
     for kernel in kernels:
-        if step.begin <= kernel.begin and kernel.end <= step.end:
-            fresh = max(0, kernel.end - max(kernel.begin, reached))
-            reached = max(reached, kernel.end)
-            busy += fresh
-            spent = kernel.end - kernel.begin if breakdown.is_trace else fresh
-            owner = owners.get(kernel.correlation)
-            if isinstance(owner, Operation):
-                owner.kernels.add(kernel.name)
-                owner.time_ns += spent
-            else:
-                breakdown.unattributed[kernel.name] += spent
-    breakdown.gaps[""] = step.end - step.begin - busy
+        covered += max(0, kernel.end - max(kernel.begin, reached))
+        reached = max(reached, kernel.end)
+    return covered

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 
 from results.record import Environment, Fusion, Object, ProfileOp, Record, Score, StepTotals
+from results.show.category import IDLE, OTHER, category_of
 from results.show.grid import Cell, Cells, print_cells, print_lines
 from results.show.rows import document
 from results.show.table import print_header
@@ -56,6 +57,18 @@ FUSED_NAMES = {
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 
+LAUNCH_BOUND = 0.5
+"""Fraction of the time that a GPU is idle above which the host is the bottleneck."""
+
+MOSTLY = 0.995
+"""Fraction of the time above which what has no rule is not mentioned."""
+
+LATENCY_S = 10e-6
+LATENCY_PCT = 50.0
+"""A shorter GPU kernel at less of its roof is bound by latency: of its launch, of the memory, and
+of filling the GPU. An empty kernel takes 2 to 3 us.
+"""
+
 PHASES = ("forward", "backward", "optimizer")
 
 NO_DETAILS = ProfileOp(module="", phase="", matmul_flops=None)
@@ -67,14 +80,12 @@ def op_of(record: Record) -> ProfileOp:
 
 
 def group_of(record: Record, by: str) -> str:
-    """Return the name of a row's group by `op`, `module`, `phase`, `shape` or `kernel`."""
+    """Return the name of a row's group by `op`, `module`, `phase` or `shape`."""
     details = op_of(record)
     if by == "module":
         return details.module
     if by == "phase" and details.phase:
         return details.phase
-    if by == "kernel" and details.kernels:
-        return ", ".join(details.kernels)
     if by == "shape" and record.op not in REMAINDERS:
         return f"{record.op} {record.case}"
     return record.op
@@ -99,10 +110,16 @@ class Totals:
     memory_bound: float = 0.0
     """Fraction of the time in operations that memory bounds."""
     compute_bound: float = 0.0
-    attributed: float = 0.0
-    """Fraction of the time in counted operations, host gaps and profiler overhead."""
     in_operations: float = 0.0
-    """Fraction of the time in counted operations."""
+    """Fraction of the time in operations."""
+    counted: float = 0.0
+    """Fraction of the time in operations with a rule for their work."""
+    busy: float = 0.0
+    """Fraction of the time in operations and kernels."""
+    idle: float | None = None
+    """Fraction of the time in which a GPU ran nothing; None on a CPU."""
+    latency_bound: float = 0.0
+    """Fraction of the time in kernels that are too short to reach a roof."""
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     """FLOPs and seconds of the operations of each phase."""
     mfu: float | None = None
@@ -132,9 +149,11 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         return None
     totals = Totals(step)
     machine = environment.machine
+    bounds: defaultdict[str | None, float] = defaultdict(float)
+    totals.idle = None if environment.device["type"] == "cpu" else 0.0
     products_s: list[float | None] = []
     """Seconds of the products of each row at the peak of its dtype."""
-    for record, score in zip(records, judged(environment, records), strict=True):
+    for record, score in scored(environment, records):
         details = op_of(record)
         time_s = details.time_s or 0.0
         share = details.share or 0.0
@@ -142,18 +161,17 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         totals.flops += record.flops or 0
         totals.bytes_read += record.bytes_read or 0
         totals.bytes_written += record.bytes_written or 0
-        if record.op != UNATTRIBUTED:
-            totals.attributed += share
         if record.op not in REMAINDERS:
             totals.in_operations += share
-        if score["bound"] == "memory":
-            totals.memory_bound += share
-        if score["bound"] == "compute":
-            totals.compute_bound += share
+        if record.flops is not None:
+            totals.counted += share
+        if record.op == HOST_GAP and totals.idle is not None:
+            totals.idle += share
+        if record.op not in (HOST_GAP, OVERHEAD):
+            totals.busy += share
+        bounds[score["bound"]] += share
         if record.op != OVERHEAD:
-            has_roof = (record.flops or record.moved_bytes) and score["roofline_pct"] is not None
-            fraction = min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
-            totals.at_roof_s += time_s * fraction
+            totals.at_roof_s += time_s * roof_fraction(record, score)
         if details.phase:
             phase = totals.phases.setdefault(details.phase, {"flops": 0, "time_s": 0.0})
             phase["flops"] += record.flops or 0
@@ -162,8 +180,11 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.matmul_flops += details.matmul_flops
             peak = machine.peak(record.dtype)
             products_s.append(details.matmul_flops / peak.value if peak else None)
+    totals.memory_bound = bounds["memory"]
+    totals.compute_bound = bounds["compute"]
+    totals.latency_bound = bounds["latency"]
     totals.phases = {name: totals.phases[name] for name in PHASES if name in totals.phases}
-    if None not in products_s:
+    if totals.counted and None not in products_s:
         totals.mfu = sum(filter(None, products_s)) / step.time_s
     moved = totals.bytes_read + totals.bytes_written
     bandwidth = machine.bandwidth_for(totals.bytes_read, totals.bytes_written)
@@ -172,6 +193,23 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         totals.mbu = mbu(moved / step.time_s, bandwidth.value)
         totals.fusable_s = sum(map(totals.saved_s, step.fusing))
     return totals
+
+
+def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
+    """Return the records with their scores; the bound of too short kernels is `latency`."""
+    scores = judged(environment, records)
+    for record, score in zip(records, scores, strict=True):
+        details = op_of(record)
+        is_short = (details.time_s or 0.0) < LATENCY_S * sum(details.kernel_calls)
+        if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
+            score["bound"] = "latency"
+    return list(zip(records, scores, strict=True))
+
+
+def roof_fraction(record: Record, score: Score) -> float:
+    """Return the time of a row at its roof as a fraction of its time; 1 if it has no roof."""
+    has_roof = (record.flops or record.moved_bytes) and score["roofline_pct"] is not None
+    return min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
@@ -200,77 +238,119 @@ def render(
     totals = totals_of(environment, records)
     texts = sentences(totals) if totals else []
     console.print("", *texts, "", sep="\n", highlight=False)
+    rows = scored(environment, timed)
     if by is not None:
-        _print_groups(timed, by, console, top)
+        _print_groups(rows, by, console, top)
         return
-    scored = list(zip(timed, judged(environment, timed), strict=True))
-    _print_rows(scored, console, len(timed) if is_whole else top)
+    _print_rows(rows, console, len(timed) if is_whole else top)
     if is_whole:
         console.print()
-        _print_groups(timed, "module", console, len(timed))
+        _print_groups(rows, "module", console, len(timed))
 
 
 def sentences(totals: Totals) -> list[str]:
     """Return what is printed above the rows."""
     step = totals.step
+    said = []
+    if totals.idle is not None and totals.idle > LAUNCH_BOUND:
+        said.append(
+            f"The GPU was idle {percent(totals.idle)} of the time: launch-bound; try CUDA graphs "
+            f"or torch.compile."
+        )
+    elif totals.idle is not None:
+        said.append(f"The GPU was idle {percent(totals.idle)} of the time.")
     time = duration(step.time_s)
     in_operations = f"{percent(totals.in_operations)} of it in operations."
     if step.no_shape is None:
         profiled = duration(totals.profiled_s)
-        said = [f"A step takes {time}; under the profiler {profiled}, {in_operations}"]
+        said.append(f"A step takes {time}; under the profiler {profiled}, {in_operations}")
     else:
-        said = [f"The trace covers {time}, {in_operations} Rows and sums are of all steps in it."]
+        said.append(f"The trace covers {time}, {in_operations} Rows and sums are of all steps.")
     if len(totals.phases) > 1:
-        parts = [
-            f"{name} {quantity(part['flops'], 'FLOP')} in {duration(part['time_s'])}"
-            for name, part in totals.phases.items()
-        ]
+        parts = []
+        for name, part in totals.phases.items():
+            flops = f" ({quantity(part['flops'], 'FLOP')})" if part["flops"] else ""
+            parts.append(f"{name} {duration(part['time_s'])}{flops}")
         said.append(f"Operations by phase: {', '.join(parts)}.")
     if step.no_shape is None:
         said.append(
             "Times and shares of operations are those of one profiled step, the one nearest to the "
             "time of a step."
         )
-    overlap_s = round(totals.profiled_s - step.time_s, 9)
-    if step.no_shape is not None and overlap_s > 0:
-        said.append(
-            f"Its kernels overlap for {duration(overlap_s)} on several streams; each counts in "
-            f"full."
-        )
-    if step.no_shape:
-        calls = [f"{op} ({counted(times, 'call')})" for op, times in step.no_shape.items()]
-        said.append(f"It has no shapes for {', '.join(calls)}, whose own work is not counted.")
-    moved = quantity(totals.bytes_read + totals.bytes_written, "B")
-    neither = max(0.0, totals.in_operations - totals.memory_bound - totals.compute_bound)
-    said.append(
-        f"It computes {quantity(totals.flops, 'FLOP')}; its operations move {moved}: MBU "
-        f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of products, "
-        f"with every pair of causal attention: {percent(totals.mfu)}."
-    )
-    said.append(
-        f"{percent(totals.memory_bound)} of the time is in operations that memory bounds, "
-        f"{percent(totals.compute_bound)} in those that computing bounds."
-    )
-    said.append(
-        f"{percent(neither)} of the time is in other operations: launches or both bound them, or "
-        f"no roof is known."
-    )
-    if step.eager_bytes is not None:
-        eager = quantity(step.eager_bytes, "B")
-        said.append(f"Where nothing is fused, the same operations move {eager}.")
-    at_roof = duration(totals.at_roof_s)
-    said.append(f"With every operation at its roof it would take {at_roof}.")
-    if min(step.modelled_flops, step.modelled_bytes) != 1:
-        said.append(
-            f"Rules cover {percent(step.modelled_flops)} of FLOPs and "
-            f"{percent(step.modelled_bytes)} of bytes; rows without one are flagged unmodelled."
-        )
+    else:
+        said += trace_sentences(totals)
+    if totals.flops or totals.bytes_read or totals.bytes_written:
+        said += work_sentences(totals)
     if totals.fusable_s:
         said.append(
             f"Fused as torch.compile fuses it would take {duration(totals.fusable_s)} less at the "
             f"memory ceiling:"
         )
         said += fusion_lines(step.fusing, totals.saved_s)
+    return said
+
+
+def trace_sentences(totals: Totals) -> list[str]:
+    """Return what is said of a recorded trace only."""
+    step = totals.step
+    said = []
+    if step.early_kernels:
+        said.append(
+            f"{counted(step.early_kernels, 'kernel')}, {duration(step.early_s)} in all, had been "
+            f"launched before the recording began; they are left out."
+        )
+    overlap_s = round(totals.profiled_s - step.time_s, 9)
+    if overlap_s > 0:
+        said.append(f"Its kernels overlap for {duration(overlap_s)}; each counts in full.")
+    if step.communication_s:
+        hidden_s = max(0.0, step.communication_s - step.exposed_s)
+        said.append(
+            f"Communication between GPUs took {duration(step.communication_s)}: "
+            f"{duration(step.exposed_s)} exposed, {duration(hidden_s)} hidden by other kernels."
+        )
+    calls = [f"{op} ({counted(times, 'call')})" for op, times in (step.no_shape or {}).items()]
+    if calls and not totals.counted:
+        said.append("It has no shapes; record it with record_shapes=True to see FLOPs and bytes.")
+    elif calls:
+        said.append(f"It has no shapes for {', '.join(calls)}, whose own work is not counted.")
+    return said
+
+
+def work_sentences(totals: Totals) -> list[str]:
+    """Return what is said of the counted work, and of which part of the time it is."""
+    step = totals.step
+    moved = quantity(totals.bytes_read + totals.bytes_written, "B")
+    said = []
+    said.append(
+        f"It computes {quantity(totals.flops, 'FLOP')}; its operations move {moved}: MBU "
+        f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of products, "
+        f"with every pair of causal attention: {percent(totals.mfu)}."
+    )
+    covered = totals.counted / totals.busy
+    if covered < MOSTLY:
+        said.append(
+            f"Rules cover {percent(covered)} of the time in operations and kernels. MFU and MBU "
+            f"are of the whole time and lack the work of the other {percent(1 - covered)}: rows "
+            f"without a rule are flagged unmodelled."
+        )
+    is_above = max(totals.mfu or 0.0, totals.mbu or 0.0) > 1
+    if step.no_shape is not None and is_above:
+        said.append(
+            "More than 100%: the trace lacks the kernels of a GPU that did the work, or caches "
+            "hold the data."
+        )
+    if totals.bandwidth:
+        said.append(
+            f"{percent(totals.memory_bound)} of the time is in operations that memory bounds, "
+            f"{percent(totals.compute_bound)} in those that computing bounds, "
+            f"{percent(totals.latency_bound)} in kernels that are too short to reach a roof."
+        )
+        if totals.at_roof_s < step.time_s:
+            at_roof = duration(totals.at_roof_s)
+            said.append(f"With every operation at its roof it would take {at_roof}.")
+    if step.eager_bytes is not None:
+        eager = quantity(step.eager_bytes, "B")
+        said.append(f"Where nothing is fused, the same operations move {eager}.")
     return said
 
 
@@ -305,14 +385,14 @@ def name_cells(record: Record) -> Cells:
     return {
         "op": Cell(record.op),
         "shapes": Cell(record.case, goes_below=6),
-        "count": Cell(str(record.count), "right", leaves=5),
+        "count": Cell(str(record.count), "right", leaves=7),
     }
 
 
 def work_cells(record: Record) -> Cells:
     return {
-        "FLOPs": Cell(quantity(record.flops), "right", leaves=4),
-        "bytes": Cell(quantity(record.moved_bytes), "right", leaves=3),
+        "FLOPs": Cell(quantity(record.flops), "right", leaves=6),
+        "bytes": Cell(quantity(record.moved_bytes), "right", leaves=5),
         "FLOP/B": Cell(number(intensity_of(record), 3), "right", leaves=2),
     }
 
@@ -321,9 +401,9 @@ def module_cell(record: Record) -> Cell:
     return Cell(op_of(record).module, goes_below=6)
 
 
-def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
+def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
     rows = []
-    for record, score in scored[:top]:
+    for record, score in every[:top]:
         details = op_of(record)
         has_roof = record.moved_bytes  # views have none
         bound = score["bound"] if has_roof else None
@@ -332,6 +412,8 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         row["time"] = Cell(duration(details.time_s), "right")
         row["share"] = Cell(percent(details.share), "right")
         row |= work_cells(record)
+        row["FLOP/s"] = Cell(quantity(score["flops_per_s"] or None), "right", leaves=4)
+        row["B/s"] = Cell(quantity(score["bytes_per_s"] or None), "right", leaves=3)
         row["bound"] = Cell(bound or ABSENT)
         row["% roof"] = Cell(percent(share_pct, 100), "right")
         row["phase"] = Cell(details.phase, leaves=1)
@@ -339,7 +421,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         row["flags"] = Cell(_note(record, score))
         rows.append(row)
     print_cells(console, rows, "flags")
-    rest = scored[top:]
+    rest = every[top:]
     if rest:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
@@ -364,49 +446,98 @@ def _note(record: Record, score: Score) -> str:
 
 @dataclass
 class Group:
-    """Sums over rows of a profile; what is unknown counts as 0."""
+    """Sums over rows of a profile, or over parts of rows; what is unknown counts as 0."""
 
     calls: int = 0
     time_s: float = 0.0
     share: float = 0.0
     flops: int = 0
     moved_bytes: int = 0
+    counted_s: float = 0.0
+    """Time of the rows with a rule for their work."""
+    saved_s: float = 0.0
+    """Time that the rows would take less at their roofs."""
+    operations: dict[str, None] = field(default_factory=dict)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record, score: Score, time_s: float, calls: int, is_whole: bool) -> None:
+        """Add a row, or a part of it, whose work is unknown."""
         details = op_of(record)
-        self.calls += record.count or 0
-        self.time_s += details.time_s or 0.0
-        self.share += details.share or 0.0
-        self.flops += record.flops or 0
-        self.moved_bytes += record.moved_bytes or 0
+        self.calls += calls
+        self.time_s += time_s
+        self.share += (details.share or 0.0) * time_s / (details.time_s or 1.0)
+        self.operations[record.op] = None
+        if is_whole and record.flops is not None:
+            self.flops += record.flops
+            self.moved_bytes += record.moved_bytes or 0
+            self.counted_s += time_s
+            self.saved_s += time_s * (1 - roof_fraction(record, score))
 
-    def cells(self) -> Cells:
-        return {
+    def cells(self, by: str) -> Cells:
+        cells = {
             "calls": Cell(str(self.calls), "right", leaves=1),
             "time": Cell(duration(self.time_s), "right"),
             "share": Cell(percent(self.share), "right"),
-            "FLOPs": Cell(quantity(self.flops or None), "right"),
-            "bytes": Cell(quantity(self.moved_bytes or None), "right"),
+            "FLOPs": Cell(quantity(self.flops or None), "right", leaves=2),
+            "bytes": Cell(quantity(self.moved_bytes or None), "right", leaves=2),
         }
+        for name, work in (("FLOP/s", self.flops), ("B/s", self.moved_bytes)):
+            rate = work / self.counted_s if work else None
+            cells[name] = Cell(quantity(rate), "right", leaves=3)
+        if by == "category":
+            cells["roof saves"] = Cell(duration(self.saved_s or None), "right")
+        if by == "kernel":
+            cells["operation"] = Cell(", ".join(list(self.operations)[:MAX_NAMES]))
+        return cells
 
 
-def _print_groups(records: Sequence[Record], by: str, console: Console, top: int) -> None:
+def parts_of(record: Record, by: str) -> list[tuple[str, float, int]]:
+    """Return the groups that a row belongs to by `kernel` or `category`, with the time and the
+    number of calls in each.
+
+    What has a rule belongs to the category of its operation, other time to those of its kernels.
+    """
+    details = op_of(record)
+    time_s = details.time_s or 0.0
+    of_operation = record.op
+    if by == "category":
+        of_operation = IDLE if record.op == HOST_GAP else category_of(record.op)
+    is_divided = details.kernel_calls and (by == "kernel" or record.flops is None)
+    if not is_divided:
+        return [(of_operation, time_s, record.count or 0)]
+    parts = []
+    for name, kernel_s, calls in zip(
+        details.kernels, details.kernels_s, details.kernel_calls, strict=True
+    ):
+        group = name
+        if by == "category":
+            group = category_of(name)
+            group = of_operation if group == OTHER else group
+        parts.append((group, kernel_s, calls))
+    return parts
+
+
+def _print_groups(every: Sequence[Scored], by: str, console: Console, top: int) -> None:
     """Print grouped rows; modules are a tree, each including its submodules."""
     groups: dict[tuple[str, ...], Group] = defaultdict(Group)
-    for record in records:
+    for record, score in every:
+        if by in ("kernel", "category"):
+            parts = parts_of(record, by)
+            for name, time_s, calls in parts:
+                groups[name,].add(record, score, time_s, calls, len(parts) == 1)
+            continue
         path: tuple[str, ...] = (group_of(record, by),)
         if by == "module":
             path = ("all", *filter(None, path[0].split(".")))
-            for depth in range(1, len(path)):
-                groups[path[:depth]].add(record)
-        groups[path].add(record)
+        for depth in range(1, len(path) + 1):
+            time_s = op_of(record).time_s or 0.0
+            groups[path[:depth]].add(record, score, time_s, record.count or 0, is_whole=True)
     longest = sorted(groups, key=lambda path: -groups[path].time_s)[:top]
     if by == "module":
         longest.sort()
     rows = []
     for path in longest:
         name = "  " * (len(path) - 1) + path[-1]
-        rows.append({by: Cell(name)} | groups[path].cells())
+        rows.append({by: Cell(name, goes_below=6)} | groups[path].cells(by))
     print_cells(console, rows)
     if len(groups) > top:
         print_lines(console, f"... and {len(groups) - top} more: --top shows them")

@@ -61,6 +61,7 @@ PROFILE_ROW = {
         matmul_flops=2**20,
         kernels=("gemm",),
         kernels_s=(1e-5,),
+        kernel_calls=(1,),
         time_s=1e-5,
         share=1.0,
     ),
@@ -70,9 +71,11 @@ PROFILE_ROW = {
 STEP_TOTALS = {
     "time_s": 1e-5,
     "eager_bytes": 2**15,
-    "modelled_flops": 1.0,
-    "modelled_bytes": 1.0,
     "no_shape": {"aten::x": 1},
+    "early_s": 1e-5,
+    "early_kernels": 1,
+    "communication_s": 1e-5,
+    "exposed_s": 1e-6,
     "fusing": [{"operations": ["mul", "add"], "saved_bytes": 100, "module": "model", "count": 2}],
 }
 

@@ -167,7 +167,7 @@ def test_kernels_of_a_gpu_trace_belong_to_the_operations_that_launched_them(gpu_
         ("compiled.region0", "forward", 0, 5_000, ["triton_poi_fused_gelu_0"]),
         ("aten.mm", "backward", product, 60_000, ["gemm"]),
     ]
-    assert breakdown.unattributed == {"mine": 5_000}
+    assert breakdown.unattributed == {"mine": [5_000]}
     assert breakdown.gaps == {"": 300_000 - 190_000 - 5_000 + 5_000}
     assert gpu.slug == "h100-sxm"
 
@@ -179,10 +179,7 @@ def test_a_gpu_trace_is_compared_with_the_datasheet_of_its_gpu(gpu_trace, tmp_pa
     assert "NVIDIA H100 80GB HBM3 (h100-sxm)" in said
     assert "bf16 peak 989.4 TFLOP/s datasheet" in said
     assert "profiler-overhead" not in said
-    assert (
-        "Its kernels overlap for 20 us on several streams; each counts in full."
-        in said.splitlines()
-    )
+    assert "Its kernels overlap for 20 us; each counts in full." in said.splitlines()
     assert (tmp_path / "trace.png").exists()
     assert results_command(["show", str(tmp_path / "run.jsonl")]) == 0
     assert "Its kernels overlap for 20 us" in capsys.readouterr().out
@@ -201,26 +198,22 @@ BARE = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts"
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"# a page", "is not JSON"),
-        (gzip.compress(b"{}", mtime=0)[:-4], "is not JSON"),
-        (b"[1, 2]", "is not a Chrome trace"),
+        (b"# a page", "JSON is malformed: invalid character (byte 0)"),
+        (gzip.compress(b"{}", mtime=0)[:-4], "is not a whole gzip file"),
+        (b"[1, 2]", "Expected `object`, got `int` - at `$[0]`"),
         (b'{"traceEvents": []}', "has no torch operations"),
-        (b'{"traceEvents": [1]}', "that torch.profiler does not write"),
+        (b'{"traceEvents": [1]}', "got `int` - at `$.traceEvents[0]`"),
         (
             json.dumps({"traceEvents": [BARE | {"args": None}]}).encode(),
-            "that torch.profiler does not write",
-        ),
-        (
-            json.dumps({"traceEvents": [BARE | {"args": {"External id": 1}}]}).encode(),
-            "has no shapes; record it with",
+            "got `null` - at `$.traceEvents[0].args`",
         ),
         (
             json.dumps({"traceEvents": [BARE | {"args": {"Input Dims": 3}}]}).encode(),
-            "that torch.profiler does not write",
+            "got `int` - at `$.traceEvents[0].args.Input Dims`",
         ),
     ],
 )
-def test_what_is_not_a_trace_with_shapes_ends_with_2(content, said, tmp_path, capsys):
+def test_what_is_not_a_trace_ends_with_2(content, said, tmp_path, capsys):
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     assert main(["profile", "--from", str(path), "--no-save"]) == 2

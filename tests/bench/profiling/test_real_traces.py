@@ -1,0 +1,272 @@
+"""Traces with the structure of recorded ones: hostile files, GPU launches of every kind, missing
+shapes. The events are written for the purpose.
+"""
+
+import gzip
+import json
+
+import pytest
+
+from bench.__main__ import main
+from bench.profiling.records import records_of
+from bench.profiling.trace_file import from_trace
+
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "totalGlobalMem": 85028765696}
+
+
+def event(name, begin, duration, category="cpu_op", thread=1, **args):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 9,
+        "tid": thread,
+        "ts": begin,
+        "dur": duration,
+        "args": args,
+    }
+
+
+def launch(begin, correlation, name="cudaLaunchKernel"):
+    return event(name, begin, 1.0, "cuda_runtime", correlation=correlation)
+
+
+def kernel(name, begin, duration, correlation, device=0, stream=7):
+    return event(name, begin, duration, "kernel", stream, correlation=correlation, device=device)
+
+
+def shaped(name, begin, duration, *dims):
+    kinds = ["c10::BFloat16"] * len(dims)
+    return event(name, begin, duration, **{"Input Dims": list(dims), "Input type": kinds})
+
+
+def written(events, path, gpu=H100):
+    path.write_text(json.dumps({"deviceProperties": [gpu], "traceEvents": events}))
+    return path
+
+
+def refused(path, capsys, *words):
+    assert main(["profile", "--from", str(path), "--no-save", *words]) == 2
+    heard = capsys.readouterr()
+    assert (heard.out, heard.err.count("\n")) == ("", 1)
+    return heard.err
+
+
+# ---- hostile files
+
+PRODUCT = shaped("aten::mm", 10.0, 5.0, [64, 64], [64, 64])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dur": -1.0}, "Expected `float` >= 0.0 - at `$.traceEvents[60].dur`"),
+        ({"dur": 1e300}, "at `$.traceEvents[60].dur`"),
+        ({"dur": float("inf")}, "JSON is malformed: invalid character (byte "),
+        ({"ts": float("nan")}, "JSON is malformed: invalid character (byte "),
+        ({"ts": "soon"}, "Expected `float`, got `str` - at `$.traceEvents[60].ts`"),
+    ],
+)
+def test_a_bad_event_is_named_by_its_place(change, said, tmp_path, capsys):
+    events = [event("aten::t", 100.0 + number, 0.5) for number in range(60)]
+    path = written([*events, PRODUCT | change], tmp_path / "trace.json")
+    assert said in refused(path, capsys)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"Input Dims": [[2**62, 2**62], [64, 64]]},
+        {"Input Dims": [[-3, 64], [64, 64]]},
+        {"Input Dims": [[10**30, 64], [64, 64]]},
+        {"Input Dims": [["a", 64], [64, 64]]},
+        {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[1, 2, 3], [64, 1]]},
+        {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[2**62, 2**62], [64, 1]]},
+        {"Input Dims": [[2**30, 2**30], [2**30, 2**30]]},
+    ],
+)
+def test_shapes_that_no_tensor_has_keep_their_time_and_have_no_work(args, tmp_path):
+    events = [event("aten::t", 100.0 + number, 0.5) for number in range(60)]
+    forged = PRODUCT | {"args": PRODUCT["args"] | args}
+    breakdown, _, _ = from_trace(written([*events, forged], tmp_path / "trace.json"))
+    [record] = [record for record in records_of(breakdown) if record.op == "aten.mm"]
+    assert (record.details.time_s, record.flops) == (pytest.approx(5e-6), None)
+    assert record.flags == ("unmodelled",)
+
+
+def test_deep_nesting_takes_no_quadratic_time(tmp_path):
+    depth = 20_000
+    nested = [PRODUCT | {"ts": level, "dur": 2 * (depth - level)} for level in range(depth)]
+    breakdown, _, _ = from_trace(written(nested, tmp_path / "trace.json"))
+    # The outermost operation has all of it.
+    [operation] = breakdown.operations
+    assert operation.time_ns == 2 * depth * 1000
+
+
+def test_a_file_that_is_larger_when_decompressed_is_refused(tmp_path, capsys):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * 2_000_000))
+    said = refused(path, capsys, "--max-size", "0.001")
+    assert "has more than 0.001 GB; record fewer steps, or use --max-size" in said
+
+
+def test_the_array_form_of_a_chrome_trace_is_read(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([PRODUCT]))
+    breakdown, _, _ = from_trace(path)
+    assert [operation.op for operation in breakdown.operations] == ["aten.mm"]
+
+
+# ---- who owns the kernels
+
+
+def test_kernels_that_were_launched_before_the_recording_are_left_out(tmp_path):
+    queue = [kernel("old", 100.0 + 10 * number, 9.0, 1000 + number) for number in range(50)]
+    events = [event("ProfilerStep#6", 90.0, 800.0, "user_annotation"), *queue]
+    for number in range(20):
+        begin = 620.0 + 10 * number
+        events.append(shaped("aten::mm", begin, 5.0, [64, 64], [64, 64]))
+        events.append(launch(begin + 1, number))
+        events.append(kernel("gemm", begin + 3, 8.0, number))
+    breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
+    assert breakdown.early_s == (9e-6,) * 50
+    assert not breakdown.unattributed
+    # From the first operation on.
+    assert breakdown.samples_s == [pytest.approx(890e-6 - 620e-6)]
+
+
+OWNERS = [
+    ("CompiledFunctionBackward", "cpu_op", "cudaGraphLaunch"),
+    ("torch::autograd::CppNode<Lookup>", "cpu_op", "cudaLaunchKernel"),
+    ("Optimizer.step#AdamW.step", "user_annotation", "cudaLaunchKernel"),
+    ("triton_poi_fused_add_0", "cpu_op", "cuLaunchKernel"),
+    ("record_param_comms", "cpu_op", "cudaLaunchKernelExC"),
+]
+
+
+def test_events_that_are_no_torch_operations_own_their_kernels(tmp_path):
+    events = []
+    for number in range(50):
+        name, category, launched_by = OWNERS[number % 5]
+        begin = 100.0 * number
+        args = {"Collective name": "allreduce"} if name == "record_param_comms" else {}
+        events.append(event("nn.Module: Net_0", begin, 90.0, "python_function"))
+        events.append(event("nn.Module: Linear_4", begin + 1, 80.0, "python_function"))
+        events.append(event(name, begin + 2, 50.0, category, **args))
+        events.append(launch(begin + 3, number, launched_by))
+        events.append(kernel("k", begin + 5, 10.0, number))
+    breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
+    assert not breakdown.unattributed
+    found = {(each.op, each.phase): each.time_ns for each in breakdown.operations}
+    assert found == {
+        ("CompiledFunctionBackward: cudaGraphLaunch", "forward"): 100_000,
+        ("torch::autograd::CppNode<Lookup>", "forward"): 100_000,
+        ("Optimizer.step#AdamW.step", "optimizer"): 100_000,
+        ("triton_poi_fused_add_0", "forward"): 100_000,
+        ("record_param_comms allreduce", "forward"): 100_000,
+    }
+    assert {each.module for each in breakdown.operations} == {"Net.Linear"}
+
+
+def test_one_of_several_gpus_is_chosen(tmp_path, capsys):
+    events = []
+    for number in range(20):
+        events.append(shaped("aten::mm", 10.0 * number, 5.0, [64, 64], [64, 64]))
+        events.append(launch(10.0 * number + 1, number))
+        events.append(kernel("gemm", 10.0 * number + 2, 1.0, number, device=number % 2))
+    path = written(events, tmp_path / "trace.json")
+    assert "has kernels of GPUs 0, 1; choose one with --trace-device" in refused(path, capsys)
+    breakdown, gpu, _ = from_trace(path, gpu=0)
+    assert sum(operation.time_ns for operation in breakdown.operations) == 10_000
+    assert gpu.slug == "h100-sxm"
+
+
+# ---- what is said
+
+
+def said_of(path, capsys, *words):
+    assert main(["profile", "--from", str(path), "--no-save", "-q", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def busy(path, seconds_apart, forward=False):
+    """Write 25 products of 3 us, of which the last 10 have no rule."""
+    events = []
+    for number in range(25):
+        begin = seconds_apart * number
+        name = "aten::mm" if number < 15 else "vllm::moe_forward"
+        events.append(shaped(name, begin, 2.5, [64, 64], [64, 64]))
+        events.append(launch(begin + 0.5, number))
+        events.append(kernel("gemm" if number < 15 else f"moe_{number}", begin + 1, 3.0, number))
+    return written(events, path)
+
+
+def test_the_idle_gpu_comes_first_and_short_kernels_are_not_memory_bound(tmp_path, capsys):
+    lines = said_of(busy(tmp_path / "trace.json", 100.0), capsys)
+    first = lines[lines.index("") + 1]
+    assert first.startswith("The GPU was idle 96.")
+    assert first.endswith("% of the time: launch-bound; try CUDA graphs or torch.compile.")
+    [row] = [line for line in lines if line.startswith("aten.mm")]
+    assert " latency " in row
+    assert " memory " not in row
+
+
+def test_coverage_is_a_part_of_the_time(tmp_path, capsys):
+    lines = said_of(busy(tmp_path / "trace.json", 3.0), capsys)
+    assert not [line for line in lines if "launch-bound" in line]
+    text = " ".join(" ".join(lines).split())
+    assert "Rules cover 60% of the time in operations and kernels." in text
+    assert "lack the work of the other 40%" in text
+
+
+def test_kernels_and_categories_are_rows(tmp_path, capsys):
+    path = busy(tmp_path / "trace.json", 3.0)
+    lines = said_of(path, capsys, "--by", "kernel", "--top", "100")
+    assert sum(line.startswith("moe_") for line in lines) == 10
+    [row] = [line.split() for line in lines if line.startswith("gemm ")]
+    assert row[:4] == ["gemm", "15", "45", "us"]
+    assert row[-1] == "aten.mm"
+    lines = said_of(path, capsys, "--by", "category")
+    assert any(line.startswith("matmul ") and " 75 us " in line for line in lines)
+    assert any(line.startswith("idle ") for line in lines)
+
+
+def test_without_shapes_there_are_times_only(tmp_path, capsys):
+    events = []
+    for number in range(20):
+        events.append(event("aten::mm", 10.0 * number, 5.0))
+        events.append(launch(10.0 * number + 1, number))
+        events.append(kernel("gemm", 10.0 * number + 2, 4.0, number))
+    path = written(events, tmp_path / "trace.json")
+    lines = said_of(path, capsys)
+    said = "It has no shapes; record it with record_shapes=True to see FLOPs and bytes."
+    assert said in lines
+    assert not [line for line in lines if "MFU" in line or "at its roof" in line]
+    [row] = [line for line in lines if line.startswith("aten.mm")]
+    assert " 80 us " in row
+
+
+def test_without_a_roof_nothing_is_said_of_roofs(tmp_path, capsys):
+    events = [shaped("aten::mm", 0.0, 5.0, [64, 64], [64, 64]), launch(1.0, 1)]
+    gpu = {"id": 5, "name": "NVIDIA Unheard Of", "numSms": 7, "totalGlobalMem": 10**9}
+    path = written([*events, kernel("gemm", 2.0, 40.0, 1)], tmp_path / "trace.json", gpu)
+    text = "\n".join(said_of(path, capsys))
+    assert "'NVIDIA Unheard Of' is not in the GPU table" in text
+    assert "MFU counts 524.3 kFLOP of products, with every pair of causal attention: -." in text
+    assert "0% of the time is in operations that memory bounds" not in text
+    assert "at its roof" not in text
+
+
+def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
+    events = []
+    for number in range(20):
+        begin = 30.0 * number
+        events.append(event("c10d::allreduce_", begin, 5.0))
+        events.append(launch(begin + 1, 2 * number))
+        events.append(kernel("ncclDevKernel_AllReduce", begin + 2, 20.0, 2 * number, stream=8))
+        events.append(shaped("aten::mm", begin + 5, 5.0, [64, 64], [64, 64]))
+        events.append(launch(begin + 6, 2 * number + 1))
+        events.append(kernel("gemm", begin + 12, 15.0, 2 * number + 1))
+    lines = said_of(written(events, tmp_path / "trace.json"), capsys)
+    said = "Communication between GPUs took 400 us: 200 us exposed, 200 us hidden by other kernels."
+    assert said in lines
