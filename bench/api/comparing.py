@@ -194,9 +194,10 @@ def interleaved(
     tolerance: float = 1.0,
     check: bool = True,
     make_inputs: Inputs | None = None,
+    flags: Mapping[str, Sequence[Flag]] | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records. `make_inputs` makes others for a check.
+    and the records. `make_inputs` makes others for a check; `flags` has what is known of functions.
     """
     name = next(iter(named))
     kwargs = subject.kwargs
@@ -260,6 +261,7 @@ def interleaved(
                     checked=checked,
                     on_new=on_new,
                     requested_cache=cache,
+                    flags={flag.name: flag for flag in (flags or {}).get(provider, ())},
                 )
             )
         return under_test, compare_contenders(contenders, under_test, policy, current(under_test))

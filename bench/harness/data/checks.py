@@ -45,6 +45,8 @@ class UserChecks(Checks):
     """Whether the function has a parameter `out`."""
     is_in_place: bool = False
     """Whether it may change its inputs, which are restored after each call."""
+    calls: Sequence[Callable[[], object]] = ()
+    """On all copies of the inputs; the last check calls on the first one before."""
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(
@@ -80,8 +82,8 @@ class UserChecks(Checks):
         self.device.synchronize()
         protocol.announce()
         start = clock.now()
-        calls = [call] if self.is_in_place else [call, call]
-        returned: Any = timed_result(calls) if is_sampled else call()
+        earlier_calls = [] if self.is_in_place else self.calls[:1]
+        returned: Any = timed_result([*earlier_calls, call]) if is_sampled else call()
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
         elif self.is_in_place and returned is None:

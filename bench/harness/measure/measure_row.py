@@ -167,7 +167,7 @@ def prepare(
             restore = partial(renew, inputs, lambda: first)
         if is_user_kernel(provider.name) or is_own(row.family):
             checks: Checks = UserChecks(
-                op, case, device, row.settings.fill, provider.takes_out, row.is_in_place
+                op, case, device, row.settings.fill, provider.takes_out, row.is_in_place, calls
             )
         else:
             checks = Checks(op, case, device)

@@ -48,12 +48,27 @@ def g_in_place(x, y):
 ROUNDS = "12"
 """The fewest whose halves give a verdict on a busy machine."""
 
+CAREFUL = """
+import torch
+
+torch.set_default_dtype(torch.float64)
+
+def f(x, y):
+    assert torch.get_default_dtype() is torch.float32
+    return torch.relu(x) + y
+"""
+
 BROKEN = "raise ValueError('no such weights')\n\n\ndef f(x, y):\n    return x\n"
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    for name, text in (("old", OLD), ("new", NEW), ("broken", BROKEN)):
+    for name, text in (
+        ("old", OLD),
+        ("new", NEW),
+        ("careful", CAREFUL),
+        ("broken", BROKEN),
+    ):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -116,3 +131,10 @@ def test_declared_functions_change_copies_that_are_restored(files, capsys):
     run = load_run(files / "run.jsonl")
     assert [each.status for each in run.records] == ["ok", "ok"]
     assert run.environment.settings["in_place"] is True
+
+
+def test_settings_changed_by_an_import_are_restored_and_flagged(files):
+    assert compare("old.py:f", "careful.py:f", "--shape", "8", "-o", "run.jsonl") in (0, 1)
+    baseline, careful = load_run(files / "run.jsonl").records
+    assert "settings-restored" not in baseline.flags
+    assert "default dtype: torch.float32 -> " in careful.flag_reasons["settings-restored"]
