@@ -37,7 +37,6 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
 )
-from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.torch_settings import settings_required
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
@@ -307,9 +306,6 @@ class FunctionContender(Contender):
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
         self.record = self._wrong(self.checked(self.fn, not self.index), "before")
-
-    def replay_check(self, first: int) -> FunctionReplay:
-        return FunctionReplay([*self.calls[first:], *self.calls[:first]])
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others

@@ -29,7 +29,7 @@ from bench.harness.data.agreement import (
     renew,
     unfinished,
 )
-from bench.harness.data.function_replay import FunctionReplay
+from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, of_settings, recorded
@@ -327,7 +327,7 @@ class Function:
                     LIMITS[device.type],
                     blank.flops or None,
                     budget_s,
-                    replay=FunctionReplay(calls),
+                    replay=ReplayCheck(calls),
                     before=renewal,
                 )
                 if renewal:

@@ -22,8 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data.checks import same_bytes
-from bench.harness.data.verify import CheckResult
+from bench.harness.data.verify import CheckResult, same_bytes
 from bench.harness.timing.samplers import timed_result
 from results.show.units import duration
 

@@ -86,6 +86,20 @@ def test_the_last_check_finds_a_function_that_works_only_after_a_pause(data):
     assert user.last(call, data).reason.startswith("on new values in the same tensors")
 
 
+def test_new_values_do_not_show_in_the_version_of_a_tensor(data):
+    kept = {}
+
+    def add():
+        key = tuple(x._version for x in data.inputs)
+        if key not in kept:
+            kept[key] = data.inputs[0] + data.inputs[1]
+        return kept[key]
+
+    user = checks()
+    assert user.check(add, data).is_right
+    assert user.last(add, data).reason == STALE
+
+
 def test_the_last_check_uses_other_values_than_zeros():
     (data,) = make_sets(ADD, CASE, Filler("zeros", "fp32", CPU), CPU, 1)
     zeros = torch.zeros(4096)
