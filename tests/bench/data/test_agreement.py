@@ -179,6 +179,30 @@ def test_results_of_earlier_calls_are_found_on_new_contents(key):
     assert "on new values in the same tensors: " in checked.reason
 
 
+def softmax_of_exponentials(x):
+    return x.exp() / x.exp().sum(-1, keepdim=True)
+
+
+def variance_of_squares(x):
+    return x.square().mean(-1) - x.mean(-1).square()
+
+
+def variance(x):
+    return x.var(-1, correction=0)
+
+
+@pytest.mark.parametrize(
+    ("unstable", "stable"),
+    [(softmax_of_exponentials, lambda x: x.softmax(-1)), (variance_of_squares, variance)],
+)
+def test_a_formula_that_overflows_or_cancels_is_found(unstable, stable):
+    x = X.clone()
+    assert on_new(unstable, stable, x).reason.startswith("on inputs 1000 larger: its result")
+    assert on_new(lambda x: stable(x) * 1, stable, x).is_right
+    assert on_new(stable, unstable, x).is_right  # as far as such a baseline is known
+    assert torch.equal(x, X)
+
+
 def test_a_function_that_works_only_after_a_pause_is_found():
     kept = []
 
