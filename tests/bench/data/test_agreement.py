@@ -329,6 +329,17 @@ def test_work_that_is_skipped_on_known_contents_shows(monkeypatch, new_s, calls,
     assert len(seen) == 1 + calls  # each call has contents of its own
 
 
+def test_a_few_delayed_calls_are_not_slower(monkeypatch):
+    now = [0.0]
+    set_clock(monkeypatch, lambda: now[0])
+    delays_s = iter([0.0, 0.02, 0.0, 0.02])
+
+    def delayed():
+        now[0] += 1e-3 + next(delays_s, 0.0)
+
+    assert slower_on_new(delayed, [X.clone()], lambda: None, row_s=0.01) is None
+
+
 def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeypatch):
     now = [0.0]
     set_clock(monkeypatch, lambda: now[0])
