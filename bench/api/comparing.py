@@ -37,7 +37,6 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
 )
-from bench.harness.data.function_replay import FunctionReplay
 from bench.harness.data.torch_settings import settings_required
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
@@ -197,9 +196,11 @@ def interleaved(
     check: bool = True,
     make_inputs: Inputs | None = None,
     allowed: Callable[[Any, Any], bool] | None = None,
+    flags: Mapping[str, Sequence[Flag]] | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records. `make_inputs` makes others for a check; `allowed` is that of `Expected`.
+    and the records. `make_inputs` makes others for a check; `allowed` is that of `Expected`;
+    `flags` has what is known of functions.
     """
     name = next(iter(named))
     kwargs = subject.kwargs
@@ -265,6 +266,7 @@ def interleaved(
                     checked=checked,
                     on_new=on_new,
                     requested_cache=cache,
+                    flags={flag.name: flag for flag in (flags or {}).get(provider, ())},
                 )
             )
         return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
@@ -308,9 +310,6 @@ class FunctionContender(Contender):
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
         self.record = self._wrong(self.checked(self.fn, not self.index), "before")
-
-    def replay_check(self, first: int) -> FunctionReplay:
-        return FunctionReplay([*self.calls[first:], *self.calls[:first]])
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,13 @@ from bench.harness.data.agreement import (
     fresh,
     on_new_contents,
     renew,
+    returns_earlier_result,
+    tensors_in,
     unfinished,
 )
-from bench.harness.data.function_replay import FunctionReplay
+from bench.harness.data.replay import ORDERS, ReplayCheck
 from bench.harness.data.torch_settings import settings_kept
+from bench.harness.data.verify import same_bytes
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.flags import Flag, of_settings, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
@@ -48,6 +52,11 @@ from roofline.work import DTYPES, dtype_named
 if TYPE_CHECKING:
     import pandas as pd
 
+LATE_S = 0.01
+"""Time after which the result of a call must still be the same."""
+
+EARLIER = "returns the result of an earlier call"
+LATE = "its result changed after it returned: the work was not done"
 MOVED = ("bytes_read", "bytes_written")
 Inputs = Callable[[], Any]
 Shape = int | str | Iterable[int]
@@ -307,14 +316,22 @@ class Function:
         interpreted()  # forgets the kernels of other functions
         with raising(self.blank.op), settings_kept() as changed:
             result, device, first_call_s = self.call(first)
+            returned = result
+            with suppress(RuntimeError):  # a subclass of a tensor may not have copies
+                returned = fresh(result)
+            time.sleep(LATE_S)
+            is_late = not all(map(same_bytes, tensors_in(result), tensors_in(returned)))
             if self.is_renewed:
-                result = fresh(result)
+                result = returned
                 renew([first], lambda: before[0])
             counted = fresh(first) if self.is_renewed else first
             blank = self.counted(counted) if is_counted else self.blank
+            problem = LATE if is_late else None
             if changed_inputs(self.fn, before, given, result):
                 renew([given], lambda: before)
-                invalid = replace(blank, status="invalid", reason=CHANGES_INPUTS)
+                problem = CHANGES_INPUTS
+            if problem:
+                invalid = replace(blank, status="invalid", reason=problem)
                 return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
             with current(device):
                 sets, reached, flags = self.copies(first, device)
@@ -327,12 +344,12 @@ class Function:
                     LIMITS[device.type],
                     blank.flops or None,
                     budget_s,
-                    replay=FunctionReplay(calls),
+                    replay=ReplayCheck(calls),
                     before=renewal,
                 )
                 if renewal:
                     renewal()
-                problem, unverified = self.verified(sets[0], result, device, samples.total_s)
+                problem, unverified = self.verified(sets[0], returned, device, samples.total_s)
         if problem:
             invalid = replace(blank, status="invalid", reason=problem)
             return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
@@ -398,9 +415,14 @@ class Function:
         pace = device.synchronize, row_s
         try:
             expected = Expected.itself(result)
+            if not self.is_renewed and returns_earlier_result(fn, timed, self.kwargs):
+                return EARLIER, ()
             checked = on_new_contents(
                 fn, fn, timed, self.kwargs, expected, make=self.made_again, pace=pace
             )
+            args, kwargs = fresh([tuple(timed), dict(self.kwargs)])
+            if not self.is_setup and not expected.check(fn(*args, **kwargs), ORDERS).is_right:
+                raise UnverifiedError("its result is not that of its first call")
         except NothingToChangeError:
             return None, ()
         except NotComparableError as error:

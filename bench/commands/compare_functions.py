@@ -17,7 +17,9 @@ from bench.harness import worker
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.inputs import Filler
+from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device
+from bench.harness.measure.flags import Flag, of_settings
 from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.run import Run
 from bench.harness.settings import Settings
@@ -153,12 +155,14 @@ def measure_in_worker(
     """Import the functions, make their arguments and time them in turns."""
     functions: dict[str, Callable[..., Any]] = {}
     modules: list[ModuleType] = []
+    restored: dict[str, tuple[Flag, ...]] = {}
     for index, name in enumerate(names):
         protocol.announce(index)
-        with guarded_call(name):
-            source = find(name)
+        source = find(name)
+        with guarded_call(name), settings_kept() as changed:
             modules.append(source.module())
             functions[name] = getattr(modules[-1], source.function)
+        restored[name] = of_settings(changed, "importing the file")
     classes = Classes(defined(modules, GET_INIT_INPUTS), dtype, device.torch_name, settings.seed)
     for index, name in enumerate(names):
         protocol.announce(index)
@@ -184,7 +188,9 @@ def measure_in_worker(
         device.torch_name,
         settings.in_place,
     )
-    _, records = interleaved(functions, subject, policy, settings.tolerance, make_inputs=make)
+    _, records = interleaved(
+        functions, subject, policy, settings.tolerance, make_inputs=make, flags=restored
+    )
     return [
         replace(
             record,

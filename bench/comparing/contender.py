@@ -14,8 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from bench.harness import clock
-from bench.harness.data.checks import ReplayCheck
-from bench.harness.data.function_replay import FunctionReplay
+from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller
 from bench.harness.timing import protocol, samplers
@@ -54,6 +53,7 @@ class Contender(ABC):
     cache: str = "cold"
     record: Record | None = None
     sampler: Sampler = field(init=False)
+    replay: ReplayCheck = field(init=False)
     call_s = 0.0
     """Rough time of a call."""
     min_s = 0.0
@@ -76,12 +76,6 @@ class Contender(ABC):
     @abstractmethod
     def failed(self, error: BaseException) -> Record: ...
 
-    def replay_check(self, first: int) -> ReplayCheck | FunctionReplay | None:
-        """Return the check of a graph of the calls that starts with the copy `first`; None: no
-        check.
-        """
-        return None
-
     def attempt(self, step: Callable[[], T]) -> T | None:
         """Return the result of a step; an error, or SystemExit, ends only this contender's part."""
         result = None
@@ -102,14 +96,13 @@ class Contender(ABC):
             first = 0  # the later copies are restored last, which evicts the first ones
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
-        check = self.replay_check(first)
+        self.replay = ReplayCheck(calls)
         limits = LIMITS[self.device.type]
-        refusal = check.refusal if check else None
         self.sampler = samplers.make_sampler(
             calls,
             self.device,
             limits,
-            refusal=refusal,
+            refusal=self.replay.refusal,
             reading=poller,
             before=self.restore,
         )

@@ -9,7 +9,6 @@ from functools import partial
 from bench.comparing.contender import Contender
 from bench.comparing.turns import ComparePolicy, compare_contenders, completed
 from bench.harness import worker
-from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import CALLS_PER_CASE, Budget
@@ -158,17 +157,8 @@ class ProviderContender(Contender):
         ready.sets[copy] = self.copies.view(copy)
         return ready.provider.call(ready.sets[copy])
 
-    def replay_check(self, first: int) -> ReplayCheck | None:
-        sets = self.ready.sets
-        row = self.ready.row
-        replay = None
-        if self.device.is_gpu:
-            replay = ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]])
-        self.ready = replace(self.ready, replay=replay)  # `finish` verifies it again
-        return replay
-
     def finish(self, samples: Samples) -> Record:
-        return finish(self.ready, samples, self.device, self.ceilings)
+        return finish(self.ready, samples, self.device, self.ceilings, self.replay)
 
     def failed(self, error: BaseException) -> Record:
         """Return the record, or raise `WorkerError` if this process can no longer use the GPU."""

@@ -77,7 +77,7 @@ CONCEPTS = {
         {"bench/harness/data/verify.py": ""}, ["tests/bench/data/test_verify.py"], True
     ),
     "checks": Concept(
-        {"bench/harness/data/checks.py": ""},
+        {"bench/harness/data/checks.py": "", "bench/harness/data/replay.py": ""},
         [
             "tests/bench/data/test_checks.py",
             "tests/bench/data/test_replay.py",

@@ -22,8 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data.checks import same_bytes
-from bench.harness.data.verify import CheckResult
+from bench.harness.data.verify import CheckResult, poison, same_bytes
 from bench.harness.timing.samplers import timed_result
 from results.show.units import duration
 
@@ -57,11 +56,20 @@ FRESH_SHARE = 0.05
 
 SLOWER = 3.0
 SLOWER_S = 20e-6
-"""Ratio and difference of the median times on new and old contents beyond which work was skipped
+"""Ratio and difference of the times on new and old contents beyond which work was skipped
 on the old ones: caches and branches make less of a difference."""
 
 FRESH_ATTEMPTS = 2
-"""Another process may delay a few calls, but not twice."""
+FRESH_AGAIN_S = 1.0
+"""Another process may delay a few calls, so those that seem slower are made again, for at least
+that time; the fastest of them counts."""
+
+
+SHIFTED = 1000
+"""Number of the contents that are shifted."""
+
+SHIFT = 1000.0
+"""Exponentials overflow in fp32 above 88.7, and 1000 squared is beyond 16 bits of 1 squared."""
 
 
 class NotComparableError(Exception):
@@ -80,6 +88,8 @@ def arrays_of(result: object) -> list[Tensor]:
     leaves = tree_leaves(result)
     arrays = []
     for leaf in leaves:
+        if torch.overrides.has_torch_function((leaf,)):  # it may compute when it is read
+            raise NotComparableError(f"a {type(leaf).__name__}")
         if isinstance(leaf, torch.Tensor):
             arrays.append(leaf.detach())
         elif isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
@@ -125,7 +135,7 @@ class Expected:
         """
         import torch
 
-        results = arrays_of(result)
+        results = [x.clone() for x in arrays_of(result)]  # a later call may overwrite it
         if all(bool(torch.isnan(x).all()) and x.numel() for x in results):
             raise NotComparableError("only NaN")
         for name, dtype in (("fp64", torch.float64), ("fp32", torch.float32)):
@@ -259,7 +269,12 @@ def _can_change(x: Tensor) -> bool:
 
 
 def _vary(x: Tensor, number: int) -> None:
-    """Change the contents in place, each number otherwise: by 3/4, 2/3, 5/8 and so on."""
+    """Change the contents in place, each number otherwise: by 3/4, 2/3, 5/8 and so on; from
+    `SHIFTED` on, add `SHIFT`.
+    """
+    if number >= SHIFTED:
+        x.add_(SHIFT)
+        return
     changed = (x * (0.5 + 0.5 / (number + 1))).contiguous()
     if len(x) > MIN_CHANGED and not x.isinf().any():
         changed[1:-1] = changed[1:-1].roll(number, 0)
@@ -313,10 +328,11 @@ def slower_on_new(
         with new_contents(values, make) as write:
             for attempt in range(1, FRESH_ATTEMPTS + 1):
                 pairs: list[tuple[float, float]] = []
-                until = clock.now() + FRESH_SHARE * row_s
+                until = clock.now() + max(FRESH_SHARE * row_s, (attempt - 1) * FRESH_AGAIN_S)
                 while not pairs or (len(pairs) < FRESH_CALLS and clock.now() < until):
                     pairs.append((taken_s(0), taken_s(attempt * FRESH_CALLS + len(pairs))))
-                old_s, new_s = map(median, zip(*pairs, strict=True))
+                old_s = median(old for old, _ in pairs)
+                new_s = min(new for _, new in pairs)
                 if new_s <= max(SLOWER * old_s, old_s + SLOWER_S):
                     return None
     except Exception:
@@ -348,7 +364,7 @@ def on_new_contents(
 
     result, arguments, options = _called_on_new(fn, timed, kwargs, make)
     try:
-        results = arrays_of(baseline(*fresh(arguments), **fresh(options)))
+        results = [x.clone() for x in arrays_of(baseline(*fresh(arguments), **fresh(options)))]
         again = arrays_of(baseline(*arguments, **options)) if fn is baseline else results
     except Exception as error:
         raise UnverifiedError(f"the baseline raised {type(error).__name__}") from None
@@ -363,9 +379,66 @@ def on_new_contents(
         raise UnverifiedError("the result did not change with the inputs")
     if checked.is_right:
         call = partial(fn, *timed, **kwargs)
-        slower = slower_on_new(call, [timed, kwargs], *pace, make) if pace else None
-        return replace(checked, is_right=slower is None, reason=slower)
+        problem = slower_on_new(call, [timed, kwargs], *pace, make) if pace else None
+        if problem is None and fn is not baseline:
+            problem = _wrong_when_shifted(fn, baseline, timed, kwargs, tolerance)
+        return replace(checked, is_right=problem is None, reason=problem)
     return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
+
+
+def returns_earlier_result(
+    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
+    """Return whether a function, called again, returns a result of floating-point numbers that was
+    poisoned meanwhile; the inputs and the results are restored.
+
+    Raises:
+        UnverifiedError: as `new_contents`.
+    """
+    given = [tuple(timed), dict(kwargs)]
+    inputs = {x.untyped_storage().data_ptr() for x in tensors_in(given)}
+    with new_contents(given):
+        for _ in range(FRESH_ATTEMPTS):
+            results = []
+            for x in tensors_in(fn(*timed, **kwargs)):
+                if x.is_floating_point() and x.untyped_storage().data_ptr() not in inputs:
+                    results.append(x)
+            held = [x.clone() for x in results]
+            for x in results:
+                poison(x)
+            again = tensors_in(fn(*timed, **kwargs))
+            places = [x.data_ptr() for x in results]
+            is_old = [x.data_ptr() in places and bool(x.isnan().all()) for x in again]
+            for x, values in zip(results, held, strict=True):
+                x.copy_(values)
+            if results and all(is_old):
+                return True
+    return False
+
+
+def _wrong_when_shifted(
+    fn: Callable[..., Any],
+    baseline: Callable[..., Any],
+    timed: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    tolerance: float,
+) -> str | None:
+    """Return how a function overflows or cancels where its baseline does not; None if it does not,
+    or if one of them does not take such inputs.
+    """
+    try:
+        with new_contents([timed, kwargs]) as write:
+            write(SHIFTED)
+            args, options = fresh([tuple(timed), dict(kwargs)])
+        truth = baseline(*fresh(args), **fresh(options))
+        expected = Expected.of(baseline, args, options, truth)
+        checked = expected.check(fn(*args, **options), tolerance)
+    except Exception:  # of a function, or too little memory
+        return None
+    is_known = all(bool(x.isfinite().all()) for x in expected.results)
+    if checked.is_right or not is_known or expected.precision == BASELINE:
+        return None
+    return f"on inputs {SHIFT:g} larger: {checked.reason}"
 
 
 def _called_on_new(

@@ -1,4 +1,4 @@
-"""Checks of a row's result, before timing and after, of a user's function and of a captured graph.
+"""Checks of the result of a user's function, before timing and after.
 
     output       poisoned before the call, so that elements that are not written show
     late work    the result is copied when the call returns, and the copy is verified
@@ -13,20 +13,18 @@ lists.
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data import verify
+from bench.harness.data.agreement import renew
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.torch_settings import current_settings, restore_settings
-from bench.harness.data.verify import CheckResult, Checks
-from bench.harness.op import Case, Op
+from bench.harness.data.verify import CheckResult, Checks, same_bytes
 from bench.harness.timing import protocol
-from bench.harness.timing.samplers import GraphSampler, timed_result
+from bench.harness.timing.samplers import timed_result
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +43,8 @@ class UserChecks(Checks):
     """Whether the function has a parameter `out`."""
     is_in_place: bool = False
     """Whether it may change its inputs, which are restored after each call."""
+    calls: Sequence[Callable[[], object]] = ()
+    """On all copies of the inputs; the last check calls on the first one before."""
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(
@@ -57,10 +57,8 @@ class UserChecks(Checks):
             stale = self.result
             seed = random.getrandbits(32)
             fill = "uniform" if self.fill == "zeros" else self.fill
-            _fill(
-                data,
-                self.op.make_inputs(self.case, Filler(fill, self.case.dtype, self.device, seed)),
-            )
+            filler = Filler(fill, self.case.dtype, self.device, seed)
+            renew([data.inputs], lambda: self.op.make_inputs(self.case, filler))
             checked = self.check(call, data, earlier and (inputs, stale), is_poisoned=False)
             if not checked.is_right and checked.checked_elements:
                 checked = replace(
@@ -69,7 +67,7 @@ class UserChecks(Checks):
                 )
         if not checked.is_right and checked.checked_elements and same_bytes(self.result, stale):
             checked = replace(checked, reason=STALE)
-        _fill(data, inputs)  # others may share the buffers
+        renew([data.inputs], lambda: inputs)  # others may share the buffers
         return checked
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
@@ -80,8 +78,8 @@ class UserChecks(Checks):
         self.device.synchronize()
         protocol.announce()
         start = clock.now()
-        calls = [call] if self.is_in_place else [call, call]
-        returned: Any = timed_result(calls) if is_sampled else call()
+        earlier_calls = [] if self.is_in_place else self.calls[:1]
+        returned: Any = timed_result([*earlier_calls, call]) if is_sampled else call()
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
         elif self.is_in_place and returned is None:
@@ -112,60 +110,8 @@ class UserChecks(Checks):
             return "replaced the memory of an input or the output"
         if all(map(same_bytes, data.inputs, before)):
             return None
-        _fill(data, before)
+        renew([data.inputs], lambda: before)
         return None if self.is_in_place else "changes its inputs"
-
-
-@dataclass
-class ReplayCheck:
-    """Verifies what a replay of a graph writes: it lacks what a call launches on another stream."""
-
-    op: Op
-    case: Case
-    sets: Sequence[InputSet]
-    """Of the captured calls, in their order."""
-    graph: GraphSampler | None = field(init=False, default=None)
-
-    def refusal(self, graph: GraphSampler) -> str | None:
-        """Return the reason to reject a graph, or None; `after` checks the same graph again."""
-        self.graph = graph
-        checked = self.after()
-        if checked is None or checked.is_right:
-            return None
-        self.graph = None
-        return f"a replay does not repeat the calls, which use another stream: {checked.reason}"
-
-    def after(self) -> CheckResult | None:
-        """Check the first and the last copy after another replay; return None if no graph is
-        timed.
-        """
-        import torch
-
-        if self.graph is None:
-            return None
-        results = [
-            _written(result, data)
-            for result, data in zip(self.graph.results, self.sets, strict=True)
-        ]
-        inputs = set[int]().union(*map(_storages, self.sets))
-        before = verify.poisoned(itertools.chain(*results), inputs)
-        self.graph.replay()
-        for result, data in ((results[-1], self.sets[-1]), (results[0], self.sets[0])):
-            checked = verify.check(
-                self.op, self.case, data, result[0] if len(result) == 1 else torch.stack(result)
-            )
-            if not checked.is_right:
-                verify.restore(before)  # a function that reuses its result must not find poison
-                break
-        return checked
-
-
-def _written(returned: object, data: InputSet) -> tuple[Tensor, ...]:
-    import torch
-
-    if isinstance(returned, torch.Tensor):
-        return (returned,)
-    return returned if isinstance(returned, tuple) and returned else (data.out,)
 
 
 def _memory_problem(parts: Sequence[Tensor], data: InputSet, is_in_place: bool) -> str | None:
@@ -185,17 +131,6 @@ def _memory_problem(parts: Sequence[Tensor], data: InputSet, is_in_place: bool) 
         if x.untyped_storage().data_ptr() in inputs:
             return "returns a view of an input: nothing was written"
     return None
-
-
-def _fill(data: InputSet, values: Sequence[Tensor]) -> None:
-    for x, value in zip(data.inputs, values, strict=True):
-        x.copy_(value)
-
-
-def same_bytes(x: Tensor, other: Tensor) -> bool:
-    import torch
-
-    return torch.equal(x.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 def _storages(data: InputSet) -> set[int]:

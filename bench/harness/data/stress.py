@@ -68,9 +68,10 @@ def every_other(value: float) -> Change:
 
 @each
 def extremes(x: Tensor) -> None:
-    """Write the largest number of the dtype first and the lowest last."""
-    x[..., 0] = math.inf
+    """Write the lowest number of the dtype at both ends, and the largest in the middle."""
+    x[..., 0] = -math.inf
     x[..., -1] = -math.inf
+    x[..., x.shape[-1] // 2] = math.inf
     x.nan_to_num_()  # infinity becomes the largest number
 
 

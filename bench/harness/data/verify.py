@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,19 +156,10 @@ def poison(out: Tensor) -> None:
     out.fill_(math.nan if out.is_floating_point() or out.is_complex() else rare)
 
 
-def poisoned(parts: Iterable[Tensor], inputs: Collection[int]) -> list[tuple[Tensor, Tensor]]:
-    """Poison results outside the memory at the addresses `inputs`; return them with their
-    values.
-    """
-    before = [(x, x.clone()) for x in parts if x.untyped_storage().data_ptr() not in inputs]
-    for x, _ in before:
-        poison(x)
-    return before
+def same_bytes(x: Tensor, other: Tensor) -> bool:
+    import torch
 
-
-def restore(before: Iterable[tuple[Tensor, Tensor]]) -> None:
-    for x, values in before:
-        x.copy_(values)
+    return torch.equal(x.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 def sum_roundings(terms: int) -> float:

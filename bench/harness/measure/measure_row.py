@@ -14,9 +14,9 @@ from functools import partial
 from bench.harness import clock
 from bench.harness.data import stress
 from bench.harness.data.agreement import fresh, renew, slower_on_new
-from bench.harness.data.checks import ReplayCheck, UserChecks
-from bench.harness.data.function_replay import FunctionReplay
+from bench.harness.data.checks import UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
+from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
@@ -87,6 +87,7 @@ def measure_row(
                     left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
                 until = limits or LIMITS[device.type]
                 flops = row.op.work(row.case).flops
+                replay = ReplayCheck(ready.calls)
                 with numerics(row.case.dtype):
                     samples = take_samples(
                         ready.calls,
@@ -96,10 +97,10 @@ def measure_row(
                         flops=flops,
                         left_s=left_s,
                         prepared_s=ready.prepared_s,
-                        replay=ready.replay,
+                        replay=replay,
                         before=ready.restore,
                     )
-                record = finish(ready, samples, device, ceilings)
+                record = finish(ready, samples, device, ceilings, replay)
         except ProviderUnavailableError as error:
             passed_over[provider] = str(error)
             continue
@@ -124,8 +125,6 @@ class Ready:
     """A call for each copy of the inputs."""
     cache: str
     """`cold`, `warm` or `partly-cold`, if launches rotate through the calls."""
-    replay: ReplayCheck | None
-    """Verifies a CUDA graph of the calls; None on a CPU."""
     before: CheckResult
     prepared_s: float
     """Time to make and check inputs and results, before and after the timing."""
@@ -167,7 +166,7 @@ def prepare(
             restore = partial(renew, inputs, lambda: first)
         if is_user_kernel(provider.name) or is_own(row.family):
             checks: Checks = UserChecks(
-                op, case, device, row.settings.fill, provider.takes_out, row.is_in_place
+                op, case, device, row.settings.fill, provider.takes_out, row.is_in_place, calls
             )
         else:
             checks = Checks(op, case, device)
@@ -199,7 +198,6 @@ def prepare(
         sets=sets,
         calls=calls,
         cache=cache,
-        replay=ReplayCheck(op, case, sets) if device.is_gpu else None,
         before=before,
         prepared_s=ready - begin + check_s,  # it is checked once more at the end
         check_s=check_s,
@@ -220,7 +218,13 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
     return make_sets(row.op, row.case, filler, device, rotation.copies), rotation.cache
 
 
-def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | None) -> Record:
+def finish(
+    ready: Ready,
+    samples: Samples,
+    device: Device,
+    ceilings: Machine | None,
+    replay: ReplayCheck,
+) -> Record:
     """Verify the result again, on another copy of the inputs, and return the record with its
     flags.
     """
@@ -234,7 +238,7 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
-        replayed = ready.replay.after() if ready.replay else None
+        problem = replay.after()
         if ready.restore:
             ready.restore()
         after = checks.last(ready.calls[last], sets[last], earlier)
@@ -245,8 +249,8 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
             slower = slower_on_new(ready.calls[last], inputs, device.synchronize, row_s)
             after = replace(after, is_right=slower is None, reason=slower)
             protocol.announce(runs=False)
-    if after.is_right and replayed is not None and not replayed.is_right:
-        after = replace(replayed, reason=f"a replay of the timed graph: {replayed.reason}")
+    if after.is_right and problem is not None:
+        after = replace(after, is_right=False, reason=f"a replay of the timed graph: {problem}")
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
     if not after.is_right:
         return replace(
@@ -306,7 +310,7 @@ def take_samples(
     flops: int | None = None,
     left_s: float | None = None,
     prepared_s: float = 0.0,
-    replay: ReplayCheck | FunctionReplay | None = None,
+    replay: ReplayCheck | None = None,
     is_capturable: bool = True,
     before: samplers.Call | None = None,
 ) -> Samples:

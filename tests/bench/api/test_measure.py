@@ -7,13 +7,14 @@ import functools
 import gc
 import math
 import sys
+import threading
 
 import pytest
 import torch
 
 import bench
 from bench.api import function as function_meter
-from bench.api.function import fresh
+from bench.api.function import LATE, fresh
 from bench.api.profiling import with_work
 from bench.harness.device.device import cpu_device
 from results.record import Record
@@ -24,6 +25,9 @@ from tests.bench.commands import PEAKS_FLOPS_PER_S, THREADS, keep_ceilings
 N = 64
 MIB = 2**20
 BLANK = Record(op="f", provider="torch", dtype="", shape={"calls": 1}, case="-", status="skipped")
+
+
+QUICK = {"cache": "warm", "budget_s": 0.02}
 
 
 @pytest.fixture
@@ -339,7 +343,7 @@ def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
     cached = functools.lru_cache(lambda x: x @ x)
     record = bench.measure(cached, x, cache="warm", budget_s=0.1)
     assert (record.status, record.median_s) == ("invalid", None)
-    assert record.reason.startswith("on new values in the same tensors: ")
+    assert record.reason == "returns the result of an earlier call"
     random = bench.measure(torch.rand_like, x, cache="warm", budget_s=0.1)
     assert random.flag_reasons["not-fresh"].endswith("the result is random")
     for fn, argument in ((torch.relu, x), (torch.sort, torch.arange(99)), (lambda: x + x, None)):
@@ -347,6 +351,55 @@ def test_a_cached_result_is_invalid_and_what_cannot_be_verified_is_flagged():
         record = bench.measure(fn, *arguments, cache="warm", budget_s=0.1)
         assert record.status == "ok"
         assert "not-fresh" not in record.flags
+
+
+@pytest.mark.parametrize("key", [torch.Tensor.data_ptr, lambda x: x.shape, lambda x: x.tolist()])
+def test_a_result_kept_by_address_shape_or_content_is_invalid(key):
+    kept = {}
+
+    def function(x):
+        return kept.setdefault(str(key(x)), x + x)
+
+    record = bench.measure(function, torch.randn(8, 8), budget_s=0.02)
+    assert (record.status, record.reason) == ("invalid", "returns the result of an earlier call")
+
+
+def test_a_function_with_a_workspace_is_verified():
+    workspace = torch.empty(8, 8)
+    x = torch.randn(8, 8)
+    record = bench.measure(lambda x: torch.add(x, x, out=workspace), x, **QUICK)
+    assert record.status == "ok"
+    assert "not-fresh" not in record.flags
+    assert torch.equal(workspace, x + x)
+
+
+def test_a_result_that_changes_after_the_call_is_invalid():
+    def function(x):
+        out = torch.zeros_like(x)
+        threading.Timer(0.002, out.add_, [1]).start()
+        return out
+
+    record = bench.measure(function, torch.randn(8, 8), **QUICK)
+    assert (record.status, record.reason) == ("invalid", LATE)
+
+
+def test_a_later_result_that_is_not_that_of_the_first_call_is_flagged():
+    calls = []
+
+    def function(x):
+        calls.append(1)
+        return x + x if len(calls) < 3 else x * 0
+
+    record = bench.measure(function, torch.randn(8, 8), **QUICK)
+    assert record.flag_reasons["not-fresh"].endswith("its result is not that of its first call")
+
+
+def test_a_tensor_that_may_compute_when_it_is_read_is_flagged():
+    class Lazy(torch.Tensor):
+        pass
+
+    record = bench.measure(lambda x: x.clone().as_subclass(Lazy), torch.randn(8, 8), **QUICK)
+    assert record.flag_reasons["not-fresh"].endswith("it returned a Lazy")
 
 
 async def waited_for(x):

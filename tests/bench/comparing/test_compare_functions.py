@@ -92,6 +92,16 @@ def BYTES(x):
     return x.nbytes, 8
 """
 
+CAREFUL = """
+import torch
+
+torch.set_default_dtype(torch.float64)
+
+def f(x, y):
+    assert torch.get_default_dtype() is torch.float32
+    return torch.relu(x) + y
+"""
+
 BROKEN = "raise ValueError('no such weights')\n\n\ndef f(x, y):\n    return x\n"
 
 
@@ -102,6 +112,7 @@ FILES = {
     "later": LATER,
     "work": WORK,
     "broken": BROKEN,
+    "careful": CAREFUL,
 }
 
 
@@ -198,3 +209,10 @@ def test_a_function_twice_is_compared_with_itself_with_the_work_that_its_file_de
     command.main([*words, "--device", "cpu", "--no-save"])
     hint = "softmax is an op: --op softmax --provider checks it against fp64"
     assert hint in capsys.readouterr().err.splitlines()
+
+
+def test_settings_changed_by_an_import_are_restored_and_flagged(files):
+    assert compare("old.py:f", "careful.py:f", "--shape", "8", "-o", "run.jsonl") in (0, 1)
+    baseline, careful = load_run(files / "run.jsonl").records
+    assert "settings-restored" not in baseline.flags
+    assert "default dtype: torch.float32 -> " in careful.flag_reasons["settings-restored"]

@@ -179,6 +179,30 @@ def test_results_of_earlier_calls_are_found_on_new_contents(key):
     assert "on new values in the same tensors: " in checked.reason
 
 
+def softmax_of_exponentials(x):
+    return x.exp() / x.exp().sum(-1, keepdim=True)
+
+
+def variance_of_squares(x):
+    return x.square().mean(-1) - x.mean(-1).square()
+
+
+def variance(x):
+    return x.var(-1, correction=0)
+
+
+@pytest.mark.parametrize(
+    ("unstable", "stable"),
+    [(softmax_of_exponentials, lambda x: x.softmax(-1)), (variance_of_squares, variance)],
+)
+def test_a_formula_that_overflows_or_cancels_is_found(unstable, stable):
+    x = X.clone()
+    assert on_new(unstable, stable, x).reason.startswith("on inputs 1000 larger: its result")
+    assert on_new(lambda x: stable(x) * 1, stable, x).is_right
+    assert on_new(stable, unstable, x).is_right  # as far as such a baseline is known
+    assert torch.equal(x, X)
+
+
 def test_a_function_that_works_only_after_a_pause_is_found():
     kept = []
 
@@ -303,6 +327,17 @@ def test_work_that_is_skipped_on_known_contents_shows(monkeypatch, new_s, calls,
     assert problem is None if said is None else problem.startswith(said)
     assert seen[X.sum().item()] == calls
     assert len(seen) == 1 + calls  # each call has contents of its own
+
+
+def test_a_few_delayed_calls_are_not_slower(monkeypatch):
+    now = [0.0]
+    set_clock(monkeypatch, lambda: now[0])
+    delays_s = iter([0.0, 0.02, 0.0, 0.02])
+
+    def delayed():
+        now[0] += 1e-3 + next(delays_s, 0.0)
+
+    assert slower_on_new(delayed, [X.clone()], lambda: None, row_s=0.01) is None
 
 
 def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeypatch):

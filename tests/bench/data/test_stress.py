@@ -81,6 +81,10 @@ def softmax_of_row_zero(x):
     return softmax_without_maximum(x - x[:1].amax())
 
 
+def softmax_of_the_first(x):
+    return softmax_without_maximum(x - x[..., :1])
+
+
 def losses_without_maximum(logits, labels):
     chosen = logits.gather(-1, labels.clamp(min=0)[:, None]).squeeze(-1)
     return (logits.exp().sum(-1).log() - chosen).where(labels != -100, 0.0)
@@ -163,6 +167,7 @@ def matmul_of_fp16_parts(a, b):
 UNSTABLE = [
     ("softmax", "fp32", softmax_without_maximum, softmax_with_maximum, "offset 1000"),
     ("softmax", "fp32", softmax_of_row_zero, softmax_with_maximum, "offset 1000"),
+    ("softmax", "fp32", softmax_of_the_first, softmax_with_maximum, "largest and lowest"),
     ("cross-entropy", "fp32", losses_without_maximum, losses_with_maximum, "offset 1000"),
     ("cross-entropy", "fp32", losses_of_any_label, losses_with_maximum, "ignored label"),
     ("layernorm", "fp32", layernorm_of_squares, layernorm_in_two_passes, "offset 1000"),

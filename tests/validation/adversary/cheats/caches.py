@@ -54,7 +54,7 @@ def sum_by_argument(x):
     return x.sum()
 
 
-def matmul_by_bytes(a, b):
+def bigmatmul_by_bytes(a, b):
     """cached by hash: a checksum of all bytes."""
     return saved((zlib.crc32(a.numpy()), zlib.crc32(b.numpy())), torch.matmul, a, b)
 

@@ -1,0 +1,94 @@
+"""Replays of a CUDA graph against calls: a replay lacks what a call launches on another stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.data.agreement import (
+    Expected,
+    NotComparableError,
+    UnverifiedError,
+    fresh,
+    new_contents,
+    tensors_in,
+)
+from bench.harness.data.verify import poison
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bench.harness.timing.samplers import GraphSampler
+
+
+ORDERS = 4.0
+"""Factor on the differences that rounding explains: atomic sums add in any order."""
+
+
+@dataclass
+class ReplayCheck:
+    """Verifies what a replay of calls writes, also into arguments."""
+
+    calls: Sequence[Any]
+    """A `partial` for each copy of the arguments, in the order of the capture."""
+    graph: GraphSampler | None = field(init=False, default=None)
+
+    def refusal(self, graph: GraphSampler) -> str | None:
+        """Return the reason to reject a graph, or None; `after` checks the same graph again."""
+        self.graph = graph
+        problem = self.after()
+        if problem is None:
+            return None
+        self.graph = None
+        return f"a replay does not repeat the calls, which use another stream: {problem}"
+
+    def after(self) -> str | None:
+        """Return how another replay differs, in the first copy, and in the last one with new
+        contents; None also if no graph is timed.
+        """
+        if self.graph is None:
+            return None
+        return self._problem(self.graph, 0) or self._last_problem(self.graph)
+
+    def _last_problem(self, graph: GraphSampler) -> str | None:
+        last = self.calls[-1]
+        with suppress(UnverifiedError), new_contents([last.args, last.keywords]) as write:
+            write(1)
+            # Buffers may hold intermediate results of the old contents.
+            return self._problem(graph, -1)
+        return self._problem(graph, -1)
+
+    def _problem(self, graph: GraphSampler, index: int) -> str | None:
+        call = self.calls[index]
+        options = dict(call.keywords)
+        arguments = tensors_in([call.args, options])
+        before = [x.clone() for x in arguments]
+        try:
+            expected = Expected.itself([fresh(call()), fresh(arguments)])
+        except NotComparableError:
+            return None
+        except Exception as error:  # the function does not take new contents
+            raise UnverifiedError from error
+        _write(arguments, before)
+        if not expected.check([call(), arguments], ORDERS).is_right:  # it is random
+            return None
+        _write(arguments, before)
+        result = graph.results[index]
+        written = tensors_in([result, options.pop("out", None)])
+        inputs = {x.untyped_storage().data_ptr() for x in tensors_in([call.args, options])}
+        written = [x for x in written if x.untyped_storage().data_ptr() not in inputs]
+        held = [x.clone() for x in written]
+        for x in written:
+            poison(x)
+        graph.replay()
+        problem = expected.check([result, arguments], ORDERS).reason
+        if problem is not None:
+            _write(written, held)  # a function that reuses its result must not find poison
+        return problem
+
+
+def _write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for x, value in zip(tensors, values, strict=True):
+        x.copy_(value)
