@@ -114,7 +114,9 @@ def test_a_module_and_what_takes_no_fp64_have_a_reference():
     assert (module.is_right, module.reference) == (True, "fp64")
     closed = found(layers, lambda x: LAYERS(x), x)
     assert (closed.is_right, closed.reference) == (True, "baseline")
-    only_fp32 = found(lambda x: x.float() if x.dtype != torch.float64 else 1 / 0, torch.Tensor.float, x)
+    only_fp32 = found(
+        lambda x: x.float() if x.dtype != torch.float64 else 1 / 0, torch.Tensor.float, x
+    )
     assert (only_fp32.is_right, only_fp32.reference) == (True, "fp32")
 
 
