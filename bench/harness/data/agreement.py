@@ -22,7 +22,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data.verify import CheckResult, poison, same_bytes
+from bench.harness.data.verify import (
+    LEAST_SCALE_ERROR,
+    SCALE_ELEMENTS,
+    CheckResult,
+    poison,
+    same_bytes,
+)
 from bench.harness.timing.samplers import timed_result
 from results.show.units import duration
 
@@ -93,7 +99,8 @@ def arrays_of(result: object) -> list[Tensor]:
         if isinstance(leaf, torch.Tensor):
             arrays.append(leaf.detach())
         elif isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
-            arrays.append(torch.as_tensor(leaf))
+            dtype = torch.float64 if isinstance(leaf, float) else None
+            arrays.append(torch.as_tensor(leaf, dtype=dtype))
         elif leaf is not None:
             raise NotComparableError(f"a {type(leaf).__name__}")
     if not arrays:
@@ -518,14 +525,19 @@ def _difference(
         many = f"{count:,} of {mine.numel():,} elements"
         problem = f"its result differs from the baseline's in {many}" if count else None
         return problem, math.inf if count else 0.0
+    if mine.dtype != other.dtype:
+        return f"its result is {other.dtype}, the baseline's {mine.dtype}", math.inf
     if not mine.numel():
         return None, 0.0
-    eps = max(torch.finfo(dtype).eps for dtype in dtypes)
+    eps = torch.finfo(mine.dtype).eps
     share = max(eps, error)
     typical = _rms(truth.abs().double().reshape(1, -1))
     worst = 0.0
     problem = None
+    sums = torch.zeros(3, dtype=torch.float64)
     for first, second, third in _parts(mine, truth, other):
+        products = [second * second.conj(), (first - second) * second, (third - second) * second]
+        sums += torch.stack([x.nan_to_num(0.0, 0.0, 0.0).real.sum() for x in products]).cpu()
         is_same = torch.isclose(third, first, rtol=0.0, atol=0.0, equal_nan=True)
         rms = _rms(second)
         rms = torch.where(rms == 0, typical, rms)
@@ -541,7 +553,13 @@ def _difference(
                 f"its result differs from the baseline's: {got:.4g} instead of {wanted:.4g}, "
                 f"{worst:.3g} times as much as rounding explains"
             )
-    return (problem if worst > tolerance else None), worst
+    if worst > tolerance:
+        return problem, worst
+    square, own, off = (abs(value) for value in sums.tolist())
+    allowed = max(eps / 2, LEAST_SCALE_ERROR) * square + ERRORS * own
+    if mine.numel() >= SCALE_ELEMENTS and off > tolerance * allowed:
+        return f"its result is off by {off / square:.2%} on the whole", worst
+    return None, worst
 
 
 def _parts(*arrays: Tensor) -> Any:

@@ -114,7 +114,9 @@ def test_a_module_and_what_takes_no_fp64_have_a_reference():
     assert (module.is_right, module.reference) == (True, "fp64")
     closed = found(layers, lambda x: LAYERS(x), x)
     assert (closed.is_right, closed.reference) == (True, "baseline")
-    only_fp32 = found(lambda x: x.float() if x.dtype != torch.float64 else 1 / 0, torch.clone, x)
+    only_fp32 = found(
+        lambda x: x.float() if x.dtype != torch.float64 else 1 / 0, torch.Tensor.float, x
+    )
     assert (only_fp32.is_right, only_fp32.reference) == (True, "fp32")
 
 
@@ -129,6 +131,18 @@ def test_a_tolerance_multiplies_the_allowed_difference():
     assert error > 100
     assert found(torch.clone, off, X, tolerance=1.01 * error).is_right
     assert not found(torch.clone, off, X, tolerance=0.99 * error).is_right
+
+
+def test_a_wrong_scale_that_rounding_of_elements_hides_is_found():
+    x = X.bfloat16()
+    assert "off by 0.9" in found(torch.clone, lambda x: x * 1.01, x).reason
+    assert found(torch.clone, lambda x: x * 1.001, x).is_right
+
+
+@pytest.mark.parametrize("other", [torch.Tensor.double, torch.Tensor.half, lambda x: 1.0])
+def test_a_result_of_another_dtype_is_wrong(other):
+    x = torch.ones(())
+    assert "torch.float32" in found(lambda x: x * 1, other, x).reason
 
 
 def test_arrays_and_numbers_are_compared():
