@@ -388,7 +388,7 @@ def on_new_contents(
         call = partial(fn, *timed, **kwargs)
         problem = slower_on_new(call, [timed, kwargs], *pace, make) if pace else None
         if problem is None and fn is not baseline:
-            problem = _wrong_when_shifted(fn, baseline, timed, kwargs, tolerance)
+            problem = _wrong_when_shifted(fn, baseline, timed, kwargs, tolerance, expected.allowed)
         return replace(checked, is_right=problem is None, reason=problem)
     return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
 
@@ -429,6 +429,7 @@ def _wrong_when_shifted(
     timed: Sequence[Any],
     kwargs: Mapping[str, Any],
     tolerance: float,
+    allowed: Callable[[Tensor, Tensor], bool] | None,
 ) -> str | None:
     """Return how a function overflows or cancels where its baseline does not; None if it does not,
     or if one of them does not take such inputs.
@@ -438,7 +439,7 @@ def _wrong_when_shifted(
             write(SHIFTED)
             args, options = fresh([tuple(timed), dict(kwargs)])
         truth = baseline(*fresh(args), **fresh(options))
-        expected = Expected.of(baseline, args, options, truth)
+        expected = replace(Expected.of(baseline, args, options, truth), allowed=allowed)
         checked = expected.check(fn(*args, **options), tolerance)
     except Exception:  # of a function, or too little memory
         return None

@@ -105,7 +105,7 @@ def test_errors_that_a_workload_allows_are_flagged(files):
     write(files, [workload(8, tolerance={"max_atol": 1e-2, "max_rtol": 1e-2})])
     compare("rounded.json", "unwritten.json", "--rounds", ROUNDS, "-o", "run.jsonl")
     _, rounded, unwritten = load_run(files / "run.jsonl").records
-    assert (rounded.status, unwritten.status) == ("ok", "invalid")
+    assert (rounded.status, unwritten.status) == ("ok", "invalid"), rounded.reason
     assert "beyond-rounding" in rounded.flags
 
 
