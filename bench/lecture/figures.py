@@ -68,11 +68,11 @@ CODE = {
         "import torch; x = torch.tensor(2.0, requires_grad=True); "
         "(x * x + 3 * x).backward(); print(x.grad.item())"
     ),
-    "h.grad of 0.5 (h - 5)^2, h = x w = 6, without h.retain_grad()": (
+    "h.grad of 0.5 (h - 5)^2, h = x w, not retained": (
         "import torch; w = torch.ones(3, requires_grad=True); "
         "h = torch.tensor([1.0, 2.0, 3.0]) @ w; (0.5 * (h - 5) ** 2).backward(); print(h.grad)"
     ),
-    "gradient over 8 micro-batches whose losses are not divided": (
+    "gradient over 8 micro-batches, losses not divided": (
         "import torch; w = torch.ones((), requires_grad=True); "
         "[w.backward() for _ in range(8)]; print(w.grad.item())"
     ),

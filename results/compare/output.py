@@ -325,7 +325,7 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         provider = f"{before.provider} -> {provider}"
     ratio = f"{row.compared.bound}{row.ratio:.3f}x"
     half_width = ABSENT
-    closed = percent(row.gap_closed)
+    closed = percent(row.gap_closed) if verdict == FASTER else ABSENT
     if row.ci95:
         low, high = row.ci95
         half_width = uncertainty(math.sqrt(high / low) - 1)
@@ -345,7 +345,7 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "candidate": Cell(duration(after.time_s), "right", goes_below=5),
         "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
         "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
-        "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
+        "% of ceiling": Cell(_of_ceiling(row), "right", leaves=2),
         "gap closed": Cell(closed, "right", leaves=1),
         "reason": Cell(row.reason),
     }

@@ -187,7 +187,7 @@ def test_a_value_of_another_type_is_a_line_and_never_a_traceback(
             out, err = capsys.readouterr()
             allowed = {0, 2}
             if main is bench:
-                allowed.add(3)
+                allowed |= {1, 3}  # findings, such as of ranks with other settings
             if "its roof is unknown" in out:  # a figure that is absent does not pass --check
                 allowed.add(1)
             assert code in allowed, shown
