@@ -345,8 +345,8 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "candidate": Cell(duration(after.time_s), "right", goes_below=5),
         "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
         "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
-        "% of ceiling": Cell(_of_ceiling(row), "right", leaves=2),
         "gap closed": Cell(closed, "right", leaves=1),
+        "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
         "reason": Cell(row.reason),
     }
 
