@@ -50,7 +50,7 @@ def test_the_markdown_starts_with_a_summary_in_one_line(save, measured, capsys):
         lines[0],
     )
     head = "verdict, time ratio, 95% CI, op, case, dtype, provider, baseline, candidate"
-    head += ", MFU baseline, MFU candidate, gap closed, % of ceiling, reason"
+    head += ", MFU baseline, MFU candidate, % of ceiling, reason"
     assert lines[2] == f"| {head.replace(', ', ' | ')} |"
     assert lines[3] == "| " + " | ".join(["---"] * (lines[2].count("|") - 1)) + " |"
     assert re.match(r"\| SLOWER \| 1\.\d{3}x \| ±\d", lines[4])
