@@ -171,6 +171,8 @@ CASES = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", CASES)
 def test_products_agree_with_counts_by_hand(case):
+    if case == "flex attention" and torch.__version__ < "2.13":
+        pytest.skip("torch 2.11 runs flex attention where no dispatch mode sees it")
     make, args, flops = CASES[case]
     operations = operations_of(make(), *args)
     assert sum(each.matmul_flops for each in operations) == flops
