@@ -326,7 +326,7 @@ def work_sentences(totals: Totals) -> list[str]:
         f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of products, "
         f"with every pair of causal attention: {percent(totals.mfu)}."
     )
-    covered = totals.counted / totals.busy
+    covered = totals.counted / totals.busy if totals.busy else 1.0
     if covered < MOSTLY:
         said.append(
             f"Rules cover {percent(covered)} of the time in operations and kernels. MFU and MBU "
@@ -481,7 +481,7 @@ class Group:
             "bytes": Cell(quantity(self.moved_bytes or None), "right", leaves=2),
         }
         for name, work in (("FLOP/s", self.flops), ("B/s", self.moved_bytes)):
-            rate = work / self.counted_s if work else None
+            rate = work / self.counted_s if work and self.counted_s else None
             cells[name] = Cell(quantity(rate), "right", leaves=3)
         if by == "category":
             cells["roof saves"] = Cell(duration(self.saved_s or None), "right")

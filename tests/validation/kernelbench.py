@@ -41,7 +41,8 @@ class Model(nn.Module):
 
 class Exponentials(Model):
     def forward(self, x):
-        powers = (x * self.scale).exp()
+        scaled = x * self.scale
+        powers = (scaled - scaled.amax(-1, keepdim=True)).exp()
         return powers / powers.sum(-1, keepdim=True)
 
 
