@@ -177,6 +177,7 @@ def test_functions_that_cannot_be_compared_end_with_one_line(files, capsys, word
     assert out == ""
 
 
+@pytest.mark.exhaustive
 def test_declared_functions_change_copies_that_are_restored(files, capsys):
     words = ["new.py:g", "new.py:g_in_place"]
     assert compare(*words, "--no-save") == 1
@@ -187,6 +188,7 @@ def test_declared_functions_change_copies_that_are_restored(files, capsys):
     assert run.environment.settings["in_place"] is True
 
 
+@pytest.mark.exhaustive
 def test_modules_of_kernelbench_get_equal_weights_and_inputs_in_the_requested_dtype(files):
     words = ["model.py:Model", "later.py:ModelNew", "model.py:Cached", "--dtype", "fp64"]
     assert compare(*words, "-o", "run.jsonl") == 1
@@ -197,6 +199,7 @@ def test_modules_of_kernelbench_get_equal_weights_and_inputs_in_the_requested_dt
     assert cached.reason.startswith("on new values in the same tensors")
 
 
+@pytest.mark.exhaustive
 def test_a_function_twice_is_compared_with_itself_with_the_work_that_its_file_declares(
     files, capsys
 ):
@@ -211,6 +214,7 @@ def test_a_function_twice_is_compared_with_itself_with_the_work_that_its_file_de
     assert hint in capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.exhaustive
 def test_settings_changed_by_an_import_are_restored_and_flagged(files):
     assert compare("old.py:f", "careful.py:f", "--shape", "8", "-o", "run.jsonl") in (0, 1)
     baseline, careful = load_run(files / "run.jsonl").records

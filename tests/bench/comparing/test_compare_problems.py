@@ -101,6 +101,7 @@ def test_each_workload_and_solution_has_a_row_and_what_is_wrong_is_refused(files
         assert records["crash"].reason == "crashed: SIGABRT (aborted)"
 
 
+@pytest.mark.exhaustive
 def test_errors_that_a_workload_allows_are_flagged(files):
     write(files, [workload(8, tolerance={"max_atol": 1e-2, "max_rtol": 1e-2})])
     compare("rounded.json", "unwritten.json", "--rounds", ROUNDS, "-o", "run.jsonl")
