@@ -388,7 +388,9 @@ def on_new_contents(
         call = partial(fn, *timed, **kwargs)
         problem = slower_on_new(call, [timed, kwargs], *pace, make) if pace else None
         if problem is None and fn is not baseline:
-            problem = _wrong_when_shifted(fn, baseline, timed, kwargs, tolerance, expected.allowed)
+            problem = _wrong_when_shifted(
+                fn, baseline, [timed, kwargs], expected.allowed, tolerance
+            )
         return replace(checked, is_right=problem is None, reason=problem)
     return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
 
@@ -426,18 +428,17 @@ def returns_earlier_result(
 def _wrong_when_shifted(
     fn: Callable[..., Any],
     baseline: Callable[..., Any],
-    timed: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    tolerance: float,
+    inputs: Sequence[Any],
     allowed: Callable[[Tensor, Tensor], bool] | None,
+    tolerance: float,
 ) -> str | None:
     """Return how a function overflows or cancels where its baseline does not; None if it does not,
-    or if one of them does not take such inputs.
+    or if one of them does not take such inputs. `inputs` are positional and keyword arguments.
     """
     try:
-        with new_contents([timed, kwargs]) as write:
+        with new_contents(inputs) as write:
             write(SHIFTED)
-            args, options = fresh([tuple(timed), dict(kwargs)])
+            args, options = fresh(inputs)
         truth = baseline(*fresh(args), **fresh(options))
         expected = replace(Expected.of(baseline, args, options, truth), allowed=allowed)
         checked = expected.check(fn(*args, **options), tolerance)
