@@ -52,7 +52,7 @@ EPILOG = """A run is marked if the definition of its op changed since the previo
 which ignores comments): the time may have changed because the op did.
 
 examples:
-  python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2
+  python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v3
   python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 -o history.png
 """

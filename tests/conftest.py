@@ -2,6 +2,8 @@
 each test.
 """
 
+import atexit
+import gc
 import itertools
 import os
 import signal
@@ -10,6 +12,8 @@ from collections import Counter
 import pytest
 
 NUMBERS = itertools.count()
+
+gc.disable()  # until all tests are collected, see below: a quarter of the time to collect them
 
 
 @pytest.fixture(scope="session")
@@ -69,11 +73,19 @@ def pytest_addoption(parser):
     parser.addoption(
         "--sample", type=int, help="number of cases to run of each test that is not marked sampled"
     )
+    parser.addoption(
+        "--every",
+        type=int,
+        default=1,
+        help="run one in N of the cases that the default tier leaves to the exhaustive one",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`
 def pytest_collection_modifyitems(config, items):
-    leave_most_for_later(items, config.getoption("--sample"))
+    left_out = leave_most_for_later(items, config.getoption("--sample"), config.getoption("--every"))
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
     if "PYTEST_XDIST_WORKER" in os.environ:
         begin_with_the_longest(items)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
@@ -112,18 +124,29 @@ def begin_with_the_longest(items):
     )
 
 
-def leave_most_for_later(items, sample):
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    gc.freeze()  # what was imported and collected stays
+    atexit.register(gc.unfreeze)  # some libraries report what is never freed
+    gc.enable()
+
+
+def leave_most_for_later(items, sample, every):
     """Mark all cases of a `sampled(n)` test as exhaustive except n evenly spaced ones.
 
-    `sample` is the n of tests without the mark, None for all of their cases.
+    `sample` is the n of tests without the mark, None for all of their cases. Return the exhaustive
+    cases to leave out: all but one in `every` of each test.
     """
     cases = {}
     for item in items:
         mark = item.get_closest_marker("sampled")
         if count := mark.args[0] if mark else sample:
             cases.setdefault((item.nodeid.partition("[")[0], count), []).append(item)
+    left_out = set()
     for (_, count), same in cases.items():
         chosen = {round(index * (len(same) - 1) / max(1, count - 1)) for index in range(count)}
-        for index, item in enumerate(same):
-            if index not in chosen:
-                item.add_marker(pytest.mark.exhaustive)
+        later = [item for index, item in enumerate(same) if index not in chosen]
+        for item in later:
+            item.add_marker(pytest.mark.exhaustive)
+        left_out.update(item for index, item in enumerate(later) if index % every)
+    return left_out

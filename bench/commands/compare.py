@@ -52,7 +52,7 @@ exit codes: 0 ok; 1 SLOWER (or UNSURE, see --fail-on), or a wrong result; 2 usag
 examples:
   python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
   python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   # with itself
-  python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
+  python -m bench compare --op gelu --provider triton-v1,triton-v3 --baseline torch --format md
   python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure
   python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""  # noqa: E501
 

@@ -12,23 +12,24 @@ Sources of the formulas and of Philox: as in version 1. An error function as the
 polynomial: Press et al., "Numerical Recipes", 2nd ed., section 6.2; the coefficients of G are our
 own fit. Bytes: as in version 1.
 
-Changes from version 2, with instructions per element in bf16 on sm_90, compiled by Triton 3.9. They
+Changes from version 1, with instructions per element in bf16 on sm_90, compiled by Triton 3.9. They
 matter on GPUs whose issue slots per element are few for their bandwidth, such as an H100 (about 40
 at 3 TB/s):
-- One mask against n rounded down to a multiple of 16, which leaves accesses wide. A separate
-  program computes the remaining elements, at most 15. So no block contains a narrow path, which had
+- One mask against n rounded down to a multiple of 16, which leaves accesses wide for any n. A
+  separate program computes the remaining elements, at most 15. A narrow path in each block would
   cost all blocks registers.
-- 32 bytes per thread and operand: two wide accesses in flight for one address computation. copy 3.3
+- 32 bytes per thread and operand: two wide accesses in flight for one address computation. copy 9.1
   -> 2.9.
 - s as the square of a reciprocal root, which is one instruction; a division by 1 + exp(-v) has to
-  handle denormals. exp becomes exp2, with log2(e) folded into the constants. silu 17.4 -> 10.9,
-  swiglu 20.4 -> 14.1, gelu-tanh 22.4 -> 13.0.
-- GELU with one exponential instead of the two ranges of erf: gelu 37.3 -> 21.5, bias-gelu 44 ->
-  26.6. On an H100 it is no longer bound by instruction issue.
+  handle denormals. exp becomes exp2, with log2(e) folded into the constants. silu 22.8 -> 10.9,
+  swiglu 27.1 -> 14.1, gelu-tanh 27.8 -> 13.0.
+- GELU with one exponential instead of the two ranges of erf: gelu 43.2 -> 21.5, bias-gelu 49.6
+  -> 26.6. On an H100 it is no longer bound by instruction issue.
 - dropout uses all four words of Philox: element i takes word i mod 4 of counter i div 4. A word is
   compared as an integer. 7 rounds are the fewest that pass every test of Salmon et al., whose
-  default of 10 has a margin. 66 -> 20. The mask differs from that of versions 1 and 2.
-- bias-gelu reads the bias 16 bytes at a time also if a block spans two rows.
+  default of 10 has a margin. 71 -> 20. The mask differs from that of version 1.
+- bias-gelu divides once per program instead of once per element, and reads the bias 16 bytes at a
+  time also if a block spans two rows.
 
 Accuracy: exp2 and the reciprocal root are accurate to 2 ulp (CUDA C++ Programming Guide). The
 absolute error of GELU is below |x| 2^-22, as with erf, and its relative error below 2^-11; 1 + erf

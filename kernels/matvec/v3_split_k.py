@@ -28,18 +28,19 @@ rounded once, to the nearest even.
 Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2, for
 sums in any order.
 
-Changes from version 2:
+Changes from version 1:
+- a program computes several rows, so each block of x is loaded once for all of them;
 - int8 weights, 16 in one access of a thread;
 - columns are split among programs if the rows alone are too few to give every multiprocessor work.
   Each program writes its partial sum to scratch memory, and a second launch adds the sums of each
   row in order. Atomics would add in a different order in every run, and would round 16-bit outputs
   at every addition;
-- the remainder after the last full step is masked by whole accesses, so it is read 16 bytes at a
-  time too. Only fewer than ACCESS elements at an end of a row are read one by one, once;
+- only the remainder after the last full step is masked, by whole accesses, so all of A is read 16
+  bytes at a time. Only fewer than ACCESS elements at an end of a row are read one by one, once;
 - if the row stride is not a multiple of 16 bytes, rows start at different offsets within an access,
   but every ACCESS-th row starts at the same one. A program takes such rows, so one shifted block of
   x serves all of them and A is still read 16 bytes at a time. x is then read by elements, from
-  cache. Version 2 reads all of such an A by elements;
+  cache;
 - the products of one access are added within its thread before they reach the running sum, so a row
   needs one register per thread instead of ACCESS. With 34 to 40 registers per thread in bf16, a
   multiprocessor of an H100 holds 12 programs, each with two accesses to A in flight per thread: 48

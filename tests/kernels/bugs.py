@@ -79,7 +79,7 @@ def cross_entropy():
 
 
 def elementwise():
-    v1, v2, v3 = files_of("elementwise")
+    v1, v3 = files_of("elementwise")
     return [
         Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n", count=2),
         Bug(TAIL, v1, "inside = offsets < n", "inside = offsets < n // 16 * 16", count=2),
@@ -95,19 +95,6 @@ def elementwise():
         Bug(
             WRAP,
             v1,
-            "tl.program_id(0).to(tl.int64) * BLOCK",
-            "tl.program_id(0) * BLOCK",
-            count=2,
-            only_compiled=True,
-        ),
-        Bug(MASK, v2, "inside = offsets < n", "inside = offsets <= n", count=2),
-        Bug(MASK, v2, "if start + BLOCK <= n:", "if start + BLOCK <= n + 1:", count=2),
-        Bug(TAIL, v2, "inside = offsets < n", "inside = offsets < n // 16 * 16", count=2),
-        Bug(STRIDE, v2, "first // cols * cols", "first // cols * (cols - 1)"),
-        Bug(STRIDE, v2, "(column + lanes) % cols", "(column + lanes) % (cols - 1)", count=2),
-        Bug(
-            WRAP,
-            v2,
             "tl.program_id(0).to(tl.int64) * BLOCK",
             "tl.program_id(0) * BLOCK",
             count=2,
@@ -210,7 +197,7 @@ def matmul():
 
 
 def matvec():
-    v1, v2, v3 = files_of("matvec")
+    v1, v3 = files_of("matvec")
     return [
         Bug(MASK, v1, "inside = columns < n", "inside = columns <= n"),
         Bug(STRIDE, v1, "row * row_stride", "row * n"),
@@ -223,11 +210,6 @@ def matvec():
         Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
         Bug(ROUNDING, v1, "tl.sum(partial)", "tl.sum(partial.to(x_ptr.dtype.element_ty))"),
         Bug(ACCUMULATOR, v1, "a.to(tl.float32) * x.to(tl.float32)", "(a * x).to(tl.float32)"),
-        Bug(MASK, v2, "row_inside = rows < m", "row_inside = rows <= m"),
-        Bug(MASK, v2, "inside = lanes < n - full", "inside = lanes < n - full - 1"),
-        Bug(STRIDE, v2, "rows[:, None] * row_stride", "rows[:, None] * n"),
-        Bug(TAIL, v2, "if full < n:", "if full > n:"),
-        Bug(WRAP, v2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
         Bug(MASK, v3, "        inside = rows < m", "        inside = rows <= m", count=2),
         Bug(MASK, v3, "mask=columns < left", "mask=columns <= left", count=2),
         Bug(

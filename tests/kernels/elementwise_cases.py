@@ -62,7 +62,7 @@ def words(seed, numbers, rounds):
 def keep_mask(version, seed, n, first=0):
     elements = np.arange(first, first + n, dtype=np.int64)
     # Triton's uniform number of the first word, negative integers mirrored.
-    if version in ("v1", "v2"):
+    if version == "v1":
         word = words(seed, elements, 10)[:, 0].astype(np.uint32).view(np.int32)
         uniform = np.where(word < 0, ~word, word).astype(np.float32) * np.float32(4.6566127342e-10)
         return torch.from_numpy(uniform >= np.float32(DROPPED))
@@ -75,7 +75,7 @@ def _gelu(v, argument_error, version):
     # 1 + erf cancels in the negative tail, so the error is absolute there; the slope of GELU stays
     # below 1.13.
     error = (0.5 * v.abs() + exact.abs()) * 4 * EPS32 + 1.13 * argument_error
-    if version not in ("v1", "v2"):  # these multiply infinity by zero
+    if version != "v1":  # which multiplies infinity by zero
         exact = torch.where(v == -math.inf, -0.0, exact)
         error = torch.where(v == -math.inf, 16 * TINY32, error)
     return Expected(exact, error)

@@ -155,7 +155,6 @@ PROMISES = [
     # A profiler shows the formula.
     Promise("elementwise/v3", "bias-gelu", "ptx", r"\.entry bias_gelu_lean\("),
     # Version 3 has no division in the logistic function.
-    Promise("elementwise/v2", "silu", "hot", r"\bMUFU\.RCP\b", 8),
     Promise("elementwise/v3", "silu", "hot", r"\bMUFU\.RCP\b", 0),
     Promise("elementwise/v3", "silu", "hot", r"\bMUFU\.RSQ\b", 16),
     # Its exponential flushes to zero, so that GELU of -infinity is -0.
@@ -170,7 +169,6 @@ PROMISES = [
     Promise(
         "softmax/v2", "softmax", "ttgir", r"ttg\.local_alloc.*memdesc<2x4x", 2, shapes="n > 32768"
     ),
-    Promise("matvec/v2", "matvec", "ttgir", r"memdesc<3x4x"),
     # Every version of the matrix product feeds tensor cores; fp32 does not spill, but for version 5
     # in Triton 3.6.
     *[Promise(f"matmul/v{n}", "matmul", "sass", MMA) for n in (1, 2, 3, 4)],

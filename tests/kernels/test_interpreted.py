@@ -8,7 +8,7 @@ bf16. To run one file:
 
     TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_rows.py -o python_files='check_*.py'
 
-After a change of the cases, plant every bug, not only one in three as CI does:
+After a change of the cases, plant every bug, not only one in four as CI does:
 
     TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_planted.py -m '' -o \
         python_files='check_*.py'
@@ -23,7 +23,6 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 import pytest
-from exact import DTYPES
 from families import FAMILIES, versions_of
 
 from kernels.launch import INTERPRETED
@@ -47,7 +46,7 @@ OPTIONS = (
     "ignore::RuntimeWarning",
 )
 TIME_LIMIT_S = 900
-PLANTED_BUGS = 60
+PLANTED_BUGS = 40
 
 
 @functools.cache
@@ -79,16 +78,14 @@ def test_some_checks_of_each_file_pass():
 
 
 @pytest.mark.exhaustive
-def test_all_operations_are_checked():
+def test_all_operations_are_checked(request):
     others = tuple(check for check in CHECKS if check != "check_planted")
-    passed = passed_of(others, ("-m", ""))
+    passed = passed_of(others, ("-m", "", "--every", str(request.config.getoption("--every"))))
     for family in FAMILIES:
         names = passed["test_matmul" if family == "matmul" else "test_every_family"]
         for version, module in versions_of(family).items():
             for op in module.KERNELS:
-                for dtype in DTYPES:
-                    way = f"{op}-{version}-{dtype}"
-                    assert any(way in name for name in names), way
+                assert any(f"{op}-{version}-" in name for name in names), (op, version)
 
 
 @pytest.mark.exhaustive

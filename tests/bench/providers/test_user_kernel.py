@@ -259,7 +259,8 @@ import torch, triton, triton.language as tl
 @triton.jit
 def kernel(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, tl.maximum(tl.load(x + at, mask=at < n), 0.0), mask=at < n)
+    value = tl.load(x + at, mask=at < n)
+    tl.store(out + at, tl.where(value < 0, 0.0, value), mask=at < n)  # NaN stays NaN
 def relu(x):
     out = torch.empty_like(x)
     kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), 1024)

