@@ -186,18 +186,31 @@ def gpus_named(
     Reported memory and SMs must match the table, to exclude slices of a GPU (MIG, vGPU) and other
     modules of the same name (all Jetson Orin are called `Orin`).
     """
-    low, high = REPORTED_OF_MARKETED
     matches = []
     for gpu in load_gpus().values():
-        has_memory = (
-            memory_bytes is None
-            or not gpu.memory_bytes
-            or low <= memory_bytes / gpu.memory_bytes <= high
-        )
         has_sms = sm_count is None or gpu.sm_count in (None, sm_count)
-        if driver_name in gpu.driver_names and has_memory and has_sms:
+        if driver_name in gpu.driver_names and has_memory(gpu, memory_bytes) and has_sms:
             matches.append(gpu)
     return matches
+
+
+def has_memory(gpu: Machine, reported_bytes: int | None) -> bool:
+    """Whether a driver could report this memory of a GPU; also if either is unknown."""
+    if reported_bytes is None or not gpu.memory_bytes:
+        return True
+    low, high = REPORTED_OF_MARKETED
+    return low <= reported_bytes / gpu.memory_bytes <= high
+
+
+def gpus_alike(memory_bytes: int | None, sm_count: int | None) -> list[str]:
+    """Return the slugs of the GPUs with this memory and number of SMs; none if one is unknown."""
+    if not memory_bytes or not sm_count:
+        return []
+    alike = []
+    for gpu in load_gpus().values():
+        if gpu.memory_bytes and gpu.sm_count == sm_count and has_memory(gpu, memory_bytes):
+            alike.append(gpu.slug)
+    return alike
 
 
 def unknown_gpu(

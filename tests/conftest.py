@@ -83,7 +83,9 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`
 def pytest_collection_modifyitems(config, items):
-    left_out = leave_most_for_later(items, config.getoption("--sample"), config.getoption("--every"))
+    left_out = leave_most_for_later(
+        items, config.getoption("--sample"), config.getoption("--every")
+    )
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
     if "PYTEST_XDIST_WORKER" in os.environ:

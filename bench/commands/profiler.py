@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.op import Op, parse_batch_shape
+from bench.harness.op_file import error_text, import_file
 from bench.harness.settings import MACHINE, SAVING, Settings
 from bench.harness.timing import protocol
 from bench.model.layers import load_model, unsupported
@@ -48,6 +49,9 @@ OF_A_MODEL = (
     "timeout_s",
 )
 """Arguments that need a model to run; `--from` rejects them."""
+
+OF_A_TRACE = ("trace_device", "step", "rules", "max_size")
+"""Arguments that need `--from`."""
 
 DESCRIPTION = """\
 Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could
@@ -138,6 +142,21 @@ class Options:
         ADVANCED,
         "N",
     ] = None
+    step: Annotated[
+        int | None,
+        "number of the step that is read, if a trace has several: N of `ProfilerStep#N`",
+        number(0, 10**9, "the number of a step", int),
+        ADVANCED,
+        "N",
+    ] = None
+    rules: Annotated[
+        Path | None,
+        "Python file, run in a separate process, that declares the work of operations in a trace "
+        "by `bench.declare_work`",
+        path,
+        ADVANCED,
+        "FILE",
+    ] = None
     max_size: Annotated[
         float,
         "GB of the largest trace that is read, after decompression (default: 2)",
@@ -161,7 +180,7 @@ class Options:
 
     @property
     def name(self) -> str:
-        return self.target or model_of(self).name
+        return self.target or str(self.source or model_of(self).name)
 
 
 def model_of(options: Options) -> ModelConfig:
@@ -190,7 +209,7 @@ def run(
 ) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.run import Progress, Run
-    from bench.profiling import records as rows
+    from bench.profiling.records import product_dtypes
     from results.show.profile import document_of, render
 
     options = given(Options, args)
@@ -208,22 +227,16 @@ def run(
     is_here = True
     host = ""
     if options.source is not None:
-        from bench.profiling.trace_file import from_trace
-
-        breakdown, gpu, host = from_trace(
-            options.source, int(options.max_size * 1e9), options.trace_device
-        )
+        records, totals, gpu, host = answer_of(options, settings, records_of_trace)
         device = gpu or device_of(replace(settings, device="cpu"))
         is_here = gpu is None
-        records = rows.records_of(breakdown)
-        totals = rows.step_of(breakdown)
     else:
         device = device_of(settings)
         with closing(Progress(settings.quiet)) as progress:
             progress.say(f"profiling {options.name}")
             records, totals = answer_of(options, settings, records_of, device)
     with Run(settings, "bench", "profile", device, argv) as run:
-        run.start(rows.product_dtypes(records) if is_here else None, is_here, profile=totals)
+        run.start(product_dtypes(records) if is_here else None, is_here, profile=totals)
         if is_here and host not in ("", platform.node()):
             run.progress.note(
                 f"the trace was recorded on '{host}'; the roofs are those of this machine"
@@ -263,7 +276,7 @@ def answer_of(
     from bench.harness import worker
 
     is_on_gpu = device is not None and device.is_gpu
-    if options.target is None and not is_on_gpu:
+    if options.target is None and options.rules is None and not is_on_gpu:
         return function(options, settings, device)
     timeout_s = worker.OWN_TIMEOUT_S if options.target is None else settings.timeout_s
     step = "a call, or the import,"
@@ -291,6 +304,34 @@ def records_of(
     return profiled(target, options.mode, device, budget_s, options.trace, options.compile)
 
 
+def records_of_trace(
+    options: Options, *_: object
+) -> tuple[list[Record], StepTotals, Device | None, str]:
+    """Return the records and totals of a trace, its GPU if any, and its host."""
+    from bench.profiling import records as rows
+    from bench.profiling.trace_file import from_trace
+
+    assert options.source is not None
+    if options.rules is not None:
+        run_file(options.rules)
+    breakdown, gpu, host = from_trace(
+        options.source, int(options.max_size * 1e9), options.trace_device, options.step
+    )
+    return rows.records_of(breakdown), rows.step_of(breakdown), gpu, host
+
+
+def run_file(file: Path) -> None:
+    """Run the file of `--rules`.
+
+    Raises:
+        UsageError: it cannot be read, or raises an exception.
+    """
+    try:
+        import_file(file)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"--rules {error_text(error, file)}") from None
+
+
 def counted_step(options: Options, *_: object) -> CountedStep:
     from bench.profiling.projection import counted
 
@@ -313,6 +354,10 @@ def check_trace(options: Options, settings: Settings) -> None:
 
 
 def check(options: Options, settings: Settings) -> None:
+    known = parameters(Options)
+    for key in OF_A_TRACE:
+        if getattr(options, key) != known[key].default:
+            raise UsageError(f"{known[key].spellings[-1]} requires --from")
     if (options.target is None) == (options.model is None):
         raise UsageError("expected one of FILE:FUNCTION, --model NAME and --from TRACE")
     if options.dtype is not None and options.dtype not in MODEL_DTYPES:

@@ -221,17 +221,7 @@ def count(
     operation.is_fusable = call.is_fusable
     operation.ends_kernel = call.base in REDUCTIONS and not call.reduces_rows()
     if (call.namespace, call.base) in RULES:
-        rule, is_product = RULES[call.namespace, call.base]
-        work = rule(*args, **kwargs)
-        if not isinstance(work, Work):
-            raise TypeError(
-                f"a rule of declare_work must return a roofline.work.Work, got "
-                f"{type(work).__name__}"
-            )
-        operation.flops = work.flops
-        operation.matmul_flops = work.flops if is_product else 0
-        operation.bytes_read = work.bytes_read
-        operation.bytes_written = work.bytes_written
+        declare(operation, *args, **kwargs)
         is_known = True
     flags = []
     if call.base == "_local_scalar_dense":
@@ -242,6 +232,25 @@ def count(
         flags.append(UNMODELLED)
     operation.flags = tuple(flags)
     return operation, traffic
+
+
+def declare(operation: Operation, *args: Any, **kwargs: Any) -> None:
+    """Give an operation the work of a call that its rule in `RULES` declares.
+
+    Raises:
+        TypeError: the rule returns something else.
+    """
+    namespace, _, name = operation.op.partition(".")
+    rule, is_product = RULES[namespace, base_name(name)]
+    work = rule(*args, **kwargs)
+    if not isinstance(work, Work):
+        raise TypeError(
+            f"a rule of declare_work must return a roofline.work.Work, got {type(work).__name__}"
+        )
+    operation.flops = work.flops
+    operation.matmul_flops = work.flops if is_product else 0
+    operation.bytes_read = work.bytes_read
+    operation.bytes_written = work.bytes_written
 
 
 class Call:

@@ -8,6 +8,7 @@ does not decompose, such as `aten::addmm` in `aten::linear`.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import math
 import warnings
@@ -30,7 +31,10 @@ from bench.harness.measure.rows import one_line
 from bench.harness.timing.launched import ON_GPU, kernels_of, span_of
 from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
+    RULES,
+    base_name,
     count,
+    declare,
     dtypes_of,
     is_data_dependent,
     is_decomposed,
@@ -142,7 +146,10 @@ Events = Sequence[Mapping[str, Any]]
 
 
 def from_trace(
-    path: Path, max_bytes: int = MAX_BYTES, gpu: int | None = None
+    path: Path,
+    max_bytes: int = MAX_BYTES,
+    gpu: int | None = None,
+    step: int | None = None,
 ) -> tuple[Breakdown, Device | None, str]:
     """Return the operations of a trace, plain or compressed by gzip, the GPU of its kernels if any,
     and its host.
@@ -151,14 +158,16 @@ def from_trace(
         path: Chrome trace of torch.profiler.
         max_bytes: size after decompression of the largest file that is read.
         gpu: number of the GPU whose kernels are read; None: there must be only one.
+        step: number of the step of `torch.profiler.schedule` that is read; None: the whole trace.
 
     Raises:
         UsageError: the file cannot be read, is larger, or is not a trace with operations or
             kernels.
     """
+    gc.disable()  # it would search millions of events again and again, a third of the time
     try:
         document = load(content_of(path, max_bytes), gpu)
-        breakdown = breakdown_of(document["traceEvents"])
+        breakdown = breakdown_of(document["traceEvents"], step)
         return breakdown, gpu_of(document), str(document.get("host_name", ""))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"'{path}' is not a whole gzip file: {error}") from None
@@ -170,6 +179,8 @@ def from_trace(
         raise UsageError(
             f"'{path}' has an event that torch.profiler does not write: {one_line(error)}"
         ) from None
+    finally:
+        gc.enable()
 
 
 def content_of(path: Path, max_bytes: int) -> bytearray:
@@ -240,12 +251,18 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
     )
 
 
-def breakdown_of(events: Events) -> Breakdown:
-    """Return the operations of all steps of a trace; on a CPU, those of the thread that computed
-    longest.
+def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
+    """Return the operations of one or of all steps of a trace; on a CPU, those of the thread that
+    computed longest.
     """
     kernels = kernels_of({"traceEvents": events})
     host = [event for event in events if event["cat"] not in ON_GPU]
+    others = []
+    if step is not None:
+        host = of_step(host, step)
+        own = {event["args"].get("correlation") for event in host} - {None}
+        others = [kernel for kernel in kernels if kernel.correlation not in own]
+        kernels = [kernel for kernel in kernels if kernel.correlation in own]
     if not kernels:
         spent: Counter[Any] = Counter()
         for event in host:
@@ -265,6 +282,9 @@ def breakdown_of(events: Events) -> Breakdown:
     spans = [*map(span_of, host), *((kernel.begin, kernel.end) for kernel in kernels)]
     begin = min(begin for begin, _ in spans)
     end = max(end for _, end in spans)
+    if kernels:  # the host may be ahead: until then the GPU runs the step before
+        busy = [each.end for each in others if each.begin < kernels[0].begin]
+        begin = min(max([begin, *busy]), kernels[0].begin)
     if early:
         computed = [span_of(event)[0] for event in host if event["cat"] == "cpu_op"]
         ended = max(kernel.end for kernel in early)
@@ -281,6 +301,21 @@ def breakdown_of(events: Events) -> Breakdown:
         if not calls.operations:
             raise UsageError("has no torch operations")
     return breakdown
+
+
+def of_step(host: Events, step: int) -> list[Mapping[str, Any]]:
+    """Return the events of all threads that begin in a step.
+
+    Raises:
+        UsageError: the trace has no such step.
+    """
+    steps = [event for event in host if event["name"].startswith(STEP_OF_PROFILER)]
+    spans = {event["name"].removeprefix(STEP_OF_PROFILER): span_of(event) for event in steps}
+    if str(step) not in spans:
+        known = ", ".join(spans) or "none, torch.profiler.schedule makes them"
+        raise UsageError(f"has no step {step}; its steps: {known}")
+    begin, end = spans[str(step)]
+    return [event for event in host if begin <= span_of(event)[0] < end]
 
 
 def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -392,14 +427,14 @@ class Argument(NamedTuple):
         )
         return is_alike or not self.kind
 
-    def value(self, expected: Any) -> Any:
-        """Return what an argument of a schema is given."""
+    def value(self, expected: Any = None) -> Any:
+        """Return what an argument of a schema is given, or that of a rule without a schema."""
         if self.dtype is not None:
             return self.tensors()
-        if "Device" in str(expected.type):
+        if expected is not None and "Device" in str(expected.type):
             return "meta"
         if not self.number:
-            return expected.default_value
+            return expected and expected.default_value
         try:
             return literal_eval(self.number)
         except ValueError:
@@ -410,6 +445,9 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     """Return the operation of a call, not modelled if the call cannot be repeated; None if torch
     decomposes it.
     """
+    unknown = Operation(f"{namespace}.{op}", NO_SHAPE, flags=(UNMODELLED,))
+    if (namespace, base_name(op)) in RULES and given:
+        return declared(unknown, given)
     packet = getattr(getattr(torch.ops, namespace), op, None)
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
     # Overloads without a kernel are TorchScript's.
@@ -420,7 +458,6 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     )
     if overloads and all(map(is_decomposed, [func] if func else overloads)):
         return None
-    unknown = Operation(f"{namespace}.{op}", NO_SHAPE, flags=(UNMODELLED,))
     args = []
     kwargs = {}
     try:
@@ -446,3 +483,20 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
             return operation if is_possible else unknown
     except Exception:  # operations raise classes of their own, and some cannot run without data
         return unknown
+
+
+def declared(operation: Operation, given: Sequence[Argument]) -> Operation:
+    """Return an operation with the work that its rule declares.
+
+    Raises:
+        UsageError: the rule raises an exception.
+    """
+    try:
+        args = [argument.value() for argument in given]
+        declare(operation, *args)
+    except Exception as error:
+        raise UsageError(f"has {operation.op}, whose rule failed: {one_line(error)}") from None
+    operation.shapes = shapes_text(args) or NO_SHAPE
+    operation.dtypes = dtypes_of(tensors_in(args))
+    operation.flags = ()
+    return operation

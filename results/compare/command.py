@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from results.compare import profiles
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
@@ -34,6 +35,7 @@ examples:
   python -m results compare 20261120T21 latest
   python -m results compare main.jsonl branch.jsonl --margin 2% --format md
   python -m results compare latest --by provider --baseline torch -o compare.png
+  python -m results compare before.jsonl after.jsonl --by category   # of two profiles
 """
 
 
@@ -77,7 +79,10 @@ def add_options(parser: Parser, run_help: str) -> None:
         help="candidate run; without it, providers or versions of A are compared",
     )
     parser.add_argument(
-        "--by", choices=MODES, help="what distinguishes candidate and baseline (default: the run)"
+        "--by",
+        choices=(*MODES, *profiles.BY),
+        help="what distinguishes candidate and baseline (default: the run); of two profiles: the "
+        "groups of rows (default: op)",
     )
     text = "baseline for --by provider or version (default: torch, else the first)"
     parser.add_argument("--baseline", metavar="PROVIDER", help=text)
@@ -114,6 +119,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         if not each.records:
             raise StoreError(chosen.nothing_in(each))
     second = loaded[1] if len(loaded) == 2 else None
+    if second and (options.by in profiles.BY or loaded[0].environment.profile):
+        return compare_profiles(options, loaded[0], second)
     saved = None
     if second is None and options.by in (None, "provider"):
         saved = saved_request(loaded[0])
@@ -132,6 +139,20 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     text = as_text(compared, options.format, options.fail_on)
     notes = [*chain.from_iterable(each.notes for each in loaded), *compared.notes]
     return finish(text, loaded, notes, exit_code(compared, options.fail_on), options.output)
+
+
+def compare_profiles(options: argparse.Namespace, baseline: Run, candidate: Run) -> int:
+    """Print two profiles side by side."""
+    for name in ("baseline", "margin", "drift", "output", "force"):
+        if getattr(options, name) not in (None, False):
+            raise CompareError(f"--{name} has no effect on two profiles: they have no verdict")
+    by = options.by or "op"
+    if by not in profiles.BY:
+        raise CompareError(f"--by {by} has no effect on two profiles; use {', '.join(profiles.BY)}")
+    table = profiles.table_of(baseline, candidate, by)
+    loaded = (baseline, candidate)
+    notes = chain.from_iterable(run.notes for run in loaded)
+    return finish(table.render(options.format), loaded, notes)
 
 
 def saved_request(run: Run) -> CompareOptions | None:

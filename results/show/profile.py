@@ -265,7 +265,7 @@ def sentences(totals: Totals) -> list[str]:
         profiled = duration(totals.profiled_s)
         said.append(f"A step takes {time}; under the profiler {profiled}, {in_operations}")
     else:
-        said.append(f"The trace covers {time}, {in_operations} Rows and sums are of all steps.")
+        said.append(f"The recorded time is {time}, {in_operations}")
     if len(totals.phases) > 1:
         parts = []
         for name, part in totals.phases.items():
@@ -516,8 +516,12 @@ def parts_of(record: Record, by: str) -> list[tuple[str, float, int]]:
     return parts
 
 
-def _print_groups(every: Sequence[Scored], by: str, console: Console, top: int) -> None:
-    """Print grouped rows; modules are a tree, each including its submodules."""
+def groups_of(every: Sequence[Scored], by: str) -> dict[tuple[str, ...], Group]:
+    """Return the groups of rows by `op`, `module`, `phase`, `shape`, `kernel` or `category`.
+
+    The name of a group is a tuple of one text. Modules are a tree: the parts of a path, where each
+    module includes its submodules.
+    """
     groups: dict[tuple[str, ...], Group] = defaultdict(Group)
     for record, score in every:
         if by in ("kernel", "category"):
@@ -531,6 +535,11 @@ def _print_groups(every: Sequence[Scored], by: str, console: Console, top: int) 
         for depth in range(1, len(path) + 1):
             time_s = op_of(record).time_s or 0.0
             groups[path[:depth]].add(record, score, time_s, record.count or 0, is_whole=True)
+    return dict(groups)
+
+
+def _print_groups(every: Sequence[Scored], by: str, console: Console, top: int) -> None:
+    groups = groups_of(every, by)
     longest = sorted(groups, key=lambda path: -groups[path].time_s)[:top]
     if by == "module":
         longest.sort()

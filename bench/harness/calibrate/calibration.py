@@ -35,6 +35,7 @@ from results.store.runfile import StoreError, lock_file, write_output
 from roofline.gpu_table import (
     clock_limited_flops_per_s,
     find_gpu,
+    gpus_alike,
     gpus_named,
     load_gpus,
     unknown_gpu,
@@ -55,19 +56,23 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
     named = gpus_named(device.name, device.memory_bytes, device.sm_count)
     if len(named) == 1:
         return named[0]
+    gpu = unknown_gpu(
+        device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability
+    )
+    bandwidth = "derived" if gpu.memory_bandwidth_bytes_per_s else "unknown"
     note = (
-        f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; use "
+        f"'{device.name}' is not in the GPU table: bandwidth is {bandwidth}, MFU is blank; use "
         f"--gpu to name an entry"
     )
+    alike = gpus_alike(device.memory_bytes, device.sm_count)
+    if alike:
+        note += f", by its memory and SMs {' or '.join(alike)}"
     if named:
         several = ", ".join(candidate.slug for candidate in named)
         note = (
             f"'{device.name}' is the name of several GPUs ({several}): MFU is blank; use --gpu "
             f"to name one"
         )
-    gpu = unknown_gpu(
-        device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability
-    )
     return replace(gpu, note=note)
 
 

@@ -10,6 +10,7 @@ import pytest
 from bench.__main__ import main
 from bench.profiling.records import records_of
 from bench.profiling.trace_file import from_trace
+from results.__main__ import main as results_command
 
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "totalGlobalMem": 85028765696}
 
@@ -270,3 +271,153 @@ def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
     lines = said_of(written(events, tmp_path / "trace.json"), capsys)
     said = "Communication between GPUs took 400 us: 200 us exposed, 200 us hidden by other kernels."
     assert said in lines
+
+
+# ---- one step, rules, a GPU that is not in the table
+
+
+def three_steps(path):
+    """Write a trace whose host is two steps ahead of the GPU: each step runs 100 us there."""
+    events = []
+    for number in range(3):
+        begin = 10.0 * number
+        events.append(event(f"ProfilerStep#{number + 5}", begin, 10.0, "user_annotation"))
+        events.append(shaped("aten::mm", begin + 1, 5.0, [64, 64], [64, 64]))
+        events.append(launch(begin + 2, number))
+        events.append(kernel("gemm", 5.0 + 100 * number, 100.0, number))
+    return written(events, path)
+
+
+def test_one_step_is_what_its_operations_launched(tmp_path):
+    path = three_steps(tmp_path / "trace.json")
+    for number in (6, 7):
+        breakdown, _, _ = from_trace(path, step=number)
+        [operation] = breakdown.operations
+        assert operation.kernels == {"gemm": [100_000]}
+        assert breakdown.samples_s == [pytest.approx(100e-6)]
+        assert breakdown.gaps[""] == 0  # the GPU ran the step before
+
+
+def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path, capsys):
+    path = three_steps(tmp_path / "trace.json")
+    assert "has no step 8; its steps: 5, 6, 7\n" in refused(path, capsys, "--step", "8")
+
+
+RULES = """
+import bench
+from roofline.work import Work
+
+def tokens(x, weight, scale):
+    assert (scale, weight.dtype.itemsize) == (0.5, 2)
+    return Work(2 * x.shape[0] * weight.numel(), x.nbytes + weight.nbytes, x.nbytes)
+
+bench.declare_work("vllm::gemm", tokens, is_product=True)
+"""
+
+
+def custom(path):
+    dims = {"Input Dims": [[128, 1024], [1024, 1024], []]}
+    kinds = {"Input type": ["c10::BFloat16", "c10::BFloat16", "Scalar"]}
+    numbers = {"Concrete Inputs": ["", "", "0.5"]}
+    call = event("vllm::gemm", 10.0, 5.0, **dims, **kinds, **numbers)
+    return written([call, launch(11.0, 1), kernel("gemm", 20.0, 10.0, 1)], path)
+
+
+def test_rules_of_a_file_count_operations_of_libraries_that_are_not_installed(tmp_path, capsys):
+    path = custom(tmp_path / "trace.json")
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES)
+    words = ["profile", "--from", str(path), "--no-save", "--format", "json"]
+    for given, flops, flags in ((["--rules", str(rules)], 2**28, []), ([], None, ["unmodelled"])):
+        assert main([*words, *given]) == 0
+        rows = json.loads(capsys.readouterr().out)["records"]
+        [row] = [row for row in rows if row["op"] == "vllm.gemm"]
+        assert (row["flops"], row["matmul_flops"], row["flags"]) == (flops, flops, flags)
+        assert row["case"] == "128x1024,1024x1024"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
+        (
+            "import bench\nbench.declare_work('vllm::gemm', lambda x: 1)",
+            "has vllm.gemm, whose rule",
+        ),
+        ("import bench\nbench.declare_work('mm', print)", "write namespace::name"),
+    ],
+)
+def test_a_bad_file_of_rules_is_one_line(text, said, tmp_path, capsys):
+    rules = tmp_path / "rules.py"
+    rules.write_text(text)
+    path = custom(tmp_path / "trace.json")
+    assert said in refused(path, capsys, "--rules", str(rules))
+
+
+@pytest.mark.parametrize("words", [["--step", "3"], ["--rules", "x.py"], ["--max-size", "1"]])
+def test_options_for_a_trace_are_rejected_without_one(words, capsys):
+    assert main(["profile", "--model", "gpt2", *words, "--no-save"]) == 2
+    assert f"{words[0]} requires --from\n" in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_in_the_table_is_compared_with_its_like(tmp_path, capsys):
+    path = written([PRODUCT, launch(11.0, 1), kernel("gemm", 20.0, 10.0, 1)], tmp_path / "t.json")
+    document = json.loads(path.read_text())
+    document["deviceProperties"] = [H100 | {"name": "NVIDIA H100 OEM"}]
+    path.write_text(json.dumps(document))
+    assert main(["profile", "--from", str(path), "--no-save"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "'NVIDIA H100 OEM' is not in the GPU table: bandwidth is unknown" in shown
+    assert "use --gpu to name an entry, by its memory and SMs h100-sxm" in shown
+    assert "0.0" not in shown
+
+
+# ---- two traces
+
+
+def saved_profile(tmp_path, name, kernels):
+    """Save the profile of a trace of three products and their kernels; return its file."""
+    events = []
+    for number, (title, duration) in enumerate(kernels):
+        begin = 100.0 * number
+        events.append(shaped(title, begin, 9.0, [64, 64], [64, 64]))
+        events.append(launch(begin + 1, number))
+        events.append(kernel(f"{title}_kernel", begin + 5, duration, number))
+    path = tmp_path / f"{name}.jsonl"
+    trace = written(events, tmp_path / f"{name}.json")
+    assert main(["profile", "--from", str(trace), "-o", str(path), "-q"]) == 0
+    return str(path)
+
+
+def test_two_profiles_are_compared_by_the_difference_in_time(tmp_path, capsys):
+    before = saved_profile(tmp_path, "before", [("aten::mm", 50.0), ("aten::mul", 20.0)] * 2)
+    after = saved_profile(tmp_path, "after", [("aten::mm", 10.0), ("aten::mul", 25.0)])
+    capsys.readouterr()
+    assert results_command(["compare", before, after, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    ops = [row for row in document["rows"] if row["op"].startswith("aten")]
+    times = [(row["op"], row["baseline_s"], row["candidate_s"]) for row in ops]
+    assert times == [
+        ("aten.mm", pytest.approx(100e-6), pytest.approx(10e-6)),
+        ("aten.mul", pytest.approx(40e-6), pytest.approx(25e-6)),
+    ]
+    assert ops[0]["difference_s"] == pytest.approx(-90e-6)
+    assert (ops[0]["baseline_calls"], ops[0]["candidate_calls"]) == (2, 1)
+    assert results_command(["compare", before, after, "--by", "category"]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("matmul")]
+    assert line.split("  ")[-2:] == ["-90 us (-90%)", "2 -> 1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--margin", "2%"], "--margin has no effect on two profiles"),
+        (["--force"], "--force has no effect on two profiles"),
+        (["--by", "git"], "--by git has no effect on two profiles"),
+    ],
+)
+def test_options_of_verdicts_are_refused_for_two_profiles(words, said, tmp_path, capsys):
+    path = saved_profile(tmp_path, "one", [("aten::mm", 50.0)])
+    capsys.readouterr()
+    assert results_command(["compare", path, path, *words]) == 2
+    assert said in capsys.readouterr().err
