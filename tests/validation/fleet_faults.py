@@ -233,8 +233,7 @@ def faulty_ranks(fleet, where, seed):
 
 def report(directory, history=(), expected=0):
     devices, earlier, _ = read_fleet([Path(directory)], history)
-    findings, _ = judge(devices, earlier)
-    return [*missing(devices, earlier, expected, ()), *findings]
+    return [*missing(devices, expected, ()), *judge(devices, earlier)]
 
 
 def outcome(name, seed, nodes=2, spread=0.01):
