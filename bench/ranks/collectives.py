@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial, reduce
-from statistics import median, median_low
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from results.record import Record
 from results.show.terminal import NO_DEVICE
 from results.show.units import duration, quantity
 from results.stats.samples import median_ci95
+from results.stats.spread import PeerSpread
 
 Pair = tuple[int, int]
 Times = NDArray[float64]
@@ -69,11 +70,13 @@ or input.
 """
 
 MIN_LINKED_RANKS = 4
-LINK_DEVIATES = 4.0
 LINK_SHARE = 0.1
-"""Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others in
-every sweep.
-"""
+"""Fraction of the time by which a slow pair exceeds the others in every sweep."""
+LINK_P = 1e-4
+"""Largest probability of such a pair by chance."""
+LINK_SPREAD = 0.02
+LINK_DEGREES = 12.0
+"""Assumed spread between pairs, and its weight."""
 
 ANSWER_S = 2.0
 """Time for the other ranks to answer after a timeout."""
@@ -256,20 +259,18 @@ def slow_links(
             for a, b in pairs_s
             if (nodes[a] == nodes[b]) is is_inside and late.isdisjoint((a, b))
         ]
-        kind = {pair: sorted(pairs_s[pair]) for pair in pairs}
-        partners = Counter(itertools.chain(*kind))
+        partners = Counter(itertools.chain(*pairs))
         if len(partners) < MIN_LINKED_RANKS:
             continue
-        # The low median of 6 pairs is that of a usual one, also if the 3 pairs of a rank are slow.
-        center = median_low(map(median, kind.values()))
-        between_s = median_low(abs(median(samples) - center) for samples in kind.values())
-        within_s = median(
-            median(abs(value - median(samples)) for value in samples) for samples in kind.values()
-        )
-        limit_s = center + max(
-            LINK_DEVIATES * 1.4826 * max(between_s, within_s), LINK_SHARE * center
-        )
-        slow = [pair for pair, samples in kind.items() if samples[0] > limit_s]
+        # The rate of the middle, of an even number of pairs the faster one, is that of a usual pair
+        # also if the 3 of 6 pairs of a rank are slow.
+        rates = {pair: -math.log(median(pairs_s[pair])) for pair in pairs}
+        spread = PeerSpread.of(rates.values(), LINK_SPREAD, LINK_DEGREES)
+        slow = []
+        for pair in pairs:
+            best = -math.log(min(pairs_s[pair]))
+            if best < spread.center - LINK_SHARE and spread.p_value(best) < LINK_P:
+                slow.append(pair)
         of_slow = Counter(itertools.chain(*slow))
         ranks = [
             rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number
@@ -279,15 +280,10 @@ def slow_links(
             *(pair for pair in slow if not set(ranks) & set(pair)),
         ]
         for who in claimed:
-            ratio = (
-                median(median(samples) for pair, samples in kind.items() if set(who) <= set(pair))
-                / center
-            )
-            claims.append(
-                Claim(
-                    "link", who, f"exchanges take {ratio:.3g} times as long as those of other pairs"
-                )
-            )
+            rate = median(rates[pair] for pair in pairs if set(who) <= set(pair))
+            ratio = math.exp(spread.center - rate)
+            evidence = f"exchanges take {ratio:.3g} times as long as those of other pairs"
+            claims.append(Claim("link", who, evidence))
     return claims
 
 
@@ -407,15 +403,7 @@ class Group:
         if self.rank == 0:
             telemetry["round_s"] = rounds_of(row.op, all_s).tolist()
             if row.op in WAITING:
-                last = all_s.argmin(axis=1)
-                rank = int(np.bincount(last).argmax())
-                late_s = float(np.median(-excess(all_s)[last == rank, rank]))
-                telemetry["last"] = {
-                    "last_rank": rank,
-                    "last_share": float(np.mean(last == rank)),
-                    "late_s": late_s,
-                    "skew_s": float(np.median(np.ptp(all_s, axis=1))),
-                }
+                telemetry["skew_s"] = float(np.median(np.ptp(all_s, axis=1)))
         row = replace(
             row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes), telemetry=telemetry
         )

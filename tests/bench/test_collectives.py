@@ -258,16 +258,16 @@ def test_two_ranks_verify_fit_and_save_all_ops(tmp_path):
     found = document(
         run_ranks(2, "--size", "1001,10001,100001", "--format", "json", "-o", tmp_path)
     )
-    rows = {(row["op"], row["requested_bytes"]): row for row in found["rows"]}
+    rows = {(row["op"], row["bytes"]): row for row in found["rows"]}
     assert len(rows) == 18
     assert {row["status"] for row in rows.values()} == {"ok"}
-    assert rows["all-reduce", 1001]["bytes"] == 1004
-    assert rows["all-to-all", 1001]["bytes"] == 1008
-    assert {row["op"] for row in rows.values() if "last_rank" not in row} == {
+    assert ("all-reduce", 1004) in rows
+    assert ("all-to-all", 1008) in rows
+    assert {row["op"] for row in rows.values() if "skew_s" not in row} == {
         "broadcast",
         "send-recv",
     }
-    row = rows["all-gather", 100001]
+    row = rows["all-gather", 100008]
     assert row["algbw_bytes_per_s"] == pytest.approx(100008 / row["median_s"])
     assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] / 2)
     runs = sorted(
@@ -350,6 +350,5 @@ def test_nccl_between_all_gpus(tmp_path, dtype):
     found = json.loads(by_torchrun(count, options))
     assert found["backend"] == "nccl"
     assert {row["status"] for row in found["rows"]} == {"ok"}
-    fastest = 1.05 * (found["link_bytes_per_s"] or 1e13)
-    assert all(row["busbw_bytes_per_s"] < fastest for row in found["rows"])
+    assert all(row["busbw_bytes_per_s"] < 1e13 for row in found["rows"])
     assert len(list(tmp_path.glob("*.jsonl"))) == count
