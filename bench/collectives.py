@@ -181,23 +181,24 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     store = open_store(here, options.timeout_s)
     if store is None:
         raise NoDeviceError("the store at MASTER_ADDR and MASTER_PORT does not answer")
-    how: dict[str, Any] = {
-        "provider": backend,
-        "dtype": options.dtype,
-        "method": "host",
-        "cache": "warm",
-        "status": "skipped",
-    }
-    how["op_sha256"] = modules_sha256(("bench.collectives", "bench.ranks.collectives"))
     rows = []
     for op, size_bytes in itertools.product(ops, sizes or sizes_of([SIZES[backend]])):
-        of_row = {"ranks": here.world_size, "backend": backend}
-        rows.append(
-            Record(op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=of_row, **how)
+        row = Record(
+            op=op,
+            provider=backend,
+            dtype=options.dtype,
+            shape={"bytes": size_bytes},
+            case=str(size_bytes),
+            status="skipped",
+            method="host",
+            cache="warm",
+            options={"ranks": here.world_size, "backend": backend},
+            op_sha256=modules_sha256(("bench.collectives", "bench.ranks.collectives")),
         )
+        rows.append(row)
     saved = {"backend": backend, "dtype": options.dtype, "timeout": options.timeout_s}
     with Run(settings, "bench.collectives", "collectives", device, argv, saved) as run:
-        run.start(None, fleet=here.to_dict())
+        run.start(None, fleet=asdict(here))
         with guarding(store, here, options.timeout_s):
             group = Group(here, store, run, backend)
             group.measure(rows, options.pairs)

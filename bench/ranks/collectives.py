@@ -92,30 +92,21 @@ class Collective:
     divides it.
     """
 
-    def __init__(
-        self,
-        op: str,
-        size_bytes: int,
-        dtype: torch.dtype,
-        rank: int,
-        ranks: int,
-        device: str,
-        timeout_s: float,
-    ) -> None:
-        unit = dtype.itemsize * (ranks if op in DIVIDING else 1)
+    def __init__(self, op: str, row: Record, group: Group) -> None:
+        dtype = DTYPES[row.dtype]
         self.op = op
-        self.rank = rank
-        self.ranks = ranks
-        self.timeout_s = timeout_s
-        self.size_bytes = unit * math.ceil(size_bytes / unit)
+        self.rank = group.rank
+        self.ranks = group.ranks
+        self.timeout_s = group.run.settings.timeout_s
+        unit = dtype.itemsize * (self.ranks if op in DIVIDING else 1)
+        self.size_bytes = unit * math.ceil(row.shape["bytes"] / unit)
         total = self.size_bytes // dtype.itemsize
-        part = total // ranks
-        self.own = slice(rank * part, (rank + 1) * part)
+        part = total // self.ranks
+        self.own = slice(self.rank * part, (self.rank + 1) * part)
         self._length = part if op == "all-gather" else total
-        self.result = torch.empty(
-            part if op == "reduce-scatter" else total, dtype=dtype, device=device
-        )
-        self.source = self.input_of(rank)
+        length = part if op == "reduce-scatter" else total
+        self.result = torch.empty(length, dtype=dtype, device=group.run.device.torch_name)
+        self.source = self.input_of(self.rank)
 
     def input_of(self, rank: int) -> torch.Tensor:
         modulus = 3 if self.op in REDUCING else 251  # bf16 is exact up to 256: sums of 128 ranks
@@ -382,7 +373,7 @@ class Group:
         """Save the record of this rank, and return the times of the collective and of the matmul
         before it.
         """
-        job = self.job(row.op, row)
+        job = Collective(row.op, row, self)
         device = self.run.device
 
         def rounds(count: int) -> Iterator[tuple[float, float]]:
@@ -420,24 +411,13 @@ class Group:
         self.run.keep(row)
         return all_s, work_s
 
-    def job(self, op: str, row: Record) -> Collective:
-        return Collective(
-            op,
-            row.shape["bytes"],
-            DTYPES[row.dtype],
-            self.rank,
-            self.ranks,
-            self.run.device.torch_name,
-            self.run.settings.timeout_s,
-        )
-
     def measure_pairs(self, row: Record) -> None:
         """Measure exchanges of each pair in several sweeps, because a disturbance may slow a pair
         in one whole sweep.
 
         The rank that arrived last did not wait, so the shorter time of the two counts.
         """
-        job = self.job("send-recv", row)
+        job = Collective("send-recv", row, self)
         for pairs in pair_rounds(self.ranks) * SWEEPS:
             partner = next(
                 (sum(pair) - self.rank for pair in pairs if self.rank in pair), self.rank

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +67,6 @@ class Rank:
         others.
         """
         return "cuda:0" if visible == 1 else f"cuda:{self.local_rank}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a run file says of its rank."""
-        return {key: value for key, value in asdict(self).items() if key != "local_world_size"}
 
 
 def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:

@@ -52,7 +52,7 @@ class Rank(Struct):
     rank: Count
     node: str
     world_size: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    local_rank: Count | None = None
+    local_world_size: Count | None = None
     health: Object | None = None
 
 
@@ -338,17 +338,12 @@ def _observe(device: Device, telemetry: Object) -> None:
 
 def _missing(devices: Sequence[Device]) -> Iterator[Device]:
     """Yield a device without readings for each rank of a run that has no file."""
-    spanning = {
-        device.fleet.world_size
-        for device in devices
-        if device.fleet.rank != device.fleet.local_rank
-    }
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in devices:
         rank = device.fleet
         size = rank.world_size or 1
-        # If no launch spans nodes, each node has launched ranks 0 to `size` - 1.
-        launches[size, "" if rank.world_size in spanning else rank.node][rank.rank] = device
+        # A launch within a node has ranks 0 to `size` - 1, as that of another node may have.
+        launches[size, rank.node if size == rank.local_world_size else ""][rank.rank] = device
     for (size, node), launch in launches.items():
         for absent in set(range(size)) - launch.keys():
             near = launch.get(absent - 1, next(iter(launch.values())))

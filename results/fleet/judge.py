@@ -6,11 +6,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median, median_high, median_low
+from statistics import median, median_low
 from typing import Any
 
 from results.fleet.causes import DATA, SEVERITIES, Rule, evidence, matching
-from results.fleet.devices import DAY_S, PHASES, Device, Earlier, Metric, Reading, middle_of
+from results.fleet.devices import DAY_S, Device, Earlier, Metric, Reading, middle_of
 from results.stats.comparison import benjamini_hochberg
 from results.stats.spread import PeerSpread
 
@@ -77,17 +77,15 @@ class Finding:
     def conclude(self, verdict: str, metrics: Collection[Metric]) -> None:
         self.verdict = verdict
         self.rows.sort(key=lambda row: row.metric not in metrics)
-        worst: dict[str, dict[str, float]] = {}
+        worst: dict[tuple[str, str], float] = {}
         for row in self.rows:
             if row.metric in metrics:
-                by_phase = worst.setdefault(row.metric.ceiling, {})
-                by_phase.setdefault(row.phase, row.rate)
+                worst.setdefault((row.metric.ceiling, row.phase), row.rate)
         wrong = self.device.wrong if self.device else []
         others = sorted({metric.ceiling for metric in metrics})  # without peers
-        self.fell = list(dict.fromkeys([*wrong, *worst, *others]))
-        for ceiling, by_phase in worst.items():
-            texts = [f"{change(by_phase[phase])} {phase}" for phase in PHASES if phase in by_phase]
-            self.evidence.append(f"{ceiling} {', '.join(texts)}")
+        self.fell = list(dict.fromkeys([*wrong, *(ceiling for ceiling, _ in worst), *others]))
+        for (ceiling, phase), rate in worst.items():
+            self.evidence.append(f"{ceiling} {phase} {change(rate)}")
         rules = matching(self.facts, self.fell)
         self.evidence += evidence(rules, self.facts)
         if rules:
@@ -101,10 +99,10 @@ def change(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
-def _tables(devices: Sequence[Device]) -> Tables:
+def _tables(devices: Mapping[int, Device]) -> Tables:
     """Return the readings of devices relative to their peers; 0 without peers."""
     readings: Tables = defaultdict(dict)
-    for index, device in enumerate(devices):
+    for index, device in devices.items():
         for (metric, phase), reading in device.readings.items():
             readings[device.group, metric, phase][index] = reading
     tables: Tables = {}
@@ -183,7 +181,7 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
     for members in groups.values():
         _add_facts(findings, devices, members)
         _add_lost([devices[index] for index in members])
-    tables = _tables(devices)
+    tables = _tables(dict(enumerate(devices)))
     nodes = list(_slow_nodes(tables, findings))
     slow_nodes = {finding.node for finding in nodes}
     slow, suspect = _found(tables)
@@ -358,27 +356,25 @@ def _drifts(devices: Sequence[Device], earlier: Earlier) -> Tables:
     """Return how the last runs of each device differ from its runs before, relative to the same
     difference of its peers.
 
-    Rates of a day are relative to the devices that were measured on that day.
+    Rates of a day are relative to the devices that were measured on that day; the last run of a
+    device on a day counts.
     """
-    days: dict[tuple[Key, int], list[float]] = defaultdict(list)
-    series: dict[Key, dict[int, list[tuple[int, float]]]] = defaultdict(dict)
+    days: dict[float, dict[int, Device]] = defaultdict(dict)
     for index, device in enumerate(devices):
         for run in [*earlier.get(device.identity, ()), device]:
-            day = int(run.started_s // DAY_S)
-            for (metric, phase), reading in run.readings.items():
-                key = (device.group, metric, phase)
-                days[key, day].append(reading.rate)
-                series[key].setdefault(index, []).append((day, reading.rate))
+            days[run.started_s // DAY_S][index] = run
+    series: dict[Key, dict[int, list[float]]] = defaultdict(dict)
+    for day in sorted(days):
+        for key, of_day in _tables(days[day]).items():
+            for index, row in of_day.items():
+                series[key].setdefault(index, []).append(row.rate)
     last = LIMITS["drift_runs"]
-    tables: Tables = {}
+    tables: Tables = defaultdict(dict)
     for key, of_devices in series.items():
-        rows: dict[Any, Reading] = {}
-        for index, runs in of_devices.items():
-            rates = [rate - median_high(days[key, day]) for day, rate in runs]
-            if len(rates) < 2 * last:
-                continue
-            fall = median(rates[-last:]) - median(rates[:-last])
-            above = max(rates[-last:]) - median(rates[-last:])
-            rows[index] = Reading(key[1], key[2], fall, 0.0, above, None, fall)
-        tables[key] = rows
+        _, metric, phase = key
+        for index, rates in of_devices.items():
+            if len(rates) >= 2 * last:
+                fall = median(rates[-last:]) - median(rates[:-last])
+                above = max(rates[-last:]) - median(rates[-last:])
+                tables[key][index] = Reading(metric, phase, fall, 0.0, above, None, fall)
     return tables

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def document(findings: Sequence[Finding]) -> Object:
-    parts: dict[str, list[Object]] = {"devices": [], "nodes": [], "fleet": []}
-    for finding in findings:
-        part = "fleet"
-        if finding.device:
-            part = "devices"
-        elif finding.is_of_node:
-            part = "nodes"
-        parts[part].append(_entry(finding))
-    return parts
-
-
 def _entry(finding: Finding) -> Object:
     device = finding.device
     rule = finding.rule
@@ -99,19 +87,12 @@ def _cells(finding: Finding) -> Cells:
     return cells
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """Return the counts of verdicts."""
+def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> str:
+    """Return the report as `table`, `json` or `md`; the table ends with the counts of verdicts."""
+    rows = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
     counts = Counter(finding.verdict for finding in findings if finding.device)
     known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
     text = ", ".join(known) or "no device"
-    slow_nodes = sum(finding.is_of_node for finding in findings)
-    return f"{text}; nodes slow as a whole: {slow_nodes:,}" if slow_nodes else text
-
-
-def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> str:
-    """Return the report as `table`, `json` or `md`."""
-    rows = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
-    text = summary(findings)
 
     def draw(console: Console) -> None:
         if rows:
@@ -125,3 +106,15 @@ def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> 
         notes=lambda: f"\n{escaped(text)}\n",
     )
     return table.render(form)
+
+
+def document(findings: Sequence[Finding]) -> Object:
+    parts: dict[str, list[Object]] = {"devices": [], "nodes": [], "fleet": []}
+    for finding in findings:
+        part = "fleet"
+        if finding.device:
+            part = "devices"
+        elif finding.is_of_node:
+            part = "nodes"
+        parts[part].append(_entry(finding))
+    return parts

@@ -101,7 +101,11 @@ class Request:
 
 
 def test_a_request_of_nccl_that_does_not_complete_has_a_deadline():
-    collective = Collective("all-reduce", 8, torch.float32, 0, 2, "cpu", timeout_s=0.01)
+    run = SimpleNamespace(
+        settings=SimpleNamespace(timeout_s=0.01), device=SimpleNamespace(torch_name="cpu")
+    )
+    row = SimpleNamespace(dtype="fp32", shape={"bytes": 8})
+    collective = Collective("all-reduce", row, SimpleNamespace(rank=0, ranks=2, run=run))
     collective.result = SimpleNamespace(is_cuda=True)
     with pytest.raises(RuntimeError, match="all-reduce timed out"):
         collective.finish([Request()])

@@ -143,6 +143,7 @@ def environment(rank, size, per_node=8, health=None, started=STARTED, **device):
     fleet = {
         "rank": rank,
         "local_rank": local_rank,
+        "local_world_size": per_node,
         "world_size": size,
         "node": node,
         "launcher": "torchrun",

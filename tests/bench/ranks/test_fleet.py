@@ -90,7 +90,7 @@ def test_one_rank_measures_its_device(tmp_path):
     assert known["health"]["errors"]
     assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
     assert [line for line in err.splitlines() if line.startswith("rank")] == [
-        f"rank 0 (node a): {text}" for text in ("starting", *ALL)
+        f"rank 0 (node a): {text}" for text in ("starting", *ALL, "done")
     ]
     assert out.splitlines()[-1] == f"report: python -m bench fleet-report {tmp_path / 'fleet'}"
 
@@ -168,7 +168,6 @@ def test_two_nodes_measure_another_device_and_lose_measuring_processes(tmp_path)
     measured = {"ok", "skipped"}  # four ranks on two cores may lack the time for a row
     assert set(found[0].values()) <= measured
     assert runs[0].environment.device["name"] == "Other GPU"
-    assert out.count("Other GPU") == 2
     for rank, reason in enumerate(REASONS.values(), start=1):
         for row, status in found[rank].items():
             assert status in ({"failed"} if "matmul" in row else measured)
@@ -176,10 +175,9 @@ def test_two_nodes_measure_another_device_and_lose_measuring_processes(tmp_path)
         assert all(record.reason.startswith(reason) for record in failed)
         for phase in measure.PHASES:
             assert f": {phase} matmul failed: {reason}" in err
-    assert out.count("matmul fp32 failed") == 6
     assert "rank 3 (node b): together matmul" in err
     assert "starts without" not in err
-    assert len(out.splitlines()) == 1 + 8 + 1  # two phases of each rank
+    assert out.startswith("report: python -m bench fleet-report ")
 
 
 def free_port():
@@ -250,18 +248,15 @@ def test_a_device_that_cannot_be_used_has_failed_rows(member, monkeypatch, capsy
 def test_ranks_without_an_answer_are_named_with_their_last_step(member, capsys):
     member.step("starting")
     member.peers.send("steps", json.dumps([1, "rank 1 (node b)", "solo copy"]))
-    member.peers.send(
-        "answers",
-        json.dumps({"rank": 0, "node": "a", "device": "X", "rows": {"solo": ["copy 1 TB/s"]}}),
-    )
-    assert member.has_time()
-    assert member.missing() == [1, 2]
+    member.step("done")
+    assert list(member.missing()) == [1, 2]
     member.show()
     out, err = capsys.readouterr()
-    assert out.splitlines()[1].split() == ["0", "a", "X", "solo", "copy", "1", "TB/s"]
+    assert out.startswith("report: python -m bench fleet-report ")
     assert err.splitlines() == [
         "rank 0 (node a): starting",
         "rank 1 (node b): solo copy",
+        "rank 0 (node a): done",
         "rank 1 (node b): no answer within 0 s; last step: solo copy",
         "rank 2: no answer within 0 s; last step: none, it has not started",
     ]
