@@ -212,38 +212,33 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
 
 
 def summary(run: Run, group: Group) -> dict[str, Any]:
-    """Return the object that `--format json` prints: bytes, seconds and bytes/s; null if
-    unknown.
-    """
+    """Return the object that `--format json` prints: bytes, seconds and bytes/s."""
+    rows = []
+    for record in run.records:
+        row = {"op": record.op, "bytes": record.shape["bytes"]}
+        row |= {"status": record.status, "reason": record.reason}
+        if record.status == "ok":
+            row["median_s"] = median(round_s(record))
+            row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
+            row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(record.op, group.ranks)
+        if "skew_s" in record.telemetry:
+            row["skew_s"] = record.telemetry["skew_s"]
+        rows.append(row)
+    pairs = []
+    for pair, samples in sorted(group.pairs_s.items()):
+        pairs.append({"ranks": pair, "median_s": median(samples)})
+    claims = []
+    for claim in group.claims:
+        claims.append(asdict(claim) | {"nodes": [group.nodes[rank] for rank in claim.ranks]})
     assert run.environment is not None
     return {
         "ranks": group.ranks,
         "backend": run.environment.settings["backend"],
         "dtype": run.environment.settings["dtype"],
-        "rows": list(map(row_of, run.records)),
-        "pairs": [
-            {"ranks": pair, "median_s": median(samples)}
-            for pair, samples in sorted(group.pairs_s.items())
-        ],
-        "claims": [
-            asdict(each) | {"nodes": [group.nodes[rank] for rank in each.ranks]}
-            for each in group.claims
-        ],
+        "rows": rows,
+        "pairs": pairs,
+        "claims": claims,
     }
-
-
-def row_of(record: Record) -> dict[str, Any]:
-    row = {"op": record.op, "bytes": record.shape["bytes"]}
-    row |= {"status": record.status, "reason": record.reason}
-    if record.status == "ok":
-        row["median_s"] = median(round_s(record))
-        row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
-        row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(
-            record.op, record.options["ranks"]
-        )
-        if "skew_s" in record.telemetry:
-            row["skew_s"] = record.telemetry["skew_s"]
-    return row
 
 
 def render(run: Run, found: Mapping[str, Any], console: Console) -> None:

@@ -49,14 +49,7 @@ class Finding:
     rule: Rule | None = None
     severity: str | None = None
     """That of the rule, or of the driver's recommended action if it is higher."""
-    drift: float | None = None
-    """Logarithm of the rate relative to the device's own history, if it fell."""
     evidence: list[str] = field(default_factory=list)
-
-    @property
-    def is_of_node(self) -> bool:
-        """Whether it is about a node that is slow as a whole."""
-        return self.device is None and self.verdict == SLOW
 
     def add_clocks(self) -> None:
         """Add how far the clocks, and the memory's rate per clock, of the slowest rows are below
@@ -145,8 +138,12 @@ def _found(
                 continue
             spread = PeerSpread.of(values.values(), prior, LIMITS["prior_degrees"])
             for name, value in values.items():
+                row = rows[name]
+                p_value = 1.0
+                if max(value - spread.center, row.rate) + row.above <= row.floor:
+                    p_value = spread.p_value(value + row.above)
                 test = (group, metric, kind, name)
-                p_values[test].append(_p_value(spread, value, rows[name]))
+                p_values[test].append(p_value)
                 peers[test] = len(values)
     in_one = [min(1.0, len(values) * min(values)) for values in p_values.values()]
     slow: Found = defaultdict(set)
@@ -159,13 +156,6 @@ def _found(
             if max(p_values[test]) < 1.0 and peers[test] >= least:
                 slow[name].add(metric)
     return slow, suspect
-
-
-def _p_value(spread: PeerSpread, value: float, row: Reading) -> float:
-    """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
-    if max(value - spread.center, row.rate) + row.above > row.floor:
-        return 1.0
-    return spread.p_value(value + row.above)
 
 
 def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
@@ -196,7 +186,7 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> list[Finding]:
         finding.add_clocks()
         for (_, metric, _), table in drifts.items():
             if metric in drifting[index]:
-                finding.drift = min(table[index].rate, finding.drift or 0.0)
+                finding.rows.append(table[index])
         _judge_device(finding, device, slow[index], suspect[index], drifting[index])
         if finding.node in slow_nodes:
             finding.evidence.append(f"{finding.node} is slow as a whole")
@@ -326,11 +316,6 @@ def _judge_device(
     }
     explaining = matching(finding.facts, {metric.ceiling for metric in below})
     alone = next((rule for rule in explaining if rule.alone), None)
-    if finding.drift is not None:
-        finding.evidence.append(
-            f"{change(finding.drift)} compared with its own history and that of its peers, last "
-            f"{LIMITS['drift_runs']} runs"
-        )
     if device.wrong:
         finding.conclude(WRONG, slow)
     elif slow:
@@ -372,9 +357,10 @@ def _drifts(devices: Sequence[Device], earlier: Earlier) -> Tables:
     tables: Tables = defaultdict(dict)
     for key, of_devices in series.items():
         _, metric, phase = key
+        against = f"{phase} against earlier runs"
         for index, rates in of_devices.items():
             if len(rates) >= 2 * last:
                 fall = median(rates[-last:]) - median(rates[:-last])
                 above = max(rates[-last:]) - median(rates[-last:])
-                tables[key][index] = Reading(metric, phase, fall, 0.0, above, None, fall)
+                tables[key][index] = Reading(metric, against, fall, 0.0, above, None, fall)
     return tables

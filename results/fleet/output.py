@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from results.fleet.judge import OK, VERDICTS, Finding, change
+from results.fleet.judge import OK, SLOW, VERDICTS, Finding, change
 from results.record import Object
 from results.show.grid import (
     Cell,
@@ -37,7 +37,6 @@ def _entry(finding: Finding) -> Object:
         "deviation": None,
         "deviation_per_clock": None,
         "ci95": None,
-        "drift": _share(finding.drift),
         "cause": None,
         "evidence": finding.evidence,
         "severity": finding.severity,
@@ -114,7 +113,7 @@ def document(findings: Sequence[Finding]) -> Object:
         part = "fleet"
         if finding.device:
             part = "devices"
-        elif finding.is_of_node:
+        elif finding.verdict == SLOW:
             part = "nodes"
         parts[part].append(_entry(finding))
     return parts

@@ -246,7 +246,11 @@ def outcome(name, seed, nodes=2, spread=0.01):
     with tempfile.TemporaryDirectory() as directory:
         fleet.write(directory, dict.fromkeys(ranks, fault))
         findings = report(directory, expected=len(fleet.natural))
-    slow_nodes = {finding.node: finding for finding in findings if finding.is_of_node}
+    slow_nodes = {
+        finding.node: finding
+        for finding in findings
+        if finding.verdict == "slow" and not finding.device
+    }
     counts = Counter(devices=len(fleet.natural), faulty=len(ranks))
     if fault.is_absent:
         named = " ".join(text for finding in findings for text in finding.evidence)
