@@ -215,7 +215,7 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
     """Return the object that `--format json` prints: bytes, seconds and bytes/s."""
     rows = []
     for record in run.records:
-        row = {"op": record.op, "bytes": record.shape["bytes"]}
+        row: dict[str, Any] = {"op": record.op, "bytes": record.shape["bytes"]}
         row |= {"status": record.status, "reason": record.reason}
         if record.status == "ok":
             row["median_s"] = median(round_s(record))
