@@ -69,32 +69,6 @@ def statuses(run):
     return {f"{record.options['phase']} {record.op}": record.status for record in run.records}
 
 
-@pytest.mark.exhaustive
-def test_one_rank_measures_its_device(tmp_path):
-    process = start(tmp_path / "fleet", *MODULE, ROOFMARK_NODE="a")
-    out, err, runs = finish(tmp_path / "fleet", process)
-    assert process.returncode == 0
-    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
-    known = runs[0].environment.fleet
-    assert {
-        key: known[key] for key in ("rank", "local_rank", "world_size", "node", "launcher")
-    } == {
-        **{
-            "rank": 0,
-            "local_rank": 0,
-            "world_size": 1,
-            "node": "a",
-            "launcher": "none",
-        }
-    }
-    assert known["health"]["errors"]
-    assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
-    assert [line for line in err.splitlines() if line.startswith("rank")] == [
-        f"rank 0 (node a): {text}" for text in ("starting", *ALL, "done")
-    ]
-    assert out.splitlines()[-1] == f"report: python -m bench fleet-report {tmp_path / 'fleet'}"
-
-
 NO_TIME = "skipped", "no time was left"
 REASONS = {
     "hang": "no result after",
@@ -105,33 +79,32 @@ REASONS = {
 
 
 @pytest.mark.exhaustive
-def test_a_full_disk_costs_the_rows_of_its_rank(tmp_path):
-    process = start(
-        tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULTS=",disk"
-    )
-    _, err, runs = finish(tmp_path / "f", process)
-    assert process.returncode == 1  # of torchrun
-    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
-    assert 0 < len(runs[1].records) < len(ALL)
-    assert "cannot write" in err
-    assert "rank 1" in next(line for line in err.splitlines() if "File too large" in line)
-
-
-@pytest.mark.exhaustive
-def test_a_killed_rank_does_not_stop_the_others(tmp_path):
+def test_a_full_disk_and_a_killed_rank_cost_their_own_rows(tmp_path):
+    words = ["--standalone", "--nproc-per-node", "3"]
     process = start(
         tmp_path / "f",
         *TORCHRUN,
-        "--standalone",
-        "--nproc-per-node",
-        "2",
+        *words,
         *MODULE,
-        FAULTS=",parent killed",
+        ROOFMARK_NODE="a",
+        FAULTS=",disk,parent killed",
     )
-    _, err, runs = finish(tmp_path / "f", process)
+    out, err, runs = finish(tmp_path / "f", process)
+    assert process.returncode == 1  # of torchrun
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
-    assert statuses(runs[1]) == {"solo launch": "ok", "solo copy": "ok"}
-    assert "rank 1 (node " in next(line for line in err.splitlines() if "no answer within" in line)
+    known = runs[0].environment.fleet
+    assert known["health"]["errors"]
+    assert (known["rank"], known["world_size"], known["node"]) == (0, 3, "a")
+    assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
+    assert 0 < len(runs[1].records) < len(ALL)
+    assert statuses(runs[2]) == {"solo launch": "ok", "solo copy": "ok"}
+    lines = err.splitlines()
+    steps = [line.removeprefix("rank 0 (node a): ") for line in lines if "rank 0 (node" in line]
+    assert [step for step in steps if step in (*ALL, "done")] == [*ALL, "done"]
+    assert "cannot write" in err
+    assert "rank 1" in next(line for line in lines if "File too large" in line)
+    assert "rank 2 (node a)" in next(line for line in lines if "no answer within" in line)
+    assert out == f"report: python -m bench fleet-report {tmp_path / 'f'}\n"
 
 
 @pytest.mark.exhaustive
