@@ -266,10 +266,8 @@ def slow_links(
         ranks = [
             rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number
         ]
-        claimed = [
-            *((rank,) for rank in sorted(ranks)),
-            *(pair for pair in slow if not set(ranks) & set(pair)),
-        ]
+        claimed: list[tuple[int, ...]] = [(rank,) for rank in sorted(ranks)]
+        claimed += [pair for pair in slow if not set(ranks) & set(pair)]
         for who in claimed:
             rate = median(rates[pair] for pair in pairs if set(who) <= set(pair))
             ratio = math.exp(spread.center - rate)
@@ -419,12 +417,11 @@ class Group:
         """
         job = Collective("send-recv", row, self)
         for pairs in pair_rounds(self.ranks) * SWEEPS:
-            partner = next(
-                (sum(pair) - self.rank for pair in pairs if self.rank in pair), self.rank
-            )
-            exchange = (
-                job.prepare if partner == self.rank else partial(job.exchange, partner, partner)
-            )
+            exchange: Call = job.prepare
+            for pair in pairs:
+                if self.rank in pair:
+                    partner = sum(pair) - self.rank
+                    exchange = partial(job.exchange, partner, partner)
             self.check()
             all_s = self.gathered(
                 [finished_s(exchange, self.run.device) for _ in range(1 + EXCHANGES)][1:]

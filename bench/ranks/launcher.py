@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 LAUNCHERS = {
     "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     "slurm": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"),
-    "mpi": (*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")),),
+    "mpi": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
     "kubernetes": ("JOB_COMPLETION_INDEX", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
 }
 """Environment variables of each launcher: rank, rank on the node, ranks, ranks on the node.
@@ -87,10 +92,13 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
         return Rank(node=node)
 
     def number(variable: str) -> int | None:
-        text = environ.get(variable, "")
-        if text and not (match := re.match(r"[0-9]{1,9}(?![0-9])", text)):
+        text = environ.get(variable)
+        if not text:
+            return None
+        match = re.match(r"[0-9]{1,9}(?![0-9])", text)
+        if match is None:
             raise UsageError(f"{variable}: expected an integer from 0, got '{text}'")
-        return int(match[0]) if text and match else None
+        return int(match[0])
 
     rank, local_rank, world_size, local_world_size = map(number, LAUNCHERS[launcher])
     if rank is None or (world_size is not None and rank >= world_size):

@@ -120,12 +120,12 @@ class Member:
 
     def missing(self) -> dict[int, tuple[str, str]]:
         """Return name and last step of the ranks that are not done; without a store, of none."""
-        expected = range(self.rank.world_size or 1) if self.peers.store is not None else ()
-        last = {
-            rank: self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
-            for rank in expected
-        }
-        return {rank: step for rank, step in last.items() if step[1] != DONE}
+        missing = {}
+        for rank in range(self.rank.world_size or 1):
+            step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
+            if step[1] != DONE and self.peers.store is not None:
+                missing[rank] = step
+        return missing
 
     def show(self) -> None:
         """Name the ranks that are not done, and the command that reports on all."""

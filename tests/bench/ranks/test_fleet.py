@@ -182,7 +182,7 @@ def test_all_gpus_are_measured(tmp_path):
         assert statuses(run) == {
             f"{phase} {op}": "ok" for phase in measure.PHASES for op in measure.OPS
         }, out
-        assert run.environment.fleet["health"]["sm_clock_max_hz"]
+        assert run.environment.fleet["health"]["power_limit_w"]
         assert run.environment.fleet["pci_bus_id"]
 
 
