@@ -6,8 +6,10 @@ waits least, so its collective is the shortest. Times are gathered after the rou
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -292,6 +294,9 @@ def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
         if dist.is_initialized():
             dist.destroy_process_group()
     except RuntimeError as error:
+        # Gloo's threads may still hold tensors, for which Python's own exit may wait forever.
+        # Source: https://github.com/pytorch/pytorch/pull/179291.
+        atexit.register(os._exit, NO_DEVICE)
         # After a timeout, all others fail at the same time; after a lost connection, until they
         # reach their timeout.
         is_timeout = "imed out" in str(error) or "monitoredBarrier" in str(error)

@@ -118,6 +118,8 @@ def test_a_request_of_nccl_that_does_not_complete_has_a_deadline():
 
 def test_a_group_that_failed_is_not_left(monkeypatch):
     left = []
+    at_exit = []
+    monkeypatch.setattr("atexit.register", lambda *call: at_exit.append(call))
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: left.append(True))
     monkeypatch.setattr("bench.ranks.collectives.ANSWER_S", 0.0)
@@ -127,6 +129,7 @@ def test_a_group_that_failed_is_not_left(monkeypatch):
     ):
         raise RuntimeError("timed out")
     assert not left
+    assert at_exit == [(os._exit, 3)]  # nor by the interpreter, whose exit may hang
 
 
 @pytest.mark.parametrize("ranks", range(2, 10))
