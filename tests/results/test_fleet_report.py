@@ -109,6 +109,11 @@ def test_a_slot_of_an_older_generation_is_no_fault(tmp_path):
     assert not_ok(tmp_path) == {}
 
 
+def test_a_low_clock_within_the_natural_spread_is_no_fault_if_power_caps_it(tmp_path):
+    Fleet(seed=2, spread=0.03).write(tmp_path, {})
+    assert not_ok(tmp_path) == {}
+
+
 def test_what_is_expected_and_missing_is_named(tmp_path, capsys):
     small(tmp_path, {}, size=7)
     assert main(["fleet-report", str(tmp_path), "--expect", "7", "--hosts", "n0000"]) == 0
