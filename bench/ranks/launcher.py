@@ -1,5 +1,5 @@
 """Where this rank runs, and what it shares with the others: a store, turns on its node, a common
-start, answers.
+start, steps.
 
 Ranks are started by torchrun, srun, mpirun, a Kubernetes Job, or one by one. Nothing here waits
 without a deadline, and a store that is lost is not an error: each rank has its results on disk.

@@ -150,6 +150,7 @@ def test_a_setting_of_the_clocks_counts_beside_a_counter_of_another_cause(tmp_pa
     assert by_rank(tmp_path)[5].rule.cause == "locked clock"
 
 
+@pytest.mark.exhaustive
 def test_recall_false_flags_and_causes_of_1000_devices():
     counts = counts_of(0.01, seeds=1, rules=False)
     assert counts["found"] >= 10
