@@ -283,8 +283,8 @@ def _slow_nodes(tables: Tables, findings: Sequence[Finding]) -> Iterator[Finding
 
 
 def _below(rows: Sequence[Reading]) -> tuple[set[Metric], set[Metric]]:
-    """Return the metrics that facts may explain: slow in one phase, or by the mean in all, and
-    faster in none; and those whose interval is wide.
+    """Return the metrics that facts may explain: slow in one phase, or by the mean in all and not
+    wide, and faster in none; and those whose interval is wide.
     """
     faster = set()
     steady = set()
@@ -299,7 +299,7 @@ def _below(rows: Sequence[Reading]) -> tuple[set[Metric], set[Metric]]:
             low.add(row.metric)
         if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]:
             wide.add(row.metric)
-    low |= {row.metric for row in rows} - steady
+    low |= {row.metric for row in rows} - steady - wide
     return low - faster, wide
 
 
@@ -326,12 +326,12 @@ def _judge_device(
         finding.conclude(SLOW, too_slow | drifting)
     elif suspect - wide:
         finding.conclude(SUSPECT, suspect)
+    elif device.failures or not finding.rows:
+        finding.verdict = UNMEASURED
     elif wide:
         finding.verdict = UNSTABLE
         names = ", ".join(sorted({metric.op for metric in wide}))
         finding.evidence.append(f"samples vary too much: {names}; measure again on a calm node")
-    elif device.failures or not finding.rows:
-        finding.verdict = UNMEASURED
     if not finding.rows and not device.failures:
         finding.evidence.append("no peers" if device.readings else "no measured row")
     finding.evidence += device.failures

@@ -354,6 +354,20 @@ def test_a_wide_interval_is_unstable(tmp_path):
     assert not_ok(tmp_path) == {5: "unstable"}
 
 
+def test_slow_samples_with_a_wide_interval_are_unstable(tmp_path):
+    def disturbed(lines):
+        for line in lines:
+            if line.get("op") == "copy":
+                middle = line["median_s"]
+                samples_s = [middle] * 7 + [1.5 * middle] * 3
+                line |= {"samples_s": samples_s, "ci95_s": [0.95 * middle, 1.05 * middle]}
+
+    edited(small(tmp_path, {}), 5, disturbed)
+    assert not_ok(tmp_path) == {5: "unstable"}
+    edited(tmp_path, 5, lambda lines: lines.__delitem__(slice(3, None)))
+    assert not_ok(tmp_path) == {5: "unmeasured"}  # which the exit code shows
+
+
 def test_an_interval_that_reaches_the_limit_is_unstable(tmp_path):
     def slower(lines):
         for line in lines:
