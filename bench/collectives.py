@@ -12,8 +12,6 @@ algbw     S / time.
 busbw     S / time x factor: 2(n - 1)/n for all-reduce; (n - 1)/n for all-gather, reduce-scatter and
           all-to-all; 1 for broadcast and send-recv. It can be compared with the one-way bandwidth
           of a link.
-Last      The rank that arrived last most often, its share of the rounds, and how much less it
-          waited than the others.
 Causes    Late after a slow matmul: device. Late after a usual one: host or input. On time, with
           slow exchanges (`--pairs`, 4 ranks or more): link. Nothing else is claimed.
 Send-recv Each rank sends to the next one.
@@ -44,7 +42,6 @@ from results.show.options import HOW, Names, add, given, parameters
 from results.show.table import print_header
 from results.show.terminal import Parser, say
 from results.show.units import duration, quantity
-from roofline.gpu_table import load_gpus
 from roofline.links import OPS as KINDS
 from roofline.links import bus_factor, round_s
 
@@ -184,23 +181,24 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     store = open_store(here, options.timeout_s)
     if store is None:
         raise NoDeviceError("the store at MASTER_ADDR and MASTER_PORT does not answer")
-    how: dict[str, Any] = {
-        "provider": backend,
-        "dtype": options.dtype,
-        "method": "host",
-        "cache": "warm",
-        "status": "skipped",
-    }
-    how["op_sha256"] = modules_sha256(("bench.collectives", "bench.ranks.collectives"))
     rows = []
     for op, size_bytes in itertools.product(ops, sizes or sizes_of([SIZES[backend]])):
-        of_row = {"ranks": here.world_size, "backend": backend, "requested_bytes": size_bytes}
-        rows.append(
-            Record(op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=of_row, **how)
+        row = Record(
+            op=op,
+            provider=backend,
+            dtype=options.dtype,
+            shape={"bytes": size_bytes},
+            case=str(size_bytes),
+            status="skipped",
+            method="host",
+            cache="warm",
+            options={"ranks": here.world_size, "backend": backend},
+            op_sha256=modules_sha256(("bench.collectives", "bench.ranks.collectives")),
         )
+        rows.append(row)
     saved = {"backend": backend, "dtype": options.dtype, "timeout": options.timeout_s}
     with Run(settings, "bench.collectives", "collectives", device, argv, saved) as run:
-        run.start(None, fleet=here.to_dict())
+        run.start(None, fleet=asdict(here))
         with guarding(store, here, options.timeout_s):
             group = Group(here, store, run, backend)
             group.measure(rows, options.pairs)
@@ -214,44 +212,33 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
 
 
 def summary(run: Run, group: Group) -> dict[str, Any]:
-    """Return the object that `--format json` prints: bytes, seconds and bytes/s; null if
-    unknown.
-    """
+    """Return the object that `--format json` prints: bytes, seconds and bytes/s."""
+    rows = []
+    for record in run.records:
+        row: dict[str, Any] = {"op": record.op, "bytes": record.shape["bytes"]}
+        row |= {"status": record.status, "reason": record.reason}
+        if record.status == "ok":
+            row["median_s"] = median(round_s(record))
+            row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
+            row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(record.op, group.ranks)
+        if "skew_s" in record.telemetry:
+            row["skew_s"] = record.telemetry["skew_s"]
+        rows.append(row)
+    pairs = []
+    for pair, samples in sorted(group.pairs_s.items()):
+        pairs.append({"ranks": pair, "median_s": median(samples)})
+    claims = []
+    for claim in group.claims:
+        claims.append(asdict(claim) | {"nodes": [group.nodes[rank] for rank in claim.ranks]})
     assert run.environment is not None
-    gpu = load_gpus().get(run.device.slug)
     return {
         "ranks": group.ranks,
         "backend": run.environment.settings["backend"],
         "dtype": run.environment.settings["dtype"],
-        "link_bytes_per_s": gpu.link_bytes_per_s / 2
-        if gpu and gpu.link_bytes_per_s
-        else None,  # one way
-        "rows": list(map(row_of, run.records)),
-        "pairs": [
-            {"ranks": pair, "median_s": median(samples)}
-            for pair, samples in sorted(group.pairs_s.items())
-        ],
-        "claims": [
-            asdict(each) | {"nodes": [group.nodes[rank] for rank in each.ranks]}
-            for each in group.claims
-        ],
+        "rows": rows,
+        "pairs": pairs,
+        "claims": claims,
     }
-
-
-def row_of(record: Record) -> dict[str, Any]:
-    row = {
-        "op": record.op,
-        "bytes": record.shape["bytes"],
-        "requested_bytes": record.options["requested_bytes"],
-    }
-    row |= {"status": record.status, "reason": record.reason}
-    if record.status == "ok":
-        row["median_s"] = median(round_s(record))
-        row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
-        row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(
-            record.op, record.options["ranks"]
-        )
-    return {**row, **record.telemetry.get("last", {})}
 
 
 def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
@@ -270,24 +257,9 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         column("algbw", "algbw_bytes_per_s", partial(quantity, unit="B/s")),
         column("busbw", "busbw_bytes_per_s", partial(quantity, unit="B/s")),
         column("skew", "skew_s", duration),
-        column("last rank", "last_rank", str),
-        column("rounds", "last_share", "{:.0%}".format),
-        column("late by", "late_s", duration),
     ]
-    rounded = [
-        f"rounded up from {row['requested_bytes']:,}"
-        if row["requested_bytes"] < row["bytes"]
-        else ""
-        for row in rows
-    ]
-    print_grid(
-        console, columns, [row["reason"] or note for row, note in zip(rows, rounded, strict=True)]
-    )
+    print_grid(console, columns, [row["reason"] for row in rows])
     lines = [""]
-    if found["link_bytes_per_s"]:
-        lines.append(
-            f"link, one way, by its datasheet: {quantity(found['link_bytes_per_s'], 'B/s')}"
-        )
     for pair in found["pairs"]:
         lines.append(
             f"ranks {pair['ranks'][0]} and {pair['ranks'][1]}: {duration(pair['median_s'])}"

@@ -6,7 +6,7 @@ other ranks of its node, then together with all ranks, when power and heat are s
 
 Files    Each rank saves its own run file in the output directory, one record at a time. A rank that
          crashes, hangs or has a full disk costs its own rows.
-Store    Ranks start together, and rank 0 collects their answers, through torchrun's store or that
+Store    Ranks start together, and rank 0 prints the steps of all, through torchrun's store or that
          at MASTER_ADDR and MASTER_PORT. Without one, each rank measures and reports by itself.
 Device   GPU number LOCAL_RANK; without GPUs, the cores are divided among the ranks of a node.
 Names    ROOFMARK_NODE names the node.

@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
     text = "names of the hosts that must have a device"
     parser.add_argument("--hosts", metavar="HOST", nargs="+", default=[], help=text)
     parser.add_argument("--all", action="store_true", help="show devices that are ok too")
-    formats = ("table", "json", "md", "prometheus")
+    formats = ("table", "json", "md")
     text = "output format on stdout (default: table)"
     parser.group("output").add_argument("--format", choices=formats, default="table", help=text)
     parser.set_defaults(run=run)
@@ -50,9 +50,9 @@ def run(args: argparse.Namespace, *_: object) -> int:
         from results.fleet.output import as_text
 
         devices, earlier, notes = read_fleet(args.directories, args.history)
-        findings, groups = judge(devices, earlier)
-        findings = [*missing(devices, earlier, args.expect, args.hosts), *findings]
-        print_out(as_text(findings, groups, args.format, args.all))
+        absent = missing(devices, args.expect, args.hosts)
+        findings = [*absent, *judge(devices, earlier)]
+        print_out(as_text(findings, args.format, args.all))
     except (StoreError, OutputError):
         raise
     except Exception as error:  # Python would exit with 1, as for a slow device

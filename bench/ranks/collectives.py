@@ -6,8 +6,10 @@ waits least, so its collective is the shortest. Times are gathered after the rou
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -15,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial, reduce
-from statistics import median, median_low
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from results.record import Record
 from results.show.terminal import NO_DEVICE
 from results.show.units import duration, quantity
 from results.stats.samples import median_ci95
+from results.stats.spread import PeerSpread
 
 Pair = tuple[int, int]
 Times = NDArray[float64]
@@ -69,11 +72,13 @@ or input.
 """
 
 MIN_LINKED_RANKS = 4
-LINK_DEVIATES = 4.0
 LINK_SHARE = 0.1
-"""Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others in
-every sweep.
-"""
+"""Fraction of the time by which a slow pair exceeds the others in every sweep."""
+LINK_P = 1e-4
+"""Largest probability of such a pair by chance."""
+LINK_SPREAD = 0.02
+LINK_DEGREES = 12.0
+"""Assumed spread between pairs, and its weight."""
 
 ANSWER_S = 2.0
 """Time for the other ranks to answer after a timeout."""
@@ -89,30 +94,21 @@ class Collective:
     divides it.
     """
 
-    def __init__(
-        self,
-        op: str,
-        size_bytes: int,
-        dtype: torch.dtype,
-        rank: int,
-        ranks: int,
-        device: str,
-        timeout_s: float,
-    ) -> None:
-        unit = dtype.itemsize * (ranks if op in DIVIDING else 1)
+    def __init__(self, op: str, row: Record, group: Group) -> None:
+        dtype = DTYPES[row.dtype]
         self.op = op
-        self.rank = rank
-        self.ranks = ranks
-        self.timeout_s = timeout_s
-        self.size_bytes = unit * math.ceil(size_bytes / unit)
+        self.rank = group.rank
+        self.ranks = group.ranks
+        self.timeout_s = group.run.settings.timeout_s
+        unit = dtype.itemsize * (self.ranks if op in DIVIDING else 1)
+        self.size_bytes = unit * math.ceil(row.shape["bytes"] / unit)
         total = self.size_bytes // dtype.itemsize
-        part = total // ranks
-        self.own = slice(rank * part, (rank + 1) * part)
+        part = total // self.ranks
+        self.own = slice(self.rank * part, (self.rank + 1) * part)
         self._length = part if op == "all-gather" else total
-        self.result = torch.empty(
-            part if op == "reduce-scatter" else total, dtype=dtype, device=device
-        )
-        self.source = self.input_of(rank)
+        length = part if op == "reduce-scatter" else total
+        self.result = torch.empty(length, dtype=dtype, device=group.run.device.torch_name)
+        self.source = self.input_of(self.rank)
 
     def input_of(self, rank: int) -> torch.Tensor:
         modulus = 3 if self.op in REDUCING else 251  # bf16 is exact up to 256: sums of 128 ranks
@@ -256,38 +252,29 @@ def slow_links(
             for a, b in pairs_s
             if (nodes[a] == nodes[b]) is is_inside and late.isdisjoint((a, b))
         ]
-        kind = {pair: sorted(pairs_s[pair]) for pair in pairs}
-        partners = Counter(itertools.chain(*kind))
+        partners = Counter(itertools.chain(*pairs))
         if len(partners) < MIN_LINKED_RANKS:
             continue
-        # The low median of 6 pairs is that of a usual one, also if the 3 pairs of a rank are slow.
-        center = median_low(map(median, kind.values()))
-        between_s = median_low(abs(median(samples) - center) for samples in kind.values())
-        within_s = median(
-            median(abs(value - median(samples)) for value in samples) for samples in kind.values()
-        )
-        limit_s = center + max(
-            LINK_DEVIATES * 1.4826 * max(between_s, within_s), LINK_SHARE * center
-        )
-        slow = [pair for pair, samples in kind.items() if samples[0] > limit_s]
+        # The rate of the middle, of an even number of pairs the faster one, is that of a usual pair
+        # also if the 3 of 6 pairs of a rank are slow.
+        rates = {pair: -math.log(median(pairs_s[pair])) for pair in pairs}
+        spread = PeerSpread.of(rates.values(), LINK_SPREAD, LINK_DEGREES)
+        slow = []
+        for pair in pairs:
+            best = -math.log(min(pairs_s[pair]))
+            if best < spread.center - LINK_SHARE and spread.p_value(best) < LINK_P:
+                slow.append(pair)
         of_slow = Counter(itertools.chain(*slow))
         ranks = [
             rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number
         ]
-        claimed = [
-            *((rank,) for rank in sorted(ranks)),
-            *(pair for pair in slow if not set(ranks) & set(pair)),
-        ]
+        claimed: list[tuple[int, ...]] = [(rank,) for rank in sorted(ranks)]
+        claimed += [pair for pair in slow if not set(ranks) & set(pair)]
         for who in claimed:
-            ratio = (
-                median(median(samples) for pair, samples in kind.items() if set(who) <= set(pair))
-                / center
-            )
-            claims.append(
-                Claim(
-                    "link", who, f"exchanges take {ratio:.3g} times as long as those of other pairs"
-                )
-            )
+            rate = median(rates[pair] for pair in pairs if set(who) <= set(pair))
+            ratio = math.exp(spread.center - rate)
+            evidence = f"exchanges take {ratio:.3g} times as long as those of other pairs"
+            claims.append(Claim("link", who, evidence))
     return claims
 
 
@@ -307,6 +294,9 @@ def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
         if dist.is_initialized():
             dist.destroy_process_group()
     except RuntimeError as error:
+        # Gloo's threads may still hold tensors, for which Python's own exit may wait forever.
+        # Source: https://github.com/pytorch/pytorch/pull/179291.
+        atexit.register(os._exit, NO_DEVICE)
         # After a timeout, all others fail at the same time; after a lost connection, until they
         # reach their timeout.
         is_timeout = "imed out" in str(error) or "monitoredBarrier" in str(error)
@@ -386,7 +376,7 @@ class Group:
         """Save the record of this rank, and return the times of the collective and of the matmul
         before it.
         """
-        job = self.job(row.op, row)
+        job = Collective(row.op, row, self)
         device = self.run.device
 
         def rounds(count: int) -> Iterator[tuple[float, float]]:
@@ -407,15 +397,7 @@ class Group:
         if self.rank == 0:
             telemetry["round_s"] = rounds_of(row.op, all_s).tolist()
             if row.op in WAITING:
-                last = all_s.argmin(axis=1)
-                rank = int(np.bincount(last).argmax())
-                late_s = float(np.median(-excess(all_s)[last == rank, rank]))
-                telemetry["last"] = {
-                    "last_rank": rank,
-                    "last_share": float(np.mean(last == rank)),
-                    "late_s": late_s,
-                    "skew_s": float(np.median(np.ptp(all_s, axis=1))),
-                }
+                telemetry["skew_s"] = float(np.median(np.ptp(all_s, axis=1)))
         row = replace(
             row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes), telemetry=telemetry
         )
@@ -432,31 +414,19 @@ class Group:
         self.run.keep(row)
         return all_s, work_s
 
-    def job(self, op: str, row: Record) -> Collective:
-        return Collective(
-            op,
-            row.shape["bytes"],
-            DTYPES[row.dtype],
-            self.rank,
-            self.ranks,
-            self.run.device.torch_name,
-            self.run.settings.timeout_s,
-        )
-
     def measure_pairs(self, row: Record) -> None:
         """Measure exchanges of each pair in several sweeps, because a disturbance may slow a pair
         in one whole sweep.
 
         The rank that arrived last did not wait, so the shorter time of the two counts.
         """
-        job = self.job("send-recv", row)
+        job = Collective("send-recv", row, self)
         for pairs in pair_rounds(self.ranks) * SWEEPS:
-            partner = next(
-                (sum(pair) - self.rank for pair in pairs if self.rank in pair), self.rank
-            )
-            exchange = (
-                job.prepare if partner == self.rank else partial(job.exchange, partner, partner)
-            )
+            exchange: Call = job.prepare
+            for pair in pairs:
+                if self.rank in pair:
+                    partner = sum(pair) - self.rank
+                    exchange = partial(job.exchange, partner, partner)
             self.check()
             all_s = self.gathered(
                 [finished_s(exchange, self.run.device) for _ in range(1 + EXCHANGES)][1:]

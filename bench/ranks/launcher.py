@@ -1,5 +1,5 @@
 """Where this rank runs, and what it shares with the others: a store, turns on its node, a common
-start, answers.
+start, steps.
 
 Ranks are started by torchrun, srun, mpirun, a Kubernetes Job, or one by one. Nothing here waits
 without a deadline, and a store that is lost is not an error: each rank has its results on disk.
@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 LAUNCHERS = {
     "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     "slurm": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"),
-    "mpi": (*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")),),
+    "mpi": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
     "kubernetes": ("JOB_COMPLETION_INDEX", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
 }
 """Environment variables of each launcher: rank, rank on the node, ranks, ranks on the node.
@@ -68,10 +73,6 @@ class Rank:
         """
         return "cuda:0" if visible == 1 else f"cuda:{self.local_rank}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what a run file says of its rank."""
-        return {key: value for key, value in asdict(self).items() if key != "local_world_size"}
-
 
 def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
     """Return the rank of this process, from the variables of its launcher; rank 0 of 1 if there are
@@ -91,10 +92,13 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
         return Rank(node=node)
 
     def number(variable: str) -> int | None:
-        text = environ.get(variable, "")
-        if text and not (match := re.match(r"[0-9]{1,9}(?![0-9])", text)):
+        text = environ.get(variable)
+        if not text:
+            return None
+        match = re.match(r"[0-9]{1,9}(?![0-9])", text)
+        if match is None:
             raise UsageError(f"{variable}: expected an integer from 0, got '{text}'")
-        return int(match[0]) if text and match else None
+        return int(match[0])
 
     rank, local_rank, world_size, local_world_size = map(number, LAUNCHERS[launcher])
     if rank is None or (world_size is not None and rank >= world_size):

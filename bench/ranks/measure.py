@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from bench.harness import clock
@@ -47,6 +47,8 @@ HANG_S = 30.0
 
 CONNECT_S = 30.0
 LINK_BYTES = 64 * 2**20
+SOURCES = (__name__, "bench.harness.calibrate.bandwidth", "bench.harness.transfer")
+"""Modules that define the rows which are no operations."""
 MAX_SAMPLES = 200
 """Samples of a row are long enough that there are about this many."""
 
@@ -129,7 +131,7 @@ def described(
         }
         device.use()
         environment = stamp("bench.fleet", device, ceilings_of(device, None), settings, argv)
-        return replace(environment, fleet=rank.to_dict() | state)
+        return replace(environment, fleet=asdict(rank) | state)
     except Exception as error:
         raise WorkerError(one_line(error)) from None
 
@@ -179,16 +181,13 @@ def measured(items: Sequence[Item], device: Device, rank: Rank) -> Iterator[Reco
             )
         options = record.options | {"phase": item.phase}
         yield replace(
-            record, op=item.op, options=options, op_sha256=record.op_sha256 or definition()
+            record,
+            op=item.op,
+            options=options,
+            op_sha256=record.op_sha256 or modules_sha256(SOURCES),
         )
         if not release(device):
             return
-
-
-def definition() -> str | None:
-    return modules_sha256(
-        (__name__, *(f"bench.harness.{name}" for name in ("calibrate.bandwidth", "transfer")))
-    )
 
 
 def measure_rate(item: Item, device: Device) -> Record:

@@ -10,8 +10,8 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 from bench.harness import worker
 from bench.harness.cli.arguments import chosen
@@ -29,9 +29,7 @@ from bench.ranks.launcher import (
 )
 from bench.ranks.measure import CONNECT_S, HANG_S, PHASES, Item, items_of
 from results.record import Environment, Record
-from results.show.grid import Column, print_grid
-from results.show.terminal import NO_DEVICE, OK, drawn, fail, print_out, say
-from results.show.units import duration, quantity
+from results.show.terminal import NO_DEVICE, OK, fail, print_out, say
 from results.store.runfile import RunWriter, StoreError
 from roofline.machine import Machine
 
@@ -48,12 +46,15 @@ GRACE_S = 20.0
 KillWait is 30 s.
 """
 
+DONE = "done"
+"""The last step of a rank."""
+
 
 class Member:
     """The parent process of a rank: it starts processes that use the device, and saves their
     records.
 
-    Rank 0 also follows the steps of all ranks and collects their answers.
+    Rank 0 also follows the steps of all ranks.
     """
 
     def __init__(self, options: Options, argv: Sequence[str] | None) -> None:
@@ -69,10 +70,7 @@ class Member:
         worker.start_server()
         self.peers = Peers(self.rank, open_store(self.rank, CONNECT_S))
         self.problem = ""
-        self.device = "unknown"
-        self.rows = dict[str, list[str]]()
         self.steps = dict[int, tuple[str, str]]()
-        self.answers = dict[int, dict[str, Any]]()
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -80,17 +78,10 @@ class Member:
         self.measure()
         if not self.problem and not self.writer.path.exists():
             self.stop(StoreError(f"{self.writer.path} was removed during the run"))
-        answer = {
-            "rank": self.rank.rank,
-            "node": self.rank.node,
-            "device": self.device,
-            "rows": self.rows,
-        }
-        self.peers.send("answers", json.dumps(answer))
+        self.step(DONE)
         if self.rank.rank == 0 or self.peers.store is None:
             while self.has_time() and self.missing():
                 time.sleep(POLL_S)
-            self.answers[self.rank.rank] = answer
             self.show()
         # A launcher ends all ranks if one fails, so a rank that fails waits for the others.
         self.peers.meet("end", lambda: bool(self.problem) and self.has_time())
@@ -119,42 +110,32 @@ class Member:
         self.follow()
 
     def follow(self) -> None:
-        """Print the new steps of all ranks, and collect their answers."""
+        """Print the new steps of all ranks."""
         if self.rank.rank:
             return
         for rank, name, text in map(json.loads, self.peers.received("steps")):
             self.steps[rank] = name, text
             if not self.options.quiet:
                 say(f"{name}: {text}")
-        for answer in map(json.loads, self.peers.received("answers")):
-            self.answers[answer["rank"]] = answer
 
-    def missing(self) -> list[int]:
-        """Return the ranks without an answer; without a store, nobody else can answer."""
-        expected = range(self.rank.world_size or 1) if self.peers.store is not None else ()
-        return [rank for rank in expected if rank not in self.answers]
+    def missing(self) -> dict[int, tuple[str, str]]:
+        """Return name and last step of the ranks that are not done; without a store, of none."""
+        missing = {}
+        for rank in range(self.rank.world_size or 1):
+            step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
+            if step[1] != DONE and self.peers.store is not None:
+                missing[rank] = step
+        return missing
 
     def show(self) -> None:
-        """Print the rows of all ranks, and name those without an answer."""
-        answers = [self.answers[rank] for rank in sorted(self.answers)]
-        lines = []
-        for answer in answers:
-            for phase, texts in answer["rows"].items():
-                lines.append({**answer, "phase": phase, "rows": ", ".join(texts)})
-        titles = ("rank", "node", "device", "phase", "rows")
-        columns = [Column(title, [str(line[title]) for line in lines]) for title in titles]
-        print_out(drawn(lambda console: print_grid(console, columns)))
-        for rank in self.missing():
-            name, step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
-            say(
-                f"{name}: no answer within {time.monotonic() - self.began_s:.0f} s; last step: "
-                f"{step}"
-            )
+        """Name the ranks that are not done, and the command that reports on all."""
+        waited_s = time.monotonic() - self.began_s
+        for name, step in self.missing().values():
+            say(f"{name}: no answer within {waited_s:.0f} s; last step: {step}")
         print_out(f"report: python -m bench fleet-report {self.options.output}\n")
 
     def measure(self) -> None:
         device, environment, reason = self.described()
-        self.device = device.name
         try:
             name = f"rank-{self.rank.rank}-{self.rank.node}"
             self.writer = RunWriter.create(environment, name, f"{self.options.output}/")
@@ -191,7 +172,7 @@ class Member:
             environment = stamp(
                 "bench.fleet", device, Machine(), settings, self.argv, is_here=False
             )
-            return device, replace(environment, fleet=self.rank.to_dict()), brief(error)
+            return device, replace(environment, fleet=asdict(self.rank)), brief(error)
 
     def measure_rows(self, items: list[Item], device: Device, until: float, reason: str) -> None:
         """Measure rows and save their records; all fail with the `reason`, if there is one."""
@@ -228,7 +209,6 @@ class Member:
     def keep(self, record: Record) -> None:
         try:
             self.writer.append(record)
-            self.rows.setdefault(record.options["phase"], []).append(text_of(record))
         except StoreError as error:
             self.stop(error)
 
@@ -236,16 +216,6 @@ class Member:
         """Measure no more rows, because they cannot be saved."""
         self.problem = brief(error)
         self.step(self.problem)
-
-
-def text_of(record: Record) -> str:
-    """Return a record's name with its rate, with its time if it has no work, or with its status."""
-    name = f"{record.op} {record.dtype}" if record.op == "matmul" else record.op
-    if not record.median_s:
-        return f"{name} {record.status}"
-    work = record.flops or record.moved_bytes or 0
-    unit = "FLOP/s" if record.flops else "B/s"
-    return f"{name} {quantity(work / record.median_s, unit) if work else duration(record.median_s)}"
 
 
 def brief(error: Exception) -> str:

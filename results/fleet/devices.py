@@ -9,10 +9,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, median_high
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, convert
@@ -40,6 +39,9 @@ MAX_SAMPLE = 2.0
 """A sample counts at most as this multiple of the median, so that a single one is no slowness."""
 SLOW_SAMPLE = 1.2
 """A sample is slow from this multiple of the median on."""
+FLOORS = {name: math.log1p(-share) for name, share in DATA["smallest"].items()}
+"""Logarithm of the smallest difference that counts, by ceiling."""
+DAY_S = 86_400
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -50,8 +52,7 @@ class Rank(Struct):
     rank: Count
     node: str
     world_size: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    local_rank: Count | None = None
-    pci_bus_id: str | None = None
+    local_world_size: Count | None = None
     health: Object | None = None
 
 
@@ -67,8 +68,12 @@ class Metric(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Measured rate of one metric in one phase, as logarithms."""
+    """Measured rate of one metric in one phase, as logarithms; relative to another one, their
+    difference.
+    """
 
+    metric: Metric
+    phase: str
     rate: float
     below: float
     """Distance to the lower end of the 95 % interval; infinite if unknown."""
@@ -76,6 +81,37 @@ class Reading(NamedTuple):
     clock: float | None
     mean: float
     """Rate by the mean of the samples, which intermittent slowness lowers."""
+
+    @property
+    def per_clock(self) -> float | None:
+        return None if self.clock is None else self.rate - self.clock
+
+    @property
+    def floor(self) -> float:
+        return FLOORS[self.metric.ceiling]
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.rate - self.below, self.rate + self.above
+
+    def relative_to(self, other: Reading) -> Reading:
+        return self._replace(
+            rate=self.rate - other.rate,
+            mean=self.mean - other.mean,
+            clock=None if self.clock is None else self.clock - (other.clock or 0.0),
+        )
+
+
+def middle_of(readings: Sequence[Reading]) -> Reading:
+    """Return the medians of readings; of an even number, the faster one."""
+    clocks = [reading.clock for reading in readings if reading.clock is not None]
+    return readings[0]._replace(
+        rate=median_high(reading.rate for reading in readings),
+        below=median(reading.below for reading in readings),
+        above=median(reading.above for reading in readings),
+        clock=median_high(clocks) if clocks else None,
+        mean=median_high(reading.mean for reading in readings),
+    )
 
 
 @dataclass
@@ -126,15 +162,17 @@ def read_fleet(
 ) -> tuple[list[Device], Earlier, list[str]]:
     """Return the devices of all ranks, their history, and a note for each file with a problem.
 
-    Older files of a device, and those of `history`, are its history. A rank without a file is a
-    device without readings.
+    The newest file of each device and rank counts, if it is at most a day older than the newest
+    of all. Older files of a device, and those of `history`, are its history. A rank without a file
+    is a device without readings.
 
     Raises:
         StoreError: a directory cannot be read.
     """
     notes: list[str] = []
     read = _read(directories, notes)
-    last = {device.identity: device for device in read}
+    after_s = max((device.started_s for device in read), default=0.0) - DAY_S
+    last = {device.identity: device for device in read if device.started_s >= after_s}
     by_slot: dict[tuple[Any, ...], Device] = {}
     for device in sorted(last.values(), key=AGE):
         rank = device.fleet
@@ -144,8 +182,8 @@ def read_fleet(
     newest = list(by_slot.values())
     if len(newest) < len(read):
         notes.append(
-            f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank is "
-            f"judged"
+            f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank in the "
+            f"last day is judged"
         )
     earlier: Earlier = defaultdict(list)
     run_ids = {device.run_id for device in newest}
@@ -153,7 +191,6 @@ def read_fleet(
         if device.run_id not in run_ids:  # a copied file is not a second measurement
             run_ids.add(device.run_id)
             earlier[device.identity].append(device)
-    _clear_stale(newest, earlier)
     return [*newest, *_missing(newest)], earlier, notes
 
 
@@ -255,7 +292,7 @@ def _add(device: Device, row: Record, slug: str) -> None:
     rate = -math.log(row.median_s)
     times = [min(sample / row.median_s, MAX_SAMPLE) for sample in row.samples_s] or [1.0]
     mean = rate - math.log(fmean(times))
-    device.readings[metric, phase] = Reading(rate, below, above, clock, mean)
+    device.readings[metric, phase] = Reading(metric, phase, rate, below, above, clock, mean)
     device.observe("slow_samples", fmean(time >= SLOW_SAMPLE for time in times))
     floor = floor_of(slug, row)
     if floor:
@@ -299,34 +336,14 @@ def _observe(device: Device, telemetry: Object) -> None:
     device.observe("pcie_replays", telemetry.get("pcie_replays"))
 
 
-def _clear_stale(devices: Sequence[Device], earlier: Earlier) -> None:
-    """Clear a device that was not measured again when most others were."""
-    again = [device for device in devices if earlier.get(device.identity)]
-    if 2 * len(again) <= len(devices):
-        return
-    before_s = median(earlier[device.identity][-1].started_s for device in again)
-    now_s = median(device.started_s for device in again)
-    for device in devices:
-        if device.started_s < (before_s + now_s) / 2:
-            started = datetime.fromtimestamp(device.started_s, UTC)
-            device.failures = [f"no file of this rank since {started:%F %T}"]
-            device.readings = {}
-            device.facts = {}
-
-
 def _missing(devices: Sequence[Device]) -> Iterator[Device]:
     """Yield a device without readings for each rank of a run that has no file."""
-    spanning = {
-        device.fleet.world_size
-        for device in devices
-        if device.fleet.rank != device.fleet.local_rank
-    }
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in devices:
         rank = device.fleet
         size = rank.world_size or 1
-        # If no launch spans nodes, each node has launched ranks 0 to `size` - 1.
-        launches[size, "" if rank.world_size in spanning else rank.node][rank.rank] = device
+        # A launch within a node has ranks 0 to `size` - 1, as that of another node may have.
+        launches[size, rank.node if size == rank.local_world_size else ""][rank.rank] = device
     for (size, node), launch in launches.items():
         for absent in set(range(size)) - launch.keys():
             near = launch.get(absent - 1, next(iter(launch.values())))

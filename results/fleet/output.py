@@ -1,14 +1,13 @@
-"""Outputs of a fleet report: table, JSON, Markdown and Prometheus."""
+"""Outputs of a fleet report: table, JSON and Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from results.fleet.devices import finite
-from results.fleet.judge import GROUP_PARTS, OK, VERDICTS, Finding, change
+from results.fleet.judge import OK, SLOW, VERDICTS, Finding, change
 from results.record import Object
 from results.show.grid import (
     Cell,
@@ -24,25 +23,6 @@ from results.show.terminal import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-Groups = Mapping[tuple[Any, ...], Sequence[int]]
-"""Comparable devices by their `GROUP_PARTS`."""
-
-
-def document(findings: Sequence[Finding], groups: Groups) -> Object:
-    parts = []
-    for group, members in groups.items():
-        parts.append(dict(zip(GROUP_PARTS, group, strict=True)) | {"peers": len(members)})
-    return {
-        "devices": [_entry(finding) for finding in findings if finding.device],
-        "nodes": [_entry(finding) for finding in findings if finding.is_of_node],
-        "fleet": [
-            {"node": finding.node, "verdict": finding.verdict, "evidence": finding.evidence}
-            for finding in findings
-            if not finding.device and not finding.is_of_node
-        ],
-        "groups": parts,
-    }
-
 
 def _entry(finding: Finding) -> Object:
     device = finding.device
@@ -57,7 +37,6 @@ def _entry(finding: Finding) -> Object:
         "deviation": None,
         "deviation_per_clock": None,
         "ci95": None,
-        "drift": _share(finding.drift),
         "cause": None,
         "evidence": finding.evidence,
         "severity": finding.severity,
@@ -67,7 +46,7 @@ def _entry(finding: Finding) -> Object:
         entry |= {"rank": device.fleet.rank, "device": device.group[0], "uuid": device.uuid}
     if finding.rows:
         row = finding.rows[0]
-        entry["deviation"] = _share(row.deviation)
+        entry["deviation"] = _share(row.rate)
         entry["deviation_per_clock"] = _share(row.per_clock)
         entry["ci95"] = list(map(_share, row.ends))
     if rule:
@@ -88,10 +67,8 @@ def _cells(finding: Finding) -> Cells:
         "where": Cell(f"node {finding.node}" if finding.node else "fleet"),
         "device": Cell("", leaves=2),
         "verdict": Cell(finding.verdict),
-        "fell": Cell(", ".join(finding.fell)),
         "deviation": Cell(""),
         "95% CI": Cell("", leaves=1),
-        "per clock": Cell("", leaves=3),
         "cause": Cell(""),
         "severity": Cell(finding.severity or ""),
         "evidence": Cell("; ".join(finding.evidence)),
@@ -101,76 +78,42 @@ def _cells(finding: Finding) -> Cells:
         cells["device"] = Cell(str(device.uuid or device.group[0]), leaves=2)
     if finding.rows:
         row = finding.rows[0]
-        cells["deviation"] = Cell(change(row.deviation))
+        cells["deviation"] = Cell(change(row.rate))
         cells["95% CI"] = Cell(" to ".join(map(change, row.ends)), leaves=1)
-        if row.per_clock is not None:
-            cells["per clock"] = Cell(change(row.per_clock), leaves=3)
     if rule:
         cells["cause"] = Cell(rule.cause)
         cells["evidence"] = Cell("; ".join([*finding.evidence, rule.action]))
     return cells
 
 
-def summary(findings: Sequence[Finding], groups: Groups) -> list[str]:
-    """Return the counts of verdicts, and the groups of peers."""
+def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> str:
+    """Return the report as `table`, `json` or `md`; the table ends with the counts of verdicts."""
+    rows = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
     counts = Counter(finding.verdict for finding in findings if finding.device)
     known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    texts = [", ".join(known) or "no device"]
-    slow_nodes = sum(finding.is_of_node for finding in findings)
-    if slow_nodes:
-        texts[0] += f"; nodes slow as a whole: {slow_nodes:,}"
-    for group, members in groups.items():
-        parts = zip(GROUP_PARTS, group, strict=True)
-        shared = ", ".join(f"{name} {value}" for name, value in parts if value)
-        texts.append(f"{len(members):,} peers: {shared}")
-    return texts
-
-
-def as_text(findings: Sequence[Finding], groups: Groups, form: str, shows_all: bool = False) -> str:
-    """Return the report as `table`, `json`, `md` or `prometheus`."""
-    if form == "prometheus":
-        return prometheus(findings)
-    rows = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
-    texts = summary(findings, groups)
+    text = ", ".join(known) or "no device"
 
     def draw(console: Console) -> None:
         if rows:
             print_cells(console, rows, "evidence", "--format json has all")
-        print_lines(console, *map(printable, texts), indent="  ")
+        print_lines(console, printable(text), indent="  ")
 
     table = Table(
         rows=lambda: texts_of(rows),
-        document=lambda: document(findings, groups),
+        document=lambda: document(findings),
         draw=draw,
-        notes=lambda: "".join(f"\n{escaped(text)}\n" for text in texts),
+        notes=lambda: f"\n{escaped(text)}\n",
     )
     return table.render(form)
 
 
-def prometheus(findings: Iterable[Finding]) -> str:
-    """Return a file for node_exporter's textfile collector, with the labels of dcgm-exporter."""
-    from results.export.openmetrics import Gauge, metrics_text
-
-    verdicts = Gauge("roofmark_fleet_verdict", "1 for the verdict on the device.")
-    deviations = Gauge("roofmark_fleet_deviation", "Rate relative to the peers, as a fraction.")
-    limits = Gauge("roofmark_fleet_power_limit_watts", "Enforced power limit.", "watts")
+def document(findings: Sequence[Finding]) -> Object:
+    parts: dict[str, list[Object]] = {"devices": [], "nodes": [], "fleet": []}
     for finding in findings:
-        device = finding.device
-        if device is None:
-            continue
-        rank = device.fleet
-        labels = {
-            "gpu": "" if rank.local_rank is None else str(rank.local_rank),
-            "UUID": device.uuid or "",
-            "pci_bus_id": rank.pci_bus_id or "",
-            "modelName": device.group[0],
-            "Hostname": rank.node,
-        }
-        for verdict in VERDICTS:
-            verdicts.add(labels | {"verdict": verdict}, float(finding.verdict == verdict))
-        for row in finding.rows:
-            metric = row.metric
-            own = {"op": metric.op, "dtype": metric.dtype, "case": metric.case, "phase": row.phase}
-            deviations.add(labels | own, math.expm1(row.deviation))
-        limits.add(labels, finite((rank.health or {}).get("power_limit_w")))
-    return metrics_text([verdicts, deviations, limits])
+        part = "fleet"
+        if finding.device:
+            part = "devices"
+        elif finding.verdict == SLOW:
+            part = "nodes"
+        parts[part].append(_entry(finding))
+    return parts

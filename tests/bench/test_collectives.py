@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +36,8 @@ from roofline.links import read_fits
 
 HERE = Path(__file__).parent
 ROUNDS = 60
+LIMIT_S = 150.0
+"""Time limit of ranks."""
 
 
 def round_times(ranks, seed, late_s=0.0, work_s=0.0, both_s=0.0):
@@ -101,7 +106,11 @@ class Request:
 
 
 def test_a_request_of_nccl_that_does_not_complete_has_a_deadline():
-    collective = Collective("all-reduce", 8, torch.float32, 0, 2, "cpu", timeout_s=0.01)
+    run = SimpleNamespace(
+        settings=SimpleNamespace(timeout_s=0.01), device=SimpleNamespace(torch_name="cpu")
+    )
+    row = SimpleNamespace(dtype="fp32", shape={"bytes": 8})
+    collective = Collective("all-reduce", row, SimpleNamespace(rank=0, ranks=2, run=run))
     collective.result = SimpleNamespace(is_cuda=True)
     with pytest.raises(RuntimeError, match="all-reduce timed out"):
         collective.finish([Request()])
@@ -109,6 +118,8 @@ def test_a_request_of_nccl_that_does_not_complete_has_a_deadline():
 
 def test_a_group_that_failed_is_not_left(monkeypatch):
     left = []
+    at_exit = []
+    monkeypatch.setattr("atexit.register", lambda *call: at_exit.append(call))
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: left.append(True))
     monkeypatch.setattr("bench.ranks.collectives.ANSWER_S", 0.0)
@@ -118,6 +129,7 @@ def test_a_group_that_failed_is_not_left(monkeypatch):
     ):
         raise RuntimeError("timed out")
     assert not left
+    assert at_exit == [(os._exit, 3)]  # nor by the interpreter, whose exit may hang
 
 
 @pytest.mark.parametrize("ranks", range(2, 10))
@@ -209,42 +221,50 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def run_ranks(count, *options, fault=("none", 0, 0), nodes=None, limit_s=150):
-    """Run ranks of gloo with a fault in one; return exit code, stdout and stderr of each.
+@pytest.fixture(scope="module")
+def server():
+    """Return a process that forks ranks, see `rank_with_fault`."""
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.bench.rank_with_fault"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as process:
+        yield process
+        process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with suppress(ProcessLookupError):  # ranks that hang
+            os.killpg(process.pid, signal.SIGKILL)
 
-    `limit_s` is the time limit of the ranks that do not hang.
-    """
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": free_port(),
-        "WORLD_SIZE": str(count),
-        "OMP_NUM_THREADS": "1",
-    }
-    started = []
-    results = []
-    for rank in range(count):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-        own |= {"ROOFMARK_NODE": nodes[rank]} if nodes else {}
-        command = [
-            sys.executable,
-            str(HERE / "rank_with_fault.py"),
-            *map(str, fault),
-            "-q",
-            *options,
-        ]
-        env = os.environ | shared | own | {"PYTHONPATH": str(HERE.parents[1])}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env=env, **pipes))
-    for process in [
-        each for rank, each in enumerate(started) if (fault[0], rank) != ("hang", fault[1])
-    ]:
-        out, err = process.communicate(timeout=limit_s)
-        results.append((process.returncode, out, err))
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-    return results
+
+@pytest.fixture
+def run_ranks(server, tmp_path):
+    def run(count, *options, fault=("none", 0, 0), nodes=None):
+        """Run ranks of gloo with a fault in one; return exit code, stdout and stderr of those that
+        do not hang.
+        """
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
+        environments = []
+        for rank in range(count):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+            own |= {"ROOFMARK_NODE": nodes[rank]} if nodes else {}
+            environments.append(shared | own)
+        directory = tmp_path / "texts"
+        directory.mkdir()
+        job = {
+            "environments": environments,
+            "directory": str(directory),
+            "fault": fault,
+            "options": ["-q", *map(str, options)],
+        }
+        print(json.dumps(job), file=server.stdin, flush=True)
+        assert select.select([server.stdout], [], [], LIMIT_S)[0], "a rank hangs"
+        results = []
+        for rank, code in json.loads(server.stdout.readline()).items():
+            texts = [(directory / f"{rank}.{kind}").read_text() for kind in ("out", "err")]
+            results.append((code, *texts))
+        return results
+
+    return run
 
 
 def document(results):
@@ -254,31 +274,32 @@ def document(results):
 
 
 @pytest.mark.exhaustive
-def test_two_ranks_verify_fit_and_save_all_ops(tmp_path):
-    found = document(
-        run_ranks(2, "--size", "1001,10001,100001", "--format", "json", "-o", tmp_path)
-    )
-    rows = {(row["op"], row["requested_bytes"]): row for row in found["rows"]}
+def test_two_ranks_verify_fit_and_save_all_ops(run_ranks, tmp_path):
+    runs = tmp_path / "runs"
+    options = "--size 1001,10001,100001 --format json"
+    found = document(run_ranks(2, *options.split(), "-o", runs))
+    rows = {(row["op"], row["bytes"]): row for row in found["rows"]}
     assert len(rows) == 18
+    assert found["claims"] == []
     assert {row["status"] for row in rows.values()} == {"ok"}
-    assert rows["all-reduce", 1001]["bytes"] == 1004
-    assert rows["all-to-all", 1001]["bytes"] == 1008
-    assert {row["op"] for row in rows.values() if "last_rank" not in row} == {
+    assert ("all-reduce", 1004) in rows
+    assert ("all-to-all", 1008) in rows
+    assert {row["op"] for row in rows.values() if "skew_s" not in row} == {
         "broadcast",
         "send-recv",
     }
-    row = rows["all-gather", 100001]
+    row = rows["all-gather", 100008]
     assert row["algbw_bytes_per_s"] == pytest.approx(100008 / row["median_s"])
     assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] / 2)
-    runs = sorted(
-        (load_run(path) for path in tmp_path.iterdir()),
+    saved = sorted(
+        (load_run(path) for path in runs.iterdir()),
         key=lambda run: run.environment.fleet["rank"],
     )
-    assert [run.environment.fleet["rank"] for run in runs] == [0, 1]
-    own, other = (run.records[0] for run in runs)
+    assert [run.environment.fleet["rank"] for run in saved] == [0, 1]
+    own, other = (run.records[0] for run in saved)
     assert own.op == "all-reduce"
     assert own.telemetry["round_s"] == np.minimum(own.samples_s, other.samples_s).tolist()
-    assert set(read_fits(tmp_path)) <= {row["op"] for row in found["rows"]}
+    assert set(read_fits(runs)) <= {row["op"] for row in found["rows"]}
 
 
 FEW = "--op all-reduce,all-to-all --size 1KiB,64KiB --pairs --format json --no-save"
@@ -289,30 +310,26 @@ FEW = "--op all-reduce,all-to-all --size 1KiB,64KiB --pairs --format json --no-s
     ("fault", "nodes", "cause"),
     [("before", "ab", "host or input"), ("work", "ab", "device"), ("inside", "aaaa", "link")],
 )
-def test_a_sleep_is_claimed_for_its_rank_node_and_cause(fault, nodes, cause):
+def test_a_sleep_is_claimed_for_its_rank_node_and_cause(run_ranks, fault, nodes, cause):
     found = document(run_ranks(len(nodes), *FEW.split(), fault=(fault, 1, 0.05), nodes=nodes))
     (claim,) = found["claims"]
     assert (claim["cause"], claim["ranks"], claim["nodes"]) == (cause, [1], [nodes[1]])
 
 
 @pytest.mark.exhaustive
-def test_calm_ranks_are_not_claimed():
-    assert document(run_ranks(2, *FEW.split()))["claims"] == []
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(("fault", "rank"), [("hang", 1), ("kill", 0)])
-def test_a_missing_rank_is_named_soon_after_the_deadline(fault, rank, tmp_path):
+def test_a_missing_rank_is_named_soon_after_the_deadline(run_ranks, fault, rank, tmp_path):
     options = "--op all-reduce --size 1KiB:64KiB:x2 --timeout 5"
-    hurt = run_ranks(3, *options.split(), "-o", tmp_path, fault=(fault, rank, 0))
+    runs = tmp_path / "runs"
+    hurt = run_ranks(3, *options.split(), "-o", runs, fault=(fault, rank, 0))
     survivors = [result for result in hurt if result[0] != -9]
     assert [code for code, *_ in survivors] == [3, 3]
     assert sum(f"error: no answer from rank {rank}\n" in err for _, _, err in survivors) == 1
-    assert {len(load_run(path).records) for path in tmp_path.iterdir()} <= {2, 3}
+    assert {len(load_run(path).records) for path in runs.iterdir()} <= {2, 3}
 
 
 @pytest.mark.exhaustive
-def test_a_wrong_result_names_its_rank():
+def test_a_wrong_result_names_its_rank(run_ranks):
     options = "--op all-reduce --size 1KiB --no-save"
     results = run_ranks(2, *options.split(), fault=("wrong", 1, 0))
     assert [code for code, *_ in results] == [1, 1]
@@ -350,6 +367,5 @@ def test_nccl_between_all_gpus(tmp_path, dtype):
     found = json.loads(by_torchrun(count, options))
     assert found["backend"] == "nccl"
     assert {row["status"] for row in found["rows"]} == {"ok"}
-    fastest = 1.05 * (found["link_bytes_per_s"] or 1e13)
-    assert all(row["busbw_bytes_per_s"] < fastest for row in found["rows"])
+    assert all(row["busbw_bytes_per_s"] < 1e13 for row in found["rows"])
     assert len(list(tmp_path.glob("*.jsonl"))) == count

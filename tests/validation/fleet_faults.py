@@ -233,8 +233,7 @@ def faulty_ranks(fleet, where, seed):
 
 def report(directory, history=(), expected=0):
     devices, earlier, _ = read_fleet([Path(directory)], history)
-    findings, _ = judge(devices, earlier)
-    return [*missing(devices, earlier, expected, ()), *findings]
+    return [*missing(devices, expected, ()), *judge(devices, earlier)]
 
 
 def outcome(name, seed, nodes=2, spread=0.01):
@@ -247,7 +246,11 @@ def outcome(name, seed, nodes=2, spread=0.01):
     with tempfile.TemporaryDirectory() as directory:
         fleet.write(directory, dict.fromkeys(ranks, fault))
         findings = report(directory, expected=len(fleet.natural))
-    slow_nodes = {finding.node: finding for finding in findings if finding.is_of_node}
+    slow_nodes = {
+        finding.node: finding
+        for finding in findings
+        if finding.verdict == "slow" and not finding.device
+    }
     counts = Counter(devices=len(fleet.natural), faulty=len(ranks))
     if fault.is_absent:
         named = " ".join(text for finding in findings for text in finding.evidence)

@@ -117,7 +117,6 @@ def healthy():
         "vbios": "96.00.AA",
         "driver": "580.95.05",
         "mig_mode": False,
-        "ecc_mode": True,
         "remapped_rows": {"corrected": 0, "uncorrected": 0, "pending": 0, "failed": 0},
         "ecc_errors": {"corrected": 0, "uncorrected": 0},
         "memory_used_bytes": 5e8,
@@ -143,6 +142,7 @@ def environment(rank, size, per_node=8, health=None, started=STARTED, **device):
     fleet = {
         "rank": rank,
         "local_rank": local_rank,
+        "local_world_size": per_node,
         "world_size": size,
         "node": node,
         "launcher": "torchrun",

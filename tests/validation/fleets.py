@@ -36,7 +36,7 @@ def counts_of(spread, seeds, rules=True):
             for name, content in files.items():
                 (Path(directory) / name).write_bytes(content)
             devices, earlier, _ = read_fleet([Path(directory)])
-        findings, _ = judge(devices, earlier)
+        findings = judge(devices, earlier)
         counts["slow"] += len(slow)
         for finding in findings:
             cause = slow.get(finding.device.uuid) if finding.device else None

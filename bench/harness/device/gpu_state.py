@@ -153,7 +153,6 @@ def health(uuid: str | None) -> dict[str, Any]:
         return None if "nvml" in failures else ask(uuid, function, *arguments, failures=failures)
 
     migs = value("nvmlDeviceGetMigMode")
-    ecc = value("nvmlDeviceGetEccMode")
     rows = value("nvmlDeviceGetRemappedRows")
     memory = value("nvmlDeviceGetMemoryInfo")
     busy = value("nvmlDeviceGetUtilizationRates")
@@ -165,15 +164,12 @@ def health(uuid: str | None) -> dict[str, Any]:
         "vbios": value("nvmlDeviceGetVbiosVersion"),
         "driver": driver_version(),
         "mig_mode": None if migs is None else bool(migs[0]),
-        "ecc_mode": None if ecc is None else bool(ecc[0]),
         "remapped_rows": rows
         and dict(zip(("corrected", "uncorrected", "pending", "failed"), rows, strict=True)),
         "ecc_errors": dict(zip(("corrected", "uncorrected"), ecc_errors, strict=True)),
         "memory_used_bytes": memory and memory.used,
         "utilization": busy and busy.gpu / 100,
         "other_processes": None if processes is None else len(processes),
-        "sm_clock_max_hz": _scaled(value("nvmlDeviceGetMaxClockInfo", CLOCK_SM), 1e6),
-        "memory_clock_max_hz": _scaled(value("nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY), 1e6),
         "power_limit_w": _scaled(value("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
         "power_limit_default_w": _scaled(value("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3),
         "link_generation_max": value("nvmlDeviceGetGpuMaxPcieLinkGeneration"),

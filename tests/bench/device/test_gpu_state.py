@@ -106,29 +106,26 @@ def test_clock_mode_is_default_locked_or_applications(machine, changes, clock_mo
 
 
 def test_health_is_what_explains_a_slow_gpu(machine):
-    del machine.gpu["nvmlDeviceGetEccMode"]
+    del machine.gpu["nvmlDeviceGetMaxPcieLinkWidth"]
     machine.gpu["nvmlDeviceGetRemappedRows"] = [1, 0, True, False]
     machine.gpu["nvmlDeviceGetUtilizationRates"] = {"error": "NotSupported"}
     assert gpu_state.health(machine.uuid) == {
         "vbios": "96.00.74.00.01",
         "driver": "580.95.05",
         "mig_mode": False,
-        "ecc_mode": None,
         "remapped_rows": {"corrected": 1, "uncorrected": 0, "pending": True, "failed": False},
         "ecc_errors": {"corrected": 2, "uncorrected": 2},
         "memory_used_bytes": 590809984,
         "utilization": None,
         "other_processes": 1,
-        "sm_clock_max_hz": 1980e6,
-        "memory_clock_max_hz": 2619e6,
         "power_limit_w": 700.0,
         "power_limit_default_w": 700.0,
         "link_generation_max": 5,
-        "link_width_max": 16,
+        "link_width_max": None,
         "recommended_action": 1,
         "errors": {
-            "nvmlDeviceGetEccMode": "FunctionNotFound",
             "nvmlDeviceGetUtilizationRates": "NotSupported",
+            "nvmlDeviceGetMaxPcieLinkWidth": "FunctionNotFound",
         },
     }
     assert gpu_state.pci_bus_id(machine.uuid) == "00000000:1B:00.0"

@@ -56,6 +56,8 @@ real_measured, real_detected = measure.measured, measure.detected
 def main():
     measure.measured, measure.detected = faults.measured, faults.detected
     member.HANG_S = 8.0 if any(FAULTS) else member.HANG_S
+    if "hang" in FAULTS:  # it would take all the time that is left after SIGTERM
+        member.GRACE_S = 4.0
     if FAULT == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
     if FAULT in PARENT_SIGNALS:

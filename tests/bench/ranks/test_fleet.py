@@ -69,32 +69,6 @@ def statuses(run):
     return {f"{record.options['phase']} {record.op}": record.status for record in run.records}
 
 
-@pytest.mark.exhaustive
-def test_one_rank_measures_its_device(tmp_path):
-    process = start(tmp_path / "fleet", *MODULE, ROOFMARK_NODE="a")
-    out, err, runs = finish(tmp_path / "fleet", process)
-    assert process.returncode == 0
-    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
-    known = runs[0].environment.fleet
-    assert {
-        key: known[key] for key in ("rank", "local_rank", "world_size", "node", "launcher")
-    } == {
-        **{
-            "rank": 0,
-            "local_rank": 0,
-            "world_size": 1,
-            "node": "a",
-            "launcher": "none",
-        }
-    }
-    assert known["health"]["errors"]
-    assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
-    assert [line for line in err.splitlines() if line.startswith("rank")] == [
-        f"rank 0 (node a): {text}" for text in ("starting", *ALL)
-    ]
-    assert out.splitlines()[-1] == f"report: python -m bench fleet-report {tmp_path / 'fleet'}"
-
-
 NO_TIME = "skipped", "no time was left"
 REASONS = {
     "hang": "no result after",
@@ -105,33 +79,32 @@ REASONS = {
 
 
 @pytest.mark.exhaustive
-def test_a_full_disk_costs_the_rows_of_its_rank(tmp_path):
-    process = start(
-        tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULTS=",disk"
-    )
-    _, err, runs = finish(tmp_path / "f", process)
-    assert process.returncode == 1  # of torchrun
-    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
-    assert 0 < len(runs[1].records) < len(ALL)
-    assert "cannot write" in err
-    assert "rank 1" in next(line for line in err.splitlines() if "File too large" in line)
-
-
-@pytest.mark.exhaustive
-def test_a_killed_rank_does_not_stop_the_others(tmp_path):
+def test_a_full_disk_and_a_killed_rank_cost_their_own_rows(tmp_path):
+    words = ["--standalone", "--nproc-per-node", "3"]
     process = start(
         tmp_path / "f",
         *TORCHRUN,
-        "--standalone",
-        "--nproc-per-node",
-        "2",
+        *words,
         *MODULE,
-        FAULTS=",parent killed",
+        ROOFMARK_NODE="a",
+        FAULTS=",disk,parent killed",
     )
-    _, err, runs = finish(tmp_path / "f", process)
+    out, err, runs = finish(tmp_path / "f", process)
+    assert process.returncode == 1  # of torchrun
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
-    assert statuses(runs[1]) == {"solo launch": "ok", "solo copy": "ok"}
-    assert "rank 1 (node " in next(line for line in err.splitlines() if "no answer within" in line)
+    known = runs[0].environment.fleet
+    assert known["health"]["errors"]
+    assert (known["rank"], known["world_size"], known["node"]) == (0, 3, "a")
+    assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
+    assert 0 < len(runs[1].records) < len(ALL)
+    assert statuses(runs[2]) == {"solo launch": "ok", "solo copy": "ok"}
+    lines = err.splitlines()
+    steps = [line.removeprefix("rank 0 (node a): ") for line in lines if "rank 0 (node" in line]
+    assert [step for step in steps if step in (*ALL, "done")] == [*ALL, "done"]
+    assert "cannot write" in err
+    assert "rank 1" in next(line for line in lines if "File too large" in line)
+    assert "rank 2 (node a)" in next(line for line in lines if "no answer within" in line)
+    assert out == f"report: python -m bench fleet-report {tmp_path / 'f'}\n"
 
 
 @pytest.mark.exhaustive
@@ -168,7 +141,6 @@ def test_two_nodes_measure_another_device_and_lose_measuring_processes(tmp_path)
     measured = {"ok", "skipped"}  # four ranks on two cores may lack the time for a row
     assert set(found[0].values()) <= measured
     assert runs[0].environment.device["name"] == "Other GPU"
-    assert out.count("Other GPU") == 2
     for rank, reason in enumerate(REASONS.values(), start=1):
         for row, status in found[rank].items():
             assert status in ({"failed"} if "matmul" in row else measured)
@@ -176,10 +148,9 @@ def test_two_nodes_measure_another_device_and_lose_measuring_processes(tmp_path)
         assert all(record.reason.startswith(reason) for record in failed)
         for phase in measure.PHASES:
             assert f": {phase} matmul failed: {reason}" in err
-    assert out.count("matmul fp32 failed") == 6
     assert "rank 3 (node b): together matmul" in err
     assert "starts without" not in err
-    assert len(out.splitlines()) == 1 + 8 + 1  # two phases of each rank
+    assert out.startswith("report: python -m bench fleet-report ")
 
 
 def free_port():
@@ -211,7 +182,7 @@ def test_all_gpus_are_measured(tmp_path):
         assert statuses(run) == {
             f"{phase} {op}": "ok" for phase in measure.PHASES for op in measure.OPS
         }, out
-        assert run.environment.fleet["health"]["sm_clock_max_hz"]
+        assert run.environment.fleet["health"]["power_limit_w"]
         assert run.environment.fleet["pci_bus_id"]
 
 
@@ -250,18 +221,15 @@ def test_a_device_that_cannot_be_used_has_failed_rows(member, monkeypatch, capsy
 def test_ranks_without_an_answer_are_named_with_their_last_step(member, capsys):
     member.step("starting")
     member.peers.send("steps", json.dumps([1, "rank 1 (node b)", "solo copy"]))
-    member.peers.send(
-        "answers",
-        json.dumps({"rank": 0, "node": "a", "device": "X", "rows": {"solo": ["copy 1 TB/s"]}}),
-    )
-    assert member.has_time()
-    assert member.missing() == [1, 2]
+    member.step("done")
+    assert list(member.missing()) == [1, 2]
     member.show()
     out, err = capsys.readouterr()
-    assert out.splitlines()[1].split() == ["0", "a", "X", "solo", "copy", "1", "TB/s"]
+    assert out.startswith("report: python -m bench fleet-report ")
     assert err.splitlines() == [
         "rank 0 (node a): starting",
         "rank 1 (node b): solo copy",
+        "rank 0 (node a): done",
         "rank 1 (node b): no answer within 0 s; last step: solo copy",
         "rank 2: no answer within 0 s; last step: none, it has not started",
     ]
