@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from results.show.picture import INK, MUTED, end_of
 from results.show.terminal import one_line
-from results.show.units import PREFIXES, number, quantity
+from results.show.units import PREFIXES, count, number, quantity
 from roofline.picture.scene import (
     MAX_NAME_LETTERS,
     Point,
@@ -266,7 +266,7 @@ def _provenance(scene: Scene) -> list[str]:
             if run.versions.get(name):
                 words.append(f"{name} {one_line(str(run.versions[name]), 24)}")
         if run.device.get("threads"):
-            words.append(f"{run.device['threads']} threads")
+            words.append(count(run.device["threads"], "thread"))
     records = [point.record for point in scene.points]
     words += sorted({f"{record.cache} cache" for record in records if record.cache})
     words += sorted({f"{one_line(record.fill, 12)} data" for record in records if record.fill})
