@@ -1,6 +1,6 @@
 """Problems of flashinfer-bench and SOL-ExecBench: a definition, its workloads and solutions.
 
-Files are parsed as data. Their sources are code: `Problem` runs them, in a worker only.
+Files are parsed as data. Their sources are code, which runs in a worker only.
 
 Sources of the formats: flashinfer-bench, docs/flashinfer_trace/definition.md at commit
 0d4284acd80e, workload.md at c1505369fad9, docs/flashinfer-trace/solution.mdx at 15618a67e8d7;
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from bench.comparing.case import Case
 from bench.harness.op import UsageError
 from bench.harness.op_file import import_file
-from results.record import Record
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +66,6 @@ class Definition(Struct, frozen=True):
     outputs: dict[str, Spec]
     reference: str
     custom_inputs_entrypoint: str | None = None
-    constraints: tuple[str, ...] | None = None
 
 
 class Source(Struct, frozen=True):
@@ -88,7 +87,12 @@ class Tolerance(Struct, frozen=True):
     max_error_cap: float | None = None
 
     def allows(self, expected: Tensor, other: Tensor) -> bool:
-        """Return whether a result of the same shape is close enough."""
+        """Return whether a result of the same shape is close enough.
+
+        Another dtype is not: with fewer bits larger errors would be allowed.
+        """
+        if other.dtype != expected.dtype:
+            return False
         errors = (other.double() - expected.double()).abs()
         limits = self.max_atol + self.max_rtol * expected.double().abs()
         matched = float((errors <= limits).double().mean())
@@ -103,8 +107,6 @@ class Workload(Struct, frozen=True):
     inputs: dict[str, Source]
     uuid: str = ""
     tolerance: Tolerance | None = None
-    correctness: Tolerance | None = None
-    """Older name of `tolerance`."""
 
 
 class File(Struct, frozen=True):
@@ -154,26 +156,23 @@ def read_workloads(path: str) -> list[Workload]:
         raise UsageError(f"{path} is not a list of workloads: {error}") from None
 
 
-@dataclass
-class Problem:
-    """One workload of a definition. A worker sets `device` and `directory` and runs the code."""
+@dataclass(kw_only=True)
+class Problem(Case):
+    """One workload of a definition."""
 
     definition: Definition
     workload: Workload
+    sides: dict[str, Solution | None]
+    """Solutions by provider; None for the reference."""
     file: Path
     """File of the workload, for the paths of its tensors."""
-    device: str = "meta"
-    directory: Path = Path()
-    """Temporary directory of the sources."""
+    directory: Path
+    """Directory of the sources."""
 
     @cached_property
     def reference(self) -> ModuleType:
         file = File("reference.py", self.definition.reference)
         return import_file(self._write(file, "definition"))
-
-    @property
-    def tolerance(self) -> Tolerance | None:
-        return self.workload.tolerance or self.workload.correctness
 
     @cached_property
     def axes(self) -> dict[str, int]:
@@ -188,29 +187,19 @@ class Problem:
                 values[name] = self.workload.axes[name]
             else:
                 raise UsageError(f"the workload has no axis {name}")
-        computed = {name: int(_value(text, values)) for name, text in expressions.items()}
-        for text in self.definition.constraints or ():
-            if not _value(text, values | computed):
-                raise UsageError(f"the workload breaks the constraint {text}")
-        return values | computed
+        for name, text in expressions.items():
+            # It is code, as the reference is.
+            values[name] = int(eval(text, {"__builtins__": {}}, values))
+        return values
 
-    def blank(self, provider: str) -> Record:
-        """Return the record of a side before it is measured."""
-        axes = [f"{name}={extent}" for name, extent in self.workload.axes.items()]
-        return Record(
-            op=self.definition.name,
-            provider=provider,
-            dtype="fp32",
-            shape={"calls": 1},
-            case=", ".join(axes) or "-",
-            status="skipped",
-            options={"workload": self.workload.uuid},
-        )
-
-    def bytes_of(self, specs: dict[str, Spec]) -> int:
-        """Return the bytes of inputs or of outputs; numbers have none."""
-        tensors = [spec for spec in specs.values() if spec.shape is not None]
-        return sum(math.prod(self._shape(spec)) * _dtype(spec).itemsize for spec in tensors)
+    def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Return the bytes of inputs and outputs; numbers have none."""
+        tensors = [x for x in arguments if hasattr(x, "nbytes")]
+        written = len(self.definition.outputs)
+        return {
+            "bytes_read": sum(x.nbytes for x in tensors[:-written]),
+            "bytes_written": sum(x.nbytes for x in tensors[-written:]),
+        }
 
     def arguments(self) -> tuple[Any, ...]:
         """Return new inputs, then outputs of NaN, which a solution has to overwrite."""
@@ -223,29 +212,34 @@ class Problem:
             inputs.append(torch.full(self._shape(spec), empty, device=self.device).to(dtype))
         return tuple(inputs)
 
-    def function(self, solution: Solution | None, directory: str) -> Callable[..., Any]:
-        """Return the function of a solution, None: of the reference. It takes `arguments` and
-        returns the outputs.
+    def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+        """Return the functions, the baseline first, as `loaded` does."""
+        self.make = self.arguments
+        return self.loaded(names, self._function)
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        """Return a function that takes `arguments` and returns the outputs.
 
         Raises:
-            UsageError: it is not in Python, or its files are not a directory's.
+            UsageError: the solution is not in Python, or its files are not a directory's.
         """
+        solution = self.sides[name]
         if solution is None:
-            return partial(self._returned, self.reference.run)
+            return partial(self._outputs, self.reference.run, False)
         spec = solution.spec
         languages = [each.lower() for each in (*spec.languages, spec.language) if each]
         other = next((each for each in languages if each not in LANGUAGES), None)
         if other:
             raise UsageError(f"its language is {other}; only {', '.join(LANGUAGES)} can be run")
         entry, _, function = spec.entry_point.partition("::")
+        directory = f"solution{list(self.sides).index(name)}"
         for file in solution.sources:
             path = Path(file.path)
             if path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"its source {file.path} is outside its directory")
             self._write(file, directory)
         run = getattr(import_file(self.directory / directory / entry), function)
-        call = self._written if spec.destination_passing_style else self._returned
-        return partial(self._checked, partial(call, run))
+        return partial(self._outputs, run, spec.destination_passing_style)
 
     def _write(self, file: File, directory: str) -> Path:
         path = self.directory / directory / file.path
@@ -253,24 +247,16 @@ class Problem:
         path.write_text(file.content, encoding="utf-8")
         return path
 
-    def _returned(self, run: Callable[..., Any], *arguments: Any) -> Sequence[Any]:
-        result = run(*arguments[: len(self.definition.inputs)])
+    def _outputs(self, run: Callable[..., Any], is_written: bool, *arguments: Any) -> Sequence[Any]:
+        """Call a function; its outputs are its last arguments if `is_written`."""
+        count = len(self.definition.inputs)
+        if is_written:
+            run(*arguments)
+            return arguments[count:]
+        result = run(*arguments[:count])
         if isinstance(result, dict):
             return [result[name] for name in self.definition.outputs]
         return result if isinstance(result, tuple | list) else [result]
-
-    def _written(self, run: Callable[..., Any], *arguments: Any) -> Sequence[Any]:
-        run(*arguments)
-        return arguments[len(self.definition.inputs) :]
-
-    def _checked(self, call: Callable[..., Sequence[Any]], *arguments: Any) -> Sequence[Any]:
-        """Refuse outputs of other dtypes: fewer bits would be allowed larger errors."""
-        results = call(*arguments)
-        for result, (name, spec) in zip(results, self.definition.outputs.items(), strict=True):
-            dtype = str(getattr(result, "dtype", spec.dtype)).removeprefix("torch.")
-            if dtype != spec.dtype:
-                raise UsageError(f"its output {name} is {dtype}, not {spec.dtype}")
-        return results
 
     def _inputs(self) -> list[Any]:
         import torch
@@ -299,12 +285,7 @@ class Problem:
         return load_file(path)[source.tensor_key].to(self.device)
 
     def _shape(self, spec: Spec) -> tuple[int, ...]:
-        return tuple(self.axes[x] if x in self.axes else int(x) for x in spec.shape or ())
-
-
-def _value(expression: str, axes: dict[str, int]) -> Any:
-    """Return the value of an expression of axes. It is code, as the reference is."""
-    return eval(expression, {"__builtins__": {}}, axes)
+        return tuple(int(self.axes.get(x, x)) for x in spec.shape or ())
 
 
 def _dtype(spec: Spec) -> torch.dtype:

@@ -8,6 +8,7 @@ import torch
 from bench import __main__ as command
 from bench.comparing.problems import Definition, Problem, Tolerance, read, read_workloads
 from bench.harness.op import UsageError
+from bench.harness.settings import Settings
 from results.store.runfile import load_run
 from tests.bench.comparing.problem_files import RANDOM, SOLUTIONS, workload, write
 
@@ -22,10 +23,16 @@ def files(tmp_path, monkeypatch):
 
 
 def problem_of(directory, index=0):
-    workloads = read_workloads("workload.jsonl")
-    definition = read("definition.json", Definition)
-    file = directory / "workload.jsonl"
-    return Problem(definition, workloads[index], file, "cpu", directory / "sources")
+    return Problem(
+        settings=Settings(),
+        dtype="fp32",
+        definition=read("definition.json", Definition),
+        workload=read_workloads("workload.jsonl")[index],
+        sides={"definition.json": None},
+        file=directory / "workload.jsonl",
+        directory=directory / "sources",
+        device="cpu",
+    )
 
 
 def compare(*words):
@@ -36,8 +43,11 @@ def compare(*words):
 def test_axes_and_bytes_come_from_the_definition_and_the_workload(files):
     problem = problem_of(files, index=1)
     assert problem.axes == {"rows": 16, "heads": 4, "width": 32}
-    assert problem.bytes_of(problem.definition.inputs) == 4 * (16 * 32 + 32)
-    x, weight, eps, y = problem.arguments()
+    x, weight, eps, y = arguments = problem.arguments()
+    assert problem.work(arguments) == {
+        "bytes_read": 4 * (16 * 32 + 32),
+        "bytes_written": 4 * 16 * 32,
+    }
     assert (tuple(x.shape), tuple(weight.shape), eps) == ((16, 32), (32,), 1e-6)
     assert y.isnan().all()
 
@@ -54,13 +64,9 @@ def test_inputs_come_from_the_entry_point_or_a_file_above_the_workload(files):
     assert float(problem_of(files, index=1).arguments()[0].mean()) == 3.0
 
 
-@pytest.mark.parametrize(
-    ("axes", "message"),
-    [({}, "has no axis rows"), ({"rows": 0}, "breaks the constraint rows > 0")],
-)
-def test_a_workload_that_the_definition_excludes_is_an_error(files, axes, message):
-    write(files, [workload(4, axes=axes)])
-    with pytest.raises(UsageError, match=message):
+def test_a_workload_without_an_axis_of_the_definition_is_an_error(files):
+    write(files, [workload(4, axes={})])
+    with pytest.raises(UsageError, match="has no axis rows"):
         problem_of(files).arguments()
 
 
@@ -96,7 +102,7 @@ def test_each_workload_and_solution_has_a_row_and_what_is_wrong_is_refused(files
         assert "differs from the baseline's" in records["rounded"].reason
         assert "nan instead of" in records["unwritten"].reason
         assert records["cached"].reason.startswith("on new values in the same tensors")
-        assert records["half"].reason == "its output y is float16, not float32"
+        assert records["half"].reason.startswith("its result is torch.float16, ")
         assert records["cuda"].reason.startswith("its language is cuda; only python")
         assert records["crash"].reason == "crashed: SIGABRT (aborted)"
 
