@@ -42,8 +42,8 @@ The verdicts of a case are checked after 20, 40, 80, ... rounds. A case ends whe
 verdicts is UNSURE, after 10 s of rounds, or when --budget runs out. The interval is widened because
 the check is repeated; with --rounds there is one check, and the interval is narrower.
 
-Your own functions run in a separate process for each case. If one of them crashes, it is listed with
-the reason, and everything else is still measured.
+Your own functions run in a separate process for each case. If one of them crashes, it is listed
+with the reason, and everything else is still measured.
 Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict
 should be SAME."""
 

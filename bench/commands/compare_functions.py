@@ -12,12 +12,12 @@ from bench.api.function import Function, extents, known_ceilings
 from bench.comparing.files import FileCase
 from bench.comparing.interleave import without_culprits
 from bench.comparing.problems import Problem
-from bench.comparing.turns import ComparePolicy
+from bench.comparing.turns import ComparePolicy, completed
 from bench.harness import clock, worker
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
-from bench.harness.providers.user_kernel import UserKernelError, find
+from bench.harness.providers.user_kernel import UserKernelError, find, labels
 from bench.harness.run import Run
 from bench.harness.settings import Settings
 from bench.profiling.target import guarded_call
@@ -34,7 +34,17 @@ def run_functions(
     """Measure the functions that the options name, and return the run, not shown yet. `ops` are the
     names of all ops.
     """
-    names = checked_names(options)
+    for option in ("op", "provider", "size"):
+        if getattr(options, option) is not None:
+            raise UsageError(f"functions are compared without --{option}; remove it")
+    for name in options.functions:  # what shows without running a file
+        try:
+            problem = find(name).problem
+        except UserKernelError:
+            problem = "must be written path/to/file.py:function"
+        if problem:
+            raise UsageError(f"'{name}': {problem}")
+    names = list(ordered(dict.fromkeys(labels(options.functions)), options.baseline))
     dtypes = options.dtype or ["fp32"]
     if len(dtypes) > 1:
         raise UsageError("functions are compared in one --dtype")
@@ -49,32 +59,6 @@ def run_functions(
         for op in sorted({name.partition(":")[2] for name in options.functions} & set(ops))
     ]
     return run_cases([case], names, notes, options, settings, argv)
-
-
-def checked_names(options: Options) -> list[str]:
-    """Return the functions, the baseline first; what shows without running a file is reported
-    here.
-    """
-    for option in ("op", "provider", "size"):
-        if getattr(options, option) is not None:
-            raise UsageError(f"functions are compared without --{option}; remove it")
-    for name in options.functions:
-        try:
-            problem = find(name).problem
-        except UserKernelError:
-            problem = "must be written path/to/file.py:function"
-        if problem:
-            raise UsageError(f"'{name}': {problem}")
-    return list(ordered(dict.fromkeys(labels(options.functions)), options.baseline))
-
-
-def labels(names: Sequence[str]) -> list[str]:
-    """Return the names, each different: the second of two equal ones ends in `#2`."""
-    different = []
-    for index, name in enumerate(names):
-        count = names[:index].count(name) + 1
-        different.append(f"{name}#{count}" if count > 1 else name)
-    return different
 
 
 def run_cases(
@@ -158,7 +142,13 @@ def measured(
         timeout_s=run.settings.timeout_s,
         deadline=policy.deadline,
     )
-    return without_culprits(blanks, measure, run.progress.note)
+    try:
+        return without_culprits(blanks, measure, run.progress.note)
+    except UsageError as error:
+        if isinstance(case, FileCase):
+            raise
+        failed = replace(blanks[0], status="failed", reason=str(error))
+        return completed(blanks, [failed, *(None for _ in names[1:])])
 
 
 def measure_in_worker(
@@ -174,7 +164,6 @@ def measure_in_worker(
         policy,
         case.settings.tolerance,
         make_inputs=case.make,
-        allowed=case.allowed,
         flags=case.flags,
     )
     return [known_of(case, record) for record in records]

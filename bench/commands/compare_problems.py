@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bench.api.comparing import ordered
-from bench.commands.compare_functions import known_of, labels, run_cases, subject_of
+from bench.commands.compare_functions import known_of, run_cases, subject_of
 from bench.comparing.problems import Definition, Problem, Solution, read, read_workloads
 from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
+from bench.harness.providers.user_kernel import labels
 from bench.harness.run import Run
 from bench.harness.settings import Settings
 from bench.profiling.projection import machine_named
@@ -62,7 +63,6 @@ def run_problems(options: Options, settings: Settings, argv: Sequence[str] | Non
                     "case": ", ".join(axes) or "-",
                     "options": {"workload": workload.uuid},
                 },
-                allowed=workload.tolerance.allows if workload.tolerance else None,
                 definition=definition,
                 workload=workload,
                 sides=sides,

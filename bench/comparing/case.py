@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.measure.flags import Flag, of_settings
@@ -13,9 +13,6 @@ from bench.harness.op import UsageError
 from bench.harness.settings import Settings
 from bench.harness.timing import protocol
 from bench.profiling.target import guarded_call
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(kw_only=True)
@@ -33,8 +30,6 @@ class Case:
     """Device in torch's spelling, which a worker sets; on `meta` tensors have no values."""
     make: Callable[[], Any] | None = None
     """Makes new arguments, once the functions are loaded."""
-    allowed: Callable[[Tensor, Tensor], bool] | None = None
-    """What `Expected` allows besides rounding errors."""
     flags: dict[str, tuple[Flag, ...]] = field(default_factory=dict)
     """What is known of functions once they are loaded."""
 

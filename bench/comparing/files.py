@@ -8,6 +8,8 @@ floating-point inputs get the requested dtype. Unlike there, a module also gets 
 first one wherever names and shapes are equal, integer inputs keep their dtype, and the result is
 checked by the rules of `bench.harness.data.agreement`.
 
+`FLOPS` returns the FLOPs of a call from its arguments, `BYTES` the bytes read and those written.
+
 Source: KernelBench, src/kernelbench/eval.py, `eval_kernel_against_ref`, at commit 0d1222636478.
 """
 
@@ -31,14 +33,7 @@ if TYPE_CHECKING:
 MAKE_INPUTS = "make_inputs"
 """Name of the function in a user's file that returns the arguments of one call."""
 
-GET_INIT_INPUTS = "get_init_inputs"
-GET_INPUTS = "get_inputs"
-
-FLOPS = "FLOPS"
-"""Name of the function that returns the FLOPs of a call from its arguments."""
-
-BYTES = "BYTES"
-"""Name of the function that returns the bytes read and those written, from the arguments."""
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(kw_only=True)
@@ -56,24 +51,36 @@ class FileCase(Case):
     def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
         """Return the functions, the baseline first, as `loaded` does."""
         found = self.loaded(names, self._imported)
-        functions = self.loaded(names, lambda name: self._built(name, found[name]))
+        functions = self.loaded(names, lambda name: self._built(found[name]))
         self.baseline = functions[names[0]]
         self.make = self.defined(MAKE_INPUTS)
-        get_inputs = self.defined(GET_INPUTS)
+        get_inputs = self.defined("get_inputs")
         if self.make is None and get_inputs:
             self.make = lambda: tuple(self._moved(get_inputs()))
         return functions
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of a call."""
-        made = self.make() if self.make else self._filled()
-        return made if isinstance(made, tuple) else (made,)
+        """Return the arguments of a call: a tensor for each parameter, if no file makes them."""
+        if self.make:
+            made = self.make()
+            return made if isinstance(made, tuple) else (made,)
+        if not self.shapes:
+            raise UsageError(
+                f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
+            )
+        shapes = list(self.shapes)
+        if len(shapes) == 1:
+            function = getattr(self.baseline, "forward", self.baseline)
+            known = inspect.signature(function).parameters.values()
+            shapes *= sum(each.kind in POSITIONAL and each.default is each.empty for each in known)
+        fill = Filler(self.settings.fill, self.dtype, detect(self.device), self.settings.seed)
+        return tuple(fill(*shape) for shape in shapes)
 
     def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
         """Return the FLOPs and bytes of a call that the files declare."""
         work: dict[str, Any] = {}
-        flops = self.defined(FLOPS)
-        moved = self.defined(BYTES)
+        flops = self.defined("FLOPS")
+        moved = self.defined("BYTES")
         if flops:
             work["flops"] = flops(*arguments)
         if moved:
@@ -90,15 +97,13 @@ class FileCase(Case):
         self.modules.append(module)
         return getattr(module, source.function)
 
-    def _built(self, name: str, function: Any) -> Callable[..., Any]:
+    def _built(self, function: Any) -> Callable[..., Any]:
         """Return what is called: the module if `function` is the class of one."""
         import torch
 
         if not (isinstance(function, type) and issubclass(function, torch.nn.Module)):
             return function  # type: ignore[no-any-return]
-        make = self.defined(GET_INIT_INPUTS)
-        if make is None and required_of(function):
-            raise UsageError(f"{name} needs arguments; add {GET_INIT_INPUTS}() to the file")
+        make = self.defined("get_init_inputs")
         torch.manual_seed(self.settings.seed)
         arguments = self._moved(make()) if make else ()
         torch.manual_seed(self.settings.seed)
@@ -122,31 +127,3 @@ class FileCase(Case):
             lambda x: x.to(self.device, dtype if x.is_floating_point() else None),
             values,
         )
-
-    def _filled(self) -> tuple[Any, ...]:
-        """Return a tensor for each parameter."""
-        if not self.shapes:
-            raise UsageError(
-                f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
-            )
-        required = required_of(getattr(self.baseline, "forward", self.baseline))
-        shapes = list(self.shapes)
-        if len(shapes) == 1:
-            shapes *= len(required)
-        if len(shapes) != len(required):
-            names = ", ".join(each.name for each in required)
-            raise UsageError(
-                f"expected one --shape for all parameters, or {len(required)}: {names}"
-            )
-        fill = Filler(self.settings.fill, self.dtype, detect(self.device), self.settings.seed)
-        return tuple(fill(*shape) for shape in shapes)
-
-
-def required_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the positional parameters without a default."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [
-        each
-        for each in inspect.signature(function).parameters.values()
-        if each.kind in positional and each.default is inspect.Parameter.empty
-    ]

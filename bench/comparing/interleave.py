@@ -70,13 +70,11 @@ def interleave_safely(
     `timeout_s` limits each call in a worker.
     """
     by_name = {row.blank().provider: row for row in rows}
-    uses_worker = in_worker
 
     def measure(left: Sequence[str]) -> tuple[list[Record], str]:
-        nonlocal uses_worker
         arguments = ([by_name[name] for name in left], device, ceilings, policy, budget)
-        if not uses_worker:
-            uses_worker = True  # it fails only if this process cannot go on
+        # Here it fails only if this process cannot go on, and then one of the rows is left out.
+        if not in_worker and len(left) == len(rows):
             return interleave(*arguments), ""
         deadline = policy.deadline
         return worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=deadline)
