@@ -94,7 +94,7 @@ def test_a_workload_whose_reference_fails_costs_only_its_own_rows(files, monkeyp
 def test_each_workload_and_solution_has_a_row_and_what_is_wrong_is_refused(files):
     write(files, [workload(8), {"workload": workload(16, {"x": {"type": "random"}})}])
     words = [f"{name}.json" for name in SOLUTIONS if name != "other"]
-    assert compare(*words, "--rounds", "6", "-o", "run.jsonl") == 1
+    assert compare(*words, "--rounds", "6", "--cache", "warm", "-o", "run.jsonl") == 1
     run = load_run(files / "run.jsonl")
     assert len(run.records) == 2 * (1 + len(words))
     first, second = run.records[: 1 + len(words)], run.records[1 + len(words) :]
