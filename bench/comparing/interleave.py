@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.comparing.contender import Contender
+from bench.comparing.contender import SLOW_CALL_S, Contender
 from bench.comparing.turns import ComparePolicy, compare_contenders, completed
 from bench.harness import worker
 from bench.harness.data.inputs import InputSet
@@ -22,8 +22,6 @@ from results.show.units import duration
 from roofline.machine import Machine
 
 PROBES = 3
-SLOW_CALL_S = 0.01
-"""Calls this long are checked against the time left; memory placement does not matter for them."""
 
 
 def interleave(
@@ -147,7 +145,7 @@ class ProviderContender(Contender):
             )
             reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
-        if not call_s and self.restore is None:
+        if self.restore is None:
             self.new_call = partial(self._call_on, ready)
             self.move = self.copies.move
 

@@ -194,7 +194,7 @@ class Problem(Case):
         """Return a function that takes `arguments` and returns the outputs.
 
         Raises:
-            UsageError: the solution is not in Python.
+            UsageError: the solution is not in Python, or its files are not a directory's.
         """
         solution = self.sides[name]
         if solution is None:
@@ -207,6 +207,9 @@ class Problem(Case):
         entry, _, function = spec.entry_point.partition("::")
         directory = f"solution{list(self.sides).index(name)}"
         for file in solution.sources:
+            path = Path(file.path)
+            if path.is_absolute() or ".." in path.parts:
+                raise UsageError(f"its source {file.path} is outside its directory")
             self._write(file, directory)
         run = getattr(import_file(self.directory / directory / entry), function)
         return partial(self._outputs, run, spec.destination_passing_style)

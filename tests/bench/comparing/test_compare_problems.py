@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from bench import __main__ as command
 from bench.commands import compare_functions
-from bench.comparing.problems import Definition, Problem, read, read_workloads
+from bench.comparing.problems import Definition, File, Problem, Solution, read, read_workloads
 from bench.comparing.turns import ComparePolicy
 from bench.harness.device.device import cpu_device
 from bench.harness.op import UsageError
@@ -76,6 +77,17 @@ def test_a_workload_without_an_axis_of_the_definition_is_an_error(files):
     write(files, [workload(4, axes={})])
     with pytest.raises(UsageError, match="has no axis rows"):
         problem_of(files).arguments()
+
+
+def test_a_source_outside_the_directory_of_its_solution_is_not_written(files):
+    problem = problem_of(files)
+    bad = read("right.json", Solution)
+    path = {"path": "../main.py", "content": ""}
+    problem.sides["bad.json"] = replace(bad, sources=(File(**path),))
+    functions = problem.functions(["definition.json", "bad.json"])
+    with pytest.raises(UsageError, match="is outside its directory"):
+        functions["bad.json"]()
+    assert not (files / "sources" / "main.py").exists()
 
 
 def test_a_workload_whose_reference_fails_costs_only_its_own_rows(files, monkeypatch):
