@@ -195,12 +195,10 @@ def interleaved(
     tolerance: float = 1.0,
     check: bool = True,
     make_inputs: Inputs | None = None,
-    allowed: Callable[[Any, Any], bool] | None = None,
     flags: Mapping[str, Sequence[Flag]] | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records. `make_inputs` makes others for a check; `allowed` is that of `Expected`;
-    `flags` has what is known of functions.
+    and the records. `make_inputs` makes others for a check; `flags` has what is known of functions.
     """
     name = next(iter(named))
     kwargs = subject.kwargs
@@ -213,8 +211,6 @@ def interleaved(
         blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
     expected = _expected(named[name], first, kwargs, truth) if check else None
-    if isinstance(expected, Expected):
-        expected = replace(expected, allowed=allowed)
 
     def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
         with settings_required():

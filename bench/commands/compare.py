@@ -6,23 +6,25 @@ import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bench.harness import clock
 from bench.harness.cli import main
 from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
 from bench.harness.settings import Settings
 from results.show.options import WHAT, Parameter, add, given, number, parameters
-from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, print_out, say
+from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, MARGIN, MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
     from bench.comparing.turns import ComparePolicy
+    from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import Row
     from bench.harness.run import Run
+    from results.record import Record
 
 DESCRIPTION = """\
 Compare providers. For each case (one op, shape and dtype), all providers are timed once per round,
@@ -40,9 +42,8 @@ The verdicts of a case are checked after 20, 40, 80, ... rounds. A case ends whe
 verdicts is UNSURE, after 10 s of rounds, or when --budget runs out. The interval is widened because
 the check is repeated; with --rounds there is one check, and the interval is narrower.
 
-Your own functions in --provider run in a separate process for each case. If one of them crashes, it
-is listed with the reason, and everything else is still measured. All FILE:FUNCTION arguments share
-one process. If one of them crashes, the command ends with an error that names it.
+Your own functions run in a separate process for each case. If one of them crashes, it is listed
+with the reason, and everything else is still measured.
 Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict
 should be SAME."""
 
@@ -55,10 +56,6 @@ examples:
   python -m bench compare --op gelu --provider triton-v1,triton-v3 --baseline torch --format md
   python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure
   python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""  # noqa: E501
-
-
-def add_parser(commands: Any, families: Iterable[str]) -> None:
-    add_arguments(commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG), families)
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,8 @@ class Options(Request):
     ] = "slower"
 
 
-def add_arguments(parser: Parser, families: Iterable[str]) -> None:
+def add_parser(commands: Any, families: Iterable[str]) -> None:
+    parser = commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG)
     own = {}
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
@@ -166,7 +164,8 @@ def reserved_names() -> set[str]:
 def run(
     args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
 ) -> int:
-    from bench.comparing.turns import ComparePolicy
+    from bench.commands.compare_functions import run_comparison, run_functions
+    from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import plan
     from bench.harness.providers.registry import is_user_kernel, named_providers
     from bench.harness.run import Run, refused_all
@@ -176,17 +175,13 @@ def run(
     settings = given(Settings, args)
     known = [op.name for op in chain.from_iterable(families.values())]
     if options.functions and options.functions[0].endswith(".json"):
-        from bench.commands.compare_problems import print_limits, run_problems
+        from bench.commands.compare_problems import run_problems  # it loads torch
 
-        if options.on is None:
-            return show(run_problems(options, settings, argv), options.fail_on)
-        print_limits(options, settings)
-        return 0
+        problems_run = run_problems(options, settings, argv)
+        return show(problems_run, options.fail_on) if problems_run else 0
     if options.workload or options.on is not None:
         raise UsageError("--workload and --on need a definition.json and its solutions")
     if options.functions:
-        from bench.commands.compare_functions import run_functions
-
         return show(run_functions(options, settings, argv, known), options.fail_on)
     options = replace(options, own=vars(args))
     if not options.op:
@@ -220,19 +215,15 @@ def run(
     ]
     if all(rows[0].refused for rows in cases):
         raise refused_all(rows[0].refused for rows in cases if rows[0].refused)
-    policy = ComparePolicy(
-        options.margin,
-        rounds=options.rounds,
-        seed=settings.seed,
-        rows=len(cases) * (len(providers) - 1),
-    )
-    saved = policy.to_dict() | settings.to_dict() | {"baseline": baseline}
-    with Run(settings, "bench", "compare", device, argv, saved) as run:
-        run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
-        if options.baseline is None:
-            run.progress.note(f"baseline: {baseline}, the first provider; --baseline names another")
-        measure_cases(run, cases, policy)
-        run.judge_again()
+    run = Run(settings, "bench", "compare", device, argv)
+    budget = Budget(device, settings)
+    measures = [partial(measured, rows, budget) for rows in cases]
+    dtypes = dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)
+    notes = []
+    if options.baseline is None:
+        notes.append(f"baseline: {baseline}, the first provider; --baseline names another")
+    names = [baseline, *providers[1:]]
+    run_comparison(run, options, names, measures, tuple(dtypes), notes)
     return show(run, options.fail_on)
 
 
@@ -252,45 +243,27 @@ def chosen_providers(options: Options, families: Sequence[str]) -> list[str]:
     return names
 
 
-def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
-    """Measure case by case; the records of a case are saved when all its providers are verified
-    again.
-    """
+def measured(rows: Sequence[Row], budget: Budget, run: Run, policy: ComparePolicy) -> list[Record]:
+    """Return the records of a case; all cases have one budget."""
     from bench.comparing.interleave import interleave_safely
-    from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
     from bench.harness.providers.registry import is_user_kernel
-    from results.show.table import describe
 
-    device = run.device
-    progress = run.progress
-    deadline = run.deadline
-    budget = Budget(device, cases[0][0].settings, deadline)
-    progress.expect(len(cases), run.share_s)
-    is_open = deadline is None and policy.rounds is None
-    for index, rows in enumerate(cases):
-        case = rows[0].case
-        names = ", ".join(row.blank().provider for row in rows)
-        at_most = f", at most {policy.budget_s:g} s of rounds" if is_open else ""
-        progress.say(f"{case.op} {case.name} {case.dtype}: {names}{at_most}")
-        case_policy = policy.of_case(index, len(cases), deadline, clock.now())
-        is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
-        records = interleave_safely(
-            rows,
-            device,
-            run.ceilings,
-            case_policy,
-            budget,
-            timeout_s=run.settings.timeout_s,
-            note=progress.note,
-            in_worker=is_own or not release(device),
-        )
-        for record in records:
-            run.keep(record)
-            if run.settings.verbose:
-                for line in describe(record):
-                    progress.note(line)
-        progress.advance()
+    budget.deadline = run.deadline
+    case = rows[0].case
+    names = ", ".join(row.blank().provider for row in rows)
+    run.progress.say(f"{case.op} {case.name} {case.dtype}: {names}")
+    is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
+    return interleave_safely(
+        rows,
+        run.device,
+        run.ceilings,
+        policy,
+        budget,
+        timeout_s=run.settings.timeout_s,
+        note=run.progress.note,
+        in_worker=is_own or not release(run.device),
+    )
 
 
 def show(run: Run, fail_on: str) -> int:

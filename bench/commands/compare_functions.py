@@ -1,221 +1,194 @@
-"""`python -m bench compare a.py:f b.py:f`: your own functions on the same arguments, without an
-op.
-"""
+"""`python -m bench compare a.py:f b.py:f`: functions of files on the same arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from types import ModuleType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.api.comparing import interleaved
+from bench.api.comparing import interleaved, ordered
 from bench.api.function import Function, extents, known_ceilings
-from bench.comparing.classes import GET_INIT_INPUTS, GET_INPUTS, Classes, required_of
-from bench.comparing.turns import ComparePolicy
-from bench.harness import worker
+from bench.comparing.files import FileCase
+from bench.comparing.interleave import without_culprits
+from bench.comparing.problems import Problem
+from bench.comparing.turns import ComparePolicy, completed
+from bench.harness import clock, worker
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
-from bench.harness.data.inputs import Filler
-from bench.harness.data.torch_settings import settings_kept
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import Flag, of_settings
-from bench.harness.providers.user_kernel import UserKernelError, find
+from bench.harness.providers.user_kernel import UserKernelError, find, labels
 from bench.harness.run import Run
 from bench.harness.settings import Settings
-from bench.harness.timing import protocol
 from bench.profiling.target import guarded_call
 from results.record import Record
+from results.show.table import describe
 
 if TYPE_CHECKING:
     from bench.commands.compare import Options
-
-MAKE_INPUTS = "make_inputs"
-"""Name of the function in a user's file that returns the arguments of one call."""
-
-FLOPS = "FLOPS"
-"""Name of the function that returns the FLOPs of a call from its arguments."""
-
-BYTES = "BYTES"
-"""Name of the function that returns the bytes read and those written, from the arguments."""
-
-
-def filled(
-    name: str, function: Callable[..., Any], fill: Filler, shapes: Sequence[tuple[int, ...]]
-) -> tuple[Any, ...]:
-    """Return the arguments of a call if no file has `make_inputs`: a tensor of `--shape` for each
-    parameter.
-    """
-    if not shapes:
-        raise UsageError(
-            f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype"
-        )
-    required = required_of(getattr(function, "forward", function))
-    if len(shapes) not in (1, len(required)):
-        names = ", ".join(each.name for each in required)
-        raise UsageError(
-            f"expected one --shape for all parameters of {name}, or {len(required)}: {names}"
-        )
-    if len(shapes) == 1:
-        shapes = [*shapes] * len(required)
-    return tuple(fill(*shape) for shape in shapes)
 
 
 def run_functions(
     options: Options, settings: Settings, argv: Sequence[str] | None, ops: Collection[str]
 ) -> Run:
-    """Measure the functions that the options name, in a worker, and return the run, not shown
-    yet. `ops` are the names of all ops.
-    """
-    names = checked_names(options)
-    shapes = [extents(text) for text in options.shape or ()]
-    dtypes = options.dtype or ["fp32"]
-    if len(dtypes) > 1:
-        raise UsageError("functions are compared in one --dtype")
-    main.check_places(settings)
-    worker.start_server()
-    device = main.device_of(settings)
-    policy = ComparePolicy(
-        options.margin,
-        settings.budget_s or 10.0,
-        options.rounds,
-        settings.seed,
-        rows=len(names) - 1,
-    )
-    saved = policy.to_dict()
-    saved |= {"fill": settings.fill, "cache": settings.cache, "baseline": names[0]}
-    if settings.in_place:
-        saved["in_place"] = True
-    with Run(settings, "bench", "compare", device, argv, saved) as run:
-        run.ceilings = known_ceilings(device)
-        run.start(None)
-        for op in sorted({name.partition(":")[2] for name in options.functions} & set(ops)):
-            run.progress.note(f"{op} is an op: --op {op} --provider checks it against fp64")
-        run.progress.say(", ".join(names))
-        try:
-            records, _ = worker.call(
-                measure_in_worker,
-                names,
-                shapes,
-                dtypes[0],
-                settings,
-                device,
-                policy,
-                timeout_s=settings.timeout_s,
-            )
-        except worker.WorkerError as error:
-            culprit = "" if error.index is None else f"{names[error.index]}: "
-            raise UsageError(f"{culprit}{error}") from None
-        for record in records:
-            run.keep(record)
-    return run
-
-
-def checked_names(options: Options) -> list[str]:
-    """Return the functions, the baseline first; what shows without running a file is reported
-    here.
+    """Measure the functions that the options name, and return the run, not shown yet. `ops` are the
+    names of all ops.
     """
     for option in ("op", "provider", "size"):
         if getattr(options, option) is not None:
             raise UsageError(f"functions are compared without --{option}; remove it")
-    names = list(options.functions)
-    if len(names) < 2:
-        raise UsageError(f"expected at least two functions, got only {names[0]}")
-    if options.baseline is not None:
-        if options.baseline not in names:
-            raise UsageError(f"--baseline {options.baseline} must be one of {', '.join(names)}")
-        names.sort(key=lambda name: name != options.baseline)
-    for name in names:
+    for name in options.functions:  # what shows without running a file
         try:
             problem = find(name).problem
         except UserKernelError:
             problem = "must be written path/to/file.py:function"
         if problem:
             raise UsageError(f"'{name}': {problem}")
-    return labels(names)
+    names = list(ordered(dict.fromkeys(labels(options.functions)), options.baseline))
+    dtypes = options.dtype or ["fp32"]
+    if len(dtypes) > 1:
+        raise UsageError("functions are compared in one --dtype")
+    case = FileCase(
+        settings=settings,
+        dtype=dtypes[0],
+        hashes={name: find(name).sha256() for name in names},
+        shapes=[extents(text) for text in options.shape or ()],
+    )
+    notes = [
+        f"{op} is an op: --op {op} --provider checks it against fp64"
+        for op in sorted({name.partition(":")[2] for name in options.functions} & set(ops))
+    ]
+    return run_cases([case], names, notes, options, settings, argv)
 
 
-def labels(names: Sequence[str]) -> list[str]:
-    """Return the names, each different: the second of two equal ones ends in `#2`."""
-    different = []
-    for index, name in enumerate(names):
-        count = names[:index].count(name) + 1
-        different.append(f"{name}#{count}" if count > 1 else name)
-    return different
+def run_cases(
+    cases: Sequence[FileCase] | Sequence[Problem],
+    names: Sequence[str],
+    notes: Sequence[str],
+    options: Options,
+    settings: Settings,
+    argv: Sequence[str] | None,
+) -> Run:
+    """Measure the functions of each case, the baseline first, and return the run, not shown yet."""
+    main.check_places(settings)
+    worker.start_server()
+    device = main.device_of(settings)
+    run = Run(settings, "bench", "compare", device, argv)
+    run.ceilings = known_ceilings(device)
+    measures = [partial(measured, case, names) for case in cases]
+    run_comparison(run, options, names, measures, None, notes)
+    return run
+
+
+def run_comparison(
+    run: Run,
+    options: Options,
+    names: Sequence[str],
+    measures: Sequence[Callable[[Run, ComparePolicy], list[Record]]],
+    dtypes: Sequence[str] | None,
+    notes: Sequence[str],
+) -> None:
+    """Measure case by case, the baseline of `names` first; the records of a case are saved when all
+    of them are verified again.
+
+    `dtypes` are those of `Run.start`; `notes` are printed first.
+    """
+    settings = run.settings
+    progress = run.progress
+    policy = ComparePolicy(
+        options.margin,
+        rounds=options.rounds,
+        seed=settings.seed,
+        rows=len(measures) * (len(names) - 1),
+    )
+    run.saved = policy.to_dict() | settings.to_dict() | {"baseline": names[0]}
+    with run:
+        run.start(dtypes)
+        for note in notes:
+            progress.note(note)
+        progress.expect(len(measures), run.share_s)
+        for index, measure in enumerate(measures):
+            share = policy.of_case(index, len(measures), run.deadline, clock.now())
+            for record in measure(run, share):
+                run.keep(record)
+                if settings.verbose:
+                    for line in describe(record):
+                        progress.note(line)
+            progress.advance()
+        if dtypes is not None:
+            run.judge_again()
+
+
+def measured(
+    case: FileCase | Problem, names: Sequence[str], run: Run, policy: ComparePolicy
+) -> list[Record]:
+    """Return the records of a case, measured in a worker."""
+    unknown = Record(
+        op="function",
+        provider="",
+        dtype=case.dtype,
+        shape={"calls": 1},
+        case="-",
+        status="skipped",
+    )
+    blanks = [replace(unknown, provider=name, **case.known) for name in names]
+    run.progress.say(f"{blanks[0].op} {blanks[0].case}: {', '.join(names)}")
+    measure = partial(
+        worker.call,
+        measure_in_worker,
+        case,
+        run.device,
+        policy,
+        timeout_s=run.settings.timeout_s,
+        deadline=policy.deadline,
+    )
+    try:
+        return without_culprits(blanks, measure, run.progress.note)
+    except UsageError as error:
+        if isinstance(case, FileCase):
+            raise
+        failed = replace(blanks[0], status="failed", reason=str(error))
+        return completed(blanks, [failed, *(None for _ in names[1:])])
 
 
 def measure_in_worker(
-    names: Sequence[str],
-    shapes: Sequence[tuple[int, ...]],
-    dtype: str,
-    settings: Settings,
-    device: Device,
-    policy: ComparePolicy,
+    case: FileCase | Problem, device: Device, policy: ComparePolicy, names: Sequence[str]
 ) -> list[Record]:
-    """Import the functions, make their arguments and time them in turns."""
-    functions: dict[str, Callable[..., Any]] = {}
-    modules: list[ModuleType] = []
-    restored: dict[str, tuple[Flag, ...]] = {}
-    for index, name in enumerate(names):
-        protocol.announce(index)
-        source = find(name)
-        with guarded_call(name), settings_kept() as changed:
-            modules.append(source.module())
-            functions[name] = getattr(modules[-1], source.function)
-        restored[name] = of_settings(changed, "importing the file")
-    classes = Classes(defined(modules, GET_INIT_INPUTS), dtype, device.torch_name, settings.seed)
-    for index, name in enumerate(names):
-        protocol.announce(index)
-        with guarded_call(name):
-            functions[name] = classes.called(name, functions[name])
-    make = defined(modules, MAKE_INPUTS) or classes.inputs(defined(modules, GET_INPUTS))
-    with guarded_call(MAKE_INPUTS):
-        made = make() if make else None
-    protocol.announce(runs=False)
-    baseline = functions[names[0]]
-    if made is None:
-        fill = Filler(settings.fill, dtype, device, settings.seed)
-        made = filled(names[0], baseline, fill, shapes)
-    inputs = made if isinstance(made, tuple) else (made,)
-    subject = Function(
-        baseline,
-        inputs,
-        {},
-        None,
-        declared_work(modules, inputs),
-        None,
-        settings.cache,
-        device.torch_name,
-        settings.in_place,
-    )
+    """Load the named functions, the baseline first, make their arguments and time them in turns."""
+    device.use()
+    case.device = device.torch_name
+    functions = case.functions(names)
     _, records = interleaved(
-        functions, subject, policy, settings.tolerance, make_inputs=make, flags=restored
+        functions,
+        subject_of(case, functions[names[0]]),
+        policy,
+        case.settings.tolerance,
+        make_inputs=case.make,
+        flags=case.flags,
     )
-    return [
-        replace(
-            record,
-            dtype=record.dtype or dtype,  # unknown if no torch operation computes anything
-            source_sha256=find(record.provider).sha256(),
-        )
-        for record in records
-    ]
+    return [known_of(case, record) for record in records]
 
 
-def defined(modules: Sequence[ModuleType], name: str) -> Callable[..., Any] | None:
-    """Return the function of this name in the first file that has one."""
-    return next((vars(each)[name] for each in modules if name in vars(each)), None)
+def subject_of(case: FileCase | Problem, function: Callable[..., Any]) -> Function:
+    """Return a function of a case with new arguments."""
+    import torch
+
+    settings = case.settings
+    torch.manual_seed(settings.seed)
+    with guarded_call("the inputs"):
+        arguments = case.arguments()
+    with guarded_call("FLOPS or BYTES"):
+        work = case.work(arguments)
+    return Function(
+        function, arguments, {}, None, work, None, settings.cache, None, settings.in_place
+    )
 
 
-def declared_work(modules: Sequence[ModuleType], inputs: Sequence[Any]) -> dict[str, Any]:
-    """Return what `FLOPS` and `BYTES` of the files say about a call with these inputs."""
-    work: dict[str, Any] = {}
-    flops = defined(modules, FLOPS)
-    moved = defined(modules, BYTES)
-    if flops:
-        with guarded_call(FLOPS):
-            work["flops"] = flops(*inputs)
-    if moved:
-        with guarded_call(BYTES):
-            read, written = moved(*inputs)
-            work |= {"bytes_read": read, "bytes_written": written}
-    return work
+def known_of(case: FileCase | Problem, record: Record) -> Record:
+    """Return a record with what is known of its case without measuring."""
+    return replace(
+        record,
+        dtype=record.dtype or case.dtype,
+        source_sha256=case.hashes.get(record.provider),
+        **case.known,
+    )

@@ -26,6 +26,9 @@ T = TypeVar("T")
 MAX_SHARED_SAMPLE_S = 0.02
 """Maximum length of a sample, seconds, that is extended to match those of other contenders."""
 
+SLOW_CALL_S = 0.01
+"""Memory placement does not matter for calls this long, and moving all copies would call each."""
+
 
 @dataclass(eq=False)
 class Contender(ABC):
@@ -39,9 +42,7 @@ class Contender(ABC):
     """Index in the case; the baseline is the first."""
     device: Device
     new_call: Callable[[int], samplers.Call] | None = None
-    """Makes the call on a copy of the inputs again; None for calls so slow that memory placement is
-    irrelevant.
-    """
+    """Makes the call on a copy of the inputs again; None if the inputs are restored."""
     move: Callable[[int], None] | None = None
     """Moves a copy of the inputs, which all contenders share, to other memory, for later calls of
     `new_call`.
@@ -173,7 +174,10 @@ class Exchange:
     def __call__(self) -> None:
         hosts = [pair for pair in on_host(self._contenders) if pair[0].restore is None]
         start = clock.now()
-        can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
+        can_move = bool(hosts) and all(
+            contender.new_call is not None and contender.call_s < SLOW_CALL_S
+            for contender, _ in hosts
+        )
         moves = can_move and start - self._moved_at >= self._move_s
         self._make_calls(hosts, moves)
         firsts = [contender.first for contender, _ in hosts]

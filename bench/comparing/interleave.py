@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.comparing.contender import Contender
+from bench.comparing.contender import SLOW_CALL_S, Contender
 from bench.comparing.turns import ComparePolicy, compare_contenders, completed
 from bench.harness import worker
 from bench.harness.data.inputs import InputSet
@@ -22,8 +22,6 @@ from results.show.units import duration
 from roofline.machine import Machine
 
 PROBES = 3
-SLOW_CALL_S = 0.01
-"""Calls this long are checked against the time left; memory placement does not matter for them."""
 
 
 def interleave(
@@ -70,13 +68,11 @@ def interleave_safely(
     `timeout_s` limits each call in a worker.
     """
     by_name = {row.blank().provider: row for row in rows}
-    uses_worker = in_worker
 
     def measure(left: Sequence[str]) -> tuple[list[Record], str]:
-        nonlocal uses_worker
         arguments = ([by_name[name] for name in left], device, ceilings, policy, budget)
-        if not uses_worker:
-            uses_worker = True  # it fails only if this process cannot go on
+        # Here it fails only if this process cannot go on, and then one of the rows is left out.
+        if not in_worker and len(left) == len(rows):
             return interleave(*arguments), ""
         deadline = policy.deadline
         return worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=deadline)
@@ -149,7 +145,7 @@ class ProviderContender(Contender):
             )
             reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
-        if not call_s and self.restore is None:
+        if self.restore is None:
             self.new_call = partial(self._call_on, ready)
             self.move = self.copies.move
 

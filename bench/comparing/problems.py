@@ -1,11 +1,11 @@
 """Problems of flashinfer-bench and SOL-ExecBench: a definition, its workloads and solutions.
 
-Files are parsed as data. Their sources are code: `Problem` runs them, in a worker only.
+Files are parsed as data. Their sources are code, which runs in a worker only.
 
 Sources of the formats: flashinfer-bench, docs/flashinfer_trace/definition.md at commit
 0d4284acd80e, workload.md at c1505369fad9, docs/flashinfer-trace/solution.mdx at 15618a67e8d7;
-SOL-ExecBench, docs/*.md at commit 266784cd2688, random inputs in bench/utils.py there, and the
-tolerance in data/workload.py at d5c06562e54b.
+SOL-ExecBench, docs/*.md at commit 266784cd2688, random inputs in bench/utils.py there. Constraints
+and tolerances are not read: results are checked as those of all functions that are compared.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from bench.comparing.case import Case
 from bench.harness.op import UsageError
 from bench.harness.op_file import import_file
-from results.record import Record
 
 if TYPE_CHECKING:
     import torch
@@ -37,9 +37,6 @@ LANGUAGES = ("python", "pytorch", "triton")
 RANGES = {"bool": (0, 2), "int8": (-128, 128)}
 OTHER_RANGE = (-1024, 1024)
 """Random integers: the first and the one after the last, by dtype."""
-
-LARGEST_FP8 = 2.0
-"""Normal random numbers of 8 bits are clamped to this size."""
 
 
 class Axis(Struct, frozen=True):
@@ -66,7 +63,6 @@ class Definition(Struct, frozen=True):
     outputs: dict[str, Spec]
     reference: str
     custom_inputs_entrypoint: str | None = None
-    constraints: tuple[str, ...] | None = None
 
 
 class Source(Struct, frozen=True):
@@ -78,33 +74,12 @@ class Source(Struct, frozen=True):
     tensor_key: str = ""
 
 
-class Tolerance(Struct, frozen=True):
-    """Errors that a workload allows, of its output against that of the reference."""
-
-    max_atol: float = 1e-2
-    max_rtol: float = 1e-2
-    required_matched_ratio: float = 1.0
-    """Fraction of the elements within atol + rtol |reference|."""
-    max_error_cap: float | None = None
-
-    def allows(self, expected: Tensor, other: Tensor) -> bool:
-        """Return whether a result of the same shape is close enough."""
-        errors = (other.double() - expected.double()).abs()
-        limits = self.max_atol + self.max_rtol * expected.double().abs()
-        matched = float((errors <= limits).double().mean())
-        cap = math.inf if self.max_error_cap is None else self.max_error_cap
-        return matched >= self.required_matched_ratio and bool((errors <= cap).all())
-
-
 class Workload(Struct, frozen=True):
     """Values of the variable axes, and the inputs."""
 
     axes: dict[str, int]
     inputs: dict[str, Source]
     uuid: str = ""
-    tolerance: Tolerance | None = None
-    correctness: Tolerance | None = None
-    """Older name of `tolerance`."""
 
 
 class File(Struct, frozen=True):
@@ -149,31 +124,31 @@ def read_workloads(path: str) -> list[Workload]:
     """Return the workloads of a file, one in a line, alone or as `workload` of a trace."""
     try:
         lines = msgspec.json.Decoder(dict[str, Any]).decode_lines(Path(path).read_bytes())
-        return [msgspec.convert(line.get("workload", line), Workload) for line in lines]
+        workloads = [msgspec.convert(line.get("workload", line), Workload) for line in lines]
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{path} is not a list of workloads: {error}") from None
+    if not workloads:
+        raise UsageError(f"{path} has no workload")
+    return workloads
 
 
-@dataclass
-class Problem:
-    """One workload of a definition. A worker sets `device` and `directory` and runs the code."""
+@dataclass(kw_only=True)
+class Problem(Case):
+    """One workload of a definition."""
 
     definition: Definition
     workload: Workload
+    sides: dict[str, Solution | None]
+    """Solutions by provider; None for the reference."""
     file: Path
     """File of the workload, for the paths of its tensors."""
-    device: str = "meta"
-    directory: Path = Path()
-    """Temporary directory of the sources."""
+    directory: Path
+    """Directory of the sources."""
 
     @cached_property
     def reference(self) -> ModuleType:
         file = File("reference.py", self.definition.reference)
         return import_file(self._write(file, "definition"))
-
-    @property
-    def tolerance(self) -> Tolerance | None:
-        return self.workload.tolerance or self.workload.correctness
 
     @cached_property
     def axes(self) -> dict[str, int]:
@@ -188,64 +163,56 @@ class Problem:
                 values[name] = self.workload.axes[name]
             else:
                 raise UsageError(f"the workload has no axis {name}")
-        computed = {name: int(_value(text, values)) for name, text in expressions.items()}
-        for text in self.definition.constraints or ():
-            if not _value(text, values | computed):
-                raise UsageError(f"the workload breaks the constraint {text}")
-        return values | computed
+        for name, text in expressions.items():
+            # It is code, as the reference is.
+            values[name] = int(eval(text, {"__builtins__": {}}, values))
+        return values
 
-    def blank(self, provider: str) -> Record:
-        """Return the record of a side before it is measured."""
-        axes = [f"{name}={extent}" for name, extent in self.workload.axes.items()]
-        return Record(
-            op=self.definition.name,
-            provider=provider,
-            dtype="fp32",
-            shape={"calls": 1},
-            case=", ".join(axes) or "-",
-            status="skipped",
-            options={"workload": self.workload.uuid},
-        )
-
-    def bytes_of(self, specs: dict[str, Spec]) -> int:
-        """Return the bytes of inputs or of outputs; numbers have none."""
-        tensors = [spec for spec in specs.values() if spec.shape is not None]
-        return sum(math.prod(self._shape(spec)) * _dtype(spec).itemsize for spec in tensors)
+    def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Return the bytes of inputs and outputs; numbers have none."""
+        sizes = [getattr(x, "nbytes", 0) for x in arguments]
+        count = len(self.definition.inputs)
+        return {"bytes_read": sum(sizes[:count]), "bytes_written": sum(sizes[count:])}
 
     def arguments(self) -> tuple[Any, ...]:
         """Return new inputs, then outputs of NaN, which a solution has to overwrite."""
         import torch
 
-        inputs = self._inputs()
+        arguments = self._inputs()
         for spec in self.definition.outputs.values():
-            dtype = _dtype(spec)
+            dtype = getattr(torch, spec.dtype)
             empty = math.nan if dtype.is_floating_point else 1
-            inputs.append(torch.full(self._shape(spec), empty, device=self.device).to(dtype))
-        return tuple(inputs)
+            arguments.append(torch.full(self._shape(spec), empty, device=self.device).to(dtype))
+        return tuple(arguments)
 
-    def function(self, solution: Solution | None, directory: str) -> Callable[..., Any]:
-        """Return the function of a solution, None: of the reference. It takes `arguments` and
-        returns the outputs.
+    def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+        """Return the functions, the baseline first, as `loaded` does."""
+        self.make = self.arguments
+        return self.loaded(names, self._function)
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        """Return a function that takes `arguments` and returns the outputs.
 
         Raises:
-            UsageError: it is not in Python, or its files are not a directory's.
+            UsageError: the solution is not in Python, or its files are not a directory's.
         """
+        solution = self.sides[name]
         if solution is None:
-            return partial(self._returned, self.reference.run)
+            return partial(self._outputs, self.reference.run, False)
         spec = solution.spec
-        languages = [each.lower() for each in (*spec.languages, spec.language) if each]
-        other = next((each for each in languages if each not in LANGUAGES), None)
-        if other:
+        others = {*spec.languages, spec.language} - {"", *LANGUAGES}
+        if others:
+            other = ", ".join(sorted(others))
             raise UsageError(f"its language is {other}; only {', '.join(LANGUAGES)} can be run")
         entry, _, function = spec.entry_point.partition("::")
+        directory = f"solution{list(self.sides).index(name)}"
         for file in solution.sources:
             path = Path(file.path)
             if path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"its source {file.path} is outside its directory")
             self._write(file, directory)
         run = getattr(import_file(self.directory / directory / entry), function)
-        call = self._written if spec.destination_passing_style else self._returned
-        return partial(self._checked, partial(call, run))
+        return partial(self._outputs, run, spec.destination_passing_style)
 
     def _write(self, file: File, directory: str) -> Path:
         path = self.directory / directory / file.path
@@ -253,42 +220,37 @@ class Problem:
         path.write_text(file.content, encoding="utf-8")
         return path
 
-    def _returned(self, run: Callable[..., Any], *arguments: Any) -> Sequence[Any]:
-        result = run(*arguments[: len(self.definition.inputs)])
+    def _outputs(self, run: Callable[..., Any], is_written: bool, *arguments: Any) -> Sequence[Any]:
+        """Call a function; its outputs are its last arguments if `is_written`."""
+        count = len(self.definition.inputs)
+        if is_written:
+            run(*arguments)
+            return arguments[count:]
+        result = run(*arguments[:count])
         if isinstance(result, dict):
             return [result[name] for name in self.definition.outputs]
         return result if isinstance(result, tuple | list) else [result]
-
-    def _written(self, run: Callable[..., Any], *arguments: Any) -> Sequence[Any]:
-        run(*arguments)
-        return arguments[len(self.definition.inputs) :]
-
-    def _checked(self, call: Callable[..., Sequence[Any]], *arguments: Any) -> Sequence[Any]:
-        """Refuse outputs of other dtypes: fewer bits would be allowed larger errors."""
-        results = call(*arguments)
-        for result, (name, spec) in zip(results, self.definition.outputs.items(), strict=True):
-            dtype = str(getattr(result, "dtype", spec.dtype)).removeprefix("torch.")
-            if dtype != spec.dtype:
-                raise UsageError(f"its output {name} is {dtype}, not {spec.dtype}")
-        return results
 
     def _inputs(self) -> list[Any]:
         import torch
 
         sources = self.workload.inputs
+        specs = self.definition.inputs
         if any(source.type == "custom" for source in sources.values()):
             make = getattr(self.reference, self.definition.custom_inputs_entrypoint or "")
             made = make(dict(self.axes), torch.device(self.device))
-            return [made[name] for name in self.definition.inputs]
-        return [self._input(sources[name], spec) for name, spec in self.definition.inputs.items()]
-
-    def _input(self, source: Source, spec: Spec) -> Any:
-        if source.type == "scalar":
-            return source.value
-        if source.type == "safetensors":
-            return self._saved(source)
-        made = _random(self._shape(spec), _dtype(spec), self.device)
-        return made.item() if spec.shape is None else made
+            return [made[name] for name in specs]
+        inputs: list[Any] = []
+        for name, spec in specs.items():
+            source = sources[name]
+            if source.type == "scalar":
+                inputs.append(source.value)
+            elif source.type == "safetensors":
+                inputs.append(self._saved(source))
+            else:
+                drawn = random(self._shape(spec), getattr(torch, spec.dtype), self.device)
+                inputs.append(drawn.item() if spec.shape is None else drawn)
+        return inputs
 
     def _saved(self, source: Source) -> Tensor:
         """Return a tensor of a file; its path is from the workload's directory or one above it."""
@@ -299,29 +261,13 @@ class Problem:
         return load_file(path)[source.tensor_key].to(self.device)
 
     def _shape(self, spec: Spec) -> tuple[int, ...]:
-        return tuple(self.axes[x] if x in self.axes else int(x) for x in spec.shape or ())
+        return tuple(int(self.axes.get(x, x)) for x in spec.shape or ())
 
 
-def _value(expression: str, axes: dict[str, int]) -> Any:
-    """Return the value of an expression of axes. It is code, as the reference is."""
-    return eval(expression, {"__builtins__": {}}, axes)
-
-
-def _dtype(spec: Spec) -> torch.dtype:
+def random(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
     import torch
 
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    return dtype
-
-
-def _random(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
-    import torch
-
-    if not dtype.is_floating_point:
-        low, high = RANGES.get(str(dtype).removeprefix("torch."), OTHER_RANGE)
-        return torch.randint(low, high, shape, device=device).to(dtype)
-    drawn = torch.float64 if dtype is torch.float64 else torch.float32
-    numbers = torch.randn(shape, dtype=drawn, device=device)
-    if dtype.itemsize == 1:
-        numbers.clamp_(-LARGEST_FP8, LARGEST_FP8)
-    return numbers.to(dtype)
+    if dtype.is_floating_point:
+        return torch.randn(shape, device=device).to(dtype)
+    low, high = RANGES.get(str(dtype).removeprefix("torch."), OTHER_RANGE)
+    return torch.randint(low, high, shape, device=device).to(dtype)

@@ -145,7 +145,8 @@ class Run(AbstractContextManager["Run"]):
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.
 
     After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of
-    `clock.now` if there is a budget. `problem` is the error that stopped writing to the run
+    `clock.now` if there is a budget. `saved` are the options of the environment line, which may be
+    replaced before `start`. `problem` is the error that stopped writing to the run
     file.
     """
 
@@ -183,7 +184,7 @@ class Run(AbstractContextManager["Run"]):
         self._command = command
         self._name = name
         self._argv = argv
-        self._saved = settings.to_dict() if saved is None else saved
+        self.saved = settings.to_dict() if saved is None else saved
         self._unsaved = 0
         self._calibration = MeasuredCeilings(
             device, runs_directory(), self.progress.note, self.progress.say
@@ -228,7 +229,7 @@ class Run(AbstractContextManager["Run"]):
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
         environment = stamp(
-            self._command, self.device, self.ceilings, self._saved, self._argv, is_here
+            self._command, self.device, self.ceilings, self.saved, self._argv, is_here
         )
         environment = replace(environment, fleet=dict(fleet or {}), profile=profile)
         if not self.settings.no_save:

@@ -101,7 +101,7 @@ def get_init_inputs():
 
 
 def get_inputs():
-    return [torch.rand(16, 65536)]
+    return [torch.rand(4, 65536)]
 '''
 
 RIGHT = ("Exponentials", "Logarithms", "Rows", "InPlace", "InFp64")

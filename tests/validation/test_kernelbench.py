@@ -14,7 +14,7 @@ def test_a_tolerance_above_all_results_accepts_zeros():
 
 @pytest.mark.exhaustive
 def test_right_solutions_get_a_verdict_and_wrong_ones_do_not():
-    found = compared([*RIGHT, *WRONG], "--rounds", "6")
+    found = compared([*RIGHT, *WRONG], "--rounds", "6", "--cache", "warm")
     for name in RIGHT:
         assert found[name] in ("FASTER", "SLOWER", "SAME", "UNSURE"), found[name]
     for name in WRONG:

@@ -128,8 +128,6 @@ class Expected:
     """`fp64`, `fp32`, or `baseline`, if it takes neither."""
     errors: Sequence[float]
     """q of each result."""
-    allowed: Callable[[Tensor, Tensor], bool] | None = None
-    """Returns whether a result that is off by more is right, given that of the baseline too."""
 
     @classmethod
     def of(
@@ -175,8 +173,6 @@ class Expected:
             pair = (mine, self.references[index])
             other = other.to(mine.device)
             found, ratio = _difference(pair, other, self.errors[index], tolerance)
-            if found and self.allowed and mine.shape == other.shape and self.allowed(mine, other):
-                found = None
             problem = problem or found
             worst = max(worst, ratio)
         return CheckResult(problem is None, problem, worst, count, count, self.precision)
@@ -388,9 +384,7 @@ def on_new_contents(
         call = partial(fn, *timed, **kwargs)
         problem = slower_on_new(call, [timed, kwargs], *pace, make) if pace else None
         if problem is None and fn is not baseline:
-            problem = _wrong_when_shifted(
-                fn, baseline, [timed, kwargs], expected.allowed, tolerance
-            )
+            problem = _wrong_when_shifted(fn, baseline, [timed, kwargs], tolerance)
         return replace(checked, is_right=problem is None, reason=problem)
     return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
 
@@ -429,7 +423,6 @@ def _wrong_when_shifted(
     fn: Callable[..., Any],
     baseline: Callable[..., Any],
     inputs: Sequence[Any],
-    allowed: Callable[[Tensor, Tensor], bool] | None,
     tolerance: float,
 ) -> str | None:
     """Return how a function overflows or cancels where its baseline does not; None if it does not,
@@ -440,7 +433,7 @@ def _wrong_when_shifted(
             write(SHIFTED)
             args, options = fresh(inputs)
         truth = baseline(*fresh(args), **fresh(options))
-        expected = replace(Expected.of(baseline, args, options, truth), allowed=allowed)
+        expected = Expected.of(baseline, args, options, truth)
         checked = expected.check(fn(*args, **options), tolerance)
     except Exception:  # of a function, or too little memory
         return None

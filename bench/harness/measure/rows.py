@@ -23,7 +23,7 @@ from bench.harness.providers.registry import (
     named_providers,
     unavailable,
 )
-from bench.harness.providers.user_kernel import UserKernelError, find, left_by
+from bench.harness.providers.user_kernel import UserKernelError, find, labels, left_by
 from bench.harness.settings import Settings
 from results.record import MAX_COUNT, Record
 from results.show.units import quantity
@@ -127,10 +127,10 @@ def plan(
     for op, case in cases:
         op = op if settings.tolerance == 1 else replace(op, tolerance=settings.tolerance)
         reason = refusal(op, case, device)
-        for index, provider in enumerate(providers):
-            count = providers[: index + 1].count(provider)
-            label = f"{provider}#{count}" if count > 1 else ""
-            row = Row(op, case, provider, None, older.get(provider, ()), family, settings, label)
+        for provider, label in zip(providers, labels(providers), strict=True):
+            row = Row(op, case, provider, None, older.get(provider, ()), family, settings)
+            if label != provider:
+                row = replace(row, label=label)
             why = reason or unavailable(provider, device, case.dtype)
             rows.append(replace(row, refused=replace(row.blank(), reason=why)) if why else row)
     return rows

@@ -79,9 +79,6 @@ LATER = LATER.replace("super().__init__()", "super().__init__(); torch.randn(1)"
 )[0]
 
 WORK = """
-def f(x):
-    return x
-
 def softmax(x):
     return x.softmax(-1)
 
@@ -102,6 +99,14 @@ def f(x, y):
     return torch.relu(x) + y
 """
 
+ONE = """
+import torch
+
+def f(x, y):
+    assert torch.get_num_threads() == 1
+    return x + y
+"""
+
 BROKEN = "raise ValueError('no such weights')\n\n\ndef f(x, y):\n    return x\n"
 
 
@@ -112,6 +117,7 @@ FILES = {
     "later": LATER,
     "work": WORK,
     "broken": BROKEN,
+    "one": ONE,
     "careful": CAREFUL,
 }
 
@@ -125,12 +131,15 @@ def files(tmp_path, monkeypatch):
 
 
 def compare(*words):
-    return command.main(["compare", *words, "--device", "cpu", "--rounds", ROUNDS, "-q"])
+    options = ["--device", "cpu", "--rounds", ROUNDS, "--cache", "warm", "-q"]
+    return command.main(["compare", *words, *options])
 
 
 def test_functions_take_what_make_inputs_of_either_file_returns(files, capsys):
     assert compare("old.py:f", "new.py:f", "--format", "json", "-o", "run.jsonl") == 1
-    row = json.loads(capsys.readouterr().out)["rows"][0]
+    found = json.loads(capsys.readouterr().out)
+    assert found["unmatched"] == []
+    row = found["rows"][0]
     assert (row["baseline"], row["candidate"]) == ("old.py:f", "new.py:f")
     assert row["verdict"] == "SLOWER"
     run = load_run(files / "run.jsonl")
@@ -154,19 +163,21 @@ def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["old.py:f", "old.py:crash", "--shape", "8"], "old.py:crash: crashed: SIGABRT"),
         (["broken.py:f", "old.py:f", "--shape", "8"], "broken.py:f: ValueError: no such weights"),
         (["old.py:f", "old.py:wrong"], "no file has a function make_inputs()"),
-        (["old.py:f", "old.py:wrong", "--shape", "8,8,8"], "or 2: x, y"),
+        (
+            ["old.py:f", "old.py:wrong", "--shape", "8,8,8"],
+            "old.py:f raised TypeError: f() takes 2",
+        ),
         (
             ["later.py:ModelNew", "later.py:ModelNew"],
-            "later.py:ModelNew needs arguments (size, gain); add get_init_inputs() to the file",
+            "later.py:ModelNew: TypeError: ModelNew.__init__() missing 2 required",
         ),
         (["old.py:f", "nowhere.py:f"], "there is no file nowhere.py"),
         (["old.py:f", "new.py:f", "--op", "gelu"], "functions are compared without --op"),
         (
             ["old.py:f", "new.py:f", "--baseline", "torch"],
-            "--baseline torch must be one of old.py:f, new.py:f",
+            "baseline='torch' must be one of old.py:f, new.py:f",
         ),
     ],
 )
@@ -175,6 +186,16 @@ def test_functions_that_cannot_be_compared_end_with_one_line(files, capsys, word
     out, err = capsys.readouterr()
     assert message in err.splitlines()[-1]
     assert out == ""
+
+
+@pytest.mark.exhaustive
+def test_a_broken_function_fails_only_its_own_row_and_threads_are_those_requested(files):
+    words = ["one.py:f", "old.py:crash", "broken.py:f", "new.py:g", "--shape", "8"]
+    assert compare(*words, "--threads", "1", "-o", "run.jsonl") == 1
+    baseline, crash, broken, other = load_run(files / "run.jsonl").records
+    assert (baseline.status, other.status) == ("ok", "ok"), (baseline.reason, other.reason)
+    assert (crash.status, crash.reason) == ("failed", "crashed: SIGABRT (aborted)")
+    assert (broken.status, broken.reason) == ("failed", "broken.py:f: ValueError: no such weights")
 
 
 @pytest.mark.exhaustive
@@ -203,13 +224,12 @@ def test_modules_of_kernelbench_get_equal_weights_and_inputs_in_the_requested_dt
 def test_a_function_twice_is_compared_with_itself_with_the_work_that_its_file_declares(
     files, capsys
 ):
-    assert compare("work.py:f", "work.py:f", "--shape", "10", "-o", "run.jsonl") in (0, 1)
+    words = ["compare", "work.py:softmax", "work.py:softmax", "--shape", "10", "--rounds", "6"]
+    assert command.main([*words, "--device", "cpu", "--cache", "warm", "-o", "run.jsonl"]) in (0, 1)
     first, second = load_run(files / "run.jsonl").records
-    assert second.provider == "work.py:f#2"
+    assert second.provider == "work.py:softmax#2"
     assert (second.status, second.source_sha256) == ("ok", first.source_sha256)
     assert (first.flops, first.bytes_read, first.bytes_written) == (70, 40, 8)
-    words = ["compare", "work.py:f", "work.py:softmax", "--shape", "9", "--rounds", ROUNDS]
-    command.main([*words, "--device", "cpu", "--no-save"])
     hint = "softmax is an op: --op softmax --provider checks it against fp64"
     assert hint in capsys.readouterr().err.splitlines()
 

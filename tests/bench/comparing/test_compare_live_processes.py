@@ -191,7 +191,7 @@ def compare(*words):
         "--device",
         "cpu",
         "--rounds",
-        "25",
+        "12",
         *words,
     )
     return commands.finish(commands.start("bench", "compare", "--format", "json", *map(str, words)))

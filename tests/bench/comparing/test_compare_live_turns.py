@@ -179,6 +179,21 @@ def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
     assert len(moved) == 8
 
 
+def test_copies_of_slow_calls_do_not_move():
+    """Moving calls each copy once, which may take minutes."""
+    called = []
+    both = [
+        Plain([lambda: None] * 4, new_call=lambda copy: lambda: called.append(copy))
+        for _ in range(2)
+    ]
+    begin(both)
+    for contender in both:
+        contender.move = lambda copy: None
+        contender.call_s = 0.1
+    Exchange(both, seed=1)()
+    assert called == []
+
+
 def test_a_contender_that_fails_at_a_copy_is_not_called_for_the_others():
     failures = []
     fails = [False]

@@ -1,0 +1,64 @@
+"""Functions that are called with the same arguments: what a worker does before they are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn
+
+from bench.harness.data.torch_settings import settings_kept
+from bench.harness.measure.flags import Flag, of_settings
+from bench.harness.op import UsageError
+from bench.harness.settings import Settings
+from bench.harness.timing import protocol
+from bench.profiling.target import guarded_call
+
+
+@dataclass(kw_only=True)
+class Case:
+    """What `FileCase` and `Problem` have in common."""
+
+    settings: Settings
+    dtype: str
+    """Dtype of records if no torch operation computes anything."""
+    known: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of its records."""
+    hashes: Mapping[str, str | None] = field(default_factory=dict)
+    """SHA-256 of the source of each function."""
+    device: str = "meta"
+    """Device in torch's spelling, which a worker sets; on `meta` tensors have no values."""
+    make: Callable[[], Any] | None = None
+    """Makes new arguments, once the functions are loaded."""
+    flags: dict[str, tuple[Flag, ...]] = field(default_factory=dict)
+    """What is known of functions once they are loaded."""
+
+    def loaded(
+        self, names: Sequence[str], load: Callable[[str], Any]
+    ) -> dict[str, Callable[..., Any]]:
+        """Return what `load` returns for each name, the baseline first; it may run a user's code.
+
+        A function that cannot be loaded raises why when it is called. Settings of torch that
+        `load` changes are put back.
+
+        Raises:
+            UsageError: the baseline cannot be loaded.
+        """
+        functions = {}
+        for index, name in enumerate(names):
+            protocol.announce(index)
+            try:
+                with guarded_call(name), settings_kept() as changed:
+                    functions[name] = load(name)
+            except UsageError as error:
+                if index == 0:
+                    raise
+                functions[name] = partial(refuse, str(error))
+            known = self.flags.get(name, ())
+            self.flags[name] = known + of_settings(changed, "importing the file")
+        protocol.announce(runs=False)
+        return functions
+
+
+def refuse(reason: str, *_: Any) -> NoReturn:
+    raise UsageError(reason)
