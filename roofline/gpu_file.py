@@ -61,8 +61,9 @@ class GpuFileError(ValueError):
     """A file is not that of a GPU; the message has the file and the key."""
 
 
-def read_gpu_file(path: Path, peaks: set[str]) -> dict[str, Any]:
-    """Return the values of a file; `peaks` are the keys that peaks may have.
+def read_gpu_file(path: Path, peaks: set[str], classes: set[str]) -> dict[str, Any]:
+    """Return the values of a file; `peaks` are the keys that peaks may have, `classes` the rate
+    classes.
 
     Raises:
         GpuFileError: a key is missing or unknown, or a value is of another type or unit.
@@ -71,32 +72,40 @@ def read_gpu_file(path: Path, peaks: set[str]) -> dict[str, Any]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise GpuFileError(f"{path}: {error}") from None
-    problem = _problem(data, peaks)
+    problem = _problem(data, peaks, classes)
     if problem:
         raise GpuFileError(f"{path}: {problem}")
     return data
 
 
-def _problem(data: dict[str, Any], peaks: set[str]) -> str | None:
+def _problem(data: dict[str, Any], peaks: set[str], classes: set[str]) -> str | None:
     for key in data.keys() - KEYS:
         return f"unknown key {key}; {did_you_mean(key, KEYS) or 'see roofline/README.md'}"
     missing = [key for key in NEEDED if not data.get(key)]
     if missing:
         return f"{missing[0]} is missing"
     stated = data["peaks_flops_per_s"]
-    facts = {key: value for key, value in data.items() if key != "peaks_flops_per_s"}
+    if not isinstance(stated, dict):
+        return "peaks_flops_per_s is not a table"
     try:
-        msgspec.convert(facts | {"stated_peaks_flops_per_s": stated}, Machine)
+        msgspec.convert(
+            {key: value for key, value in data.items() if key != "peaks_flops_per_s"}, Machine
+        )
     except msgspec.ValidationError as error:
-        return str(error).replace("$.stated_peaks", "$.peaks")
+        return str(error)
+    named = [*stated, *data.get("unsupported", ()), *data.get("capped", ())]
+    unknown = [key for key in named if key not in peaks]
+    if unknown:
+        return f"unknown peak {unknown[0]}; known: {', '.join(sorted(peaks))}"
     for key, value in stated.items():
-        if key not in peaks:
-            return f"unknown peak {key}; known: {', '.join(sorted(peaks))}"
-        if not PEAK[0] <= value <= PEAK[1]:
-            return f"the peak {key} is {value:g} FLOP/s"
+        if not isinstance(value, int | float) or not PEAK[0] <= value <= PEAK[1]:
+            return f"the peak {key} is {value!r:.40}, not from {PEAK[0]:g} to {PEAK[1]:g} FLOP/s"
     for key, (low, high) in RANGES.items():
         if key in data and not low <= data[key] <= high:
             return f"{key} is {data[key]:g}, not from {low:g} to {high:g}"
+    rate_class = data.get("rate_class")
+    if rate_class not in (None, *classes):
+        return f"unknown rate_class {rate_class!r:.40}; known: {', '.join(sorted(classes))}"
     for source in data["sources"]:
         kind, _, text = source.partition(":")
         if kind not in PROVENANCE or not text.strip():

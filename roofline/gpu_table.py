@@ -1,7 +1,7 @@
 """The GPU table: one TOML file per GPU in `roofline/gpus`, with peaks, clocks, memory and sources.
 
-A GPU is selected by its slug or its exact driver name. Substrings are ambiguous: "H200" is in
-"GH200", "L4" in "L40S".
+A GPU is selected by its slug, by whole words of it that no other slug has, or by its exact driver
+name. Substrings are ambiguous: "H200" is in "GH200", "L4" in "L40S".
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def wrong_files() -> list[str]:
 
 def read_gpu(path: Path) -> Machine:
     """Return the GPU of a file; its slug is the stem. Raises GpuFileError."""
-    data = read_gpu_file(path, PEAK_KEYS)
+    data = read_gpu_file(path, PEAK_KEYS, set(load_rates()))
     slug = path.stem
     stated: dict[str, float] = data.pop("peaks_flops_per_s")
     file = f"roofline/gpus/{slug}.toml" if path.parent == GPU_FOLDER else str(path)
@@ -149,8 +149,11 @@ def load_rates() -> dict[str, dict[str, int]]:
 
 
 def find_gpu(slug: str) -> Machine:
-    """Return the GPU of a slug or of a file (`my-gpu.toml`); UnknownGpuError suggests similar
-    slugs, or says what is wrong with the file.
+    """Return the GPU of a slug, of a file (`my-gpu.toml`), of a driver name, or of words that only
+    one slug has (`4090`).
+
+    Raises:
+        UnknownGpuError: there is none or there are several, or something is wrong with the file.
     """
     gpus = load_gpus()
     if slug in gpus:
@@ -162,20 +165,17 @@ def find_gpu(slug: str) -> Machine:
         except GpuFileError as error:
             raise UnknownGpuError(str(error)) from None
     wanted = "-".join(re.findall(r"[a-z0-9]+", slug.lower()[:80]))
-    close = [
-        gpu.slug
-        for gpu in gpus.values()
-        if wanted == gpu.slug or slug in (*gpu.driver_names, gpu.name)
-    ]
-    longer = sorted(
-        known for known in gpus if wanted and set(wanted.split("-")) <= set(known.split("-"))
-    )
-    if not close and len(longer) > 1:
-        raise UnknownGpuError(f"{wanted} is ambiguous: {', '.join(longer)}")
+    words = set(wanted.split("-"))
+    meant = [gpu for gpu in gpus.values() if slug in (*gpu.driver_names, gpu.name)]
+    if wanted and not meant:
+        meant = [gpu for gpu in gpus.values() if words <= set(gpu.slug.split("-"))]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise UnknownGpuError(f"{wanted} is ambiguous: {', '.join(gpu.slug for gpu in meant)}")
     hint = did_you_mean(wanted, gpus) or "list GPUs with `python -m roofline gpus`"
-    if close or longer:
-        hint = f"did you mean {' or '.join(close or longer)}?"
-    raise UnknownGpuError(f"unknown GPU {slug[:80]!r}; {hint}")
+    instead = "estimates take --peak, --bandwidth and --memory instead"
+    raise UnknownGpuError(f"unknown GPU {slug[:80]!r}; {hint}; {instead}")
 
 
 def gpus_named(

@@ -76,6 +76,7 @@ MARKS = "-: not supported by the hardware; ?: unknown."
 EXAMPLES = """examples:
   python -m roofline gpus                      # all GPUs
   python -m roofline gpus h100-sxm             # all facts of one GPU, with sources
+  python -m roofline gpus h100-sxm,b200        # a table of some
   python -m roofline gpus --format json        # in SI units
 """
 
@@ -88,15 +89,16 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         epilog=EXAMPLES,
     )
     parser.add_argument(
-        "slugs", nargs="*", metavar="SLUG", help="GPU; a single one is shown in detail"
+        "slugs", nargs="*", metavar="SLUG[,SLUG]", help="GPUs; a single one is shown in detail"
     )
     add_format(parser)
     parser.set_defaults(run=run, prog=parser.prog)
 
 
 def run(args: argparse.Namespace) -> int:
-    gpus = list(map(find_gpu, dict.fromkeys(args.slugs))) or list(load_gpus().values())
-    if not args.slugs:
+    names = dict.fromkeys(",".join(args.slugs).split(",")) if args.slugs else {}
+    gpus = list(map(find_gpu, names)) or list(load_gpus().values())
+    if not names:
         for problem in wrong_files():
             say(f"note: left out {problem}")
     table = Table(
@@ -104,9 +106,7 @@ def run(args: argparse.Namespace) -> int:
         shown=lambda: list(map(_cells, gpus)),
         document=lambda: list(map(gpu_row, gpus)),
         draw=lambda console: (
-            _print_page(console, gpus[0])
-            if len(set(args.slugs)) == 1
-            else _print_overview(console, gpus)
+            _print_page(console, gpus[0]) if len(names) == 1 else _print_overview(console, gpus)
         ),
         notes=lambda: f"\n{DENSE} {MARKS}\n",
     )

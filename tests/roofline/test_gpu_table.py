@@ -86,18 +86,23 @@ def test_lacking_a_dtype_is_not_the_same_as_an_unknown_peak(gpu, dtype, is_lacki
     assert lacks(gpu, dtype) is is_lacking
 
 
+INSTEAD = "; estimates take --peak, --bandwidth and --memory instead"
+LIST = f"list GPUs with `python -m roofline gpus`{INSTEAD}"
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
         ("h100", "h100 is ambiguous: h100-nvl, h100-pcie, h100-sxm"),
         ("a100-80gb", "a100-80gb is ambiguous: a100-pcie-80gb, a100-sxm-80gb"),
-        ("b200", "unknown GPU 'b200'; did you mean b200-sxm?"),
-        ("H100-SXM", "unknown GPU 'H100-SXM'; did you mean h100-sxm?"),
-        ("h100-smx", "unknown GPU 'h100-smx'; did you mean h100-sxm, h800-sxm or h200-sxm?"),
-        ("NVIDIA H200", "unknown GPU 'NVIDIA H200'; did you mean h200-sxm?"),
-        ("zzz", "unknown GPU 'zzz'; list GPUs with `python -m roofline gpus`"),
-        ("", "unknown GPU ''; list GPUs with `python -m roofline gpus`"),
-        ("\x1b[31mh", r"unknown GPU '\x1b[31mh'; list GPUs with `python -m roofline gpus`"),
+        ("h200", "h200 is ambiguous: h200-nvl, h200-sxm"),  # not gh200
+        (
+            "h100-smx",
+            f"unknown GPU 'h100-smx'; did you mean h100-sxm, h800-sxm or h200-sxm?{INSTEAD}",
+        ),
+        ("zzz", f"unknown GPU 'zzz'; {LIST}"),
+        ("", f"unknown GPU ''; {LIST}"),
+        ("\x1b[31mh", rf"unknown GPU '\x1b[31mh'; {LIST}"),
     ],
 )
 def test_an_unknown_slug_is_reported_with_the_closest_ones(asked, message):
@@ -105,6 +110,22 @@ def test_an_unknown_slug_is_reported_with_the_closest_ones(asked, message):
     with pytest.raises(UnknownGpuError) as caught:
         find_gpu(asked)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("asked", "slug"),
+    [
+        ("4090", "rtx-4090"),
+        ("b200", "b200-sxm"),
+        ("RTX 6000 Ada", "rtx-6000-ada"),
+        ("H100-SXM", "h100-sxm"),
+        ("L40", "l40"),
+        ("NVIDIA H200", "h200-sxm"),  # the name that the driver reports
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+    ],
+)
+def test_a_name_that_means_one_gpu_is_taken(asked, slug):
+    assert find_gpu(asked).slug == slug
 
 
 def test_match_exact_driver_name():

@@ -109,6 +109,12 @@ def test_page_shows_the_peak_at_the_highest_clock(capsys):
     assert " ".join(rows["peak"]) == "peak ceiling of TFLOP/s at 1980 MHz ridge how known"
 
 
+def test_several_gpus_are_listed_with_commas_too(capsys):
+    rows = table_of(capsys, "t4,l4", "a10")
+    assert list(rows)[1:4] == ["t4", "l4", "a10"]
+    assert table_of(capsys, "t4,t4").keys() == table_of(capsys, "t4").keys()
+
+
 def test_json_rows(capsys):
     assert run("--format", "json") == 0
     rows = {row["slug"]: row for row in json.loads(capsys.readouterr().out)}
