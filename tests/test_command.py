@@ -142,7 +142,10 @@ def test_module_commands_have_a_short_form(monkeypatch, text, short):
         ("roofmark matmul --dt", {"--dtype"}),
         ("roofmark runs --for", {"--format"}),
         ("roofmark show --format ", set(terminal.TABLE_FORMATS)),
-        ("roofmark compare latest --by ", {"provider", "version", "git"}),
+        (
+            "roofmark compare latest --by ",
+            {"provider", "version", "git", "op", "category", "module", "kernel"},
+        ),
     ],
 )
 def test_words_are_completed(tmp_path, line, found):
