@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +18,6 @@ from bench.api.function import (
     environment_of,
     functions_of,
     known_ceilings,
-    made_by,
-    not_fresh,
     raising,
 )
 from bench.api.records import Records
@@ -29,18 +26,20 @@ from bench.comparing.turns import ComparePolicy, compare_contenders
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.agreement import (
     CHANGES_INPUTS,
+    Call,
     Expected,
     NotComparableError,
-    NothingToChangeError,
     UnverifiedError,
+    call_of,
     changed_inputs,
     fresh,
+    on_copies,
     on_new_contents,
 )
 from bench.harness.data.torch_settings import settings_required
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import Flag, recorded
+from bench.harness.measure.flags import Flag, of_check, recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
@@ -62,9 +61,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-
-Found = CheckResult | Flag | None
-"""A check, or why a result cannot be checked; None if it need not be."""
 
 
 class Verdicts:
@@ -175,8 +171,7 @@ def compare(
         raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    made, is_setup = made_by(inputs, setup, in_place)
-    subject = Function(fn, args, kwargs, made, work, dtype, cache, device, in_place, is_setup)
+    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device, in_place, setup)
     under_test, records = interleaved(named, subject, policy, tolerance, check)
     environment = environment_of(under_test, "compare")
     environment = replace(
@@ -203,55 +198,56 @@ def interleaved(
     `flags` has what is known of functions.
     """
     name = next(iter(named))
-    kwargs = subject.kwargs
-    cache = subject.cache
-    first = subject.first_set()
-    before = fresh([first, dict(kwargs)])
+    first = subject.first_call()
+    before = on_copies(first)
     make = make_inputs or subject.made_again
+    known = flags or {}
+    unknown = []
+    expected = None
     with raising(name), settings_required():
-        truth, under_test, _ = subject.call(fresh(first))
-        blank = subject.counted(fresh(first))
+        truth, under_test, _ = subject.called(on_copies(first))
+        blank = subject.counted(on_copies(first).args)
+        if check:
+            try:
+                expected = replace(Expected.of(first, truth), allowed=allowed)
+            except NotComparableError as error:
+                reason = f"the result of the baseline cannot be compared: {error}"
+                unknown.append(Flag("not-compared", reason, ""))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
-    expected = _expected(named[name], first, kwargs, truth) if check else None
-    if isinstance(expected, Expected):
-        expected = replace(expected, allowed=allowed)
 
-    def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
+    def checked(fn: Callable[..., Any], is_baseline: bool) -> CheckResult:
         with settings_required():
-            arguments, options = used = fresh(before)
-            result = fn(*arguments, **options)
-            if restore is None and changed_inputs(fn, before, used, result):
-                return CheckResult(False, CHANGES_INPUTS, math.inf, 0, 0)
-        if is_baseline:
-            return None
-        return expected.check(result, tolerance) if isinstance(expected, Expected) else expected
+            call = on_copies(before, fn)
+            result = call()
+            if restore is None and changed_inputs(before, call, result):
+                return CheckResult(CHANGES_INPUTS)
+        if expected is None or is_baseline:
+            return CheckResult(None)
+        return expected.check(result, tolerance)
 
-    def on_new(fn: Callable[..., Any], row_s: float) -> Found:
-        if not isinstance(expected, Expected):
-            return None
+    def on_new(fn: Callable[..., Any], row_s: float) -> CheckResult:
+        if expected is None:
+            return CheckResult(None)
         if restore:
             restore()
         pace = under_test.synchronize, row_s
         try:
-            return on_new_contents(
-                fn, named[name], sets[0], kwargs, expected, tolerance, make, pace
-            )
-        except NothingToChangeError:
-            return None
+            return on_new_contents(new_call(fn, 0), first.func, expected, tolerance, make, pace)
         except UnverifiedError as error:
-            return not_fresh(str(error))
+            return CheckResult(None, unverified=str(error))
 
-    def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
-        return functools.partial(fn, *sets[copy], **kwargs)
+    def new_call(fn: Callable[..., Any], copy: int) -> Call:
+        return call_of(fn, sets[copy], subject.kwargs)
 
     def move(copy: int) -> None:
         sets[copy] = fresh(sets[copy])
 
     with current(under_test), settings_required():
-        sets, reached, _ = subject.copies(first, under_test)
-        restore = subject.renewal(sets, before[0])
+        sets, reached, _ = subject.copies(first.args, under_test)
+        restore = subject.renewal(sets, before.args)
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
+            also = list(known.get(provider, ()))
             contenders.append(
                 FunctionContender(
                     replace(blank, provider=provider),
@@ -265,22 +261,11 @@ def interleaved(
                     fn=candidate,
                     checked=checked,
                     on_new=on_new,
-                    requested_cache=cache,
-                    flags={flag.name: flag for flag in (flags or {}).get(provider, ())},
+                    requested_cache=subject.cache,
+                    flags=[*also, *unknown] if index else also,
                 )
             )
         return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
-
-
-def _expected(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object
-) -> Expected | Flag:
-    """Return what others must return, or a flag that says why that is unknown."""
-    try:
-        return Expected.of(fn, args, kwargs, result)
-    except NotComparableError as error:
-        reason = f"the baseline returned {error}, which cannot be compared"
-        return Flag("not-compared", reason, "")
 
 
 def ordered(named: dict[str, T], baseline: str | None) -> dict[str, T]:
@@ -298,36 +283,34 @@ class FunctionContender(Contender):
     """A function whose result must equal that of the baseline."""
 
     fn: Callable[..., Any]
-    checked: Callable[[Callable[..., Any], bool], Found]
+    checked: Callable[[Callable[..., Any], bool], CheckResult]
     """Calls the function and compares its result, unless it is the baseline."""
-    on_new: Callable[[Callable[..., Any], float], Found]
+    on_new: Callable[[Callable[..., Any], float], CheckResult]
     """Calls the function on the timed arguments with new contents, likewise; gets the time of all
     samples.
     """
     requested_cache: str
+    flags: list[Flag]
     verified: dict[str, Any] = field(default_factory=dict)
-    flags: dict[str, Flag] = field(default_factory=dict)
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        self.record = self._wrong(self.checked(self.fn, not self.index), "before")
+        self._keep(self.checked(self.fn, not self.index), "before")
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
-        wrong = None
         if self.index:
-            wrong = self._wrong(self.checked(self.fn, False), "after", "after timing: ")
-        wrong = wrong or self._wrong(self.on_new(self.fn, samples.total_s))
-        if wrong:
-            return wrong
-        ceilings = known_ceilings(self.device)
-        flags = (*self.flags.values(), *interpreted())
+            self._keep(self.checked(self.fn, False), "after")
+        if self.record is None:
+            self._keep(self.on_new(self.fn, samples.total_s))
+        if self.record is not None:
+            return self.record
         record = recorded(
             self.blank,
             samples,
             self.device,
-            ceilings,
+            known_ceilings(self.device),
             self.requested_cache,
-            flags,
+            [*self.flags, *interpreted()],
             has_advice=False,
         )
         return replace(record, copies=len(self.calls), verified=self.verified)
@@ -337,19 +320,13 @@ class FunctionContender(Contender):
         reason = str(error) if is_own else f"raised {one_line(error)}"
         return replace(self.blank, status="failed", reason=reason)
 
-    def _wrong(self, found: Found, moment: str = "", when: str = "") -> Record | None:
-        """Keep what a check found; return the record if the result is wrong."""
-        if isinstance(found, Flag):
-            self.flags[found.name] = found
-        if not isinstance(found, CheckResult):
-            return None
-        if moment:
+    def _keep(self, found: CheckResult, moment: str = "") -> None:
+        """Keep what a check found; end with a record if the result is wrong."""
+        if moment and found.elements:
             self.verified[moment] = found.to_dict()
-        if found.max_error_of_bound > 1:
-            error = f"{found.max_error_of_bound:.3g}"
-            reason = f"the error is {error} times what rounding explains; tolerance= allowed it"
-            self.flags["beyond-rounding"] = Flag("beyond-rounding", reason, "")
-        if found.is_right:
-            return None
-        reason = f"{when}{found.reason}"
-        return replace(self.blank, status="invalid", reason=reason, verified=self.verified)
+        self.flags += of_check(found, "tolerance=")
+        if found.reason:
+            when = "after timing: " if moment == "after" else ""
+            self.record = replace(
+                self.blank, status="invalid", reason=when + found.reason, verified=self.verified
+            )

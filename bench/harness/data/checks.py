@@ -16,10 +16,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data.agreement import renew
+from bench.harness.data.agreement import new_contents, renew, slower_on_new
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.torch_settings import current_settings, restore_settings
 from bench.harness.data.verify import CheckResult, Checks, same_bytes
@@ -48,26 +49,31 @@ class UserChecks(Checks):
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(
-        self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None
+        self, call: Callable[[], object], data: InputSet, earlier: Launch | None, row_s: float
     ) -> CheckResult:
         stale = self.result
         checked = self.check(call, data, earlier)
-        inputs = tuple(x.clone() for x in data.inputs)
         if checked.is_right:
             stale = self.result
+            if earlier:
+                earlier = (tuple(x.clone() for x in data.inputs), stale)
             seed = random.getrandbits(32)
             fill = "uniform" if self.fill == "zeros" else self.fill
             filler = Filler(fill, self.case.dtype, self.device, seed)
-            renew([data.inputs], lambda: self.op.make_inputs(self.case, filler))
-            checked = self.check(call, data, earlier and (inputs, stale), is_poisoned=False)
+            make = partial(self.op.make_inputs, self.case, filler)
+            with new_contents(data.inputs, make) as write:  # others may share the buffers
+                write(1)
+                checked = self.check(call, data, earlier, is_poisoned=False)
             if not checked.is_right and checked.checked_elements:
-                checked = replace(
-                    checked,
-                    reason=f"on new values in the same tensors (seed {seed}): {checked.reason}",
-                )
+                reason = f"on new values in the same tensors (seed {seed}): {checked.reason}"
+                checked = replace(checked, reason=reason)
         if not checked.is_right and checked.checked_elements and same_bytes(self.result, stale):
             checked = replace(checked, reason=STALE)
-        renew([data.inputs], lambda: inputs)  # others may share the buffers
+        if checked.is_right:
+            protocol.announce()
+            slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s)
+            checked = replace(checked, reason=slower)
+            protocol.announce(runs=False)
         return checked
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:

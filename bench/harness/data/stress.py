@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data import verify
+from bench.harness.data.agreement import renew
 from bench.harness.data.checks import STALE
 from bench.harness.data.inputs import InputSet
 from bench.harness.data.verify import Checks
@@ -148,19 +149,18 @@ def _problem_of(
 ) -> str | None:
     """Call a provider with one row for each name."""
     op = checks.op
-    take = op.take_rows or (lambda inputs, out, rows: (inputs, out))
-    changed, _ = take(data.inputs, data.out, slice(0, len(names)))
+    changed, _ = op.part(data.inputs, data.out, slice(0, len(names)))
     before = [x.clone() for x in changed]
     for row, name in enumerate(names):
-        op.stress[name](*take(data.inputs, data.out, slice(row, row + 1))[0])
+        inputs, _ = op.part(data.inputs, data.out, slice(row, row + 1))
+        op.stress[name](*inputs)
     verify.poison(data.out)
     found = checks.run(call, data)
     for row, name in enumerate(names):
         if found is None:
-            part = take(data.inputs, checks.result, slice(row, row + 1))
+            part = op.part(data.inputs, checks.result, slice(row, row + 1))
             found = _difference(name, op, checks.case, *part)
-    for x, values in zip(changed, before, strict=True):
-        x.copy_(values)
+    renew([changed], lambda: before)
     return found
 
 
@@ -170,9 +170,8 @@ def _difference(
     """Compare with the reference; NaN must be NaN, and numbers beyond the dtype infinite."""
     ratio, truth, got = verify.ratios(op, case, inputs, out)
     is_same = (got == truth.to(out.dtype)) | (got.isnan() & truth.isnan())
-    ratio = ratio.masked_fill(is_same, 0.0).nan_to_num(math.inf, math.inf)
-    if float(ratio.max()) <= op.tolerance:
+    worst = verify.worst_of(ratio.masked_fill(is_same, 0.0), truth, got)
+    if worst.ratio <= op.tolerance:
         return None
-    values = [float(x.reshape(-1)[ratio.argmax()]) for x in (truth, got)]
-    how = f"expected {values[0]:.6g}, got {values[1]:.6g}"
+    how = f"expected {worst.expected:.6g}, got {worst.got:.6g}"
     return f"wrong result on hard inputs ({name}): {how}"
