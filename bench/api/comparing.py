@@ -28,6 +28,7 @@ from bench.harness.data.agreement import (
     CHANGES_INPUTS,
     Call,
     Expected,
+    Fn,
     NotComparableError,
     UnverifiedError,
     call_of,
@@ -184,7 +185,7 @@ def compare(
 
 
 def interleaved(
-    named: Mapping[str, Callable[..., Any]],
+    named: Mapping[str, Fn],
     subject: Function,
     policy: ComparePolicy,
     tolerance: float = 1.0,
@@ -200,8 +201,6 @@ def interleaved(
     name = next(iter(named))
     first = subject.first_call()
     before = on_copies(first)
-    make = make_inputs or subject.made_again
-    known = flags or {}
     unknown = []
     expected = None
     with raising(name), settings_required():
@@ -215,39 +214,18 @@ def interleaved(
                 unknown.append(Flag("not-compared", reason, ""))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
 
-    def checked(fn: Callable[..., Any], is_baseline: bool) -> CheckResult:
-        with settings_required():
-            call = on_copies(before, fn)
-            result = call()
-            if restore is None and changed_inputs(before, call, result):
-                return CheckResult(CHANGES_INPUTS)
-        if expected is None or is_baseline:
-            return CheckResult(None)
-        return expected.check(result, tolerance)
-
-    def on_new(fn: Callable[..., Any], row_s: float) -> CheckResult:
-        if expected is None:
-            return CheckResult(None)
-        if restore:
-            restore()
-        pace = under_test.synchronize, row_s
-        try:
-            return on_new_contents(new_call(fn, 0), first.func, expected, tolerance, make, pace)
-        except UnverifiedError as error:
-            return CheckResult(None, unverified=str(error))
-
-    def new_call(fn: Callable[..., Any], copy: int) -> Call:
+    def new_call(fn: Fn, copy: int) -> Call:
         return call_of(fn, sets[copy], subject.kwargs)
 
     def move(copy: int) -> None:
         sets[copy] = fresh(sets[copy])
 
     with current(under_test), settings_required():
-        sets, reached, _ = subject.copies(first.args, under_test)
+        sets, reached = subject.copies(first.args, under_test)
         restore = subject.renewal(sets, before.args)
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
-            also = list(known.get(provider, ()))
+            also = list((flags or {}).get(provider, ()))
             contenders.append(
                 FunctionContender(
                     replace(blank, provider=provider),
@@ -259,8 +237,10 @@ def interleaved(
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],
                     cache=reached,
                     fn=candidate,
-                    checked=checked,
-                    on_new=on_new,
+                    before=before,
+                    expected=expected,
+                    tolerance=tolerance,
+                    make=make_inputs or subject.made_again,
                     requested_cache=subject.cache,
                     flags=[*also, *unknown] if index else also,
                 )
@@ -282,26 +262,38 @@ def ordered(named: dict[str, T], baseline: str | None) -> dict[str, T]:
 class FunctionContender(Contender):
     """A function whose result must equal that of the baseline."""
 
-    fn: Callable[..., Any]
-    checked: Callable[[Callable[..., Any], bool], CheckResult]
-    """Calls the function and compares its result, unless it is the baseline."""
-    on_new: Callable[[Callable[..., Any], float], CheckResult]
-    """Calls the function on the timed arguments with new contents, likewise; gets the time of all
-    samples.
-    """
+    fn: Fn
+    before: Call
+    """The call of the baseline, with copies of its arguments from before all calls."""
+    expected: Expected | None
+    """None: results are not compared."""
+    tolerance: float
+    make: Inputs | None
+    """Makes other arguments."""
     requested_cache: str
     flags: list[Flag]
     verified: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        self._keep(self.checked(self.fn, not self.index), "before")
+        self._check("before")
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
         if self.index:
-            self._keep(self.checked(self.fn, False), "after")
-        if self.record is None:
-            self._keep(self.on_new(self.fn, samples.total_s))
+            self._check("after")
+        if self.record is None and self.expected:
+            if self.restore:
+                self.restore()
+            pace = self.device.synchronize, samples.total_s
+            call = self.calls[0]
+            baseline = self.before.func
+            try:
+                found = on_new_contents(
+                    call, baseline, self.expected, self.tolerance, self.make, pace
+                )
+            except UnverifiedError as error:
+                found = CheckResult(None, unverified=str(error))
+            self._keep(found)
         if self.record is not None:
             return self.record
         record = recorded(
@@ -319,6 +311,18 @@ class FunctionContender(Contender):
         is_own = isinstance(error, UsageError)
         reason = str(error) if is_own else f"raised {one_line(error)}"
         return replace(self.blank, status="failed", reason=reason)
+
+    def _check(self, moment: str) -> None:
+        """Call the function and compare its result, unless it is the baseline."""
+        found = CheckResult(None)
+        with settings_required():
+            call = on_copies(self.before, self.fn)
+            result = call()
+            if self.restore is None and changed_inputs(self.before, call, result):
+                found = CheckResult(CHANGES_INPUTS)
+            elif self.expected and self.index:
+                found = self.expected.check(result, self.tolerance)
+        self._keep(found, moment)
 
     def _keep(self, found: CheckResult, moment: str = "") -> None:
         """Keep what a check found; end with a record if the result is wrong."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import time
@@ -22,6 +23,8 @@ from bench.harness.data.agreement import (
     CHANGES_INPUTS,
     Call,
     Expected,
+    Fn,
+    UnfinishedError,
     UnverifiedError,
     arguments_of,
     call_of,
@@ -32,13 +35,12 @@ from bench.harness.data.agreement import (
     renew,
     returns_earlier_result,
     tensors_in,
-    unfinished,
 )
 from bench.harness.data.replay import ORDERS, ReplayCheck
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.data.verify import CheckResult, same_bytes
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
-from bench.harness.measure.flags import Flag, of_check, of_settings, recorded
+from bench.harness.measure.flags import of_check, of_settings, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
 from bench.harness.measure.rows import one_line
 from bench.harness.run import stamp
@@ -172,38 +174,21 @@ def sweep(
     device_name = detected(device).torch_name
     make = inputs or (lambda shape, dtype, device: torch.randn(shape, device=device).to(dtype))
 
-    def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:
-        axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
-        row: dict[str, Any] = {
-            "provider": name,
-            "case": "x".join(map(str, shape)),
-            "shape": axes,
-            "dtype": dtype,
-        }
-        arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), device_name)
-        try:
-            record = measure(
-                fn,
-                inputs=arguments,
-                dtype=dtype,
-                cache=cache,
-                device=device_name,
-                budget_s=budget_s,
-                in_place=in_place,
-            )
-        except UsageError as error:
-            return Record(op=name_of(fn), status="failed", reason=str(error), **row)
-        return replace(record, **row)
-
     under_test = device_of(device_name, ())
     assert under_test is not None
     environment = environment_of(under_test, "sweep")
-    records = [
-        row(name, fn, shape, dtype)
-        for shape in sizes
-        for dtype in names
-        for name, fn in functions.items()
-    ]
+    records: list[Record] = []
+    for shape, dtype, (name, fn) in itertools.product(sizes, names, functions.items()):
+        arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), device_name)
+        subject = Function(fn, (), {}, arguments, {}, dtype, cache, device_name, in_place)
+        record: Record = subject.blank
+        try:
+            record = subject.measure(budget_s)
+        except UsageError as error:
+            record = replace(record, status="failed", reason=str(error))
+        axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
+        case = "x".join(map(str, shape))
+        records.append(replace(record, provider=name, case=case, shape=axes))
     if all(record.status == "failed" for record in records):
         raise UsageError(
             f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}"
@@ -220,7 +205,7 @@ def sweep(
     return Records(environment, records).to_dataframe()
 
 
-def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+def functions_of(fn_by_name: Mapping[str, Fn]) -> dict[str, Fn]:
     if not isinstance(fn_by_name, Mapping) or not fn_by_name:
         raise UsageError('give functions by name, such as {"old": f, "new": g}')
     for name, fn in fn_by_name.items():
@@ -253,7 +238,7 @@ def extents(shape: Shape) -> tuple[int, ...]:
 class Function:
     """A function with the arguments of `measure`; `blank` is its record before measuring."""
 
-    fn: Callable[..., Any]
+    fn: Fn
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     inputs: Inputs | None
@@ -291,17 +276,20 @@ class Function:
         if self.cache not in ("cold", "warm"):
             raise UsageError(f"cache={self.cache!r} must be 'cold' or 'warm'")
         check_device(self.device)
-        counts = {name: None if count is None else int(count) for name, count in self.work.items()}
-        if any(counts.get(name) is not None for name in MOVED):
-            counts |= {name: counts.get(name) or 0 for name in MOVED}
-        values: dict[str, Any] = {
-            "provider": "function",
-            "dtype": dtype,
-            "shape": {"calls": 1},
-            "case": "-",
-            **counts,
+        counts: dict[str, Any] = {
+            name: int(count) for name, count in self.work.items() if count is not None
         }
-        self.blank = Record(op=name_of(self.fn), status="skipped", **values)
+        if not counts.keys().isdisjoint(MOVED):
+            counts = dict.fromkeys(MOVED, 0) | counts
+        self.blank = Record(
+            op=name_of(self.fn),
+            provider="function",
+            dtype=dtype,
+            shape={"calls": 1},
+            case="-",
+            status="skipped",
+            **counts,
+        )
 
     def measure(self, budget_s: float | None = None, is_counted: bool = True) -> JudgedRecord:
         """Return the record, with the result of the first call; another call counts unknown
@@ -334,7 +322,7 @@ class Function:
                 problem = CHANGES_INPUTS
             if problem is None:
                 with current(device):
-                    sets, reached, flags = self.copies(call.args, device)
+                    sets, reached = self.copies(call.args, device)
                     calls = [call_of(self.fn, each, self.kwargs) for each in sets]
                     renewal = self.renewal(sets, before.args)
                     samples = take_samples(
@@ -347,8 +335,8 @@ class Function:
                         replay=ReplayCheck(calls),
                         before=renewal,
                     )
-                    if renewal:
-                        renewal()
+                    if self.is_renewed:
+                        renew(sets[:1], lambda: before.args)
                     found = self.verified(calls[0], returned, device, samples.total_s)
                 problem = found.reason
         if problem:
@@ -357,9 +345,7 @@ class Function:
             also = [*of_check(found, ""), *of_settings(changed, "the function"), *interpreted()]
             ceilings = known_ceilings(device)
             # The advice of a flag names options of the commands, which a function does not have.
-            record = recorded(
-                record, samples, device, ceilings, self.cache, [*flags, *also], has_advice=False
-            )
+            record = recorded(record, samples, device, ceilings, self.cache, also, has_advice=False)
             record = replace(record, copies=len(calls), first_call_s=first_call_s)
         return JudgedRecord.of(record, environment_of(device, "measure"), result)
 
@@ -408,20 +394,19 @@ class Function:
         return result, device, clock.now() - start
 
     def verified(self, call: Call, result: object, device: Device, row_s: float) -> CheckResult:
-        """Check a timed call on new contents, and again on the old ones; `row_s` is the time of all
-        samples.
+        """Check a timed call, which has the contents of the first one, on them and on new contents;
+        `row_s` is the time of all samples.
         """
-        problem = unfinished(result)
-        if problem:
-            return CheckResult(problem)
+        pace = device.synchronize, row_s
         try:
             expected = Expected.itself(result)
-            if not self.is_renewed and returns_earlier_result(call):
+            if returns_earlier_result(call):
                 return CheckResult(EARLIER)
-            pace = device.synchronize, row_s
             found = on_new_contents(call, call.func, expected, make=self.made_again, pace=pace)
-            if not self.setup and not expected.check(on_copies(call)(), ORDERS).is_right:
+            if not expected.check(on_copies(call)(), ORDERS).is_right:
                 raise UnverifiedError("its result is not that of its first call")
+        except UnfinishedError as error:
+            return CheckResult(str(error))
         except UnverifiedError as error:
             return CheckResult(None, unverified=str(error) if arrays_in(call.args) else None)
         return found
@@ -435,20 +420,13 @@ class Function:
         is_complex = any("complex" in dtype for dtype in dtypes)
         return replace(record, dtype="") if is_complex and not self.blank.dtype else record
 
-    def copies(
-        self, first: tuple[Any, ...], device: Device
-    ) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
-        """Return sets of arguments that evict each other from the cache, the cache state, and
-        flags.
-        """
+    def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str]:
+        """Return sets of arguments that evict each other from the cache, and the cache state."""
         has_arrays = bool(arrays_in(first))
         if self.in_place and not has_arrays:
             raise UsageError("in_place=True restores positional tensors, but there are none")
-        if self.cache == "warm":
-            return [first], "warm", ()
-        if self.make is None and not has_arrays:
-            reason = "with no tensor arguments, measurements are warm"
-            return [first], "warm", (Flag("not-cold", reason, ""),)
+        if self.cache == "warm" or (self.make is None and not has_arrays):
+            return [first], "warm"
         make = self.made_again or functools.partial(fresh, first)
         sets = [first, make()]
         shared = {_address(array) for array in arrays_in(first)}
@@ -464,7 +442,7 @@ class Function:
             fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold"
         )
         sets += [make() for _ in range(plan.copies - len(sets))]
-        return sets[: plan.copies], plan.cache, ()
+        return sets[: plan.copies], plan.cache
 
 
 def check_counts(work: Mapping[str, Any]) -> None:

@@ -123,7 +123,7 @@ class UserChecks(Checks):
 def _memory_problem(parts: Sequence[Tensor], data: InputSet, is_in_place: bool) -> str | None:
     import torch
 
-    inputs = set() if is_in_place else _storages(data)
+    inputs = set() if is_in_place else {x.untyped_storage().data_ptr() for x in data.inputs}
     for x in parts:
         if x.device != data.out.device or x.layout is not torch.strided:
             return (
@@ -137,11 +137,6 @@ def _memory_problem(parts: Sequence[Tensor], data: InputSet, is_in_place: bool) 
         if x.untyped_storage().data_ptr() in inputs:
             return "returns a view of an input: nothing was written"
     return None
-
-
-def _storages(data: InputSet) -> set[int]:
-    """Return the addresses of the memory of all inputs, which views of them share."""
-    return {x.untyped_storage().data_ptr() for x in data.inputs}
 
 
 def _addresses(data: InputSet) -> tuple[int, ...]:

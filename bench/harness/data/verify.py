@@ -386,8 +386,10 @@ def _blocks(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> B
     signs = torch.randint(0, 2, result.shape[-1:], dtype=torch.float64) * 2 - 1
     signs = signs.to(result.device)
     wide = inputs[op.columns_of].double()
-    summed = _with(inputs, op.columns_of, _block_sums(wide * signs))
-    squared = _with(inputs, op.columns_of, _block_sums(wide.square()))
+    summed = list(inputs)
+    summed[op.columns_of] = _block_sums(wide * signs)
+    squared = list(inputs)
+    squared[op.columns_of] = _block_sums(wide.square())
     del wide
     unit = UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF)
@@ -400,10 +402,10 @@ def _blocks(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> B
     chunk = _chunk_rows(op, case, result) * BLOCK_CHUNKS
     for start in range(0, rows, chunk):
         taken = slice(start, start + chunk)
-        part_inputs, part = op.part(summed, result, taken)
+        part_inputs, part = op.part(tuple(summed), result, taken)
         got = part.double()
         errors.append(_block_sums(got * signs) - op.reference(*widened(part_inputs)))
-        part_inputs, _ = op.part(squared, result, taken)
+        part_inputs, _ = op.part(tuple(squared), result, taken)
         squares = [x.square() if x.is_floating_point() else x for x in widened(part_inputs)]
         squares[op.columns_of] = part_inputs[op.columns_of]
         variance = rounding * _block_sums(got.square())
@@ -430,10 +432,6 @@ def _block_sums(values: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(values, (0, -values.shape[-1] % BLOCK_COLUMNS))
     blocks: Tensor = padded.unflatten(-1, (-1, BLOCK_COLUMNS))
     return blocks.sum(-1)
-
-
-def _with(inputs: tuple[Tensor, ...], index: int, value: Tensor) -> tuple[Tensor, ...]:
-    return (*inputs[:index], value, *inputs[index + 1 :])
 
 
 def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -260,6 +260,7 @@ def test_new_contents_keep_the_ends_and_the_version():
     [
         (torch.linalg.cholesky, (X[:, :64] @ X[:, :64].T + 64 * torch.eye(64),), "raised"),
         (lambda x: x.argmax(-1) * 0, (X,), "did not change"),
+        (lambda x: x.zero_() * 0, (torch.zeros(9),), "did not change"),
         (lambda: 3, (), "no tensor"),
         (torch.rand_like, (X,), "random"),
         (lambda x: torch.where(x.sum() == X.sum(), x, NAN), (X.clone(),), "NaN"),
