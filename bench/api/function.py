@@ -275,7 +275,6 @@ class Function:
             )
         if self.cache not in ("cold", "warm"):
             raise UsageError(f"cache={self.cache!r} must be 'cold' or 'warm'")
-        check_device(self.device)
         counts: dict[str, Any] = {
             name: int(count) for name, count in self.work.items() if count is not None
         }
@@ -429,10 +428,9 @@ class Function:
             return [first], "warm"
         make = self.made_again or functools.partial(fresh, first)
         sets = [first, make()]
-        shared = {_address(array) for array in arrays_in(first)}
-        fresh_bytes = sum(
-            _bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared
-        )
+        shared = _memory(first)
+        sizes = _memory(sets[1]).items()
+        fresh_bytes = sum(size for address, size in sizes if address not in shared)
         if not fresh_bytes:
             same = "the same tensors again" if shared else "no tensors or arrays"
             raise UsageError(
@@ -458,11 +456,6 @@ def check_number(name: str, value: object, expected: str, or_zero: bool = False)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not (0 < value < math.inf or (or_zero and value == 0)):  # type: ignore[operator]
         raise UsageError(f"{name}={value!r:.60} must be a number {expected}")
-
-
-def check_device(name: object) -> None:
-    if name is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", str(name)):
-        raise UsageError(f"device={name!r} must be 'cpu', 'cuda' or 'cuda:N'")
 
 
 def name_of(fn: Any) -> str:
@@ -504,7 +497,8 @@ def device_of(name: str | None, values: Any) -> Device | None:
         if len(gpus) > 1:
             raise UsageError(f"the tensors are on {' and '.join(gpus)}; set device= to one of them")
         name = gpus[0] if gpus else "cpu"
-        check_device(name)
+    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", str(name)):
+        raise UsageError(f"device={name!r} must be 'cpu', 'cuda' or 'cuda:N'")
     try:
         device = detected(str(name))
     except NoDeviceError as error:
@@ -536,13 +530,14 @@ def arrays_in(value: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(value) if isinstance(getattr(leaf, "nbytes", None), int)]
 
 
-def _bytes(array: Any) -> int:
-    """Return the bytes of an array's memory, which may be less than its elements take if it is
-    expanded.
+def _memory(values: Any) -> dict[int, int]:
+    """Return the bytes of arrays by address: those of their memory, which may be less than their
+    elements take if they are expanded.
     """
-    is_tensor = hasattr(array, "untyped_storage")
-    return int(min(array.nbytes, array.untyped_storage().nbytes()) if is_tensor else array.nbytes)
-
-
-def _address(array: Any) -> int:
-    return int(array.data_ptr()) if hasattr(array, "data_ptr") else id(array)
+    sizes = {}
+    for array in arrays_in(values):
+        if hasattr(array, "untyped_storage"):
+            sizes[array.data_ptr()] = min(array.nbytes, array.untyped_storage().nbytes())
+        else:
+            sizes[id(array)] = array.nbytes
+    return sizes

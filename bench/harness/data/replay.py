@@ -45,20 +45,17 @@ class ReplayCheck:
         return f"a replay does not repeat the calls, which use another stream: {problem}"
 
     def after(self) -> str | None:
-        """Return how another replay differs, in the first copy, and in the last one with new
+        """Return how another replay differs, in the first copy, and in the last one, also with new
         contents; None also if no graph is timed.
         """
         if self.graph is None:
             return None
-        return self._problem(self.graph, 0) or self._last_problem(self.graph)
-
-    def _last_problem(self, graph: GraphSampler) -> str | None:
-        last = self.calls[-1]
-        with suppress(UnverifiedError), new_contents(arguments_of(last)) as write:
+        problem = self._problem(self.graph, 0)
+        with suppress(UnverifiedError), new_contents(arguments_of(self.calls[-1])) as write:
             write(1)
             # Buffers may hold intermediate results of the old contents.
-            return self._problem(graph, -1)
-        return self._problem(graph, -1)
+            problem = problem or self._problem(self.graph, -1)
+        return problem or self._problem(self.graph, -1)
 
     def _problem(self, graph: GraphSampler, index: int) -> str | None:
         call = self.calls[index]

@@ -332,7 +332,7 @@ def _index_of(
 
 def _step(op: Op, case: Case, out: Tensor) -> int:
     """Return n if every n-th row is compared: only where sums of blocks hold all elements."""
-    if op.take_rows is None or op.columns_of is None:
+    if op.columns_of is None:
         return 1
     all_flops = 2 * out.numel() * op.terms(case)
     step = -(-all_flops // FULL_CHECK_FLOPS.get(out.device.type, 2**31))

@@ -121,6 +121,23 @@ def test_a_module_and_what_takes_no_fp64_have_a_reference():
     assert (only_fp32.is_right, only_fp32.reference) == (True, "fp32")
 
 
+def softmax_of_short(x):
+    if x.dtype is not torch.bfloat16 and len(x) > 64:
+        raise torch.OutOfMemoryError
+    return softmax(x)
+
+
+def test_where_memory_is_short_the_error_is_that_of_the_first_rows():
+    x = torch.randn(100, 512).bfloat16()
+    checked = found(softmax_of_short, softmax, x)
+    assert (checked.is_right, checked.reference) == (True, "baseline, 64 rows in fp64")
+    assert checked.checked_elements == x.numel()
+    assert found(softmax_of_short, lambda x: torch.softmax(x.float(), -1).to(x.dtype), x).is_right
+    assert not found(softmax_of_short, largest_only, x).is_right
+    down = found(lambda x: softmax_of_short(x) + x.sum(0), lambda x: softmax(x) + x.sum(0), x)
+    assert (down.is_right, down.reference) == (True, "baseline")  # a row depends on others
+
+
 def test_random_results_have_no_reference_and_differ():
     checked = found(torch.rand_like, torch.rand_like, X)
     assert (checked.is_right, checked.reference) == (False, "baseline")
