@@ -173,7 +173,6 @@ def sweep(
         Function(fn, (), {}, inputs, {}, None, cache, device)
     device_name = detected(device).torch_name
     make = inputs or (lambda shape, dtype, device: torch.randn(shape, device=device).to(dtype))
-
     under_test = device_of(device_name, ())
     assert under_test is not None
     environment = environment_of(under_test, "sweep")
@@ -275,6 +274,7 @@ class Function:
             )
         if self.cache not in ("cold", "warm"):
             raise UsageError(f"cache={self.cache!r} must be 'cold' or 'warm'")
+        check_device(self.device)
         counts: dict[str, Any] = {
             name: int(count) for name, count in self.work.items() if count is not None
         }
@@ -458,6 +458,11 @@ def check_number(name: str, value: object, expected: str, or_zero: bool = False)
         raise UsageError(f"{name}={value!r:.60} must be a number {expected}")
 
 
+def check_device(name: object) -> None:
+    if name is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", str(name)):
+        raise UsageError(f"device={name!r} must be 'cpu', 'cuda' or 'cuda:N'")
+
+
 def name_of(fn: Any) -> str:
     if not callable(fn):
         raise UsageError(f"expected a function or a module, got {fn!r:.60}")
@@ -497,8 +502,7 @@ def device_of(name: str | None, values: Any) -> Device | None:
         if len(gpus) > 1:
             raise UsageError(f"the tensors are on {' and '.join(gpus)}; set device= to one of them")
         name = gpus[0] if gpus else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", str(name)):
-        raise UsageError(f"device={name!r} must be 'cpu', 'cuda' or 'cuda:N'")
+        check_device(name)
     try:
         device = detected(str(name))
     except NoDeviceError as error:
