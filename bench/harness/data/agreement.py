@@ -400,7 +400,7 @@ def on_new_contents(
         raise UnverifiedError("the result did not change with the inputs")
     problem = slower_on_new(call, arguments_of(call), *pace, make) if pace else None
     if problem is None and call.func != baseline:
-        problem = _wrong_when_shifted(used, baseline, expected.allowed, tolerance)
+        problem = _wrong_when_shifted(used, baseline, expected, tolerance)
     return replace(checked, reason=problem)
 
 
@@ -443,7 +443,7 @@ def returns_earlier_result(call: Call) -> bool:
 def _wrong_when_shifted(
     call: Call,
     baseline: Fn,
-    allowed: Callable[[Tensor, Tensor], bool] | None,
+    unshifted: Expected,
     tolerance: float,
 ) -> str | None:
     """Return how a function overflows or cancels where its baseline does not; None if it does not,
@@ -453,7 +453,8 @@ def _wrong_when_shifted(
         for x in filter(_can_change, tensors_in(arguments_of(call))):
             x.add_(SHIFT)
         truth = on_copies(call, baseline)
-        expected = replace(Expected.of(truth, on_copies(truth)()), allowed=allowed)
+        expected = Expected.of(truth, on_copies(truth)())
+        expected = replace(expected, allowed=unshifted.allowed)
         checked = expected.check(call(), tolerance)
     except Exception:  # of a function, or too little memory
         return None

@@ -53,28 +53,28 @@ class UserChecks(Checks):
     ) -> CheckResult:
         stale = self.result
         checked = self.check(call, data, earlier)
+        when = ""
         if checked.is_right:
             stale = self.result
             if earlier:
                 earlier = (tuple(x.clone() for x in data.inputs), stale)
             seed = random.getrandbits(32)
+            when = f"on new values in the same tensors (seed {seed}): "
             fill = "uniform" if self.fill == "zeros" else self.fill
             filler = Filler(fill, self.case.dtype, self.device, seed)
             make = partial(self.op.make_inputs, self.case, filler)
             with new_contents(data.inputs, make) as write:  # others may share the buffers
                 write(1)
                 checked = self.check(call, data, earlier, is_poisoned=False)
-            if not checked.is_right and checked.checked_elements:
-                reason = f"on new values in the same tensors (seed {seed}): {checked.reason}"
-                checked = replace(checked, reason=reason)
-        if not checked.is_right and checked.checked_elements and same_bytes(self.result, stale):
-            checked = replace(checked, reason=STALE)
         if checked.is_right:
             protocol.announce()
             slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s)
-            checked = replace(checked, reason=slower)
             protocol.announce(runs=False)
-        return checked
+            return replace(checked, reason=slower)
+        if not checked.checked_elements:
+            return checked
+        is_old = same_bytes(self.result, stale)
+        return replace(checked, reason=STALE if is_old else f"{when}{checked.reason}")
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
         import torch

@@ -162,9 +162,8 @@ class Worst(NamedTuple):
 
 def worst_of(ratio: Tensor, expected: Tensor, got: Tensor) -> Worst:
     at = int(ratio.argmax())
-    values = [float(ratio.reshape(-1)[at])]
-    values += [x.reshape(-1)[at].item() for x in (expected, got)]
-    return Worst(values[0], at, *values[1:])
+    flat = [x.reshape(-1)[at].item() for x in (ratio, expected, got)]
+    return Worst(flat[0], at, flat[1], flat[2])
 
 
 def poison(out: Tensor) -> None:
