@@ -24,11 +24,12 @@ Source  RMSNorm: Zhang and Sennrich, arXiv 1910.07467. LayerNorm: Ba, Kiros and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.data.stress import NAN, Change, filled, one_differs, scaled, shifted
+from bench.harness.data.stress import NAN, Change, each, one_differs
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import ROW_SHAPES, Case, Op, TensorMaker, rows_by_width
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
@@ -50,15 +51,15 @@ LAYERNORM_EPSILON = 1e-5
 
 
 SCALES = {
-    "large": scaled(2.0**12),
-    "small": scaled(2.0**-10),
+    "large": each(methodcaller("mul_", 2.0**12)),
+    "small": each(methodcaller("mul_", 2.0**-10)),
     **NAN,
 }
 """Hard inputs. The squares of large ones are beyond fp16, `epsilon` decides for small ones."""
 
 OFFSETS = SCALES | {
-    "equal": filled(33.3),
-    "offset 1000": shifted(1000.0),
+    "equal": each(methodcaller("fill_", 33.3)),
+    "offset 1000": each(methodcaller("add_", 1000.0)),
     "one differs": one_differs,
 }
 

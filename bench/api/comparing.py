@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +18,6 @@ from bench.api.function import (
     environment_of,
     functions_of,
     known_ceilings,
-    made_by,
-    not_fresh,
     raising,
 )
 from bench.api.records import Records
@@ -29,18 +26,21 @@ from bench.comparing.turns import ComparePolicy, compare_contenders
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.agreement import (
     CHANGES_INPUTS,
+    Call,
     Expected,
+    Fn,
     NotComparableError,
-    NothingToChangeError,
     UnverifiedError,
+    call_of,
     changed_inputs,
     fresh,
+    on_copies,
     on_new_contents,
 )
 from bench.harness.data.torch_settings import settings_required
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.measure.flags import Flag, recorded
+from bench.harness.measure.flags import Flag, of_check, recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-
-Found = CheckResult | Flag | None
-"""A check, or why a result cannot be checked; None if it need not be."""
 
 
 class Verdicts:
@@ -175,8 +172,7 @@ def compare(
         raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    made, is_setup = made_by(inputs, setup, in_place)
-    subject = Function(fn, args, kwargs, made, work, dtype, cache, device, in_place, is_setup)
+    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device, in_place, setup)
     under_test, records = interleaved(named, subject, policy, tolerance, check)
     environment = environment_of(under_test, "compare")
     environment = replace(
@@ -189,7 +185,7 @@ def compare(
 
 
 def interleaved(
-    named: Mapping[str, Callable[..., Any]],
+    named: Mapping[str, Fn],
     subject: Function,
     policy: ComparePolicy,
     tolerance: float = 1.0,
@@ -201,53 +197,33 @@ def interleaved(
     and the records. `make_inputs` makes others for a check; `flags` has what is known of functions.
     """
     name = next(iter(named))
-    kwargs = subject.kwargs
-    cache = subject.cache
-    first = subject.first_set()
-    before = fresh([first, dict(kwargs)])
-    make = make_inputs or subject.made_again
+    first = subject.first_call()
+    before = on_copies(first)
+    unknown = []
+    expected = None
     with raising(name), settings_required():
-        truth, under_test, _ = subject.call(fresh(first))
-        blank = subject.counted(fresh(first))
+        truth, under_test, _ = subject.called(on_copies(first))
+        blank = subject.counted(on_copies(first).args)
+        if check:
+            try:
+                expected = Expected.of(first, truth)
+            except NotComparableError as error:
+                reason = f"the result of the baseline cannot be compared: {error}"
+                unknown.append(Flag("not-compared", reason, ""))
     blank = replace(blank, op="function", work=f"{blank.work}, of {name}")
-    expected = _expected(named[name], first, kwargs, truth) if check else None
 
-    def checked(fn: Callable[..., Any], is_baseline: bool) -> Found:
-        with settings_required():
-            arguments, options = used = fresh(before)
-            result = fn(*arguments, **options)
-            if restore is None and changed_inputs(fn, before, used, result):
-                return CheckResult(False, CHANGES_INPUTS, math.inf, 0, 0)
-        if is_baseline:
-            return None
-        return expected.check(result, tolerance) if isinstance(expected, Expected) else expected
-
-    def on_new(fn: Callable[..., Any], row_s: float) -> Found:
-        if not isinstance(expected, Expected):
-            return None
-        if restore:
-            restore()
-        pace = under_test.synchronize, row_s
-        try:
-            return on_new_contents(
-                fn, named[name], sets[0], kwargs, expected, tolerance, make, pace
-            )
-        except NothingToChangeError:
-            return None
-        except UnverifiedError as error:
-            return not_fresh(str(error))
-
-    def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
-        return functools.partial(fn, *sets[copy], **kwargs)
+    def new_call(fn: Fn, copy: int) -> Call:
+        return call_of(fn, sets[copy], subject.kwargs)
 
     def move(copy: int) -> None:
         sets[copy] = fresh(sets[copy])
 
     with current(under_test), settings_required():
-        sets, reached, _ = subject.copies(first, under_test)
-        restore = subject.renewal(sets, before[0])
+        sets, reached = subject.copies(first.args, under_test)
+        restore = subject.renewal(sets, before.args)
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
+            also = list((flags or {}).get(provider, ()))
             contenders.append(
                 FunctionContender(
                     replace(blank, provider=provider),
@@ -259,24 +235,15 @@ def interleaved(
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],
                     cache=reached,
                     fn=candidate,
-                    checked=checked,
-                    on_new=on_new,
-                    requested_cache=cache,
-                    flags={flag.name: flag for flag in (flags or {}).get(provider, ())},
+                    before=before,
+                    expected=expected,
+                    tolerance=tolerance,
+                    make=make_inputs or subject.made_again,
+                    requested_cache=subject.cache,
+                    flags=[*also, *unknown] if index else also,
                 )
             )
         return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
-
-
-def _expected(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object
-) -> Expected | Flag:
-    """Return what others must return, or a flag that says why that is unknown."""
-    try:
-        return Expected.of(fn, args, kwargs, result)
-    except NotComparableError as error:
-        reason = f"the baseline returned {error}, which cannot be compared"
-        return Flag("not-compared", reason, "")
 
 
 def ordered(named: dict[str, T], baseline: str | None) -> dict[str, T]:
@@ -293,37 +260,47 @@ def ordered(named: dict[str, T], baseline: str | None) -> dict[str, T]:
 class FunctionContender(Contender):
     """A function whose result must equal that of the baseline."""
 
-    fn: Callable[..., Any]
-    checked: Callable[[Callable[..., Any], bool], Found]
-    """Calls the function and compares its result, unless it is the baseline."""
-    on_new: Callable[[Callable[..., Any], float], Found]
-    """Calls the function on the timed arguments with new contents, likewise; gets the time of all
-    samples.
-    """
+    fn: Fn
+    before: Call
+    """The call of the baseline, with copies of its arguments from before all calls."""
+    expected: Expected | None
+    """None: results are not compared."""
+    tolerance: float
+    make: Inputs | None
+    """Makes other arguments."""
     requested_cache: str
+    flags: list[Flag]
     verified: dict[str, Any] = field(default_factory=dict)
-    flags: dict[str, Flag] = field(default_factory=dict)
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        self.record = self._wrong(self.checked(self.fn, not self.index), "before")
+        self._check("before")
 
     def finish(self, samples: Samples) -> Record:
         interpreted()  # forgets the kernels of the others
-        wrong = None
         if self.index:
-            wrong = self._wrong(self.checked(self.fn, False), "after", "after timing: ")
-        wrong = wrong or self._wrong(self.on_new(self.fn, samples.total_s))
-        if wrong:
-            return wrong
-        ceilings = known_ceilings(self.device)
-        flags = (*self.flags.values(), *interpreted())
+            self._check("after")
+        if self.record is None and self.expected:
+            if self.restore:
+                self.restore()
+            pace = self.device.synchronize, samples.total_s
+            call = self.calls[0]
+            baseline = self.before.func
+            try:
+                found = on_new_contents(
+                    call, baseline, self.expected, self.tolerance, self.make, pace
+                )
+            except UnverifiedError as error:
+                found = CheckResult(None, unverified=str(error))
+            self._keep(found)
+        if self.record is not None:
+            return self.record
         record = recorded(
             self.blank,
             samples,
             self.device,
-            ceilings,
+            known_ceilings(self.device),
             self.requested_cache,
-            flags,
+            [*self.flags, *interpreted()],
             has_advice=False,
         )
         return replace(record, copies=len(self.calls), verified=self.verified)
@@ -333,19 +310,25 @@ class FunctionContender(Contender):
         reason = str(error) if is_own else f"raised {one_line(error)}"
         return replace(self.blank, status="failed", reason=reason)
 
-    def _wrong(self, found: Found, moment: str = "", when: str = "") -> Record | None:
-        """Keep what a check found; return the record if the result is wrong."""
-        if isinstance(found, Flag):
-            self.flags[found.name] = found
-        if not isinstance(found, CheckResult):
-            return None
-        if moment:
+    def _check(self, moment: str) -> None:
+        """Call the function and compare its result, unless it is the baseline."""
+        found = CheckResult(None)
+        with settings_required():
+            call = on_copies(self.before, self.fn)
+            result = call()
+            if self.restore is None and changed_inputs(self.before, call, result):
+                found = CheckResult(CHANGES_INPUTS)
+            elif self.expected and self.index:
+                found = self.expected.check(result, self.tolerance)
+        self._keep(found, moment)
+
+    def _keep(self, found: CheckResult, moment: str = "") -> None:
+        """Keep what a check found; end with a record if the result is wrong."""
+        if moment and found.elements:
             self.verified[moment] = found.to_dict()
-        if found.max_error_of_bound > 1:
-            error = f"{found.max_error_of_bound:.3g}"
-            reason = f"the error is {error} times what rounding explains; tolerance= allowed it"
-            self.flags["beyond-rounding"] = Flag("beyond-rounding", reason, "")
-        if found.is_right:
-            return None
-        reason = f"{when}{found.reason}"
-        return replace(self.blank, status="invalid", reason=reason, verified=self.verified)
+        self.flags += of_check(found, "tolerance=")
+        if found.reason:
+            when = "after timing: " if moment == "after" else ""
+            self.record = replace(
+                self.blank, status="invalid", reason=when + found.reason, verified=self.verified
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import time
@@ -20,23 +21,26 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
 from bench.harness.data.agreement import (
     CHANGES_INPUTS,
+    Call,
     Expected,
-    NotComparableError,
-    NothingToChangeError,
+    Fn,
+    UnfinishedError,
     UnverifiedError,
+    arguments_of,
+    call_of,
     changed_inputs,
     fresh,
+    on_copies,
     on_new_contents,
     renew,
     returns_earlier_result,
     tensors_in,
-    unfinished,
 )
 from bench.harness.data.replay import ORDERS, ReplayCheck
 from bench.harness.data.torch_settings import settings_kept
-from bench.harness.data.verify import same_bytes
+from bench.harness.data.verify import CheckResult, same_bytes
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
-from bench.harness.measure.flags import Flag, of_settings, recorded
+from bench.harness.measure.flags import of_check, of_settings, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
 from bench.harness.measure.rows import one_line
 from bench.harness.run import stamp
@@ -116,10 +120,7 @@ def measure(
             the cause).
     """
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    made, is_setup = made_by(inputs, setup, in_place)
-    subject = Function(
-        fn, args, kwargs, made, work, dtype, cache, device, in_place, is_setup=is_setup
-    )
+    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device, in_place, setup)
     return subject.measure(budget_s)
 
 
@@ -172,39 +173,21 @@ def sweep(
         Function(fn, (), {}, inputs, {}, None, cache, device)
     device_name = detected(device).torch_name
     make = inputs or (lambda shape, dtype, device: torch.randn(shape, device=device).to(dtype))
-
-    def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:
-        axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
-        row: dict[str, Any] = {
-            "provider": name,
-            "case": "x".join(map(str, shape)),
-            "shape": axes,
-            "dtype": dtype,
-        }
-        arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), device_name)
-        try:
-            record = measure(
-                fn,
-                inputs=arguments,
-                dtype=dtype,
-                cache=cache,
-                device=device_name,
-                budget_s=budget_s,
-                in_place=in_place,
-            )
-        except UsageError as error:
-            return Record(op=name_of(fn), status="failed", reason=str(error), **row)
-        return replace(record, **row)
-
     under_test = device_of(device_name, ())
     assert under_test is not None
     environment = environment_of(under_test, "sweep")
-    records = [
-        row(name, fn, shape, dtype)
-        for shape in sizes
-        for dtype in names
-        for name, fn in functions.items()
-    ]
+    records: list[Record] = []
+    for shape, dtype, (name, fn) in itertools.product(sizes, names, functions.items()):
+        arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), device_name)
+        subject = Function(fn, (), {}, arguments, {}, dtype, cache, device_name, in_place)
+        record: Record = subject.blank
+        try:
+            record = subject.measure(budget_s)
+        except UsageError as error:
+            record = replace(record, status="failed", reason=str(error))
+        axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
+        case = "x".join(map(str, shape))
+        records.append(replace(record, provider=name, case=case, shape=axes))
     if all(record.status == "failed" for record in records):
         raise UsageError(
             f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}"
@@ -221,7 +204,7 @@ def sweep(
     return Records(environment, records).to_dataframe()
 
 
-def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+def functions_of(fn_by_name: Mapping[str, Fn]) -> dict[str, Fn]:
     if not isinstance(fn_by_name, Mapping) or not fn_by_name:
         raise UsageError('give functions by name, such as {"old": f, "new": g}')
     for name, fn in fn_by_name.items():
@@ -254,7 +237,7 @@ def extents(shape: Shape) -> tuple[int, ...]:
 class Function:
     """A function with the arguments of `measure`; `blank` is its record before measuring."""
 
-    fn: Callable[..., Any]
+    fn: Fn
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     inputs: Inputs | None
@@ -264,23 +247,27 @@ class Function:
     cache: str
     device: str | None
     in_place: bool = False
-    is_setup: bool = False
-    """Whether `inputs` is called again before each sample."""
+    setup: Inputs | None = None
+    """As `inputs`, but called again before each sample."""
+    make: Inputs | None = field(init=False)
     blank: Record = field(init=False)
 
     def __post_init__(self) -> None:
         check_counts(self.work)
+        if self.setup is not None and (self.inputs is not None or self.in_place):
+            raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
+        self.make = self.inputs or self.setup
         dtype = "" if self.dtype is None else dtype_named(str(self.dtype))
         if dtype and dtype not in DTYPES:
             raise UsageError(
                 f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}; "
                 "use functools.partial to pass a dtype to the function"
             )
-        if self.inputs is not None and not callable(self.inputs):
+        if self.make is not None and not callable(self.make):
             raise UsageError(
-                f"inputs={self.inputs!r:.60} must be a function that makes the arguments"
+                f"inputs={self.make!r:.60} must be a function that makes the arguments"
             )
-        if self.inputs is not None and self.args:
+        if self.make is not None and self.args:
             raise UsageError(
                 f"inputs= and positional arguments are mutually exclusive, got {len(self.args)} "
                 f"of them"
@@ -288,17 +275,20 @@ class Function:
         if self.cache not in ("cold", "warm"):
             raise UsageError(f"cache={self.cache!r} must be 'cold' or 'warm'")
         check_device(self.device)
-        counts = {name: None if count is None else int(count) for name, count in self.work.items()}
-        if any(counts.get(name) is not None for name in MOVED):
-            counts |= {name: counts.get(name) or 0 for name in MOVED}
-        values: dict[str, Any] = {
-            "provider": "function",
-            "dtype": dtype,
-            "shape": {"calls": 1},
-            "case": "-",
-            **counts,
+        counts: dict[str, Any] = {
+            name: int(count) for name, count in self.work.items() if count is not None
         }
-        self.blank = Record(op=name_of(self.fn), status="skipped", **values)
+        if not counts.keys().isdisjoint(MOVED):
+            counts = dict.fromkeys(MOVED, 0) | counts
+        self.blank = Record(
+            op=name_of(self.fn),
+            provider="function",
+            dtype=dtype,
+            shape={"calls": 1},
+            case="-",
+            status="skipped",
+            **counts,
+        )
 
     def measure(self, budget_s: float | None = None, is_counted: bool = True) -> JudgedRecord:
         """Return the record, with the result of the first call; another call counts unknown
@@ -309,13 +299,12 @@ class Function:
         )
         if budget_s is not None:
             check_number("budget_s", budget_s, "of seconds above 0")
-        first = self.first_set()
-        given = [first, dict(self.kwargs)]
-        device_of(self.device, given)  # refuses what it cannot measure
-        before = fresh(given)
+        call = self.first_call()
+        device_of(self.device, arguments_of(call))  # refuses what it cannot measure
+        before = on_copies(call)
         interpreted()  # forgets the kernels of other functions
         with raising(self.blank.op), settings_kept() as changed:
-            result, device, first_call_s = self.call(first)
+            result, device, first_call_s = self.called(call)
             returned = result
             with suppress(RuntimeError):  # a subclass of a tensor may not have copies
                 returned = fresh(result)
@@ -323,77 +312,79 @@ class Function:
             is_late = not all(map(same_bytes, tensors_in(result), tensors_in(returned)))
             if self.is_renewed:
                 result = returned
-                renew([first], lambda: before[0])
-            counted = fresh(first) if self.is_renewed else first
-            blank = self.counted(counted) if is_counted else self.blank
+                renew([call.args], lambda: before.args)
+            counted = on_copies(before) if self.is_renewed else call
+            record = self.counted(counted.args) if is_counted else self.blank
             problem = LATE if is_late else None
-            if changed_inputs(self.fn, before, given, result):
-                renew([given], lambda: before)
+            if changed_inputs(before, call, result):
+                renew([arguments_of(call)], lambda: arguments_of(before))
                 problem = CHANGES_INPUTS
-            if problem:
-                invalid = replace(blank, status="invalid", reason=problem)
-                return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
-            with current(device):
-                sets, reached, flags = self.copies(first, device)
-                calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
-                renewal = self.renewal(sets, before[0])
-                samples = take_samples(
-                    calls,
-                    reached,
-                    device,
-                    LIMITS[device.type],
-                    blank.flops or None,
-                    budget_s,
-                    replay=ReplayCheck(calls),
-                    before=renewal,
-                )
-                if renewal:
-                    renewal()
-                problem, unverified = self.verified(sets[0], returned, device, samples.total_s)
+            if problem is None:
+                with current(device):
+                    sets, reached = self.copies(call.args, device)
+                    calls = [call_of(self.fn, each, self.kwargs) for each in sets]
+                    renewal = self.renewal(sets, before.args)
+                    samples = take_samples(
+                        calls,
+                        reached,
+                        device,
+                        LIMITS[device.type],
+                        record.flops or None,
+                        budget_s,
+                        replay=ReplayCheck(calls),
+                        before=renewal,
+                    )
+                    if self.is_renewed:
+                        renew(sets[:1], lambda: before.args)
+                    found = self.verified(calls[0], returned, device, samples.total_s)
+                problem = found.reason
         if problem:
-            invalid = replace(blank, status="invalid", reason=problem)
-            return JudgedRecord.of(invalid, environment_of(device, "measure"), result)
-        ceilings = known_ceilings(device)
-        flags += (*unverified, *of_settings(changed, "the function"), *interpreted())
-        # The advice of a flag names options of the commands, which a function does not have.
-        record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
-        record = replace(record, copies=len(sets), first_call_s=first_call_s)
+            record = replace(record, status="invalid", reason=problem)
+        else:
+            also = [*of_check(found, ""), *of_settings(changed, "the function"), *interpreted()]
+            ceilings = known_ceilings(device)
+            # The advice of a flag names options of the commands, which a function does not have.
+            record = recorded(record, samples, device, ceilings, self.cache, also, has_advice=False)
+            record = replace(record, copies=len(calls), first_call_s=first_call_s)
         return JudgedRecord.of(record, environment_of(device, "measure"), result)
 
     def first_set(self) -> tuple[Any, ...]:
         """Return a set of positional arguments; anything but a tuple is a single argument."""
-        if self.inputs is None:
+        if self.make is None:
             return tuple(self.args)
-        name = "setup" if self.is_setup else "inputs"
+        name = "setup" if self.setup else "inputs"
         with raising(name):
-            arguments = self.inputs()
+            arguments = self.make()
         if arguments is None:
             raise UsageError(f"{name}= must return the arguments of one call, got None")
         return arguments if isinstance(arguments, tuple) else (arguments,)
 
+    def first_call(self) -> Call:
+        return call_of(self.fn, self.first_set(), self.kwargs)
+
     @property
     def is_renewed(self) -> bool:
-        return self.in_place or self.is_setup
+        return self.in_place or self.setup is not None
 
     @property
     def made_again(self) -> Inputs | None:
         """Makes other positional arguments; None if there is no function for it."""
-        return self.first_set if self.inputs else None
+        return self.first_set if self.make else None
 
     def renewal(self, sets: Sequence[Any], first: Any) -> Callable[[], None] | None:
         """Return what renews all sets before each sample; None: nothing does."""
         if not self.is_renewed:
             return None
-        return functools.partial(renew, sets, self.first_set if self.is_setup else lambda: first)
+        return functools.partial(renew, sets, self.first_set if self.setup else lambda: first)
 
-    def call(self, args: Sequence[Any]) -> tuple[Any, Device, float]:
+    def called(self, call: Call) -> tuple[Any, Device, float]:
         """Return the result of a call, the device under test, and the seconds of the call."""
         import torch
 
         __tracebackhide__ = True
-        device = device_of(self.device, [args, self.kwargs])
+        device = device_of(self.device, arguments_of(call))
         start = clock.now()
-        result = self.fn(*args, **self.kwargs)
+        result = call()
         device = device or device_of(self.device, result)
         if device is None and torch.cuda.is_available():
             raise UsageError("no argument or result is a tensor; set device='cpu' or device='cuda'")
@@ -401,69 +392,45 @@ class Function:
         device.synchronize()
         return result, device, clock.now() - start
 
-    def verified(
-        self, timed: Sequence[Any], result: object, device: Device, row_s: float
-    ) -> tuple[str | None, tuple[Flag, ...]]:
-        """Return how the function is wrong or slower on new contents of the timed arguments, or has
-        not done its work, or None; and a flag if that is unknown. `row_s` is the time of all
-        samples.
+    def verified(self, call: Call, result: object, device: Device, row_s: float) -> CheckResult:
+        """Check a timed call, which has the contents of the first one, on them and on new contents;
+        `row_s` is the time of all samples.
         """
-        problem = unfinished(result)
-        if problem:
-            return problem, ()
-        fn = self.fn
         pace = device.synchronize, row_s
         try:
             expected = Expected.itself(result)
-            if not self.is_renewed and returns_earlier_result(fn, timed, self.kwargs):
-                return EARLIER, ()
-            checked = on_new_contents(
-                fn, fn, timed, self.kwargs, expected, make=self.made_again, pace=pace
-            )
-            args, kwargs = fresh([tuple(timed), dict(self.kwargs)])
-            if not self.is_setup and not expected.check(fn(*args, **kwargs), ORDERS).is_right:
+            if returns_earlier_result(call):
+                return CheckResult(EARLIER)
+            found = on_new_contents(call, call.func, expected, make=self.made_again, pace=pace)
+            if not expected.check(on_copies(call)(), ORDERS).is_right:
                 raise UnverifiedError("its result is not that of its first call")
-        except NothingToChangeError:
-            return None, ()
-        except NotComparableError as error:
-            unknown = f"it returned {error}"
+        except UnfinishedError as error:
+            return CheckResult(str(error))
         except UnverifiedError as error:
-            unknown = str(error)
-        else:
-            return checked.reason, ()
-        return None, (not_fresh(unknown),) if arrays_in(timed) else ()
+            return CheckResult(None, unverified=str(error) if arrays_in(call.args) else None)
+        return found
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with undeclared work counted; complex numbers have no peak."""
         from bench.api.profiling import with_work
 
         record = with_work(self.blank, self.fn, args, self.kwargs)
-        is_complex = any(
-            "complex" in str(getattr(array, "dtype", ""))
-            for array in arrays_in([args, self.kwargs])
-        )
+        dtypes = [str(getattr(array, "dtype", "")) for array in arrays_in([args, self.kwargs])]
+        is_complex = any("complex" in dtype for dtype in dtypes)
         return replace(record, dtype="") if is_complex and not self.blank.dtype else record
 
-    def copies(
-        self, first: tuple[Any, ...], device: Device
-    ) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
-        """Return sets of arguments that evict each other from the cache, the cache state, and
-        flags.
-        """
+    def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str]:
+        """Return sets of arguments that evict each other from the cache, and the cache state."""
         has_arrays = bool(arrays_in(first))
         if self.in_place and not has_arrays:
             raise UsageError("in_place=True restores positional tensors, but there are none")
-        if self.cache == "warm":
-            return [first], "warm", ()
-        if self.inputs is None and not has_arrays:
-            reason = "with no tensor arguments, measurements are warm"
-            return [first], "warm", (Flag("not-cold", reason, ""),)
+        if self.cache == "warm" or (self.make is None and not has_arrays):
+            return [first], "warm"
         make = self.made_again or functools.partial(fresh, first)
         sets = [first, make()]
-        shared = {_address(array) for array in arrays_in(first)}
-        fresh_bytes = sum(
-            _bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared
-        )
+        shared = _memory(first)
+        sizes = _memory(sets[1]).items()
+        fresh_bytes = sum(size for address, size in sizes if address not in shared)
         if not fresh_bytes:
             same = "the same tensors again" if shared else "no tensors or arrays"
             raise UsageError(
@@ -473,20 +440,7 @@ class Function:
             fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold"
         )
         sets += [make() for _ in range(plan.copies - len(sets))]
-        return sets[: plan.copies], plan.cache, ()
-
-
-def not_fresh(reason: str) -> Flag:
-    return Flag("not-fresh", f"not verified on fresh contents: {reason}", "")
-
-
-def made_by(
-    inputs: Inputs | None, setup: Inputs | None, in_place: bool
-) -> tuple[Inputs | None, bool]:
-    """Return the function that makes the inputs, and whether it does before each sample."""
-    if setup is not None and (inputs is not None or in_place):
-        raise UsageError("setup= makes the inputs; remove inputs= and in_place=")
-    return inputs or setup, setup is not None
+        return sets[: plan.copies], plan.cache
 
 
 def check_counts(work: Mapping[str, Any]) -> None:
@@ -580,13 +534,14 @@ def arrays_in(value: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(value) if isinstance(getattr(leaf, "nbytes", None), int)]
 
 
-def _bytes(array: Any) -> int:
-    """Return the bytes of an array's memory, which may be less than its elements take if it is
-    expanded.
+def _memory(values: Any) -> dict[int, int]:
+    """Return the bytes of arrays by address: those of their memory, which may be less than their
+    elements take if they are expanded.
     """
-    is_tensor = hasattr(array, "untyped_storage")
-    return int(min(array.nbytes, array.untyped_storage().nbytes()) if is_tensor else array.nbytes)
-
-
-def _address(array: Any) -> int:
-    return int(array.data_ptr()) if hasattr(array, "data_ptr") else id(array)
+    sizes = {}
+    for array in arrays_in(values):
+        if hasattr(array, "untyped_storage"):
+            sizes[array.data_ptr()] = min(array.nbytes, array.untyped_storage().nbytes())
+        else:
+            sizes[id(array)] = array.nbytes
+    return sizes

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.harness import clock
 from bench.harness.data.replay import ReplayCheck
@@ -47,8 +47,8 @@ class Contender(ABC):
     """Moves a copy of the inputs, which all contenders share, to other memory, for later calls of
     `new_call`.
     """
-    calls: list[samplers.Call] = field(default_factory=list)
-    """A call for each copy of the inputs."""
+    calls: list[Any] = field(default_factory=list)
+    """A call for each copy of the inputs, of functions a `partial`."""
     restore: samplers.Call | None = None
     """Restores all copies before each sample, if calls may change their inputs."""
     cache: str = "cold"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from bench.comparing.contender import SLOW_CALL_S, Contender
 from bench.comparing.turns import ComparePolicy, compare_contenders, completed
@@ -12,7 +11,7 @@ from bench.harness import worker
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import CALLS_PER_CASE, Budget
-from bench.harness.measure.measure_row import Ready, finish, make_copies, prepare, release
+from bench.harness.measure.measure_row import finish, make_copies, prepare, release
 from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
 from bench.harness.timing import protocol, samplers
@@ -146,12 +145,13 @@ class ProviderContender(Contender):
             reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
         if self.restore is None:
-            self.new_call = partial(self._call_on, ready)
+            self.new_call = self._call_on
             self.move = self.copies.move
 
-    def _call_on(self, ready: Ready, copy: int) -> samplers.Call:
-        ready.sets[copy] = self.copies.view(copy)
-        return ready.provider.call(ready.sets[copy])
+    def _call_on(self, copy: int) -> samplers.Call:
+        data = self.copies.view(copy)
+        self.ready.sets[copy] = data
+        return self.ready.provider.call(data)
 
     def finish(self, samples: Samples) -> Record:
         return finish(self.ready, samples, self.device, self.ceilings, self.replay)

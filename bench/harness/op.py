@@ -296,6 +296,12 @@ class Op:
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` if the op does not support the case."""
 
+    def part(
+        self, inputs: tuple[Tensor, ...], out: Tensor, rows: slice
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return the inputs and the part of `out` of these rows; all without `take_rows`."""
+        return self.take_rows(inputs, out, rows) if self.take_rows else (inputs, out)
+
 
 MAX_CASES = 10_000
 """More cases are a mistyped range."""

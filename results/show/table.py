@@ -142,8 +142,8 @@ def describe(record: Record) -> list[str]:
         error = f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
         if checked.get("reference") == "rule":
             error = " by the op's own rule"
-        if checked.get("reference") == "baseline":
-            error += ", compared with the baseline itself, which takes no higher precision"
+        if str(checked.get("reference")).startswith("baseline"):
+            error += f", compared with the {checked['reference']}: it takes no higher precision"
         elements = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
         timed += f", verified {elements}{error}"
         if "blocks" in checked:

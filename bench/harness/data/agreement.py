@@ -6,7 +6,8 @@ worst row, as a multiple of the RMS of that row, a row being the last axis. An e
     4 max(q, eps) rms(row) + eps |reference|
 
 with eps the distance from 1 to the next number of the result's dtype. If the baseline takes neither
-fp64 nor fp32, its own result is the reference and q is 0. A row of zeros has the RMS of all rows.
+fp64 nor fp32, as where memory is short, its own result is the reference and q is that of its first
+rows, or 0 if they depend on others. A row of zeros has the RMS of all rows.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from bench.harness.data.verify import (
     LEAST_SCALE_ERROR,
     SCALE_ELEMENTS,
     CheckResult,
+    Worst,
     poison,
     same_bytes,
+    worst_of,
 )
 from bench.harness.timing.samplers import timed_result
 from results.show.units import duration
@@ -47,6 +50,9 @@ MAX_ERROR = 1 / 8
 
 CHUNK_ELEMENTS = 2**22
 """Elements compared at a time."""
+
+FIRST_ROWS = 64
+"""Rows of the baseline that are run in fp64 if not all can be."""
 
 BASELINE = "baseline"
 
@@ -70,16 +76,29 @@ FRESH_AGAIN_S = 1.0
 """Another process may delay a few calls, so those that seem slower are made again, for at least
 that time; the fastest of them counts."""
 
-
-SHIFTED = 1000
-"""Number of the contents that are shifted."""
-
 SHIFT = 1000.0
 """Exponentials overflow in fp32 above 88.7, and 1000 squared is beyond 16 bits of 1 squared."""
 
 
-class NotComparableError(Exception):
+class UnverifiedError(Exception):
+    """A function could not be verified; the message says why."""
+
+
+class NotComparableError(UnverifiedError):
     """A result has nothing that can be compared; the message says what it is."""
+
+
+class UnfinishedError(NotComparableError):
+    """A result is of work that nobody has waited for."""
+
+
+Fn = Callable[..., Any]
+
+Call = partial[Any]
+"""A function with its arguments."""
+
+Make = Callable[[], Any]
+"""Makes new positional arguments."""
 
 
 def arrays_of(result: object) -> list[Tensor]:
@@ -91,31 +110,24 @@ def arrays_of(result: object) -> list[Tensor]:
 
     from bench.harness.torch_private import tree_leaves
 
-    leaves = tree_leaves(result)
     arrays = []
-    for leaf in leaves:
+    for leaf in tree_leaves(result):
+        if isinstance(leaf, Iterator | Awaitable) or hasattr(leaf, "done"):
+            kind = type(leaf).__name__
+            raise UnfinishedError(f"returned a {kind}, which may not have done its work")
         if torch.overrides.has_torch_function((leaf,)):  # it may compute when it is read
-            raise NotComparableError(f"a {type(leaf).__name__}")
+            raise NotComparableError(f"it returned a {type(leaf).__name__}")
         if isinstance(leaf, torch.Tensor):
             arrays.append(leaf.detach())
         elif isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
             dtype = torch.float64 if isinstance(leaf, float) else None
             arrays.append(torch.as_tensor(leaf, dtype=dtype))
         elif leaf is not None:
-            raise NotComparableError(f"a {type(leaf).__name__}")
+            raise NotComparableError(f"it returned a {type(leaf).__name__}")
     if not arrays:
-        raise NotComparableError("None" if result is None else f"a {type(result).__name__}")
+        kind = "None" if result is None else f"a {type(result).__name__}"
+        raise NotComparableError(f"it returned {kind}")
     return arrays
-
-
-def unfinished(result: object) -> str | None:
-    """Return how a result is of work that nobody has waited for, or None."""
-    from bench.harness.torch_private import tree_leaves
-
-    for leaf in tree_leaves(result):
-        if isinstance(leaf, Iterator | Awaitable) or hasattr(leaf, "done"):
-            return f"returned a {type(leaf).__name__}, which may not have done its work"
-    return None
 
 
 @dataclass(frozen=True)
@@ -125,15 +137,13 @@ class Expected:
     results: Sequence[Tensor]
     references: Sequence[Tensor]
     precision: str
-    """`fp64`, `fp32`, or `baseline`, if it takes neither."""
+    """`fp64`, `fp32`, or `baseline` if it takes neither, with the rows that determine `errors`."""
     errors: Sequence[float]
     """q of each result."""
 
     @classmethod
-    def of(
-        cls, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: object
-    ) -> Expected:
-        """Run the baseline in higher precision; `result` is what it returned for these arguments.
+    def of(cls, call: Call, result: object) -> Expected:
+        """Run the baseline in higher precision; `result` is what it returned.
 
         Raises:
             NotComparableError: the result has no tensor, array or number, or only NaN.
@@ -142,12 +152,18 @@ class Expected:
 
         results = [x.clone() for x in arrays_of(result)]  # a later call may overwrite it
         if all(bool(torch.isnan(x).all()) and x.numel() for x in results):
-            raise NotComparableError("only NaN")
+            raise NotComparableError("it returned only NaN")
         for name, dtype in (("fp64", torch.float64), ("fp32", torch.float32)):
-            references = _run_in(dtype, fn, args, kwargs)
-            errors = _errors(results, references) if references else [math.inf]
+            references = _run_in(dtype, call)
+            errors = _errors(results, references)
             if max(errors) <= MAX_ERROR:
-                return cls(results, references or [], name, errors)
+                return cls(results, references, name, errors)
+        errors = _errors(
+            [x[:FIRST_ROWS] for x in results if x.dim()],
+            _run_in(torch.float64, call, rows_of=results[0].shape[:1]),
+        )
+        if max(errors, default=math.inf) <= MAX_ERROR:
+            return cls(results, results, f"{BASELINE}, {FIRST_ROWS} rows in fp64", errors)
         return cls.itself(result)
 
     @classmethod
@@ -159,23 +175,24 @@ class Expected:
     def check(self, result: object, tolerance: float) -> CheckResult:
         """Compare what another function returned; `tolerance` multiplies the allowed difference."""
         count = sum(x.numel() for x in self.results)
-        arrays = []
-        problem = None
         try:
             arrays = arrays_of(result)
         except NotComparableError as error:
-            problem = f"it returned {error}"
-        if problem is None and len(arrays) != len(self.results):
-            problem = f"it returned {len(arrays)} arrays, the baseline {len(self.results)}"
+            return CheckResult(str(error), elements=count)
+        if len(arrays) != len(self.results):
+            counts = f"{len(arrays)} arrays, the baseline {len(self.results)}"
+            return CheckResult(f"it returned {counts}", elements=count)
         worst = 0.0
-        for index, other in enumerate(arrays if problem is None else ()):
+        problem = None
+        for index, other in enumerate(arrays):
             mine = self.results[index]
-            pair = (mine, self.references[index])
             other = other.to(mine.device)
-            found, ratio = _difference(pair, other, self.errors[index], tolerance)
+            found, ratio = _difference(
+                mine, self.references[index], other, self.errors[index], tolerance
+            )
             problem = problem or found
             worst = max(worst, ratio)
-        return CheckResult(problem is None, problem, worst, count, count, self.precision)
+        return CheckResult(problem, worst, count, count, self.precision)
 
 
 def fresh(values: Any) -> Any:
@@ -195,16 +212,18 @@ def fresh(values: Any) -> Any:
     return tree_map(copied, values)
 
 
-class UnverifiedError(Exception):
-    """A function could not be verified on new contents; the message says why."""
+def call_of(fn: Fn, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """Return a `partial` whose arguments are only these: one of a `partial` has those of both."""
+    return partial(fn.__call__ if isinstance(fn, partial) else fn, *args, **kwargs)
 
 
-class NothingToChangeError(UnverifiedError):
-    """No argument has contents that can be changed: there are only integers, indices or masks."""
+def on_copies(call: Call, function: Fn | None = None) -> Call:
+    """Return a call of its function, or of another one, on copies of its arguments."""
+    return call_of(function or call.func, *fresh(arguments_of(call)))
 
 
-Make = Callable[[], Any]
-"""Makes new positional arguments."""
+def arguments_of(call: Call) -> list[Any]:
+    return [call.args, call.keywords]
 
 
 @contextmanager
@@ -219,15 +238,11 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
     is.
 
     Raises:
-        NothingToChangeError: there are tensors, but none that can be changed.
         UnverifiedError: there is no tensor.
     """
     tensors = tensors_in(values)
     if not tensors:
         raise UnverifiedError("it takes no tensor")
-    changeable = [x for x in tensors if _can_change(x)]
-    if not changeable and make is None:
-        raise NothingToChangeError("it takes no tensor of floating-point numbers")
     before = [x.clone() for x in tensors]
 
     def write(number: int) -> None:
@@ -237,6 +252,7 @@ def new_contents(values: object, make: Make | None = None) -> Iterator[Callable[
             if x.shape == source.shape:
                 x.copy_(source)
         if number and all(map(same_bytes, tensors, before)):
+            changeable = filter(_can_change, tensors)
             for x, place in zip(changeable, itertools.cycle((0, 1)), strict=False):
                 _vary(x, number + place)  # so that an output does not follow from an input
 
@@ -272,12 +288,7 @@ def _can_change(x: Tensor) -> bool:
 
 
 def _vary(x: Tensor, number: int) -> None:
-    """Change the contents in place, each number otherwise: by 3/4, 2/3, 5/8 and so on; from
-    `SHIFTED` on, add `SHIFT`.
-    """
-    if number >= SHIFTED:
-        x.add_(SHIFT)
-        return
+    """Change the contents in place, each number otherwise: by 3/4, 2/3, 5/8 and so on."""
     changed = (x * (0.5 + 0.5 / (number + 1))).contiguous()
     if len(x) > MIN_CHANGED and not x.isinf().any():
         changed[1:-1] = changed[1:-1].roll(number, 0)
@@ -286,24 +297,24 @@ def _vary(x: Tensor, number: int) -> None:
     x.copy_(changed)
 
 
-def changed_inputs(fn: Callable[..., Any], before: Any, after: Any, result: object) -> bool:
-    """Return whether a call has changed its inputs; `before` and `after` are its positional and
-    keyword arguments, `result` is what it returned.
+def changed_inputs(before: Call, after: Call, result: object) -> bool:
+    """Return whether a call has changed its inputs: `before` has copies of them from before the
+    call, `result` is what it returned.
 
     A tensor that the function overwrites without reading is an output: another call gives the same
     if it holds NaN first.
     """
-    new = tensors_in(after)
-    changed = [not same_bytes(*pair) for pair in zip(new, tensors_in(before), strict=True)]
+    new = tensors_in(arguments_of(after))
+    old = tensors_in(arguments_of(before))
+    changed = [not same_bytes(*pair) for pair in zip(new, old, strict=True)]
     if not any(changed):
         return False
-    args, kwargs = again = fresh(before)
-    outputs = tensors_in(again)
+    again = on_copies(before)
+    outputs = tensors_in(arguments_of(again))
     for x in itertools.compress(outputs, changed):
         x.fill_(math.nan if x.is_floating_point() else 1)
     try:
-        expected = Expected.itself([result, new])
-        return not expected.check([fn(*args, **kwargs), outputs], 1.0).is_right
+        return not Expected.itself([result, new]).check([again(), outputs], 1.0).is_right
     except Exception:  # of the function, or a result that cannot be compared
         return True
 
@@ -344,10 +355,8 @@ def slower_on_new(
 
 
 def on_new_contents(
-    fn: Callable[..., Any],
-    baseline: Callable[..., Any],
-    timed: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    call: Call,
+    baseline: Fn,
     expected: Expected,
     tolerance: float = 1.0,
     make: Make | None = None,
@@ -365,12 +374,14 @@ def on_new_contents(
     """
     import torch
 
-    result, arguments, options = _called_on_new(fn, timed, kwargs, make)
-    try:
-        results = [x.clone() for x in arrays_of(baseline(*fresh(arguments), **fresh(options)))]
-        again = arrays_of(baseline(*arguments, **options)) if fn is baseline else results
-    except Exception as error:
-        raise UnverifiedError(f"the baseline raised {type(error).__name__}") from None
+    others = on_copies(call)
+    with _raising("it"), new_contents(arguments_of(call), make) as write:
+        write(1)
+        used = on_copies(call)
+        result = fresh(timed_result([others, call]))  # it may be one of the arguments
+    with _raising("the baseline"):
+        results = [x.clone() for x in arrays_of(on_copies(used, baseline)())]
+        again = arrays_of(on_copies(used)()) if call.func == baseline else results
     pairs = list(zip(results, expected.results, strict=False))
     if any(bool(new.isnan().any()) > bool(old.isnan().any()) for new, old in pairs):
         raise UnverifiedError("the result is NaN")
@@ -378,93 +389,90 @@ def on_new_contents(
     if not same.check(again, tolerance).is_right:
         raise UnverifiedError("the result is random")
     checked = same.check(result, tolerance)
-    if checked.is_right and all(torch.equal(new, old) for new, old in pairs):
+    if not checked.is_right:
+        return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
+    has_numbers = make is not None or any(map(_can_change, tensors_in(arguments_of(used))))
+    if has_numbers and all(torch.equal(new, old) for new, old in pairs):
         raise UnverifiedError("the result did not change with the inputs")
-    if checked.is_right:
-        call = partial(fn, *timed, **kwargs)
-        problem = slower_on_new(call, [timed, kwargs], *pace, make) if pace else None
-        if problem is None and fn is not baseline:
-            problem = _wrong_when_shifted(fn, baseline, [timed, kwargs], tolerance)
-        return replace(checked, is_right=problem is None, reason=problem)
-    return replace(checked, reason=f"on new values in the same tensors: {checked.reason}")
+    problem = slower_on_new(call, arguments_of(call), *pace, make) if pace else None
+    if problem is None and call.func != baseline:
+        problem = _wrong_when_shifted(used, baseline, tolerance)
+    return replace(checked, reason=problem)
 
 
-def returns_earlier_result(
-    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any]
-) -> bool:
+@contextmanager
+def poisoned(results: object, inputs: object) -> Iterator[list[Tensor]]:
+    """Poison the tensors of results that share no memory with the inputs, and restore them at the
+    end.
+    """
+    taken = {x.untyped_storage().data_ptr() for x in tensors_in(inputs)}
+    own = [x for x in tensors_in(results) if x.untyped_storage().data_ptr() not in taken]
+    held = [x.clone() for x in own]
+    for x in own:
+        poison(x)
+    try:
+        yield own
+    finally:
+        renew([own], lambda: held)
+
+
+def returns_earlier_result(call: Call) -> bool:
     """Return whether a function, called again, returns a result of floating-point numbers that was
     poisoned meanwhile; the inputs and the results are restored.
 
     Raises:
         UnverifiedError: as `new_contents`.
     """
-    given = [tuple(timed), dict(kwargs)]
-    inputs = {x.untyped_storage().data_ptr() for x in tensors_in(given)}
-    with new_contents(given):
+    with new_contents(arguments_of(call)) as write:
         for _ in range(FRESH_ATTEMPTS):
-            results = []
-            for x in tensors_in(fn(*timed, **kwargs)):
-                if x.is_floating_point() and x.untyped_storage().data_ptr() not in inputs:
-                    results.append(x)
-            held = [x.clone() for x in results]
-            for x in results:
-                poison(x)
-            again = tensors_in(fn(*timed, **kwargs))
-            places = [x.data_ptr() for x in results]
-            is_old = [x.data_ptr() in places and bool(x.isnan().all()) for x in again]
-            for x, values in zip(results, held, strict=True):
-                x.copy_(values)
-            if results and all(is_old):
+            write(0)
+            with poisoned(call(), arguments_of(call)) as results:
+                places = [x.data_ptr() for x in results]
+                write(0)
+                again = tensors_in(call())
+                is_old = [x.data_ptr() in places and bool(x.isnan().all()) for x in again]
+            if places and all(is_old):
                 return True
     return False
 
 
 def _wrong_when_shifted(
-    fn: Callable[..., Any],
-    baseline: Callable[..., Any],
-    inputs: Sequence[Any],
+    call: Call,
+    baseline: Fn,
     tolerance: float,
 ) -> str | None:
     """Return how a function overflows or cancels where its baseline does not; None if it does not,
-    or if one of them does not take such inputs. `inputs` are positional and keyword arguments.
+    or if one of them does not take such inputs. The inputs of `call` are changed.
     """
     try:
-        with new_contents(inputs) as write:
-            write(SHIFTED)
-            args, options = fresh(inputs)
-        truth = baseline(*fresh(args), **fresh(options))
-        expected = Expected.of(baseline, args, options, truth)
-        checked = expected.check(fn(*args, **options), tolerance)
+        for x in filter(_can_change, tensors_in(arguments_of(call))):
+            x.add_(SHIFT)
+        truth = on_copies(call, baseline)
+        expected = Expected.of(truth, on_copies(truth)())
+        checked = expected.check(call(), tolerance)
     except Exception:  # of a function, or too little memory
         return None
     is_known = all(bool(x.isfinite().all()) for x in expected.results)
-    if checked.is_right or not is_known or expected.precision == BASELINE:
+    if checked.is_right or not is_known or expected.references is expected.results:
         return None
     return f"on inputs {SHIFT:g} larger: {checked.reason}"
 
 
-def _called_on_new(
-    fn: Callable[..., Any], timed: Sequence[Any], kwargs: Mapping[str, Any], make: Make | None
-) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return the result of a function on new contents, and copies of its arguments."""
+@contextmanager
+def _raising(name: str) -> Iterator[None]:
+    """Raise the errors of a function, or of too little memory, as `UnverifiedError`."""
     try:
-        others, more = fresh([tuple(timed), dict(kwargs)])
-        with new_contents([timed, kwargs], make) as write:
-            write(1)
-            arguments, options = fresh([tuple(timed), dict(kwargs)])
-            calls = [partial(fn, *others, **more), partial(fn, *timed, **kwargs)]
-            result = fresh(timed_result(calls))  # it may be one of the arguments
+        yield
     except UnverifiedError:
         raise
-    except Exception as error:  # of the function, or too little memory
-        raise UnverifiedError(f"it raised {type(error).__name__}") from None
-    return result, arguments, options
+    except Exception as error:
+        raise UnverifiedError(f"{name} raised {type(error).__name__}") from None
 
 
-def _run_in(
-    dtype: torch.dtype, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[Tensor] | None:
-    """Return the results of a function in higher precision; None if it does not take it."""
+def _run_in(dtype: torch.dtype, call: Call, rows_of: tuple[int, ...] | None = None) -> list[Tensor]:
+    """Return the results of a call in higher precision; none if the function does not take it. With
+    `rows_of`, tensors whose shape starts with it are cut to `FIRST_ROWS`.
+    """
     import torch
 
     from bench.harness.torch_private import tree_map
@@ -478,6 +486,8 @@ def _run_in(
             return copy.deepcopy(value).to(dtype)
         if not isinstance(value, torch.Tensor):
             return value
+        if value.shape[:1] == rows_of:
+            value = value[:FIRST_ROWS]
         wanted = dtype.to_complex() if value.is_complex() else dtype
         is_raised = value.dtype.is_floating_point or value.is_complex()
         has_changed |= is_raised and torch.finfo(value.dtype).eps > torch.finfo(dtype).eps
@@ -485,32 +495,42 @@ def _run_in(
         return copied.to(wanted).requires_grad_(value.requires_grad) if is_raised else copied
 
     try:
-        function = raised(fn)
-        arguments = tree_map(raised, tuple(args))
-        options = tree_map(raised, dict(kwargs))
-        return arrays_of(function(*arguments, **options)) if has_changed else None
+        function = raised(call.func)
+        args, kwargs = tree_map(raised, arguments_of(call))
+        return arrays_of(function(*args, **kwargs)) if has_changed else []
     except Exception:  # of a user's function, or too little memory
-        return None
+        return []
 
 
 def _errors(results: Sequence[Tensor], references: Sequence[Tensor]) -> list[float]:
-    """Return q of each result; infinite if the references have other shapes."""
+    """Return q of each result: the largest error of a row over its RMS, of the elements that are
+    finite; infinite if the references have other shapes.
+    """
+    import torch
+
     if [x.shape for x in references] != [x.shape for x in results]:
         return [math.inf]
-    return [_largest_error(*pair) for pair in zip(results, references, strict=True)]
+    errors = []
+    for pair in zip(results, references, strict=True):
+        worst = 0.0
+        for mine, truth in _parts(*pair):
+            off = (mine - truth).abs()
+            off = torch.where(off.isfinite(), off, 0.0).amax(-1, keepdim=True)
+            worst = max(worst, float((off / _rms(truth)).nan_to_num(0.0, 0.0).max()))
+        errors.append(worst)
+    return errors
 
 
 def _difference(
-    expected: tuple[Tensor, Tensor], other: Tensor, error: float, tolerance: float
+    mine: Tensor, truth: Tensor, other: Tensor, error: float, tolerance: float
 ) -> tuple[str | None, float]:
     """Return how a result differs, or None, and the largest error over its limit.
 
-    `expected` is the result of the baseline and its reference, `error` is q. Where the baseline is
+    `mine` is the result of the baseline, `truth` its reference, `error` is q. Where the baseline is
     infinite or NaN the result must be the same.
     """
     import torch
 
-    mine, truth = expected
     if mine.shape != other.shape:
         shapes = f"{tuple(other.shape)}, the baseline's {tuple(mine.shape)}"
         return f"its result has the shape {shapes}", math.inf
@@ -522,13 +542,10 @@ def _difference(
         return problem, math.inf if count else 0.0
     if mine.dtype != other.dtype:
         return f"its result is {other.dtype}, the baseline's {mine.dtype}", math.inf
-    if not mine.numel():
-        return None, 0.0
     eps = torch.finfo(mine.dtype).eps
     share = max(eps, error)
     typical = _rms(truth.abs().double().reshape(1, -1))
-    worst = 0.0
-    problem = None
+    worst = Worst()
     sums = torch.zeros(3, dtype=torch.float64)
     for first, second, third in _parts(mine, truth, other):
         products = [second * second.conj(), (first - second) * second, (third - second) * second]
@@ -539,22 +556,20 @@ def _difference(
         limit = ERRORS * share * rms + eps * second.abs()
         ratio = ((third - second).abs() / limit).nan_to_num(math.inf, math.inf)
         ratio = ratio.masked_fill(~first.isfinite(), math.inf).masked_fill(is_same, 0.0)
-        if float(ratio.max()) > worst:
-            worst = float(ratio.max())
-            at = int(ratio.argmax())
-            got = third.reshape(-1)[at].item()
-            wanted = second.reshape(-1)[at].item()
-            problem = (
-                f"its result differs from the baseline's: {got:.4g} instead of {wanted:.4g}, "
-                f"{worst:.3g} times as much as rounding explains"
-            )
-    if worst > tolerance:
-        return problem, worst
+        found = worst_of(ratio, second, third)
+        if found.ratio > worst.ratio:
+            worst = found
+    if worst.ratio > tolerance:
+        problem = (
+            f"its result differs from the baseline's: {worst.got:.4g} instead of "
+            f"{worst.expected:.4g}, {worst.ratio:.3g} times as much as rounding explains"
+        )
+        return problem, worst.ratio
     square, own, off = (abs(value) for value in sums.tolist())
     allowed = max(eps / 2, LEAST_SCALE_ERROR) * square + ERRORS * own
     if mine.numel() >= SCALE_ELEMENTS and off > tolerance * allowed:
-        return f"its result is off by {off / square:.2%} on the whole", worst
-    return None, worst
+        return f"its result is off by {off / square:.2%} on the whole", worst.ratio
+    return None, worst.ratio
 
 
 def _parts(*arrays: Tensor) -> Any:
@@ -580,15 +595,3 @@ def _rms(rows: Tensor) -> Tensor:
     is_finite = sizes.isfinite()
     squares = torch.where(is_finite, sizes, 0.0).square().sum(-1, keepdim=True)
     return (squares / is_finite.sum(-1, keepdim=True).clamp(min=1)).sqrt()
-
-
-def _largest_error(mine: Tensor, truth: Tensor) -> float:
-    """Return q: the largest error of a row over its RMS, of the elements that are finite."""
-    import torch
-
-    worst = 0.0
-    for first, second in _parts(mine, truth):
-        off = (first - second).abs()
-        off = torch.where(off.isfinite(), off, 0.0).amax(-1, keepdim=True)
-        worst = max(worst, float((off / _rms(second)).nan_to_num(0.0, 0.0).max()))
-    return worst

@@ -16,10 +16,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.data.agreement import renew
+from bench.harness.data.agreement import new_contents, renew, slower_on_new
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.torch_settings import current_settings, restore_settings
 from bench.harness.data.verify import CheckResult, Checks, same_bytes
@@ -48,27 +49,32 @@ class UserChecks(Checks):
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(
-        self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None
+        self, call: Callable[[], object], data: InputSet, earlier: Launch | None, row_s: float
     ) -> CheckResult:
         stale = self.result
         checked = self.check(call, data, earlier)
-        inputs = tuple(x.clone() for x in data.inputs)
+        when = ""
         if checked.is_right:
             stale = self.result
+            if earlier:
+                earlier = (tuple(x.clone() for x in data.inputs), stale)
             seed = random.getrandbits(32)
+            when = f"on new values in the same tensors (seed {seed}): "
             fill = "uniform" if self.fill == "zeros" else self.fill
             filler = Filler(fill, self.case.dtype, self.device, seed)
-            renew([data.inputs], lambda: self.op.make_inputs(self.case, filler))
-            checked = self.check(call, data, earlier and (inputs, stale), is_poisoned=False)
-            if not checked.is_right and checked.checked_elements:
-                checked = replace(
-                    checked,
-                    reason=f"on new values in the same tensors (seed {seed}): {checked.reason}",
-                )
-        if not checked.is_right and checked.checked_elements and same_bytes(self.result, stale):
-            checked = replace(checked, reason=STALE)
-        renew([data.inputs], lambda: inputs)  # others may share the buffers
-        return checked
+            make = partial(self.op.make_inputs, self.case, filler)
+            with new_contents(data.inputs, make) as write:  # others may share the buffers
+                write(1)
+                checked = self.check(call, data, earlier, is_poisoned=False)
+        if checked.is_right:
+            protocol.announce()
+            slower = slower_on_new(call, data.inputs, self.device.synchronize, row_s)
+            protocol.announce(runs=False)
+            return replace(checked, reason=slower)
+        if not checked.checked_elements:
+            return checked
+        is_old = same_bytes(self.result, stale)
+        return replace(checked, reason=STALE if is_old else f"{when}{checked.reason}")
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
         import torch
@@ -117,7 +123,7 @@ class UserChecks(Checks):
 def _memory_problem(parts: Sequence[Tensor], data: InputSet, is_in_place: bool) -> str | None:
     import torch
 
-    inputs = set() if is_in_place else _storages(data)
+    inputs = set() if is_in_place else {x.untyped_storage().data_ptr() for x in data.inputs}
     for x in parts:
         if x.device != data.out.device or x.layout is not torch.strided:
             return (
@@ -131,11 +137,6 @@ def _memory_problem(parts: Sequence[Tensor], data: InputSet, is_in_place: bool) 
         if x.untyped_storage().data_ptr() in inputs:
             return "returns a view of an input: nothing was written"
     return None
-
-
-def _storages(data: InputSet) -> set[int]:
-    """Return the addresses of the memory of all inputs, which views of them share."""
-    return {x.untyped_storage().data_ptr() for x in data.inputs}
 
 
 def _addresses(data: InputSet) -> tuple[int, ...]:

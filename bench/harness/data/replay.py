@@ -11,15 +11,15 @@ from bench.harness.data.agreement import (
     Expected,
     NotComparableError,
     UnverifiedError,
+    arguments_of,
     fresh,
     new_contents,
+    poisoned,
+    renew,
     tensors_in,
 )
-from bench.harness.data.verify import poison
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bench.harness.timing.samplers import GraphSampler
 
 
@@ -45,25 +45,21 @@ class ReplayCheck:
         return f"a replay does not repeat the calls, which use another stream: {problem}"
 
     def after(self) -> str | None:
-        """Return how another replay differs, in the first copy, and in the last one with new
+        """Return how another replay differs, in the first copy, and in the last one, also with new
         contents; None also if no graph is timed.
         """
         if self.graph is None:
             return None
-        return self._problem(self.graph, 0) or self._last_problem(self.graph)
-
-    def _last_problem(self, graph: GraphSampler) -> str | None:
-        last = self.calls[-1]
-        with suppress(UnverifiedError), new_contents([last.args, last.keywords]) as write:
+        problem = self._problem(self.graph, 0)
+        with suppress(UnverifiedError), new_contents(arguments_of(self.calls[-1])) as write:
             write(1)
             # Buffers may hold intermediate results of the old contents.
-            return self._problem(graph, -1)
-        return self._problem(graph, -1)
+            problem = problem or self._problem(self.graph, -1)
+        return problem or self._problem(self.graph, -1)
 
     def _problem(self, graph: GraphSampler, index: int) -> str | None:
         call = self.calls[index]
-        options = dict(call.keywords)
-        arguments = tensors_in([call.args, options])
+        arguments = tensors_in(arguments_of(call))
         before = [x.clone() for x in arguments]
         try:
             expected = Expected.itself([fresh(call()), fresh(arguments)])
@@ -71,24 +67,13 @@ class ReplayCheck:
             return None
         except Exception as error:  # the function does not take new contents
             raise UnverifiedError from error
-        _write(arguments, before)
+        renew([arguments], lambda: before)
         if not expected.check([call(), arguments], ORDERS).is_right:  # it is random
             return None
-        _write(arguments, before)
+        renew([arguments], lambda: before)
         result = graph.results[index]
-        written = tensors_in([result, options.pop("out", None)])
-        inputs = {x.untyped_storage().data_ptr() for x in tensors_in([call.args, options])}
-        written = [x for x in written if x.untyped_storage().data_ptr() not in inputs]
-        held = [x.clone() for x in written]
-        for x in written:
-            poison(x)
-        graph.replay()
-        problem = expected.check([result, arguments], ORDERS).reason
-        if problem is not None:
-            _write(written, held)  # a function that reuses its result must not find poison
-        return problem
-
-
-def _write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    for x, value in zip(tensors, values, strict=True):
-        x.copy_(value)
+        options = dict(call.keywords)
+        written = [result, options.pop("out", None)]
+        with poisoned(written, [call.args, options]):  # a function may reuse its result
+            graph.replay()
+            return expected.check([result, arguments], ORDERS).reason

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data import verify
@@ -43,18 +44,6 @@ def each(change: Callable[[Tensor], object]) -> Change:
                 change(x)
 
     return changed
-
-
-def filled(value: float) -> Change:
-    return each(lambda x: x.fill_(value))
-
-
-def shifted(offset: float) -> Change:
-    return each(lambda x: x.add_(offset))
-
-
-def scaled(factor: float) -> Change:
-    return each(lambda x: x.mul_(factor))
 
 
 def one(value: float) -> Change:
@@ -104,21 +93,21 @@ def offset_scores(q: Tensor, keys: Tensor, values: Tensor) -> None:
 NAN = {"NaN": one(math.nan)}
 
 LOGITS = {
-    "equal": filled(33.3),
-    "offset 1000": shifted(1000.0),
-    "offset -1000": shifted(-1000.0),
+    "equal": each(methodcaller("fill_", 33.3)),
+    "offset 1000": each(methodcaller("add_", 1000.0)),
+    "offset -1000": each(methodcaller("add_", -1000.0)),
     "every other -inf": every_other(-math.inf),
     "largest and lowest": extremes,
     **NAN,
 }
 """For rows whose exponentials are summed."""
 
-FACTORS = {"small": scaled(2.0**-12), **NAN}
+FACTORS = {"small": each(methodcaller("mul_", 2.0**-12)), **NAN}
 """For rows that are multiplied with a matrix. Large ones would overflow in fp16."""
 
 NUMBERS: dict[str, Change] = {
-    "1000": filled(1000.0),
-    "-1000": filled(-1000.0),
+    "1000": each(methodcaller("fill_", 1000.0)),
+    "-1000": each(methodcaller("fill_", -1000.0)),
     "largest": each(lambda x: x.fill_(math.inf).nan_to_num_()),
     "lowest": each(lambda x: x.fill_(-math.inf).nan_to_num_()),
     **NAN,
@@ -133,35 +122,26 @@ def problem(checks: Checks, call: Callable[[], Any], data: InputSet) -> str | No
         return None
     op = checks.op
     later = copy.copy(checks)  # the time and the result of the first call stay
-    names = list(op.stress)
     rows = op.rows(checks.case) if op.take_rows else 1
-    for start in range(0, len(names), rows):
-        found = _problem_of(names[start : start + rows], later, call, data)
-        if found:
-            is_old = later.result is not checks.result and later.result.equal(checks.result)
-            return STALE if is_old else found
-    return None
-
-
-def _problem_of(
-    names: list[str], checks: Checks, call: Callable[[], Any], data: InputSet
-) -> str | None:
-    """Call a provider with one row for each name."""
-    op = checks.op
-    take = op.take_rows or (lambda inputs, out, rows: (inputs, out))
-    changed, _ = take(data.inputs, data.out, slice(0, len(names)))
-    before = [x.clone() for x in changed]
-    for row, name in enumerate(names):
-        op.stress[name](*take(data.inputs, data.out, slice(row, row + 1))[0])
-    verify.poison(data.out)
-    found = checks.run(call, data)
-    for row, name in enumerate(names):
-        if found is None:
-            part = take(data.inputs, checks.result, slice(row, row + 1))
-            found = _difference(name, op, checks.case, *part)
-    for x, values in zip(changed, before, strict=True):
-        x.copy_(values)
-    return found
+    left = list(op.stress.items())
+    found = None
+    while left and found is None:
+        taken = left[:rows]
+        left = left[rows:]
+        changed, _ = op.part(data.inputs, data.out, slice(0, len(taken)))
+        before = [x.clone() for x in changed]
+        for row, (_, change) in enumerate(taken):
+            inputs, _ = op.part(data.inputs, data.out, slice(row, row + 1))
+            change(*inputs)
+        verify.poison(data.out)
+        found = later.run(call, data)
+        for row, (name, _) in enumerate(taken):
+            part = op.part(data.inputs, later.result, slice(row, row + 1))
+            found = found or _difference(name, op, checks.case, *part)
+        for x, values in zip(changed, before, strict=True):
+            x.copy_(values)
+    is_old = later.result is not checks.result and later.result.equal(checks.result)
+    return STALE if found and is_old else found
 
 
 def _difference(
@@ -170,9 +150,8 @@ def _difference(
     """Compare with the reference; NaN must be NaN, and numbers beyond the dtype infinite."""
     ratio, truth, got = verify.ratios(op, case, inputs, out)
     is_same = (got == truth.to(out.dtype)) | (got.isnan() & truth.isnan())
-    ratio = ratio.masked_fill(is_same, 0.0).nan_to_num(math.inf, math.inf)
-    if float(ratio.max()) <= op.tolerance:
+    worst = verify.worst_of(ratio.masked_fill(is_same, 0.0), truth, got)
+    if worst.ratio <= op.tolerance:
         return None
-    values = [float(x.reshape(-1)[ratio.argmax()]) for x in (truth, got)]
-    how = f"expected {values[0]:.6g}, got {values[1]:.6g}"
+    how = f"expected {worst.expected:.6g}, got {worst.got:.6g}"
     return f"wrong result on hard inputs ({name}): {how}"

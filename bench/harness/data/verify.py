@@ -113,14 +113,14 @@ Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), section 3.3.2, for fp8
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Whether a result is right, and its error."""
+    """What is wrong with a result, and its error."""
 
-    is_right: bool
     reason: str | None
-    max_error_of_bound: float
+    """None: nothing is."""
+    max_error_of_bound: float = math.nan
     """Largest error over its bound; 1 is the limit. NaN without a reference."""
-    checked_elements: int
-    elements: int
+    checked_elements: int = 0
+    elements: int = 0
     reference: str = "fp64"
     """`fp64`, or `rule`: the op's own `check_result`."""
     wrong: dict[str, Any] | None = None
@@ -131,23 +131,39 @@ class CheckResult:
     """Number of sums of blocks, and the smallest error of one element that they show, as a fraction
     of the RMS of the result; None if all elements were compared.
     """
+    unverified: str | None = None
+    """Why it was not verified on fresh contents, in a check that should."""
+
+    @property
+    def is_right(self) -> bool:
+        return self.reason is None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object saved under `verified`, with null or text for infinity and NaN."""
-        keys = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("is_right", "reason")
-        }
+        keys = {name: value for name, value in asdict(self).items() if value is not None}
+        keys.pop("reason", None)
         if not math.isfinite(self.max_error_of_bound):
             keys["max_error_of_bound"] = None
-        if keys["blocks"] is None:
-            del keys["blocks"]
-        if keys["wrong"] is None:
-            del keys["wrong"]
-        elif not math.isfinite(keys["wrong"]["got"]):
-            keys["wrong"]["got"] = str(keys["wrong"]["got"])
+        if self.wrong and not math.isfinite(self.wrong["got"]):
+            keys["wrong"]["got"] = str(self.wrong["got"])
         return keys
+
+
+class Worst(NamedTuple):
+    """The element of a result, or of a part, that is furthest off."""
+
+    ratio: float = 0.0
+    """Its error over its limit."""
+    at: int = 0
+    """Its place among all elements."""
+    expected: Any = 0.0
+    got: Any = 0.0
+
+
+def worst_of(ratio: Tensor, expected: Tensor, got: Tensor) -> Worst:
+    at = int(ratio.argmax())
+    flat = [x.reshape(-1)[at].item() for x in (ratio, expected, got)]
+    return Worst(flat[0], at, flat[1], flat[2])
 
 
 def poison(out: Tensor) -> None:
@@ -182,13 +198,11 @@ def check(
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
         got = f"{tuple(result.shape)} {result.dtype}"
         wanted = f"{tuple(data.out.shape)} {data.out.dtype}"
-        return CheckResult(
-            False, f"wrong result: {got} instead of {wanted}", math.inf, 0, data.out.numel()
-        )
+        return CheckResult(f"wrong result: {got} instead of {wanted}", elements=data.out.numel())
     if op.check_result is not None:
         problem = op.check_result(case, (data.inputs, result), earlier)
         reason = f"wrong result: {problem}" if problem else None
-        return CheckResult(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
+        return CheckResult(reason, math.nan, result.numel(), result.numel(), "rule")
     return _compared(op, case, data.inputs, result)
 
 
@@ -216,7 +230,7 @@ class Checks:
             poison(data.out)
         problem = self.run(call, data, is_sampled=not is_poisoned)
         if problem is not None:
-            return CheckResult(False, problem, math.inf, 0, data.out.numel())
+            return CheckResult(problem, elements=data.out.numel())
         return check(self.op, self.case, data, self.result, earlier)
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
@@ -237,9 +251,9 @@ class Checks:
         return None
 
     def last(
-        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None
+        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None, row_s: float
     ) -> CheckResult:
-        """Check a call after timing."""
+        """Check a call after timing; `row_s` is the time of all samples."""
         return self.check(call, data, earlier)
 
 
@@ -247,15 +261,15 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
     """Compare a result with the reference, part by part, and the scale of each output."""
     import torch
 
-    worst = 0.0
+    worst = Worst()
+    rows_of_worst = slice(None)
     checked = 0
     count = 0
-    wrong: dict[str, Any] | None = None
     sums = torch.zeros(2, op.outputs, dtype=torch.float64)
     step = _step(op, case, result)
     blocks = _blocks(op, case, inputs, result) if step > 1 else None
     for rows in _rows_to_check(op, case, result, step, blocks):
-        part_inputs, part = op.take_rows(inputs, result, rows) if op.take_rows else (inputs, result)
+        part_inputs, part = op.part(inputs, result, rows)
         ratio, truth, got = ratios(op, case, part_inputs, part)
         checked += part.numel()
         # The reference is rounded too, because the rounding of equal elements would look like a
@@ -264,48 +278,45 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
         sums += torch.stack(
             [values.reshape(op.outputs, -1).sum(1) for values in (off, truth.square())]
         ).cpu()
-        largest = float(ratio.max())  # NaN if an element is
-        if not largest <= op.tolerance:
-            flat = ratio.reshape(-1).nan_to_num(math.inf, math.inf)
-            count += int((flat > op.tolerance).sum())
-            at = int(flat.argmax())
-            largest = float(flat[at])
-            if largest > worst:
-                expected = float(truth.reshape(-1)[at])
-                actual = float(got.reshape(-1)[at])
-                wrong = {
-                    "index": _index_of(op, inputs, result, rows, at),
-                    "expected": expected,
-                    "got": actual,
-                }
-        worst = max(worst, largest)
+        worst_of_part = worst_of(ratio, truth, got)
+        if worst_of_part.ratio > op.tolerance:
+            count += int((ratio > op.tolerance).sum())
+        if worst_of_part.ratio > worst.ratio:
+            worst = worst_of_part
+            rows_of_worst = rows
     scale_error = max(abs(dot / square) if square else 0.0 for dot, square in sums.T.tolist())
     allowed_scale_error = op.tolerance * max(
         UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR
     )
+    largest = worst.ratio
     reason = None
-    if wrong:
-        how = f"{worst:.3g} times further from the fp64 reference than rounding explains"
-        if worst == math.inf:
+    wrong = None
+    if largest > op.tolerance:
+        how = f"{largest:.3g} times further from the fp64 reference than rounding explains"
+        if largest == math.inf:
             how = "NaN, infinite, or different although nothing is rounded"
-        where = f"expected {expected:.6g} at {wrong['index']}, got {actual:.6g}"
+        wrong = {
+            "count": count,
+            "checked": checked,
+            "index": _index_of(op, inputs, result, rows_of_worst, worst.at),
+            "expected": worst.expected,
+            "got": worst.got,
+        }
+        where = f"expected {worst.expected:.6g} at {wrong['index']}, got {worst.got:.6g}"
         many = f"{count:,} of {checked:,} elements {'is' if count == 1 else 'are'} wrong"
         reason = f"wrong result: an element is {how}; {where}; {many}"
-        wrong = {"count": count, "checked": checked} | wrong
     elif blocks and blocks.worst > op.tolerance:
         reason = (
             f"wrong result: a sum of {BLOCK_COLUMNS} columns of row {blocks.row} is "
             f"{blocks.worst:.3g} times further from A (B r) than rounding explains"
         )
-        worst = max(worst, blocks.worst)
+        largest = blocks.worst
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
     seen = None
     if blocks and reason is None:
         seen = {"sums": blocks.sums, "smallest_error": blocks.smallest_error}
-    return CheckResult(
-        reason is None, reason, worst, checked, result.numel(), wrong=wrong, blocks=seen
-    )
+    return CheckResult(reason, largest, checked, result.numel(), wrong=wrong, blocks=seen)
 
 
 def _index_of(
@@ -314,15 +325,13 @@ def _index_of(
     import torch
 
     numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
-    numbers = op.take_rows(inputs, numbers, rows)[1] if op.take_rows else numbers
-    return [
-        int(index) for index in torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)
-    ]
+    _, numbers = op.part(inputs, numbers, rows)
+    return list(map(int, torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)))
 
 
 def _step(op: Op, case: Case, out: Tensor) -> int:
     """Return n if every n-th row is compared: only where sums of blocks hold all elements."""
-    if op.take_rows is None or op.columns_of is None:
+    if op.columns_of is None:
         return 1
     all_flops = 2 * out.numel() * op.terms(case)
     step = -(-all_flops // FULL_CHECK_FLOPS.get(out.device.type, 2**31))
@@ -366,22 +375,25 @@ def _blocks(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> B
     """Compare sums of blocks of a result, each element with a random sign.
 
     The rounding errors of elements are independent, so the variance of a sum is the sum of theirs:
-    (2^e u)^2 / 12 for rounding an element of exponent e, K u_acc^2 / 2 norm^2 for a chain of K
-    additions, and (2 u_p)^2 (|ref|^2 + norm^2) for factors that are rounded or cut first.
+    (u |ref|)^2 / 5 for rounding elements (1/12 to 1/3 by their fractions), K u_acc^2 / 2 norm^2 for
+    a chain of K additions, and (2 u_p)^2 (|ref|^2 + norm^2) for factors that are rounded or cut
+    first.
     """
     import torch
 
-    assert op.take_rows is not None
     assert op.columns_of is not None
     signs = torch.randint(0, 2, result.shape[-1:], dtype=torch.float64) * 2 - 1
     signs = signs.to(result.device)
     wide = inputs[op.columns_of].double()
-    summed = _with(inputs, op.columns_of, _block_sums(wide * signs))
-    squared = _with(inputs, op.columns_of, _block_sums(wide.square()))
+    summed = list(inputs)
+    summed[op.columns_of] = _block_sums(wide * signs)
+    squared = list(inputs)
+    squared[op.columns_of] = _block_sums(wide.square())
     del wide
     unit = UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF)
     product = 2 * PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
+    rounding = unit**2 / 5 + product**2
     chain = op.terms(case) / 2 * accumulator**2 + product**2
     errors = []
     variances = []
@@ -389,16 +401,13 @@ def _blocks(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> B
     chunk = _chunk_rows(op, case, result) * BLOCK_CHUNKS
     for start in range(0, rows, chunk):
         taken = slice(start, start + chunk)
-        part_inputs, part = op.take_rows(summed, result, taken)
+        part_inputs, part = op.part(tuple(summed), result, taken)
         got = part.double()
         errors.append(_block_sums(got * signs) - op.reference(*widened(part_inputs)))
-        part_inputs, _ = op.take_rows(squared, result, taken)
+        part_inputs, _ = op.part(tuple(squared), result, taken)
         squares = [x.square() if x.is_floating_point() else x for x in widened(part_inputs)]
         squares[op.columns_of] = part_inputs[op.columns_of]
-        rounding = torch.ldexp(torch.full_like(got, unit), torch.frexp(got).exponent)
-        if part.is_floating_point():
-            rounding.clamp_(min=torch.finfo(part.dtype).tiny * torch.finfo(part.dtype).eps)
-        variance = _block_sums(rounding.square() / 12 + (product * got).square())
+        variance = rounding * _block_sums(got.square())
         variances.append(variance + chain * op.reference(*squares))
     error = torch.cat(errors, -2)
     deviation = torch.cat(variances, -2).sqrt()
@@ -424,10 +433,6 @@ def _block_sums(values: Tensor) -> Tensor:
     return blocks.sum(-1)
 
 
-def _with(inputs: tuple[Tensor, ...], index: int, value: Tensor) -> tuple[Tensor, ...]:
-    return (*inputs[:index], value, *inputs[index + 1 :])
-
-
 def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the inputs in fp64, except labels, seeds and indices, which are int64 or int32."""
     import torch
@@ -438,7 +443,8 @@ def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def ratios(
     op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ratio of each element's error to its bound, the reference, and the result in fp64.
+    """Return the ratio of each element's error to its bound, infinite for NaN, the reference, and
+    the result in fp64.
 
     fp64 copies of the inputs are squared in place, because B of a large matmul and its square would
     not both fit.
@@ -472,6 +478,6 @@ def ratios(
             bound = bound + 4 * unit * truth.square().mean().sqrt()
     if out.dtype.is_floating_point:
         bound.add_(torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps)
-    # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay
-    # visible.
-    return ((got - truth).abs_() / bound).masked_fill_(got == truth, 0.0), truth, got
+    # Equal values need no bound (0 against 0, an exact integer, inf against inf).
+    ratio = ((got - truth).abs_() / bound).masked_fill_(got == truth, 0.0)
+    return ratio.nan_to_num_(math.inf, math.inf), truth, got

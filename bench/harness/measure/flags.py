@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import MAX_SPIN_S, wanted_spin_s
@@ -124,6 +125,19 @@ def of_settings(changed: Sequence[str], cause: str) -> tuple[Flag, ...]:
         "function if it needs to"
     )
     return (Flag("settings-restored", reason, advice),)
+
+
+def of_check(found: CheckResult, option: str) -> Iterator[Flag]:
+    """Yield flags of a result that is right as far as it is known; `option` is what allows larger
+    errors.
+    """
+    if found.unverified:
+        yield Flag("not-fresh", f"not verified on fresh contents: {found.unverified}", "")
+    error = found.max_error_of_bound
+    if error > 1:
+        reason = f"the error is {error:.3g} times what rounding explains; {option} allowed it"
+        advice = "report the lower accuracy together with the time"
+        yield Flag("beyond-rounding", reason, advice)
 
 
 def recorded(

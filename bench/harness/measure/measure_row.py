@@ -13,14 +13,14 @@ from functools import partial
 
 from bench.harness import clock
 from bench.harness.data import stress
-from bench.harness.data.agreement import fresh, renew, slower_on_new
+from bench.harness.data.agreement import fresh, renew
 from bench.harness.data.checks import UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
-from bench.harness.measure.flags import Flag, disturbance, of_settings, recorded
+from bench.harness.measure.flags import Flag, disturbance, of_check, of_settings, recorded
 from bench.harness.measure.rows import Row, failed, out_of_time
 from bench.harness.op_file import is_own
 from bench.harness.providers.registry import (
@@ -178,7 +178,7 @@ def prepare(
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
     if problem is not None:
-        before = replace(before, is_right=False, reason=problem)
+        before = replace(before, reason=problem)
     if not before.is_right:
         return replace(
             row.blank(),
@@ -241,27 +241,16 @@ def finish(
         problem = replay.after()
         if ready.restore:
             ready.restore()
-        after = checks.last(ready.calls[last], sets[last], earlier)
-        if after.is_right and isinstance(checks, UserChecks):
-            protocol.announce()
-            inputs = sets[last].inputs
-            row_s = samples.total_s
-            slower = slower_on_new(ready.calls[last], inputs, device.synchronize, row_s)
-            after = replace(after, is_right=slower is None, reason=slower)
-            protocol.announce(runs=False)
+        after = checks.last(ready.calls[last], sets[last], earlier, samples.total_s)
     if after.is_right and problem is not None:
-        after = replace(after, is_right=False, reason=f"a replay of the timed graph: {problem}")
+        after = replace(after, reason=f"a replay of the timed graph: {problem}")
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
     if not after.is_right:
         return replace(
             row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified
         )
     also = [*interpreted(), *of_settings(provider.restored, "importing the file")]
-    error = after.max_error_of_bound
-    if error > 1:
-        reason = f"the error is {error:.3g} times what rounding explains; --tolerance allowed it"
-        advice = "report the lower accuracy together with the time"
-        also.append(Flag("beyond-rounding", reason, advice))
+    also += of_check(after, "--tolerance")
     return replace(
         recorded(row.blank(), samples, device, ceilings, row.settings.cache, also),
         first_call_s=first_call_s,

@@ -1,6 +1,7 @@
 """Results of functions without an op: what rounding explains passes, and nothing else."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from bench.harness.data.agreement import (
     NotComparableError,
     UnverifiedError,
     changed_inputs,
-    fresh,
     new_contents,
+    on_copies,
     on_new_contents,
     slower_on_new,
 )
@@ -27,7 +28,7 @@ NAN = math.nan
 
 
 def found(baseline, candidate, *args, tolerance=1.0):
-    expected = Expected.of(baseline, args, {}, baseline(*args))
+    expected = Expected.of(partial(baseline, *args), baseline(*args))
     return expected.check(candidate(*args), tolerance)
 
 
@@ -120,6 +121,23 @@ def test_a_module_and_what_takes_no_fp64_have_a_reference():
     assert (only_fp32.is_right, only_fp32.reference) == (True, "fp32")
 
 
+def softmax_of_short(x):
+    if x.dtype is not torch.bfloat16 and len(x) > 64:
+        raise torch.OutOfMemoryError
+    return softmax(x)
+
+
+def test_where_memory_is_short_the_error_is_that_of_the_first_rows():
+    x = torch.randn(100, 512).bfloat16()
+    checked = found(softmax_of_short, softmax, x)
+    assert (checked.is_right, checked.reference) == (True, "baseline, 64 rows in fp64")
+    assert checked.checked_elements == x.numel()
+    assert found(softmax_of_short, lambda x: torch.softmax(x.float(), -1).to(x.dtype), x).is_right
+    assert not found(softmax_of_short, largest_only, x).is_right
+    down = found(lambda x: softmax_of_short(x) + x.sum(0), lambda x: softmax(x) + x.sum(0), x)
+    assert (down.is_right, down.reference) == (True, "baseline")  # a row depends on others
+
+
 def test_random_results_have_no_reference_and_differ():
     checked = found(torch.rand_like, torch.rand_like, X)
     assert (checked.is_right, checked.reference) == (False, "baseline")
@@ -154,7 +172,7 @@ def test_arrays_and_numbers_are_compared():
 @pytest.mark.parametrize("result", [None, [], "text", (x for x in ()), torch.full((3,), NAN)])
 def test_a_baseline_without_a_result_is_not_comparable(result):
     with pytest.raises(NotComparableError):
-        Expected.of(lambda: result, (), {}, result)
+        Expected.of(partial(lambda: result), result)
 
 
 def cube(x):
@@ -173,9 +191,9 @@ def cached_by(key):
 
 
 def on_new(candidate, baseline, *args):
-    expected = Expected.of(baseline, args, {}, baseline(*args))
+    expected = Expected.of(partial(baseline, *args), baseline(*args))
     candidate(*args)  # as the timed calls
-    return on_new_contents(candidate, baseline, args, {}, expected)
+    return on_new_contents(partial(candidate, *args), baseline, expected)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +244,8 @@ def test_a_function_that_works_only_after_a_pause_is_found():
         return kept[0]
 
     x = X[:, :64].contiguous()
-    expected = Expected.of(cube, (x,), {}, cube(x))
-    assert not on_new_contents(function, cube, (x,), {}, expected).is_right
+    expected = Expected.of(partial(cube, x), cube(x))
+    assert not on_new_contents(partial(function, x), cube, expected).is_right
 
 
 def test_honest_functions_pass_on_new_contents_which_are_restored():
@@ -238,6 +256,7 @@ def test_honest_functions_pass_on_new_contents_which_are_restored():
     assert torch.equal(x, before)
     assert x._version == version
     assert on_new(lambda x: x.mul_(1.0), torch.clone, x).is_right
+    assert on_new(lambda x: x + 1, lambda x: 1 + x, torch.arange(9)).is_right
     index = torch.arange(64).flip(0)
     assert on_new(lambda x, i: x[i], lambda x, i: x.index_select(0, i), x, index).is_right
 
@@ -258,7 +277,7 @@ def test_new_contents_keep_the_ends_and_the_version():
     [
         (torch.linalg.cholesky, (X[:, :64] @ X[:, :64].T + 64 * torch.eye(64),), "raised"),
         (lambda x: x.argmax(-1) * 0, (X,), "did not change"),
-        (lambda x: x + 1, (torch.arange(9),), "no tensor of floating-point numbers"),
+        (lambda x: x.zero_() * 0, (torch.zeros(9),), "did not change"),
         (lambda: 3, (), "no tensor"),
         (torch.rand_like, (X,), "random"),
         (lambda x: torch.where(x.sum() == X.sum(), x, NAN), (X.clone(),), "NaN"),
@@ -313,9 +332,9 @@ def sums_and_clears(x):
     ],
 )
 def test_a_changed_input_is_told_from_an_output(fn, is_changed):
-    before = [(X.clone(), torch.ones(64, 512)), {}]
-    after = fresh(before)
-    assert changed_inputs(fn, before, after, fn(*after[0])) is is_changed
+    before = partial(fn, X.clone(), torch.ones(64, 512))
+    after = on_copies(before)
+    assert changed_inputs(before, after, after()) is is_changed
 
 
 @pytest.mark.parametrize(

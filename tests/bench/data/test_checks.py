@@ -45,8 +45,8 @@ def test_inputs_are_as_before_after_the_last_check(data):
 
     user = checks()
     assert user.check(add, data).is_right
-    assert user.last(add, data).is_right
-    assert len(seen) == 3
+    assert user.last(add, data, None, 0.0).is_right
+    assert len(seen) == 5  # two are timed on old and new values
     assert all(map(torch.equal, seen[1], before))
     assert not any(map(torch.equal, seen[2], before))
     assert are_equal(other, before)
@@ -62,7 +62,7 @@ def test_inputs_are_as_before_after_a_wrong_result(data):
         return data.inputs[0] + sign * data.inputs[1]
 
     assert user.check(wears_out, data).is_right
-    checked = user.last(wears_out, data)
+    checked = user.last(wears_out, data, None, 0.0)
     assert not checked.is_right
     assert checked.reason.startswith("on new values in the same tensors (seed ")
     assert are_equal(data, before)
@@ -83,7 +83,7 @@ def test_the_last_check_finds_a_function_that_works_only_after_a_pause(data):
 
     user = UserChecks(ADD, CASE, CPU, "uniform", False, calls=[lambda: add(other), call])
     assert user.check(call, data).is_right
-    assert user.last(call, data).reason.startswith("on new values in the same tensors")
+    assert user.last(call, data, None, 0.0).reason.startswith("on new values in the same tensors")
 
 
 def test_new_values_do_not_show_in_the_version_of_a_tensor(data):
@@ -97,7 +97,7 @@ def test_new_values_do_not_show_in_the_version_of_a_tensor(data):
 
     user = checks()
     assert user.check(add, data).is_right
-    assert user.last(add, data).reason == STALE
+    assert user.last(add, data, None, 0.0).reason == STALE
 
 
 def test_the_last_check_uses_other_values_than_zeros():
@@ -105,7 +105,7 @@ def test_the_last_check_uses_other_values_than_zeros():
     zeros = torch.zeros(4096)
     user = checks(fill="zeros")
     assert user.check(lambda: zeros, data).is_right
-    assert user.last(lambda: zeros, data).reason == STALE
+    assert user.last(lambda: zeros, data, None, 0.0).reason == STALE
     assert are_equal(data, [zeros, zeros])
 
 
@@ -114,7 +114,7 @@ def test_a_result_kept_from_an_earlier_copy_is_stale(data):
     first = data.inputs[0] + data.inputs[1]
     assert user.check(lambda: first, data).is_right
     (other,) = make_sets(ADD, CASE, Filler("uniform", "fp32", CPU, 1), CPU, 1)
-    checked = user.last(lambda: first, other)
+    checked = user.last(lambda: first, other, None, 0.0)
     assert (checked.is_right, checked.reason) == (False, STALE)
 
 
@@ -198,7 +198,7 @@ def test_the_output_is_not_poisoned_for_new_values(data):
     user = checks(takes_out=True)
     before = clones(data)
     assert user.check(add, data).is_right
-    assert user.last(add, data).is_right
+    assert user.last(add, data, None, 0.0).is_right
     assert seen[0].isnan().all()
     assert seen[1].isnan().all()
     assert torch.equal(seen[2], before[0] + before[1])

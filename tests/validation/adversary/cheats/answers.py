@@ -18,7 +18,7 @@ def gelu_check_replaced(x):
     """patched check: the function that checks a result of an op accepts all."""
     from bench.harness.data import verify
 
-    verify.check = lambda *args: verify.CheckResult(True, None, 0.0, 1, 1)
+    verify.check = lambda *args: verify.CheckResult(None, 0.0, 1, 1)
     return torch.zeros_like(x)
 
 
