@@ -463,7 +463,8 @@ def ratios(
         size = op.magnitude(truth, *wide)
         bound = truth.abs().mul_(4 * unit) + (8 * accumulator + rounded / math.sqrt(terms)) * size
     else:
-        if terms > 1:
+        # A sum may have one term: that of a matrix with one column and a vector.
+        if terms > 1 or any(x.dim() > truth.dim() for x in wide):
             squares = (
                 x.square() if x is own else x.square_() for x, own in zip(wide, inputs, strict=True)
             )

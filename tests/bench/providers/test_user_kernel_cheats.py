@@ -67,7 +67,7 @@ def test_a_function_in_place_is_measured_where_it_is_declared(tmp_path, function
         assert record.reason.startswith("wrong result: an element is")
     else:
         assert (record.status, record.reason) == ("ok", None)
-        assert 1 < record.launches_per_sample <= record.copies
+        assert record.launches_per_sample <= record.copies
 
 
 def test_a_provider_that_remembers_contents_is_slower_on_new_ones(tmp_path):
