@@ -92,13 +92,17 @@ def assigns_a_tuple(node):
 
 @pytest.fixture(scope="module")
 def nodes():
-    """Return all nodes of the product with their place."""
+    """Return all nodes of the product with their files."""
     found = []
     for path in FILES:
+        name = str(path.relative_to(ROOT))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-            found.append((place, node))
+            found.append((name, node))
     return found
+
+
+def places(nodes, form):
+    return [f"{name}:{node.lineno}" for name, node in nodes if form(node)]
 
 
 FORBIDDEN = (fills_a_line, is_text_times_truth, is_nested_condition, hides_an_if, works_in_a_list)
@@ -106,16 +110,16 @@ FORBIDDEN = (fills_a_line, is_text_times_truth, is_nested_condition, hides_an_if
 
 @pytest.mark.parametrize("form", FORBIDDEN, ids=lambda form: form.__name__)
 def test_no_statement_has_this_form(nodes, form):
-    assert [place for place, node in nodes if form(node)] == []
+    assert places(nodes, form) == []
 
 
 def test_few_comprehensions_have_several_loops(nodes):
-    found = [place for place, node in nodes if has_several_loops(node)]
+    found = places(nodes, has_several_loops)
     assert len(found) <= MAX_NESTED_LOOPS, found
 
 
 def test_few_assignments_pack_tuples(nodes):
-    found = [place for place, node in nodes if assigns_a_tuple(node)]
+    found = places(nodes, assigns_a_tuple)
     statements = sum(isinstance(node, ast.stmt) for _, node in nodes)
     assert len(found) <= MAX_PAIRS_PER_1000 * statements / 1000, found
 
