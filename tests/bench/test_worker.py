@@ -198,6 +198,7 @@ def test_an_answer_leaves_out_what_a_machine_has_cached():
     json.dumps(before, default=worker.plain)
 
 
+@pytest.mark.exhaustive
 def test_samples_that_do_not_fill_the_time_are_invalid(crashes):
     record = measure(f"{crashes}:scales_its_samples")
     assert record.status == "invalid"
@@ -267,6 +268,7 @@ def test_an_orphan_that_the_command_inherits_is_found():
         orphan.kill()
 
 
+@pytest.mark.exhaustive
 def test_temporary_files_of_a_killed_command_are_deleted():
     call = (
         "import os; from multiprocessing import util; from bench.harness import worker; "

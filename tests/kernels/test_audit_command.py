@@ -83,6 +83,7 @@ def test_audit_json_has_all_keys(capsys):
         assert document["environment"]["ptxas"][row["arch"]] == row["ptxas"]
 
 
+@pytest.mark.exhaustive
 def test_audit_formats_have_the_same_rows(capsys):
     arguments = ("audit", COPY, *KNOWN, "--arch", "sm_90")
     _, as_csv, _ = run(capsys, *arguments, "--format", "csv")

@@ -61,6 +61,7 @@ def compilations(monkeypatch):
     return found
 
 
+@pytest.mark.exhaustive
 def test_precompiled_launch_is_in_the_cache(compilations, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with precompile.compile_only(H100) as compiled:

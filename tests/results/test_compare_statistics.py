@@ -165,6 +165,7 @@ def test_among_many_rows_a_weak_finding_is_chance():
     assert found[1:] == [same] * 9
 
 
+@pytest.mark.exhaustive
 def test_tables_at_the_margin_rarely_have_a_false_row():
     """200 tables of 20 rows, each at the margin itself, where every single row would be wrong in
     2.5 % of cases.

@@ -396,6 +396,7 @@ def test_a_slow_launch_among_others_is_not_the_host():
     assert matching({}, {"launch", "tensor"})[0].cause == "unknown"
 
 
+@pytest.mark.exhaustive
 def test_small_differences_never_count(tmp_path):
     small(tmp_path, {4: {"cause": "unknown", "loss": 0.012}}, size=400, spread=0.001)
     assert not not_ok(tmp_path)

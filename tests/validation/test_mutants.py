@@ -56,6 +56,7 @@ def test_edits_of_a_file_leave_out_texts(toy):
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_killed_mutant_and_a_survivor_are_told_apart(toy):
     ran = subprocess.run(
         [sys.executable, "-c", RUN, toy, "--jobs", "2"],

@@ -280,6 +280,7 @@ def test_a_step_without_enough_time_is_named(tmp_path, monkeypatch, capsys):
     assert call_in(tmp_path, monkeypatch, steps, 100, "a") == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("has_own_session", [False, True])
 def test_a_step_is_stopped_at_its_limit_with_its_children(tmp_path, monkeypatch, has_own_session):
     monkeypatch.setattr(rented_gpu, "GRACE_S", 0.2)

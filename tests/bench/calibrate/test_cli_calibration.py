@@ -37,6 +37,7 @@ def calibrated(capsys, *words):
     return done, {entry["name"]: entry["value"] for entry in entries}, err
 
 
+@pytest.mark.exhaustive
 def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, monkeypatch):
     monkeypatch.setattr(run, "too_low", lambda *_: [])
     done, first, _ = calibrated(capsys, "--dtype", "fp32")

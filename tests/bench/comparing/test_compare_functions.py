@@ -135,6 +135,7 @@ def compare(*words):
     return command.main(["compare", *words, *options])
 
 
+@pytest.mark.exhaustive
 def test_functions_take_what_make_inputs_of_either_file_returns(files, capsys):
     assert compare("old.py:f", "new.py:f", "--format", "json", "-o", "run.jsonl") == 1
     found = json.loads(capsys.readouterr().out)

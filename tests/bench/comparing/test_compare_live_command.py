@@ -142,6 +142,7 @@ def test_a_provider_named_twice_is_compared_with_itself(capsys, provide):
     assert found["rows"][0]["verdict"] in ("SAME", "UNSURE")  # UNSURE on a busy machine
 
 
+@pytest.mark.exhaustive
 def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):
     """The second provider alternates between ten times slower and ten times faster."""
     run_rounds = turns.run_rounds

@@ -70,6 +70,7 @@ def test_an_op_option_that_every_command_has_is_rejected(repository):
     )
 
 
+@pytest.mark.exhaustive
 def test_help_and_signature_of_a_new_op(repository):
     out, _ = ready(repository, "bench.scaled_copy", "--help")
     assert "examples:" not in out  # it has none

@@ -164,6 +164,7 @@ def test_modules_beside_an_op_file_come_last_in_the_path(tmp_path, monkeypatch):
 IN_PLACE = SCALED_COPY.replace("return x + x", "return x.add_(x)")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("declared", "status"), [("", "invalid"), ("in_place=True, ", "ok")])
 def test_an_op_that_changes_its_inputs_declares_it(tmp_path, capsys, declared, status):

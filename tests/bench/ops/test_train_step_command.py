@@ -221,6 +221,7 @@ def test_estimates_use_the_mfu_of_a_measured_step(runs):
         assert "measured: train-step 2x32" in said
 
 
+@pytest.mark.exhaustive
 def test_a_step_is_measured_after_a_lost_gpu(monkeypatch, saved_records):
     monkeypatch.setattr(loop, "release", lambda device: False)
     run(*SMALL, "--recipe", "fp32", "--budget", "100", "-q")

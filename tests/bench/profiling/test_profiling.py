@@ -155,6 +155,7 @@ def test_profiling_leaves_model_gradients_and_rng_unchanged(mode):
         assert torch.equal(value, same)
 
 
+@pytest.mark.exhaustive
 def test_a_sleep_in_a_module_is_in_its_host_gap():
     class Slow(nn.Module):
         def forward(self, x):
@@ -371,6 +372,7 @@ def test_rows_of_a_profile_sum_to_the_step(tmp_path, capsys, runs):
     assert found & {"host-gap", "profiler-overhead"}
 
 
+@pytest.mark.exhaustive
 def test_a_step_that_fails_while_timed_exits_with_1(tmp_path, capsys, runs):
     keep_ceilings(runs)
     file = tmp_path / "mine.py"

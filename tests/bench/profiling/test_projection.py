@@ -188,6 +188,7 @@ def file(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.exhaustive
 def test_the_command_projects_a_function_of_a_file(file, capsys):
     words = [
         "profile",
@@ -205,6 +206,7 @@ def test_the_command_projects_a_function_of_a_file(file, capsys):
     assert not list(file.rglob("*.jsonl"))  # nothing is saved, because nothing was measured
 
 
+@pytest.mark.exhaustive
 def test_the_command_says_that_the_times_are_not_measured(file, capsys):
     assert command.main(["profile", "mine.py:make", "--on", "h100-sxm"]) == 0
     text = capsys.readouterr().out

@@ -232,6 +232,7 @@ def signature(family, *words):
     return done.stdout
 
 
+@pytest.mark.exhaustive
 def test_signature_shows_shapes_dtypes_and_output():
     text = signature("matmul", "--dtype", "bf16")
     assert "def matmul(a, b, out):" in text

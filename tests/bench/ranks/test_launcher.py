@@ -90,6 +90,7 @@ def test_a_lost_store_leaves_a_rank_alone(store):
     assert (peers.send("answers", "x"), list(peers.received("answers"))) == (False, [])
 
 
+@pytest.mark.exhaustive
 def test_there_is_no_store_without_an_address_or_a_listener(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert open_store(Rank(1, 1, 2), 1) is None
