@@ -14,7 +14,7 @@ import kernels.launch
 from kernels.matmul import DTYPES
 
 pytestmark = [
-    pytest.mark.sampled(2),
+    pytest.mark.sampled(1),
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 

@@ -192,7 +192,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("page", "name"), [("train", "tokens"), ("tensor", "shape"), ("dtype", "value")]
 )

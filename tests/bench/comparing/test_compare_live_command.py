@@ -219,6 +219,7 @@ def test_paired_samples_are_saved_in_order(capsys, runs, provide):
     assert "torch-compile" in out
 
 
+@pytest.mark.exhaustive
 def test_a_saved_run_keeps_its_baseline_and_margin(capsys, runs, provide):
     provide(torch=same, torch_compile=slow)
     assert (

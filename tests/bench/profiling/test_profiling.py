@@ -272,6 +272,7 @@ def make():
 """
 
 
+@pytest.mark.exhaustive
 def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(USER)
