@@ -78,16 +78,15 @@ class UnknownGpuError(ValueError):
     """No GPU of the table has this slug, or its file is not that of a GPU."""
 
 
-def own_folder() -> Path:
-    """Return the folder of the user's GPU files: ROOFMARK_GPUS, else one beside the user's runs."""
+def gpu_files() -> dict[str, Path]:
+    """Return the files by slug, sorted; one of the user takes the place of one of the table.
+
+    The user's are in the folder ROOFMARK_GPUS, else in one beside the user's runs.
+    """
     from platformdirs import user_data_path
 
-    return Path(os.environ.get("ROOFMARK_GPUS") or user_data_path("roofmark") / "gpus")
-
-
-def gpu_files() -> dict[str, Path]:
-    """Return the files by slug, sorted; one of the user takes the place of one of the table."""
-    paths = [*GPU_FOLDER.glob("*.toml"), *own_folder().glob("*.toml")]
+    own = Path(os.environ.get("ROOFMARK_GPUS") or user_data_path("roofmark") / "gpus")
+    paths = [*GPU_FOLDER.glob("*.toml"), *own.glob("*.toml")]
     found = {path.stem: path for path in paths}
     return dict(sorted(found.items()))
 

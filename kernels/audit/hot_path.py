@@ -42,7 +42,8 @@ def find(instructions: Sequence[Instruction]) -> HotPath:
     for end, item in enumerate(instructions):
         start = indices.get(item.target, end + 1)
         # A slow path behind the end of the kernel that branches back is not a loop.
-        if start <= end and not any(_is_end(between) for between in instructions[start:end]):
+        ends = [each for each in instructions[start:end] if each.base in ENDS]
+        if start <= end and all(each.is_conditional for each in ends):
             loops.append((start, end))
     paths = {loop: _widest_path(instructions, indices, *loop) for loop in loops}
     working = [loop for loop in loops if any(_traffic(paths[loop]))]
@@ -62,10 +63,6 @@ def find(instructions: Sequence[Instruction]) -> HotPath:
     return (
         HotPath(longest, True) if 2 * count(longest) > count(straight) else HotPath(straight, False)
     )
-
-
-def _is_end(item: Instruction) -> bool:
-    return item.base in ENDS and not item.is_conditional
 
 
 def _traffic(path: Sequence[Instruction]) -> tuple[int, int]:

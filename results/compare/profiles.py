@@ -98,29 +98,24 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
         f"{names}: {duration(before_s)} -> {duration(after_s)}, {difference(before_s, after_s)}"
     )
 
-    def rows() -> list[Row]:
-        return [change.to_row(by) for change in changes]
-
-    def cells() -> list[Cells]:
-        return [change.cells(by) for change in changes]
+    rows = [change.to_row(by) for change in changes]
+    cells = [change.cells(by) for change in changes]
+    document = {
+        "baseline": baseline.environment.run_id,
+        "candidate": candidate.environment.run_id,
+        "baseline_s": before_s,
+        "candidate_s": after_s,
+        "rows": rows,
+    }
 
     def draw(console: Console) -> None:
         print_lines(console, head, "")
-        print_cells(console, cells())
-
-    def document() -> Row:
-        return {
-            "baseline": baseline.environment.run_id,
-            "candidate": candidate.environment.run_id,
-            "baseline_s": before_s,
-            "candidate_s": after_s,
-            "rows": rows(),
-        }
+        print_cells(console, cells)
 
     return Table(
-        rows=rows,
-        shown=lambda: texts_of(cells()),
-        document=document,
+        rows=lambda: rows,
+        shown=lambda: texts_of(cells),
+        document=lambda: document,
         draw=draw,
         head=lambda: f"{escaped(head)}\n\n",
     )

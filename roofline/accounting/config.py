@@ -73,13 +73,6 @@ class StateSpace:
     def convolved_width(self) -> int:
         return self.inner_width + 2 * self.groups * self.state_size
 
-    @property
-    def state_elements(self) -> int:
-        """Elements per layer and sequence of any length: the state and the inputs of the
-        convolution.
-        """
-        return self.inner_width * self.state_size + self.convolved_width * self.kernel
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:

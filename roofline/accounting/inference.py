@@ -42,7 +42,10 @@ def kv_cache_bytes(
     """
     positions = (config.layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * min(config.window or sequence, sequence)
-    state = config.state.state_elements if config.state else 0
+    state = 0
+    if config.state:  # and the inputs of the convolution
+        state = config.state.inner_width * config.state.state_size
+        state += config.state.convolved_width * config.state.kernel
     per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
     return batch * (positions * per_layer + ceil(config.layers * state * element_bytes))
 

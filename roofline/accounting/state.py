@@ -32,11 +32,6 @@ class Recipe:
     least_zero: int = 0
     """ZeRO stage without which the recipe makes no sense."""
 
-    @property
-    def gathered_bytes(self) -> int:
-        """Bytes of a gathered weight; autocast casts it only for its matmul."""
-        return self.weight_bytes if self.cast_bytes else self.activation_bytes
-
 
 FP8_SOURCE = (
     "Transformer Engine on Hopper: bf16 weights, an fp8 copy and its transpose; "
@@ -331,9 +326,10 @@ def state_bytes(
         for name, size in sizes.items():
             parts[name] += -(-size // devices) if sharding.zero >= SHARDED_FROM[name] else size
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
-        parts["gathered_layer"] = recipe.gathered_bytes * _largest_layer(
-            base, sharding.stage(config).layers
-        )
+        # Autocast casts a gathered weight only for its matmul.
+        gathered_bytes = recipe.weight_bytes if recipe.cast_bytes else recipe.activation_bytes
+        layers = sharding.stage(config).layers
+        parts["gathered_layer"] = gathered_bytes * _largest_layer(base, layers)
     return {name: size for name, size in parts.items() if size}
 
 
