@@ -174,6 +174,9 @@ def run(
     options = given(Options, args)
     settings = given(Settings, args)
     known = [op.name for op in chain.from_iterable(families.values())]
+    for name in merged_options(families):
+        if options.functions and vars(args)[name] is not None:
+            raise UsageError(f"--{name} is an option of an op, not of functions; remove it")
     if options.functions and options.functions[0].endswith(".json"):
         from bench.commands.compare_problems import run_problems  # it loads torch
 

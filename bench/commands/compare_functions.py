@@ -45,6 +45,9 @@ def run_functions(
         if problem:
             raise UsageError(f"'{name}': {problem}")
     names = list(ordered(dict.fromkeys(labels(options.functions)), options.baseline))
+    given = [f"--{name}" for name in ("shape", "dtype") if getattr(options, name)]
+    if settings.fill != Settings.fill:
+        given.append("--fill")
     dtypes = options.dtype or ["fp32"]
     if len(dtypes) > 1:
         raise UsageError("functions are compared in one --dtype")
@@ -53,6 +56,7 @@ def run_functions(
         dtype=dtypes[0],
         hashes={name: find(name).sha256() for name in names},
         shapes=[extents(text) for text in options.shape or ()],
+        given=given,
     )
     notes = [
         f"{op} is an op: --op {op} --provider checks it against fp64"
@@ -74,7 +78,8 @@ def run_cases(
     worker.start_server()
     device = main.device_of(settings)
     run = Run(settings, "bench", "compare", device, argv)
-    run.ceilings = known_ceilings(device)
+    if settings.gpu is None:
+        run.ceilings = known_ceilings(device)
     measures = [partial(measured, case, names) for case in cases]
     run_comparison(run, options, names, measures, None, notes)
     return run

@@ -39,6 +39,8 @@ def run_problems(options: Options, settings: Settings, argv: Sequence[str] | Non
     for option in ("op", "provider", "size", "shape", "dtype"):
         if getattr(options, option) is not None:
             raise UsageError(f"the workloads replace --{option}; remove it")
+    if settings.fill != Settings.fill:
+        raise UsageError("the workloads replace --fill; remove it")
     if not options.workload:
         raise UsageError("a definition needs --workload workload.jsonl")
     file, *others = options.functions

@@ -42,6 +42,8 @@ class FileCase(Case):
 
     shapes: Sequence[tuple[int, ...]]
     """Shapes of the arguments if no file makes them."""
+    given: Sequence[str] = ()
+    """Options that were given for such arguments."""
     modules: list[ModuleType] = field(default_factory=list)
     baseline: Any = None
     """The function that the others are compared with."""
@@ -62,6 +64,11 @@ class FileCase(Case):
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments of a call: a tensor for each parameter, if no file makes them."""
         if self.make:
+            # The dtype is also that of what `get_inputs` returns.
+            is_ours = self.defined(MAKE_INPUTS) is not None
+            ignored = [option for option in self.given if is_ours or option != "--dtype"]
+            if ignored:
+                raise UsageError(f"the file makes the arguments; remove {', '.join(ignored)}")
             made = self.make()
             return made if isinstance(made, tuple) else (made,)
         if not self.shapes:

@@ -176,6 +176,10 @@ def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
         ),
         (["old.py:f", "nowhere.py:f"], "there is no file nowhere.py"),
         (["old.py:f", "new.py:f", "--op", "gelu"], "functions are compared without --op"),
+        (["old.py:f", "new.py:f", "--shape", "8"], "the file makes the arguments; remove --shape"),
+        (["old.py:f", "new.py:f", "--dtype", "bf16"], "makes the arguments; remove --dtype"),
+        (["old.py:f", "new.py:f", "--fill", "normal"], "makes the arguments; remove --fill"),
+        (["old.py:f", "new.py:f", "--layout", "nt"], "--layout is an option of an op"),
         (
             ["old.py:f", "new.py:f", "--baseline", "torch"],
             "baseline='torch' must be one of old.py:f, new.py:f",
@@ -191,7 +195,7 @@ def test_functions_that_cannot_be_compared_end_with_one_line(files, capsys, word
 
 @pytest.mark.exhaustive
 def test_a_broken_function_fails_only_its_own_row_and_threads_are_those_requested(files):
-    words = ["one.py:f", "old.py:crash", "broken.py:f", "new.py:g", "--shape", "8"]
+    words = ["one.py:f", "old.py:crash", "broken.py:f", "new.py:g"]
     assert compare(*words, "--threads", "1", "-o", "run.jsonl") == 1
     baseline, crash, broken, other = load_run(files / "run.jsonl").records
     assert (baseline.status, other.status) == ("ok", "ok"), (baseline.reason, other.reason)

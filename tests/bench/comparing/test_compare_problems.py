@@ -142,6 +142,7 @@ def test_the_least_time_on_a_gpu_needs_none(files, capsys):
             ["right.json", "--dtype", "fp32"],
             "the workloads replace --dtype; remove it",
         ),
+        (["right.json", "--fill", "normal"], "the workloads replace --fill; remove it"),
         (["right.json", "--on", "b200-sxm"], "--on measures nothing; remove the solutions"),
         (["workload.jsonl"], "workload.jsonl is not a solution: Object missing required field"),
         ([], "expected at least two functions, got only 'definition.json'"),
