@@ -66,7 +66,7 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
     )
     alike = gpus_alike(device.memory_bytes, device.sm_count)
     if alike:
-        note += f", by its memory and SMs {' or '.join(alike)}"
+        note += f" (derived from its memory and SMs: {' or '.join(alike)})"
     if named:
         several = ", ".join(candidate.slug for candidate in named)
         note = (
