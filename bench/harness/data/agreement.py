@@ -309,7 +309,7 @@ def changed_inputs(before: Call, after: Call, result: object) -> bool:
     changed = [not same_bytes(*pair) for pair in zip(new, old, strict=True)]
     if not any(changed):
         return False
-    again = on_copies(before)
+    again = on_copies(before, after.func)
     outputs = tensors_in(arguments_of(again))
     for x in itertools.compress(outputs, changed):
         x.fill_(math.nan if x.is_floating_point() else 1)

@@ -50,6 +50,15 @@ def test_correct_functions_get_a_verdict_and_others_a_reason(comparison):
     assert "fails: failed: raised ZeroDivisionError: by nothing" in comparison.unmatched[1]
 
 
+def test_an_argument_that_only_the_candidate_writes_is_an_output():
+    functions = {
+        "returns": lambda x, out: x + x,
+        "writes": lambda x, out: torch.add(x, x, out=out),
+    }
+    found = bench.compare(functions, X, torch.zeros(32, 32), **QUICK)
+    assert found.unmatched == []
+
+
 def test_comparison_prints_the_table_of_the_command(comparison):
     assert repr(comparison) == as_text(comparison.compared, "table", "slower")
     assert comparison.verdicts["slow"] in repr(comparison)

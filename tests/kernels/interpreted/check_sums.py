@@ -19,7 +19,7 @@ def test_reduction_with_any_number_of_programs(op, programs, monkeypatch):
     module = versions_of("reduction")["v2"]
     monkeypatch.setattr(module, "_max_programs", lambda device: programs)
     for n in (2047, 20001, 50000, 110013):
-        check_exact("matvec-int8", module, *draw_integers("matvec-int8", torch.float16, n))
+        check_exact(op, module, *draw_integers(op, torch.float16, n))
 
 
 @every_pair
@@ -32,7 +32,7 @@ def test_reduction_adds_neighbors_in_fp32(op, module):
     n = 16 * 16384  # more than a round of all programs of version 2
     x = torch.zeros(n // 16, 16).half()
     x[:, 0], x[:, 8], x[::16, 1] = 2048.0, -2048.0, 1.0  # 2048 + 1 is not an fp16 number
-    check_exact("matvec-int8", module, x.flatten(), *[torch.ones(n).half()] * (op == "dot"))
+    check_exact(op, module, x.flatten(), *[torch.ones(n).half()] * (op == "dot"))
 
 
 @pytest.mark.exhaustive
