@@ -110,6 +110,18 @@ LONGEST = (
     "test_readme.py",
     "test_fleet.py",
     "test_packaging.py",
+    "test_compiled.py",
+    "test_problems.py",
+    "test_adversary.py",
+    "test_explore_browser.py",
+    "test_kernelbench.py",
+    "test_user_kernel.py",
+    "test_compare_live_processes.py",
+    "test_two_revisions.py",
+    "test_compare_functions.py",
+    "test_compare_problems.py",
+    "test_definition.py",
+    "test_lecture.py",
 )
 """Files that take the longest, in the order in which they start."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from bench.harness.timing.protocol import LIMITS
 from tests.bench.commands import QUICK, keep_ceilings
+from tests.bench.conftest import tiny_calibration  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (
@@ -122,7 +123,7 @@ def test_the_first_command_of_a_page_runs(page, tmp_path, monkeypatch):
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("page", PAGES)
-def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path, monkeypatch):
+def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path, monkeypatch, tiny_calibration):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(LIMITS, "cpu", QUICK)  # the times do not matter
     assert commands(page)

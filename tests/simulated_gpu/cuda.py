@@ -20,7 +20,7 @@ PROPERTIES = SimpleNamespace(
     multi_processor_count=132,
     major=9,
     minor=0,
-    L2_cache_size=2**20,  # small, so that few copies of small inputs fill it
+    L2_cache_size=2**17,  # small, so that few copies of small inputs fill it
     uuid="00000000-0000-0000-0000-000000000000",
 )
 """Fields of `torch.cuda.get_device_properties`, with values of an H100 SXM except for the cache."""
