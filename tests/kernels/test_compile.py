@@ -85,6 +85,7 @@ WRAPS = [
 
 
 @pytest.mark.exhaustive
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bug", WRAPS, ids=lambda bug: bug.label)
 def test_planted_32_bit_offset_is_caught(bug, tmp_path):
     assert any(map(wraps, one_of_each(plant(bug, tmp_path))))
@@ -192,6 +193,7 @@ PROMISES = [
 
 
 @pytest.mark.exhaustive
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("promise", PROMISES, ids=str)
 def test_docstring_claims_hold_in_machine_code(promise):
     family, _, version = promise.version.partition("/")
@@ -221,6 +223,7 @@ two are read.
 
 
 @pytest.mark.exhaustive
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", MAX_INSTRUCTIONS)
 def test_each_elementwise_version_needs_fewer_instructions(op):
     needed = []

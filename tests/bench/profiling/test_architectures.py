@@ -208,6 +208,7 @@ CASES = {
 
 
 @pytest.mark.exhaustive
+@pytest.mark.sampled(5)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CASES)
 def test_products_of_a_model_agree_with_counts_by_hand(name):
