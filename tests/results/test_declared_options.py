@@ -53,7 +53,7 @@ def test_help_has_the_declared_texts_and_those_of_the_command(parser):
     text = " ".join(parser.format_help().split())
     for said in ("--layers LAYERS number of layers", "--share LIST shares, at most 100%"):
         assert said in text
-    assert "-t TIME_S, --time TIME_S time limit" in text
+    assert "--time TIME_S time limit" in text
     assert text.index("advanced:") > text.index("what to measure:")
 
 
