@@ -38,6 +38,7 @@ def line_of(text):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("function", "reason"),

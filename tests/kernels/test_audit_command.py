@@ -96,6 +96,7 @@ def test_audit_formats_have_the_same_rows(capsys):
     assert "compiled only, not run" in notes
 
 
+@pytest.mark.exhaustive
 def test_sass_prints_only_the_hot_path(capsys):
     code, out, _ = run(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90", "--sass")
     assert code == 0

@@ -191,6 +191,7 @@ def test_a_wrong_value_is_one_line_and_exit_2(saved, capsys, words, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "command", ["show latest | head -n 1", "export latest --format json | head -n 1", "list | true"]

@@ -204,6 +204,7 @@ def test_hostile_values_are_answered_in_words(page, name):
         assert bool(app.error) != bool(app.code)
 
 
+@pytest.mark.exhaustive
 def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_path, monkeypatch):
     sizes = {"layers": 16, "width": 2048, "heads": 32, "ffn": 8192, "vocab": 128256}
     app = opened("params", **{name: str(size) for name, size in sizes.items()})

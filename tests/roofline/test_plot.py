@@ -324,6 +324,7 @@ def test_nearly_every_point_that_should_have_a_label_has_one(name: str, missing:
     assert sum(label.replace("$", r"\$") not in said for label in labels) <= missing
 
 
+@pytest.mark.exhaustive
 def test_suffix_selects_the_format_and_output_is_reproducible(tmp_path: Path) -> None:
     for name, signature in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")):
         save_picture(draw("one GPU"), tmp_path / name)

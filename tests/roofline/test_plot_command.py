@@ -108,6 +108,7 @@ def test_a_run_has_the_dtypes_that_it_measured(
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_found_by_id_prefix_and_by_what_latest_is_asked_for(
     write: Write, tmp_path: Path, drawn: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ def test_the_baseline_is_the_first_or_the_named_function():
     assert {record.cache for record in other.records} == {"warm"}
 
 
+@pytest.mark.exhaustive
 def test_random_results_can_be_left_unchecked():
     functions = {"a": torch.rand_like, "b": torch.rand_like}
     assert "its result differs" in repr(bench.compare(functions, X, **QUICK))

@@ -211,6 +211,7 @@ def test_list_shows_formula_and_command_of_each_op():
     assert len(lines) == len(ops) + len(others) + 1  # and the titles: in a pipe a line is a row
 
 
+@pytest.mark.exhaustive
 def test_json_agrees_with_the_run_file_and_show(capsys, runs):
     words = ("--shape", "64,32x16x48", "--dtype", "bf16,tf32", "--budget", "60", "--format", "json")
     assert commands.here("matmul", *words) == 0
@@ -404,6 +405,7 @@ def test_output_file_is_written_and_its_directories_created(capsys, runs, tmp_pa
     assert commands.run_files(runs) == []
 
 
+@pytest.mark.exhaustive
 def test_output_accepts_a_directory_or_an_empty_file(capsys, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.touch()

@@ -281,6 +281,7 @@ def check_lost_records(capsys, runs, command, rows):
     return out
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_still_shows_the_measured_rows(capsys, runs):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48") == 2
@@ -344,6 +345,7 @@ REMOVED = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", REMOVED)
 def test_a_run_file_removed_during_the_run_is_written_again(capsys, removal, name):
     path = removal()

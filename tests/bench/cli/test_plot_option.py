@@ -24,6 +24,7 @@ def drawn(monkeypatch):
     return scenes
 
 
+@pytest.mark.exhaustive
 def test_the_plot_has_the_ceilings_and_records_of_the_run(capsys, runs, tmp_path, drawn):
     path = tmp_path / "roofline.svg"
     assert commands.here("matmul", "--shape", "64", "--dtype", "bf16,fp32", "--plot", path) == 0

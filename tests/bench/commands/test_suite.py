@@ -47,6 +47,7 @@ def test_an_unknown_dtype_suggests_the_nearest(capsys):
     assert "unknown dtype 'bf15'; did you mean bf16? choose from bf16, " in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_a_short_run_saves_one_file_and_a_plot(capsys, runs):
     keep_ceilings(runs)
     words = ["--device", "cpu", "--budget", "1", "--format", "json", "-q", "--provider", "torch"]

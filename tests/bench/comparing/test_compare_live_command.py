@@ -195,6 +195,7 @@ def test_nothing_is_compared_if_the_baseline_fails(capsys, provide, baseline, co
     assert "torch" in err
 
 
+@pytest.mark.exhaustive
 def test_paired_samples_are_saved_in_order(capsys, runs, provide):
     provide(torch=same, torch_compile=same)
     document(capsys, "--provider", "torch,torch-compile", "--margin", "90%", "--seed", "3")
