@@ -249,8 +249,8 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
 
     centers = np.array([low, high, *(low + gap * part for part in (0.35, 0.425, 0.5, 0.575, 0.65))])
     near = np.searchsorted(values, centers + gap / 6) - np.searchsorted(values, centers - gap / 6)
-    peak = int(near[:2].min())
-    valley = int(near[2:].min())
+    peak = int(np.min(near[:2]))
+    valley = int(np.min(near[2:]))
     if valley > VALLEY_DEPTH * peak or peak - valley <= VALLEY_DEVIATES * math.sqrt(peak + valley):
         return None
     # The split has the minimum fractions even without a valley: count the samples beyond the
