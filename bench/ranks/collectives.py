@@ -335,7 +335,7 @@ class Group:
             timeout=3 * timeout if run.device.is_gpu else timeout,
             device_id=torch.device(run.device.torch_name) if run.device.is_gpu else None,
         )
-        self.gloo = dist.new_group(backend="gloo", timeout=timeout)
+        self.gloo: Any = dist.new_group(backend="gloo", timeout=timeout)  # types of torch differ
         self.nodes = self.gathered(here.node)
         # Raises RuntimeError unless all ranks arrive in time.
         self.check = partial(dist.monitored_barrier, self.gloo, timeout, wait_all_ranks=True)
