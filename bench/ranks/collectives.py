@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial, reduce
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -335,7 +335,8 @@ class Group:
             timeout=3 * timeout if run.device.is_gpu else timeout,
             device_id=torch.device(run.device.torch_name) if run.device.is_gpu else None,
         )
-        self.gloo: Any = dist.new_group(backend="gloo", timeout=timeout)  # types of torch differ
+        group = dist.new_group(backend="gloo", timeout=timeout)
+        self.gloo = cast("dist.ProcessGroup", group)  # all ranks are in it
         self.nodes = self.gathered(here.node)
         # Raises RuntimeError unless all ranks arrive in time.
         self.check = partial(dist.monitored_barrier, self.gloo, timeout, wait_all_ranks=True)
