@@ -199,7 +199,7 @@ IMPORTS = [
     ("def f(x, y): pass", "f(x, y) does not accept the arguments of copy, 1 input (x)"),
     ("def f(): pass", "too many positional arguments; see --op copy --signature"),
     ("def f(out): pass", "multiple values for argument 'out'"),
-    ("def f(x, out, /): pass", "'out' parameter is positional only"),
+    ("def f(x, out, /): pass", "f(x, out, /) does not accept the arguments of copy"),
     (
         "import triton\n@triton.jit\ndef f(x, out): pass",
         "'f' is a Triton kernel; name a function that launches it",
