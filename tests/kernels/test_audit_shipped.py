@@ -1,7 +1,5 @@
 """Machine code of the newest version of each kernel family, for three architectures."""
 
-import functools
-
 import pytest
 from compiled import IS_RECORDED_TRITON, NEWEST_VERSIONS, RECORDED, TENSOR_CORES, compile_ahead
 
@@ -34,10 +32,11 @@ OF_ODD_SIZES = ("elementwise", "matvec", "reduction", "softmax", "cross_entropy"
 WIDE = (128, 256, "tma")
 
 
-@functools.cache
-def shipped_rows():
+@pytest.fixture(scope="module")
+def shipped_rows(request):
     """Of the quick set: all on sm_90, on other architectures one kernel of each family. Of matmul
-    one in each dtype, all only in bf16 on sm_90.
+    one in each dtype, all only in bf16 on sm_90. `--every N` takes one in N, and of each family one
+    on each architecture.
 
     A kernel for fp8e5m2 is that for fp8e4m3 with operands of another type; those of shifted
     operands are compiled in test_compile.py.
@@ -53,11 +52,18 @@ def shipped_rows():
         elif choice.arch == 90:
             place += (variant.op, variant.shape_class, variant.part, variant.dtype)
         chosen.setdefault(place, choice)
-    return rows.audit_all(list(chosen.values()))
+    kept = []
+    seen = set()
+    for index, choice in enumerate(chosen.values()):
+        place = (choice.version.family, choice.arch)
+        if index % request.config.getoption("--every") == 0 or place not in seen:
+            kept.append(choice)
+        seen.add(place)
+    return rows.audit_all(kept)
 
 
-@functools.cache
-def odd_size_rows():
+@pytest.fixture(scope="module")
+def odd_size_rows(request):
     """The last shape class of each operation in bf16 on sm_90, for sizes that divide by nothing."""
     last = {
         (choice.kernel, choice.variant.part): choice
@@ -67,7 +73,7 @@ def odd_size_rows():
         and choice.variant.dtype == "bf16"
     }
     found = []
-    for choice in last.values():
+    for choice in list(last.values())[:: request.config.getoption("--every")]:
         compiled = compile_ahead(choice.variant, choice.arch, known_sizes=False)
         found.append(
             rows.row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
@@ -79,10 +85,9 @@ def family(row):
     return row["kernel"].partition("/")[0]
 
 
-def newest(name, found=None):
-    every = found or shipped_rows()
+def newest(name, found):
     return [
-        row for row in every if family(row) == name and row["version"] == NEWEST[name, row["arch"]]
+        row for row in found if family(row) == name and row["version"] == NEWEST[name, row["arch"]]
     ]
 
 
@@ -102,9 +107,9 @@ def assert_lean(row):
     assert row["occupancy"] > 0, key_of(row)
 
 
-def test_the_newest_version_of_every_family_compiles_for_every_architecture():
+def test_the_newest_version_of_every_family_compiles_for_every_architecture(shipped_rows):
     assert set(NEWEST) == {(name, arch) for name in FAMILIES for arch in ARCHES}
-    found = {(family(row), row["arch"]): row["version"] for row in shipped_rows()}
+    found = {(family(row), row["arch"]): row["version"] for row in shipped_rows}
     assert found == NEWEST
 
 
@@ -120,9 +125,8 @@ def test_every_kernel_of_an_older_version_compiles_for_every_architecture(versio
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_newest_versions_do_not_spill_and_access_wide(name):
-    of_odd_sizes = newest(name, odd_size_rows()) if name in OF_ODD_SIZES else []
-    for row in [*newest(name), *of_odd_sizes]:
+def test_newest_versions_do_not_spill_and_access_wide(name, shipped_rows, odd_size_rows):
+    for row in newest(name, [*shipped_rows, *odd_size_rows]):
         assert_lean(row)
         assert type(row["fp_fusion"]) is bool
         if is_wide_path(row):
@@ -134,8 +138,8 @@ def test_newest_versions_do_not_spill_and_access_wide(name):
             assert row["bound"], key_of(row)
 
 
-def test_matmul_uses_tensor_cores_and_tma():
-    for row in newest("matmul"):
+def test_matmul_uses_tensor_cores_and_tma(shipped_rows):
+    for row in newest("matmul", shipped_rows):
         if row["part"] != "finish":
             assert row["mma"] == TENSOR_CORES[ARCHES[row["arch"]]][row["dtype"]], key_of(row)
             assert row["load_bits"] == (128 if row["arch"] == "sm_80" else "tma"), key_of(row)
@@ -154,8 +158,8 @@ def bits(text):
 @pytest.mark.skipif(
     not IS_RECORDED_TRITON, reason="figures are recorded of another release of Triton"
 )
-def test_no_shipped_kernel_is_worse_than_recorded():
-    for row in shipped_rows():
+def test_no_shipped_kernel_is_worse_than_recorded(shipped_rows):
+    for row in shipped_rows:
         key, before = key_of(row), RECORDED.get(key_of(row))
         if before:
             assert (row["mma"] or "", str(row["fp_fusion"]).lower()) == (

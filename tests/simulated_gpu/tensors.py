@@ -6,7 +6,6 @@ from collections import deque
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
 
 CUDA = torch.device("cuda", 0)
 CROSSING = ("aten::_to_copy", "aten::copy_", "aten::_copy_from")
@@ -120,9 +119,26 @@ def inner_of(value):
     return value.inner if isinstance(value, SimulatedTensor) else value
 
 
+def mapped(function, value):
+    """Apply a function to the leaves of arguments or results, in a third of the time of torch's
+    `tree_map`.
+    """
+    if isinstance(value, tuple | list):
+        return type(value)([mapped(function, each) for each in value])
+    if isinstance(value, dict):
+        return {key: mapped(function, each) for key, each in value.items()}
+    return function(value)
+
+
+def leaves(value):
+    found = []
+    mapped(found.append, value)
+    return found
+
+
 def run(func, args, kwargs):
     """Run an operation where its tensors are, for its simulated time."""
-    tensors = [value for value in tree_iter((args, kwargs)) if isinstance(value, torch.Tensor)]
+    tensors = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
     simulated = [value for value in tensors if isinstance(value, SimulatedTensor)]
     name, target = func._schema.name, kwargs.get("device")
     on_device = bool(simulated) if target is None else torch.device(target).type == "cuda"
@@ -143,7 +159,7 @@ def run(func, args, kwargs):
         kwargs = kwargs | {"device": torch.device("cpu")}
 
     def compute():
-        return func(*tree_map(inner_of, args), **tree_map(inner_of, kwargs))
+        return func(*mapped(inner_of, args), **mapped(inner_of, kwargs))
 
     result = compute()
     if name in WAITING or not on_device:
@@ -155,7 +171,7 @@ def run(func, args, kwargs):
             return value
         return owners[id(value)] if id(value) in owners else SimulatedTensor(value)
 
-    wrapped = tree_map(wrap, result)
+    wrapped = mapped(wrap, result)
     account(func, (args, kwargs), simulated, wrapped, compute)
     return wrapped
 
@@ -185,7 +201,7 @@ def cross(is_queued, tensors):
 
 def account(func, arguments, inputs, result, compute):
     """Advance the device's clock by an operation, or record it for a graph."""
-    outputs = [value for value in tree_iter(result) if isinstance(value, SimulatedTensor)]
+    outputs = [value for value in leaves(result) if isinstance(value, SimulatedTensor)]
     storages = {value.untyped_storage().data_ptr() for value in inputs}
     name, is_mutable = func._schema.name, func._schema.is_mutable
     is_view = bool(outputs) and all(
@@ -209,7 +225,7 @@ def account(func, arguments, inputs, result, compute):
         if recorded is not None and isinstance(new, torch.Tensor):
             recorded.inner.copy_(new)
 
-    key = func, tuple(id(value) for value in tree_iter(arguments))
+    key = func, tuple(id(value) for value in leaves(arguments))
     capturing[-1].seconds += seconds
     # The arguments too: an id is reused when its object is gone.
     capturing[-1].replays[key] = (again, arguments)
