@@ -92,10 +92,11 @@ def _compile(gpu: Gpu, launch: tuple[str, Launch]) -> tuple[str, str]:
     with compile_only(gpu) as compiled:
         try:
             call()
-            for kernel in compiled if hasattr(driver, "make_launcher") else ():
+            if hasattr(driver, "make_launcher"):
                 # Until Triton 3.6, the first launch of a signature compiles a launcher in C.
-                with suppress(Exception):  # the launch itself raises it again
-                    driver.CudaLauncher(kernel.src, kernel.metadata)
+                for kernel in compiled:
+                    with suppress(Exception):  # the launch itself raises it again
+                        driver.CudaLauncher(kernel.src, kernel.metadata)
         except ValueError:  # of the launcher, which rejects the case; its row has the reason
             return name, ""
         except (
