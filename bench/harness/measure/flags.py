@@ -522,7 +522,10 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool, threads: int = 1) -> Iter
     if is_gpu:
         if "sw_power_cap" in causes:
             reason = f"the power limit lowered the clock: {_shares(telemetry, ['sw_power_cap'])}"
-            yield Flag("power-limited", reason, "this is normal; evaluate it at the measured clock")
+            advice = (
+                "evaluate it at the measured clock; in minutes of such work it may fall further"
+            )
+            yield Flag("power-limited", reason, f"this is normal; {advice}")
         return
     causes_seen = []
     core_wait = telemetry.get("core_wait")
