@@ -16,8 +16,8 @@ Changes from version 3, for GPUs with a TMA, from sm_90 on:
 - epilogue in slices: C is stored by the TMA too (UTMASTG), in one or two slices per tile. So a
   slice fits in shared memory next to the pipeline, and its store runs during the conversion of the
   next slice;
-- two programs per multiprocessor for `medium` and `small` tiles: in 16 bits they need at most
-  128 registers per thread and 99 KB of shared memory, so one computes while the other stores.
+- two programs per multiprocessor for `medium` and `small` tiles: in 16 bits they need at most 128
+  registers per thread and 99 KB of shared memory, so one computes while the other stores.
 
 Not supported: GPUs before `MINIMUM_ARCH`; strides of stored rows or of batches that are not
 multiples of 16 bytes, which a descriptor cannot express; k = 0. Version 3 supports these three. Nor
