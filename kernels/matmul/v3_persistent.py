@@ -1,5 +1,5 @@
-"""Version 3 of matmul: persistent, one program per multiprocessor that computes many tiles; fp8 and
-int8.
+"""Version 3 of matmul: persistent, one or two programs per multiprocessor that compute many tiles;
+fp8 and int8.
 
 Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C =
 s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m
