@@ -124,17 +124,24 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
     (x, seed), out = launch
     tiny = torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps
     unit = UNIT_ROUNDOFF[case.dtype]
-    drawn = kept = 0
-    off = square = 0.0
+    sums = torch.zeros(5, dtype=torch.float64, device=out.device)
     for part, found in zip(x.split(CHUNK_ELEMENTS), out.split(CHUNK_ELEMENTS), strict=True):
         truth = part.double() / (1 - DROPOUT)
         error = torch.where(found == 0, 0.0, found.double() - truth)
-        if not bool((error.abs() <= 3 * unit * truth.abs() + tiny).all()):
-            return f"an element is neither 0 nor x / {1 - DROPOUT:g}"
-        drawn += int((part != 0).sum())
-        kept += int((found != 0).sum())
-        off += float((error * truth).sum())
-        square += float((found.double() * truth).sum())
+        is_right = error.abs() <= 3 * unit * truth.abs() + tiny
+        # Added on the device: the host waits for the sums of all parts once.
+        sums += torch.stack(
+            [
+                (~is_right).sum(),
+                (part != 0).sum(),
+                (found != 0).sum(),
+                (error * truth).sum(),
+                (found.double() * truth).sum(),
+            ]
+        )
+    wrong, drawn, kept, off, square = sums.tolist()
+    if wrong:
+        return f"an element is neither 0 nor x / {1 - DROPOUT:g}"
     if drawn < SCALE_ELEMENTS:
         return None
     if abs(off) > max(unit, LEAST_SCALE_ERROR) * square:
@@ -148,15 +155,17 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
 
 def compare_masks(launch: Launch, earlier: Launch) -> str | None:
     """Return a problem if the masks of two seeds agree more than by chance, or None."""
+    import torch
+
     (x, _), out = launch
     (other_x, _), other_out = earlier
-    agreed = drawn = 0
+    sums = torch.zeros(2, dtype=torch.int64, device=out.device)
     for start in range(0, len(x), CHUNK_ELEMENTS):
         part = slice(start, start + CHUNK_ELEMENTS)
         is_drawn = (x[part] != 0) & (other_x[part] != 0)
         is_alike = (out[part] != 0) == (other_out[part] != 0)
-        drawn += int(is_drawn.sum())
-        agreed += int((is_drawn & is_alike).sum())
+        sums += torch.stack([is_drawn.sum(), (is_drawn & is_alike).sum()])
+    drawn, agreed = sums.tolist()
     by_chance = DROPOUT**2 + (1 - DROPOUT) ** 2
     if drawn < SCALE_ELEMENTS or not is_unlikely(agreed, drawn, by_chance):
         return None
@@ -166,7 +175,7 @@ def compare_masks(launch: Launch, earlier: Launch) -> str | None:
     )
 
 
-def is_unlikely(count: int, trials: int, probability: float) -> bool:
+def is_unlikely(count: float, trials: float, probability: float) -> bool:
     """Return whether a binomial count is more than `SIGMAS` standard deviations from its mean."""
     return abs(count - trials * probability) > SIGMAS * math.sqrt(
         trials * probability * (1 - probability)

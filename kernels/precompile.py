@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from types import ModuleType
@@ -27,6 +27,7 @@ from unittest.mock import patch
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import driver
 from triton.runtime.jit import JITFunction
 
 from kernels import launch
@@ -88,9 +89,16 @@ def launch_version(module: str, op: str, *inputs: Any, out: Any) -> None:
 def _compile(gpu: Gpu, launch: tuple[str, Launch]) -> tuple[str, str]:
     """Return the name of a launch and the first line of its compile error, or an empty string."""
     name, call = launch
-    with compile_only(gpu):
+    with compile_only(gpu) as compiled:
         try:
             call()
+            if hasattr(driver, "make_launcher"):
+                # Until Triton 3.6, the first launch of a signature compiles a launcher in C.
+                for kernel in compiled:
+                    with suppress(Exception):  # the launch itself raises it again
+                        driver.CudaLauncher(kernel.src, kernel.metadata)
+        except ValueError:  # of the launcher, which rejects the case; its row has the reason
+            return name, ""
         except (
             Exception
         ) as error:  # any error of a launcher, Triton or its assembler; other launches continue

@@ -309,7 +309,7 @@ class Rounds(Details, frozen=True, tag="rounds"):
     """Duration of all rounds."""
     seed: int
     sm_clock_hz: tuple[Clock, ...] | None = None
-    """SM clock of each round; None if unknown."""
+    """SM clock last read at the end of each round; None if unknown."""
 
     def keys_in_json(self) -> dict[str, Any]:
         return {"interleaved": super().keys_in_json()}

@@ -87,7 +87,7 @@ def add_parser(commands: Any) -> None:
         parameters(Settings),
         ("device", "threads", "gpu", "seed", "format", "budget_s", "no_save", "quiet", "verbose"),
         verbose="show the commands",
-        budget_s=f"time limit for the whole run (default: {BUDGET_S[False]:g}, with --quick "
+        budget_s=f"time limit of measuring the rows (default: {BUDGET_S[False]:g}, with --quick "
         f"{BUDGET_S[True]:g})",
     )
     parser.set_defaults(run=run)

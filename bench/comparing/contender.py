@@ -54,6 +54,8 @@ class Contender(ABC):
     cache: str = "cold"
     record: Record | None = None
     sampler: Sampler = field(init=False)
+    poller: Poller = field(init=False)
+    """Reads the clock of a GPU during its turns."""
     replay: ReplayCheck = field(init=False)
     call_s = 0.0
     """Rough time of a call."""
@@ -96,6 +98,7 @@ class Contender(ABC):
         if self.restore is not None:
             first = 0  # the later copies are restored last, which evicts the first ones
         self.first = first
+        self.poller = poller
         calls = [*self.calls[first:], *self.calls[:first]]
         self.replay = ReplayCheck(calls)
         limits = LIMITS[self.device.type]

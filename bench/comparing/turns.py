@@ -20,7 +20,7 @@ from typing import Any
 from bench.comparing.contender import Contender, Exchange, running, share_launches
 from bench.harness import clock
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
+from bench.harness.device.telemetry import POLL_EVERY_S, Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import warm_median_s
 from bench.harness.timing import samplers
@@ -199,15 +199,15 @@ def run_rounds(
     turns: Sequence[Turn],
     policy: ComparePolicy,
     now: Callable[[], float] = clock.now,
-    clock_hz: Callable[[], float | None] = lambda: None,
+    clock_hz: Callable[[int], float | None] = lambda _: None,
     exchange: Callable[[], object] = lambda: None,
     is_disturbed: Callable[[], bool] = lambda: False,
 ) -> Rounds:
     """Run rounds until every verdict is clear, the time limit is reached, or nothing is left to
     compare.
 
-    `clock_hz` returns the SM clock of the last turn. A verdict takes more rounds if `is_disturbed`
-    or the samples show interference.
+    `clock_hz` returns the SM clock that was last read in a turn of the contender of an index. A
+    verdict takes more rounds if `is_disturbed` or the samples show interference.
     """
     rounds = Rounds([[] for _ in turns], [[] for _ in turns])
     order = random.Random(policy.seed)
@@ -226,7 +226,7 @@ def run_rounds(
                     rounds.failed.add(index)
                     continue
                 rounds.slots[index].append(samples_s)
-                rounds.clocks_hz[index].append(clock_hz())
+                rounds.clocks_hz[index].append(clock_hz(index))
             rounds.seconds = now() - start
             is_over = rounds.seconds >= policy.budget_s or (
                 policy.deadline is not None and now() >= policy.deadline
@@ -246,8 +246,9 @@ def run_rounds(
 
 def take_turns(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> None:
     """Interleave prepared contenders and set their records, unless the baseline has failed."""
-    poller = Poller(device)
     for index, contender in enumerate(contenders):
+        # One reading every `POLL_EVERY_S`, of each contender in turn.
+        poller = Poller(device, every_s=POLL_EVERY_S * len(contenders))
         # All rotate through the same copies, as far apart as possible, so that none finds another's
         # data in the cache.
         contender.attempt(
@@ -257,12 +258,12 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
     ready = running(contenders)
     if contenders[0].record is not None or len(ready) < 2:
         return
-    poller.begin()
+    for contender in ready:
+        contender.poller.begin()
     before = snapshot(device)
 
-    def clock_hz() -> float | None:
-        readings = poller.readings
-        poller.begin()
+    def clock_hz(index: int) -> float | None:
+        readings = ready[index].poller.readings
         return readings[-1].sm_clock_hz if readings else None
 
     def telemetry() -> dict[str, Any]:

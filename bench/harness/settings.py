@@ -74,7 +74,8 @@ class Settings:
     budget_s: Annotated[
         float | None,
         Parameter(
-            "time limit for the whole run (default: none)",
+            "time limit of measuring; ceilings that are not known yet are measured before "
+            "(default: none)",
             number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9"),
             HOW,
             "SECONDS",

@@ -1,5 +1,5 @@
-"""Version 3 of matmul: persistent, one program per multiprocessor that computes many tiles; fp8 and
-int8.
+"""Version 3 of matmul: persistent, one or two programs per multiprocessor that compute many tiles;
+fp8 and int8.
 
 Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C =
 s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m
@@ -11,8 +11,12 @@ terms starts at zero and is added to a sum in fp32. Source: DeepSeek-V3 technica
 section 3.3.2, which does so every 128 terms.
 
 Changes from version 2:
-- persistent: there are as many programs as multiprocessors, and each takes every P-th tile, so no
-  multiprocessor waits for a program to end and another to start;
+- persistent: there are as many programs as run at the same time, and each takes every P-th tile, so
+  no multiprocessor waits for a program to end and another to start. Two fit on a multiprocessor if
+  8 warps need at most 128 registers per thread (`TWO_FIT`), or if there are 4 warps: one stores its
+  tile while the other computes. In the other cases, for example nn and tn in 16 bits, only one
+  fits, because the addresses of A and B take registers, so version 2, of which two fit, may be
+  faster there;
 - one loop body instead of two: every step masks the terms again. If stored rows are multiples of 16
   bytes, that costs a comparison and no wide access;
 - the launcher tells the compiler whether stored rows of A and B are multiples of 16 bytes. Triton
@@ -22,7 +26,7 @@ Changes from version 2:
 - smaller tiles for unaligned rows. With a pointer, a mask and a register for each element, 128 x
   256 tiles spill up to 1256 bytes per thread in bf16; 64 x 64 x 32 with 8 warps does not spill.
   Such loads are not asynchronous, so only other programs hide their latency: the grid then has one
-  program per tile instead of one per multiprocessor;
+  program per tile;
 - int8 and fp8.
 
 To avoid spills if C has odd rows, 16-bit tiles on sm_90 and later are 128 x 128: tiles of 128 x 256
@@ -77,6 +81,8 @@ TILES: Table = {
         "fp8e5m2": FP8,
     },
 }
+TWO_FIT = {"fp32": LAYOUTS, "tf32": ("nt",), "fp16": ("nt",), "bf16": ("nt",)}
+"""Layouts in which tiles of up to 128 x 128 take 8 warps at most 128 registers per thread."""
 SHIFTED = {"shifted": Tile(64, 64, 32, 8, 3)}
 SHIFTED_FP32 = {"shifted": Tile(64, 64, 16, 8, 3)}
 
@@ -213,10 +219,12 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(found)
 
 
-def _programs(operands: Operands, block_m: int, block_n: int) -> int:
-    return min(
-        operands.processors if operands.unit > 1 else MAX_TILES, operands.tiles(block_m, block_n)
-    )
+def _programs(operands: Operands, tile: Tile) -> int:
+    programs = MAX_TILES
+    if operands.unit > 1:
+        is_small = tile.n <= 128 and operands.layout in TWO_FIT.get(operands.dtype, ())
+        programs = operands.processors * (2 if is_small or tile.warps == 4 else 1)
+    return min(programs, operands.tiles(tile.m, tile.n))
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
@@ -228,7 +236,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.
         return
     size = size_class(tiles, operands)
     variant = _variant(operands.dtype, operands.layout, size, tiles[size], UNIT=operands.unit)
-    programs = _programs(operands, tiles[size].m, tiles[size].n)
+    programs = _programs(operands, tiles[size])
     variant.launch(
         programs,
         a,

@@ -7,14 +7,17 @@ rounding are those of version 3.
 
 Changes from version 3, for GPUs with a TMA, from sm_90 on:
 - descriptors: one instruction of one thread (UTMALDG) loads a whole tile into shared memory, in the
-  order that tensor cores read, where before every thread computed addresses and masks. Elements
-  beyond an edge are loaded as zero, in m, n and k alike, so the loop has no mask. The host builds
+  order that tensor cores read, where before every thread computed addresses and masks. The TMA
+  loads elements beyond an edge as zero, in m, n and k alike, so the loop has no mask: if k is not a
+  multiple of the terms of a step, the sums are right only because of these zeros. The host builds
   the descriptors, so a launch in a CUDA graph needs no memory and no fence for them;
 - flattened: the loops over tiles and terms become one, so the loads of the next tile start during
   the store of the last one. The loop stays short because it carries no addresses from step to step;
 - epilogue in slices: C is stored by the TMA too (UTMASTG), in one or two slices per tile. So a
   slice fits in shared memory next to the pipeline, and its store runs during the conversion of the
-  next slice.
+  next slice;
+- two programs per multiprocessor for `medium` and `small` tiles: in 16 bits they need at most 128
+  registers per thread and 99 KB of shared memory, so one computes while the other stores.
 
 Not supported: GPUs before `MINIMUM_ARCH`; strides of stored rows or of batches that are not
 multiples of 16 bytes, which a descriptor cannot express; k = 0. Version 3 supports these three. Nor
@@ -39,12 +42,13 @@ from kernels.matmul.v3_persistent import multiply, tile_position
 LABEL = "matmul v4"
 MINIMUM_ARCH = 90
 EPILOGUE_BYTES = 32768  # of one slice of C in shared memory, next to the pipeline
+TWO_FIT = ("medium", "small")  # sizes of which two programs fit on a multiprocessor
 FP32 = {"any": Tile(128, 64, 16, 8, 3)}
 TF32_90 = {"large": Tile(128, 128, 32, 8, 3), "small": Tile(64, 64, 32, 4, 3)}
 TF32_100 = {"large": Tile(128, 128, 32, 4, 3), "small": Tile(64, 64, 32, 8, 3)}
 HALF = {
     "large": Tile(128, 256, 64, 8, 3),
-    "medium": Tile(128, 128, 64, 4, 4),
+    "medium": Tile(128, 128, 64, 8, 2),
     "small": Tile(64, 64, 64, 4, 4),
 }
 INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 3)}
@@ -149,7 +153,7 @@ def descriptor_types(
 
 @cache
 def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
-    slices = slices_of(dtype, tile)
+    slices = 2 if size == "medium" else slices_of(dtype, tile)  # so that two programs fit
     operand = triton_type(dtype)
     names = ("a_desc", "b_desc", "out_desc")
     elements = (operand, operand, output_type(dtype))
@@ -224,7 +228,8 @@ def launch(
     variant = _variant(operands.dtype, operands.layout, size, tile)
     boxes = boxes_of(operands.layout, tile, variant.constants["SLICES"])
     shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
-    programs = min(operands.processors, operands.tiles(tile.m, tile.n))
+    programs = operands.processors * (2 if size in TWO_FIT else 1)
+    programs = min(programs, operands.tiles(tile.m, tile.n))
     descriptors = describe(label, operands, tensors, boxes)
     variant.kernel[(programs,)](
         *descriptors, *scales, **shape, **variant.constants, **variant.options

@@ -12,7 +12,8 @@ Changes from version 4:
   shape, each with the loops over tiles and terms flattened or not. `KERNELS` uses the tiles of
   version 4.
 
-Limits: those of version 4 except for the split. The second launch costs a few microseconds, so with
+Limits: those of version 4 except for the split. As there, the sums of a k that is not a multiple of
+the terms of a step rely on zeros from the TMA. The second launch costs a few microseconds, so with
 matmuls as short as that, two programs per tile may not pay off.
 """
 

@@ -5,12 +5,14 @@ shape.
 import pytest
 import torch
 import triton
-from compiled import divisible
+from compiled import compile_ahead, divisible
 from exact import version_of
 from families import every_way, small, versions_of
 from matmul_cases import output_dtype
+from triton.runtime.jit import JITFunction
 
 import kernels.launch
+from kernels.audit import rows
 from kernels.matmul import DTYPES
 
 pytestmark = [
@@ -139,6 +141,57 @@ def test_few_rows_are_shared_by_all_processors(
     assert {compiled.metadata.name: programs for (programs,), compiled in launches} == wanted
     # One binary for all of them.
     assert not divisible(launches[0][1]) & {"steps", "splits", "first_row", "chunk"}
+
+
+@pytest.mark.parametrize(
+    ("version", "dtype", "layout", "extent", "wanted"),
+    [
+        ("v3", "bfloat16", "nt", 4096, 2 * 132),
+        ("v3", "bfloat16", "nn", 4096, 132),
+        ("v3", "float32", "tn", 4096, 2 * 132),
+        ("v3", "int8", "nt", 4096, 132),
+        ("v3", "bfloat16", "nn", 1024, 16 * 16),  # tiles of 64 x 64
+        ("v4", "bfloat16", "nn", 4096, 132),
+        ("v4", "bfloat16", "nn", 1536, 12 * 12),  # medium tiles, 128 x 128
+        ("v4", "bfloat16", "nn", 1024, 16 * 16),  # small ones, 64 x 64
+        ("v5", "bfloat16", "nn", 1024, 16 * 16),
+    ],
+)
+def test_matmul_starts_as_many_programs_as_fit(monkeypatch, version, dtype, layout, extent, wanted):
+    started = []
+    monkeypatch.setattr(JITFunction, "run", lambda *_, grid, **others: started.append(grid))
+    monkeypatch.setattr(kernels.launch, "stand_in", H100)
+    monkeypatch.setattr(kernels.launch, "INTERPRETED", True)
+    kind = getattr(torch, dtype)
+    a, b = (torch.empty(extent, extent, dtype=kind, device="meta") for _ in range(2))
+    out = torch.empty(extent, extent, dtype=output_dtype(kind), device="meta")
+    operands = [x if order == "n" else x.mT for x, order in zip((a, b), layout, strict=True)]
+    versions_of("matmul")[version].KERNELS["matmul"](*operands, out=out)
+    assert started == [(wanted,)]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("version", "dtype", "shape_class"),
+    [
+        ("v3", "bf16", "nt, large"),
+        ("v3", "tf32", "nt, any"),
+        ("v3", "bf16", "tn, small"),
+        ("v4", "bf16", "nn, medium"),
+        ("v4", "fp16", "tn, medium"),
+        ("v4", "bf16", "tn, small"),
+    ],
+)
+def test_two_programs_fit_where_matmul_starts_two(version, dtype, shape_class):
+    for arch in (90, 100):
+        variant = next(
+            variant
+            for variant in versions_of("matmul")[version].variants(arch)
+            if (variant.dtype, variant.shape_class) == (dtype, shape_class)
+        )
+        found = rows.row("matmul", version, variant, compile_ahead(variant, arch), arch)
+        assert found["occupancy"] * 64 >= 2 * variant.options["num_warps"]
+        assert (found["spill_bytes"], found["stack_bytes"]) == (0, 0)
 
 
 V3 = versions_of("matvec")["v3"]

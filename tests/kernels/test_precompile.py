@@ -3,9 +3,9 @@
 import sys
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +77,44 @@ def test_precompiled_launch_is_in_the_cache(compilations, monkeypatch, tmp_path)
         for call in calls("cpu").values():  # tensors with memory, as those of a launch
             call()
     assert compilations == [True] * 6
+
+
+@pytest.fixture
+def one_kernel(monkeypatch):
+    """A launch compiles to this, without a compiler."""
+    kernel = SimpleNamespace(src="its signature", metadata="its metadata")
+    monkeypatch.setattr(precompile, "compile_only", lambda gpu: nullcontext([kernel]))
+
+
+@pytest.mark.parametrize("problem", [None, RuntimeError("no libcuda here")])
+def test_launchers_that_triton_compiles_in_c_are_compiled_in_advance(
+    monkeypatch, one_kernel, problem
+):
+    built = []
+
+    def launcher(src, metadata):
+        built.append((src, metadata))
+        if problem:
+            raise problem
+
+    old = SimpleNamespace(make_launcher=None, CudaLauncher=launcher)
+    monkeypatch.setattr(precompile, "driver", old)
+    assert precompile._compile(H100, ("a", lambda: None)) == ("a", "")
+    assert built == [("its signature", "its metadata")]
+    del old.make_launcher  # from Triton 3.7 on, one launcher serves all signatures
+    assert precompile._compile(H100, ("a", lambda: None)) == ("a", "")
+    assert len(built) == 1
+
+
+def test_a_launcher_that_rejects_a_case_is_no_compile_error(one_kernel):
+    def rejecting():
+        raise ValueError("matmul v3: no fp64")
+
+    def failing():
+        raise RuntimeError("PassManager::run failed")
+
+    assert precompile._compile(H100, ("a", rejecting)) == ("a", "")
+    assert precompile._compile(H100, ("a", failing))[1] == "RuntimeError: PassManager::run failed"
 
 
 @pytest.mark.exhaustive

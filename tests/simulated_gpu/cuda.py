@@ -128,10 +128,13 @@ class CUDAGraph:
 
 
 class graph:  # noqa: N801  the name of torch
-    """Captures what runs within the context, on a stream that is not the default one."""
+    """Captures what runs within the context, by default on one stream for all captures."""
+
+    default_capture_stream = Stream()
 
     def __init__(self, cuda_graph, pool=None, stream=None):
-        self._graph, self._stream, self._pool = cuda_graph, stream or Stream(), pool or object()
+        self._stream = stream or self.default_capture_stream
+        self._graph, self._pool = cuda_graph, pool or object()
 
     def __enter__(self):
         synchronize()

@@ -176,11 +176,17 @@ def snapshot(device: Device) -> Snapshot:
 
 
 class Poller:
-    """Reads clock and power of a busy GPU every `POLL_EVERY_S`; called after each sample."""
+    """Reads clock and power of a busy GPU every `every_s` seconds; called after each sample."""
 
-    def __init__(self, device: Device, now: Callable[[], float] = clock.now) -> None:
+    def __init__(
+        self,
+        device: Device,
+        now: Callable[[], float] = clock.now,
+        every_s: float = POLL_EVERY_S,
+    ) -> None:
         self.device = device
         self.now = now
+        self.every_s = every_s
         self.begin()
 
     def begin(self) -> None:
@@ -202,7 +208,7 @@ class Poller:
             self.launches += keep_busy()
             self.readings.append(gpu_state.clock_and_power(self.device.uuid))
             self.device.synchronize()
-            self.next_s = self.now() + POLL_EVERY_S
+            self.next_s = self.now() + self.every_s
 
 
 def row_telemetry(

@@ -466,11 +466,8 @@ def of_launches(samples: Samples, ceilings: Machine | None) -> Iterator[Flag | N
     time_s = samples.median_s
     floor = ceilings.fastest("launch") if ceilings else None
     if floor is not None and time_s < LAUNCH_BOUND_FLOORS * floor.value:
-        left_s = max(0.0, time_s - floor.value)
-        reason = (
-            f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which "
-            f"leaves {left_s:.3g} s"
-        )
+        # Not what is left: a kernel may begin before the one before it has ended.
+        reason = f"the launch takes {time_s:.3g} s, that of an empty kernel {floor.value:.3g} s"
         yield Flag(
             "near-floor", reason, "use a larger shape, or fuse several launches into one kernel"
         )
@@ -525,7 +522,10 @@ def slowed(telemetry: Mapping[str, Any], is_gpu: bool, threads: int = 1) -> Iter
     if is_gpu:
         if "sw_power_cap" in causes:
             reason = f"the power limit lowered the clock: {_shares(telemetry, ['sw_power_cap'])}"
-            yield Flag("power-limited", reason, "this is normal; evaluate it at the measured clock")
+            advice = (
+                "evaluate it at the measured clock; in minutes of such work it may fall further"
+            )
+            yield Flag("power-limited", reason, f"this is normal; {advice}")
         return
     causes_seen = []
     core_wait = telemetry.get("core_wait")

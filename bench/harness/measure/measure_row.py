@@ -311,7 +311,7 @@ def take_samples(
         device: the device under test.
         limits: when to stop sampling.
         flops: of one launch, for FLOP/J.
-        left_s: time limit of sampling, besides that of `limits`.
+        left_s: time limit of sampling, besides that of `limits`, and of the warm-up.
         prepared_s: time to make and check inputs and results; long launches are sampled for a
             multiple of it.
         replay: verifies what a CUDA graph of the calls writes, before it is timed.
@@ -324,7 +324,7 @@ def take_samples(
     poller = Poller(device) if device.is_gpu else None
     refusal = replay.refusal if replay else None
     sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller, before)
-    settling = settle(sampler.sample, limits)
+    settling = settle(sampler.sample, limits, left_s=left_s)
     host_launch_s = None
     host_latency_s = None
     if device.is_gpu and before is None:  # before the samples, which are the last steps of training
@@ -362,11 +362,12 @@ def sample_steps(
 ) -> Samples:
     """Time a step by the host's clock, because it includes work of the host.
 
-    `step` returns when all its launches have finished. `left_s` limits the time of sampling.
+    `step` returns when all its launches have finished. `left_s` limits the time of warm-up and
+    sampling.
     """
     sampler = samplers.HostSampler([step], launches_per_sample)
     limits = LIMITS[device.type]
-    settling = settle(sampler.sample, limits)
+    settling = settle(sampler.sample, limits, left_s=left_s)
     until = sampling_limits(limits, device, 0.0, left_s=left_s)
     samples = undisturbed(sampler, device, until, cache)
     return replace(

@@ -25,6 +25,7 @@ from bench.harness.providers.registry import (
 )
 from bench.harness.providers.user_kernel import UserKernelError, find, labels, left_by
 from bench.harness.settings import Settings
+from kernels import versions
 from results.record import MAX_COUNT, Record
 from results.show.units import quantity
 
@@ -223,6 +224,11 @@ def one_line(error: BaseException) -> str:
     """
     lines = lines_of(error)
     if any("0 active drivers" in line for line in lines):
+        if versions.is_interpreted():  # the interpreter itself asks no driver
+            return (
+                "Triton's autotuner needs a GPU; with TRITON_INTERPRET=1, launch the kernel with "
+                "one of its configurations: kernel.fn[grid](...)"
+            )
         return (
             "a Triton kernel needs a GPU; without one, use TRITON_INTERPRET=1 to check its result"
         )

@@ -1,6 +1,6 @@
 """The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as
 `triton-vN`, for matmul also as an einsum, and a user's function, `path/to/file.py:function` or
-`package.module:function`.
+`package.module:function`. Some families also have functions of packages, `LIBRARIES`.
 
 Two module-level names are read from the text of a version's file, so that lists and `--help` do not
 import Triton:
@@ -16,11 +16,12 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,45 @@ FAST_ACCUM = "torch-fast-accum"
 COMPILED = "-compile"
 
 INTERPRETED_ARCH = 90
+
+LIBRARIES: dict[str, dict[str, Mapping[str, Any]]] = {
+    "attention": {
+        "flash_attn": {"prefill-attention": ("flash_attn:flash_attn_func", {"causal": True})},
+    },
+    "cross_entropy": {
+        "quack": {"cross-entropy": ("quack:cross_entropy", {"reduction": "none"})},
+    },
+    "elementwise": {
+        "liger_kernel": {"swiglu": ("liger_kernel.transformers.functional:liger_swiglu", {})},
+    },
+    "norm": {
+        "flashinfer": {"rmsnorm": ("flashinfer.norm:rmsnorm", {"eps": 1e-6})},
+        "liger_kernel": {
+            "rmsnorm": (
+                "liger_kernel.transformers.functional:liger_rms_norm",
+                {"eps": 1e-6, "casting_mode": "gemma"},  # rounds once, as the op does
+            ),
+            "layernorm": ("liger_kernel.transformers.functional:liger_layer_norm", {"eps": 1e-5}),
+        },
+        "quack": {"rmsnorm": ("quack:rmsnorm", {"eps": 1e-6})},
+    },
+    "softmax": {
+        "liger_kernel": {"softmax": ("liger_kernel.transformers.functional:liger_softmax", {})},
+        "quack": {"softmax": ("quack:softmax", {})},
+    },
+}
+"""Public functions of packages and their options, by family, package and op.
+
+Source: flash-attention's README; FlashInfer 0.6 documentation; liger-kernel 0.8.5,
+`transformers/functional.py`; quack-kernels 0.6.5, `quack/__init__.py`."""
+
+DISTRIBUTIONS = {
+    "flash_attn": "flash-attn",
+    "flashinfer": "flashinfer-python",
+    "liger_kernel": "liger-kernel",
+    "quack": "quack-kernels",
+}
+"""Names under which pip installs the packages of `LIBRARIES`."""
 
 EINSUMS = {"einsum": "torch", "einops": "einops"}
 """Matmul as an einsum of float dtypes, by the library that has it; each is also available
@@ -105,16 +145,15 @@ def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
     scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out, use_fast_accum=True)
 
 
-def einsum_matmul(a: Tensor, b: Tensor) -> Tensor:
-    import torch
-
-    return torch.einsum("...mk,...kn->...mn", a, b)
-
-
 def einops_matmul(a: Tensor, b: Tensor) -> Any:
     import einops  # type: ignore[import-not-found,unused-ignore]
 
     return einops.einsum(a, b, "... m k, ... k n -> ... m n")
+
+
+def _heads_second(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Call a function of tensors (b, s, heads, d) with views of ones (b, heads, s, d)."""
+    return function(*(x.transpose(1, 2) for x in inputs)).transpose(1, 2)
 
 
 def is_user_kernel(name: str) -> bool:
@@ -167,6 +206,7 @@ def provider_names(family: str) -> list[str]:
         "torch",
         "torch-compile",
         *([FAST_ACCUM, *einsums] if family == "matmul" else []),
+        *LIBRARIES.get(family, {}),
         *([NEWEST] if own else []),
         *own,
     ]
@@ -230,9 +270,14 @@ def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
             f"{name} needs a result of the same dtype as the inputs, which {dtype} products do "
             f"not have"
         )
-    library = EINSUMS.get(name.removesuffix(COMPILED), "torch")
+    if name in DISTRIBUTIONS and not device.is_gpu:
+        return f"{name} needs a GPU, got a CPU"
+    if name in DISTRIBUTIONS and dtype not in ("fp16", "bf16", ""):
+        return f"{name} is compared in fp16 and bf16, got {dtype}"
+    library = name if name in DISTRIBUTIONS else EINSUMS.get(name.removesuffix(COMPILED), "torch")
     if importlib.util.find_spec(library) is None:
-        return f"{name} needs {library}, which is not installed: pip install {library}"
+        distribution = DISTRIBUTIONS.get(name, library)
+        return f"{name} needs {library}, which is not installed: pip install {distribution}"
     needs_triton = name.startswith("triton") or (name.endswith(COMPILED) and device.is_gpu)
     if needs_triton and not has_triton():
         return (
@@ -244,7 +289,9 @@ def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:
-    """Return a provider for inputs on `device`; import a user's file."""
+    """Return a provider for inputs on `device`; import a package or a user's file."""
+    import torch
+
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
     if is_user_kernel(name):  # only in a worker, because importing the file may crash
@@ -260,8 +307,21 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         return Provider(
             name, fast_matmul, True, refuses_with=(ValueError,), tolerance=FAST_TOLERANCE
         )
+    if name in DISTRIBUTIONS:
+        functions = LIBRARIES[family][name]
+        if op.name not in functions:
+            raise ProviderUnavailableError(
+                f"{name} has no {op.name}; it has: {', '.join(functions)}"
+            )
+        path, options = functions[op.name]
+        function = partial(resolve_name(path), **options)
+        if name == "flash_attn":
+            function = partial(_heads_second, function)
+        return Provider(name, function, takes_out=False)
     if name.removesuffix(COMPILED) in EINSUMS:
-        expression = einsum_matmul if name.startswith("einsum") else einops_matmul
+        expression: Callable[..., Any] = einops_matmul
+        if name.startswith("einsum"):
+            expression = partial(torch.einsum, "...mk,...kn->...mn")
         if name.endswith(COMPILED):
             return _compiled(name, expression, False, device)
         return Provider(name, expression, takes_out=False)

@@ -93,6 +93,9 @@ MAX_BLOCK_SPREAD = 0.01
 explains more.
 """
 
+SETTLING_SHARE = 1 / 3
+"""Maximum share of the time left of a budget: the samples need the rest."""
+
 SCATTER_DEVIATES = 3.0
 """Two blocks are equal within this many standard deviations of their medians."""
 
@@ -167,15 +170,26 @@ class Samples:
         return sum(self.samples_s) * self.launches_per_sample
 
 
-def settle(work: Callable[[], float], limits: Limits, now: Now = clock.now) -> Settling:
+def settle(
+    work: Callable[[], float],
+    limits: Limits,
+    now: Now = clock.now,
+    left_s: float | None = None,
+) -> Settling:
     """Run `work`, which returns the seconds of its launches, until its time no longer changes, at
     least once.
+
+    Of the seconds left of a budget it takes `SETTLING_SHARE` at most, but at least the minimum
+    warm-up.
 
     Raises:
         UsageError: the clock does not advance.
     """
     start = now()
     times_s: list[float] = []
+    cap_s = limits.warm_up_cap_s
+    if left_s is not None:
+        cap_s = min(cap_s, max(limits.warm_up_s, SETTLING_SHARE * left_s))
     while True:
         announce()
         times_s.append(work())
@@ -185,7 +199,7 @@ def settle(work: Callable[[], float], limits: Limits, now: Now = clock.now) -> S
         has_converged = elapsed_s >= limits.warm_up_s and (
             not block_s or _blocks_agree(times_s, block_s)
         )
-        if has_converged or elapsed_s >= limits.warm_up_cap_s:
+        if has_converged or elapsed_s >= cap_s:
             return Settling(has_converged, elapsed_s, len(times_s))
 
 

@@ -288,14 +288,15 @@ class GraphSampler(_QueuedSampler):
                 no_garbage_collection(),
                 warnings.catch_warnings(record=True) as caught,
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(self._graph, pool=pool, stream=self._stream),
+                # On torch's one stream for captures: on each stream, cuBLAS keeps 32 MiB for good.
+                torch.cuda.graph(self._graph, pool=pool),
             ):
                 warnings.simplefilter("always")
                 for index in range(launches):
                     self.results[index % len(calls)] = calls[index % len(calls)]()
         except RuntimeError:
             self.results.clear()
-            _after_failed_capture(self._graph, pool, self._stream)
+            _after_failed_capture(self._graph, pool)
             raise
         if any("graph is empty" in str(warning.message).lower() for warning in caught):
             raise RuntimeError("nothing was captured: the work is on another stream")
@@ -313,7 +314,7 @@ class GraphSampler(_QueuedSampler):
         torch.cuda.synchronize()
 
 
-def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
+def _after_failed_capture(graph: Any, pool: Any) -> None:
     """Free the memory of a failed capture, and complete an empty capture, which makes torch's
     generator usable again.
 
@@ -332,7 +333,7 @@ def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
     ):
         warnings.simplefilter("ignore")  # that it is empty
         empty = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(empty, stream=stream):
+        with torch.cuda.graph(empty):
             pass
 
 

@@ -74,6 +74,39 @@ def test_a_suite_keeps_its_budget_and_orders_ops_by_information(
     )
 
 
+def test_a_users_file_is_imported_before_the_budget_begins(clock, monkeypatch):
+    """So a file that builds CUDA source while it is imported takes nothing from the budget."""
+    SlowMachine(monkeypatch, clock, 1.0)
+    family, op, case = suite.planned(["bf16"], families(), "cpu")[0]
+    settings = Settings(budget_s=10.0)
+    rows = [Row(op, case, "mine.py:add", family=family, settings=settings)]
+    left_s = []
+
+    class BudgetedRun(StubRun):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def start(self, dtypes):
+            self.deadline = clock.now + settings.budget_s
+
+        note_time = judge_again = StubRun.rewrite
+
+    def load_problem(row, device, timeout_s):
+        clock.now += 60.0  # the build
+
+    def measure_isolated(row, device, ceilings, limits, deadline, share, timeout_s):
+        left_s.append(deadline - clock.now)
+        return replace(HALF_SECONDS, status="ok")
+
+    monkeypatch.setattr(loop, "load_problem", load_problem)
+    monkeypatch.setattr(loop, "measure_isolated", measure_isolated)
+    loop.measure_run(BudgetedRun(cpu_device()), rows)
+    assert left_s[0] == 10.0
+
+
 def test_a_user_function_gets_its_share_of_the_budget(clock, monkeypatch):
     SlowMachine(monkeypatch, clock, 1.0)
     family, op, case = suite.planned(["bf16"], families(), "cpu")[0]

@@ -216,7 +216,7 @@ def test_the_clock_is_read_after_each_turn():
     contenders, _ = spies()
     readings = iter(range(1000))
     found = run_rounds(
-        contenders, ComparePolicy(0.01, rounds=10), clock_hz=lambda: float(next(readings))
+        contenders, ComparePolicy(0.01, rounds=10), clock_hz=lambda _: float(next(readings))
     )
     assert sorted(clock for clocks in found.clocks_hz for clock in clocks) == list(range(30))
 

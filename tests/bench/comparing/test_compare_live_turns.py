@@ -1,6 +1,7 @@
 """Contenders share the copies of the inputs and stay as far apart as possible."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,9 @@ from bench.comparing.contender import Contender, Exchange, share_launches
 from bench.comparing.interleave import SharedCopies, interleave
 from bench.comparing.turns import ComparePolicy, take_turns
 from bench.elementwise import OPS
+from bench.harness.device import telemetry
 from bench.harness.device.device import cpu_device
+from bench.harness.device.gpu_state import ClockAndPower
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
@@ -107,6 +110,40 @@ def test_a_provider_too_slow_for_the_time_left_is_skipped(monkeypatch, call_s, l
             f"at least {needed} (2 s per call), {left_s:g} s are left" in record.reason
             for record in records
         )
+
+
+def test_the_clock_of_a_gpu_is_read_twice_a_second_however_many_turns(monkeypatch):
+    """Each reading takes longer than two turns: 0.05 s of untimed work."""
+    seconds, read_s = [0.0], []
+
+    class Polled:
+        method, launches_per_sample, why_no_graph = "graph", 1, None
+
+        def __init__(self, calls, device, limits, *, reading, **options):
+            self.reading = reading
+
+        def sample(self):
+            seconds[0] += 5e-3
+            self.reading(lambda: read_s.append(seconds[0]) or 1)
+            return 5e-3
+
+    def clock_and_power(uuid):
+        seconds[0] += 0.05
+        return ClockAndPower(1.98e9, None)
+
+    set_clock(monkeypatch, lambda: seconds[0])
+    monkeypatch.setattr(turns, "Poller", partial(telemetry.Poller, now=lambda: seconds[0]))
+    monkeypatch.setattr(telemetry.gpu_state, "clock_and_power", clock_and_power)
+    monkeypatch.setattr(samplers, "make_sampler", Polled)
+    monkeypatch.setattr(turns, "warm_up", lambda contenders, device: True)
+    monkeypatch.setattr(turns, "samples_of", lambda contender, rounds, *_: rounds)
+    monkeypatch.setattr(Plain, "finish", lambda self, rounds: replace(BLANK, details=rounds))
+    three = [Plain([lambda: None]) for _ in range(3)]
+    take_turns(three, cpu_device(), ComparePolicy(0.5, rounds=400))
+    rounds = three[0].record.details
+    assert len(read_s) <= 2 * 3 + seconds[0] / 0.5
+    # All rounds have a clock: the last one that was read in a turn of this contender.
+    assert rounds.clocks_hz == [[1.98e9] * 400] * 3
 
 
 def test_similar_providers_get_equal_launches_per_sample():

@@ -6,7 +6,7 @@ import pytest
 from test_measure_row import CPU, GPU, MATMUL_OP, matmul_case
 
 from bench.harness.device.device import Device
-from bench.harness.measure.rows import CPU_DTYPES, Settings, has_dtype, plan
+from bench.harness.measure.rows import CPU_DTYPES, Settings, has_dtype, one_line, plan
 from results.record import Record
 from results.store.runfile import encode_line
 
@@ -41,6 +41,21 @@ def test_a_cpu_has_no_tf32_and_no_fp8():
     assert (
         {dtype for dtype in DTYPES if has_dtype(CPU, dtype)} == set(CPU_DTYPES) == AMPERE - {"tf32"}
     )
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "said"),
+    [
+        ("", "a Triton kernel needs a GPU; without one, use TRITON_INTERPRET=1 "),
+        ("1", "Triton's autotuner needs a GPU; with TRITON_INTERPRET=1, launch the kernel "),
+    ],
+)
+def test_a_kernel_without_a_gpu_gets_an_advice_that_is_not_followed_yet(
+    monkeypatch, interpreter, said
+):
+    monkeypatch.setenv("TRITON_INTERPRET", interpreter)
+    error = RuntimeError("0 active drivers ([]). There should only be one.")
+    assert one_line(error).startswith(said)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row as meter
 from bench.harness.measure.measure_row import take_samples
-from bench.harness.timing.protocol import Limits
+from bench.harness.timing.protocol import Limits, Settling
 
 LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-5)
 
@@ -101,6 +101,23 @@ def test_samples_on_a_cpu_have_all_fields():
     assert found.host_launch_s == found.host_latency_s == found.median_s  # the launch itself
     assert found.telemetry["window_s"] > 0
     assert found.settled in (True, False)
+
+
+@pytest.mark.parametrize("sample", [take_samples, meter.sample_steps])
+def test_the_warm_up_knows_the_time_left(monkeypatch, sample):
+    seen = []
+
+    def settle(work, limits, **options):
+        seen.append(options)
+        return Settling(True, 1e-3, 1)
+
+    monkeypatch.setattr(meter, "settle", settle)
+    calls = count_calls()[1]
+    if sample is take_samples:
+        sample(calls, "warm", cpu_device(), LIMITS, left_s=2.0)
+    else:
+        sample(calls[0], "warm", cpu_device(), left_s=2.0)
+    assert seen == [{"left_s": 2.0}]
 
 
 @pytest.mark.sampled(1)

@@ -3,10 +3,13 @@
 import importlib
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 import torch
 
+from bench import norm
 from bench.__main__ import families
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.cli.main import check_providers
@@ -97,8 +100,8 @@ def test_versions_are_found_by_file_name_in_numeric_order(versions):
         "triton-v3": "kernels.elementwise.v3_vectorized",
         "triton-v10": "kernels.elementwise.v10_tiled",
     }
-    names = ["torch", "torch-compile", "triton", "triton-v1"]
-    assert provider_names("elementwise")[:4] == names
+    names = ["torch", "torch-compile", "liger_kernel", "triton", "triton-v1"]
+    assert provider_names("elementwise")[:5] == names
 
 
 def test_an_unknown_provider_lists_the_known_ones(versions):
@@ -107,7 +110,8 @@ def test_an_unknown_provider_lists_the_known_ones(versions):
         check_providers(["torch", "triton-v4"], ["elementwise"])
     assert str(caught.value) == (
         "unknown provider 'triton-v4' for elementwise; choose from torch, torch-compile, "
-        "triton, triton-v1, triton-v2, triton-v3, triton-v10, path/to/file.py:function"
+        "liger_kernel, triton, triton-v1, triton-v2, triton-v3, triton-v10, "
+        "path/to/file.py:function"
     )
 
 
@@ -226,6 +230,71 @@ def test_matmul_can_be_an_einsum(monkeypatch):
             unavailable(name, CPU)
             == f"{name} needs einops, which is not installed: pip install einops"
         )
+
+
+ATTENTION = next(op for op in families()["attention"] if op.name == "prefill-attention")
+NORMS = {op.name: op for op in families()["norm"]}
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Packages that record how they are called."""
+    calls = []
+
+    def rmsnorm(*inputs, **options):
+        calls.append((inputs, options))
+        return inputs[0]
+
+    def flash_attn_func(q, k, v, causal):
+        calls.append(([tuple(x.shape) for x in (q, k, v)], causal))
+        return 2 * q
+
+    for name, function in (("quack", rmsnorm), ("flash_attn", flash_attn_func)):
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        setattr(module, function.__name__, function)
+        monkeypatch.setitem(sys.modules, name, module)
+    return calls
+
+
+def test_functions_of_packages_are_providers_of_their_ops(installed):
+    assert provider_names("norm")[2:5] == ["flashinfer", "liger_kernel", "quack"]
+    assert "quack" not in [*provider_names("matmul"), *default_providers("norm", H100)]
+    assert unavailable("quack", H100, "bf16") is None
+    x, weight = torch.randn(2, 4), torch.randn(4)
+    provider = load("quack", NORMS["rmsnorm"], "norm", H100)
+    assert provider.function(x, weight) is x
+    assert not provider.takes_out
+    assert installed == [((x, weight), {"eps": 1e-6})]
+    with pytest.raises(ProviderUnavailableError, match="quack has no layernorm; it has: rmsnorm"):
+        load("quack", NORMS["layernorm"], "norm", H100)
+
+
+def test_flash_attention_gets_views_with_the_heads_third(installed):
+    q, keys = torch.randn(1, 8, 6, 4), torch.randn(1, 2, 6, 4)
+    provider = load("flash_attn", ATTENTION, "attention", H100)
+    assert torch.equal(provider.function(q, keys, keys), 2 * q)
+    assert installed == [([(1, 6, 8, 4), (1, 6, 2, 4), (1, 6, 2, 4)], True)]
+
+
+def test_packages_that_cannot_be_used_are_named(monkeypatch):
+    assert unavailable("quack", CPU, "bf16") == "quack needs a GPU, got a CPU"
+    assert unavailable("quack", H100, "fp32") == "quack is compared in fp16 and bf16, got fp32"
+    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
+    reason = "quack needs quack, which is not installed: pip install quack-kernels"
+    assert unavailable("quack", H100, "bf16") == reason
+    with pytest.raises(ProviderUnavailableError, match="not installed: pip install flash-attn"):
+        load("flash_attn", ATTENTION, "attention", H100)
+
+
+def test_constants_of_packages_are_those_of_the_ops():
+    functions = registry.LIBRARIES["norm"]["liger_kernel"]
+    assert functions["rmsnorm"][1]["eps"] == norm.RMSNORM_EPSILON
+    assert functions["layernorm"][1] == {"eps": norm.LAYERNORM_EPSILON}
+    for family, packages in registry.LIBRARIES.items():
+        ops = {op.name for op in families()[family]}
+        assert packages.keys() <= registry.DISTRIBUTIONS.keys()
+        assert all(functions.keys() <= ops for functions in packages.values())
 
 
 def test_fast_accumulation_has_its_own_tolerance(monkeypatch):

@@ -42,7 +42,7 @@ class FakeGpu:
         self.host_s = self.device_s = 0.0
         self.enqueue_s, self.event_s = enqueue_s, 0.0
         self.log, self.capturing, self.can_capture = [], None, True
-        self.streams, self.current = [], "default stream"
+        self.current = "default stream"
         self.draws_recorded_numbers = False
         self.graph_launch_s, self.replays, self.pools = 0.0, 0, []
 
@@ -71,10 +71,12 @@ class FakeGpu:
         self.host_s = max(self.host_s, self.device_s)
 
     @contextlib.contextmanager
-    def graph(self, graph, stream, pool=None):
-        """Record; if that fails, leave stream and generator as torch leaves them."""
-        assert stream is self.streams[-1]  # captured on the stream that it is replayed on
-        before, self.current = self.current, stream
+    def graph(self, graph, pool=None):
+        """Record; if that fails, leave stream and generator as torch leaves them.
+
+        All graphs are captured on torch's stream for captures.
+        """
+        before, self.current = self.current, "capture stream"
         self.capturing, self.draws_recorded_numbers = graph.captured, True
         is_broken = True
         try:
@@ -128,8 +130,7 @@ class FakeGpu:
                     gpu._run(name, duration_s)
 
         class Stream:
-            def __init__(self):
-                gpu.streams.append(self)
+            pass
 
         return Event, Graph, Stream
 

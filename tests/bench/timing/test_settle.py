@@ -23,7 +23,7 @@ def settled(device, limits=GPU_LIMITS):
     return settle(device.sample, limits, now)
 
 
-def settled_with(times_s, limits=GPU_LIMITS):
+def settled_with(times_s, limits=GPU_LIMITS, left_s=None):
     """Settle work with these times; the last one repeats."""
     seconds, coming = [0.0], itertools.chain(times_s, itertools.repeat(times_s[-1]))
 
@@ -32,7 +32,7 @@ def settled_with(times_s, limits=GPU_LIMITS):
         seconds[0] += took_s
         return took_s
 
-    return settle(work, limits, lambda: seconds[0])
+    return settle(work, limits, lambda: seconds[0], left_s)
 
 
 def test_a_steady_device_has_the_minimum_warm_up():
@@ -43,6 +43,17 @@ def test_a_steady_device_has_the_minimum_warm_up():
     result = settled(SimulatedDevice(), replace(GPU_LIMITS, warm_up_s=2.0))
     assert result.settled
     assert 2.0 <= result.seconds < 2.1
+
+
+@pytest.mark.parametrize(
+    ("left_s", "taken_s"), [(None, 5.0), (60.0, 5.0), (6.0, 2.0), (1.0, 0.5), (-3.0, 0.5)]
+)
+def test_warm_up_takes_a_third_of_the_time_left_at_most(left_s, taken_s):
+    """But never less than the minimum, without which times would not be those of a busy device."""
+    rising_s = [1e-2 * 1.05**index for index in range(500)]
+    result = settled_with(rising_s, left_s=left_s)
+    assert not result.settled
+    assert taken_s <= result.seconds <= 1.1 * taken_s
 
 
 @pytest.mark.parametrize("start_clock", [0.3, 0.8, 1.1])
