@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
-from results.compare.sides import Unmatched, revision_text
+from results.compare.sides import Unmatched
 from results.record import Object, text_of
 from results.show.grid import (
     Cell,
@@ -32,6 +32,7 @@ from results.stats.comparison import (
 )
 from results.stats.spread import widest
 from results.stats.verdict import MORE_RUNS
+from results.store.runs import revision_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,11 +78,6 @@ def _broken(compared: Compared) -> int:
 def summary(compared: Compared, fail_on: str) -> Object:
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
-    candidates = Counter(mean["candidate"] for mean in means)
-    by_candidate = {}
-    for mean in means:
-        if candidates[mean["candidate"]] == 1:  # its rows are of one op
-            by_candidate[mean["candidate"]] = {key: mean[key] for key in ("ratio", "ci95", "rows")}
     drift: Object | None = None
     spread = widest(row.spread for row in compared.rows)
     if spread:
@@ -104,7 +100,6 @@ def summary(compared: Compared, fail_on: str) -> Object:
     return {
         "baseline": sides[0],
         "candidate": sides[1],
-        "metric": "time",
         "margin": compared.margin,
         "fail_on": fail_on,
         "drift": drift,
@@ -112,13 +107,8 @@ def summary(compared: Compared, fail_on: str) -> Object:
         "counts": counts(compared),
         "geomean": only["ratio"],
         "geomean_ci95": only["ci95"],
-        "metric_geomean": only["ratio"],
-        "metric_geomean_ci95": only["ci95"],
         "geomean_rows": sum(mean["rows"] for mean in means),
-        "geomean_by_candidate": by_candidate,
-        "geomeans": [
-            mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means
-        ],
+        "geomeans": means,
         "unmatched": len(compared.unmatched),
         "broken": _broken(compared),
         "notes": list(compared.notes),
@@ -197,9 +187,6 @@ def json_row(row: ComparedRow) -> Object:
         "ratio": row.ratio,
         "ci95": ends,
         "is_bound": row.compared.is_bound,
-        "metric": "time",
-        "metric_ratio": row.ratio,
-        "metric_ci95": ends,
         "verdict": row.compared.verdict,
         "reason": row.reason,
         "flags_baseline": list(before.flags),
@@ -210,6 +197,8 @@ def json_row(row: ComparedRow) -> Object:
         "candidate_s": after.time_s,
         "mfu_baseline": before.rate("mfu"),
         "mfu_candidate": after.rate("mfu"),
+        "mfu_ci95_baseline": before.mfu_ci95 and list(before.mfu_ci95),
+        "mfu_ci95_candidate": after.mfu_ci95 and list(after.mfu_ci95),
         "bytes_per_s_baseline": before.rate("bytes_per_s"),
         "bytes_per_s_candidate": after.rate("bytes_per_s"),
         "limit": limit,
@@ -343,8 +332,8 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "options": Cell(row.key.options, goes_below=3),
         "baseline": Cell(duration(before.time_s), "right", goes_below=5),
         "candidate": Cell(duration(after.time_s), "right", goes_below=5),
-        "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
-        "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
+        "MFU baseline": Cell(before.mfu_text, "right", goes_below=2),
+        "MFU candidate": Cell(after.mfu_text, "right", goes_below=2),
         "gap closed": Cell(closed, "right", leaves=1),
         "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
         "reason": Cell(row.reason),

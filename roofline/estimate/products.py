@@ -277,6 +277,7 @@ class _Product(NamedTuple):
 @question
 def matmul(
     shape: Annotated[tuple[int, int, int], product_shape] | None = None,
+    rows: Whole | None = None,
     batch: Whole = 1,
     einsum: str | None = None,
     sizes: Annotated[Mapping[str, int], index_sizes] | None = None,
@@ -285,30 +286,32 @@ def matmul(
     """FLOPs and bytes of a matrix product (m, k) x (k, n) or of an einsum, and its minimum time on
     a machine.
     """
+    if shape and rows:
+        shape = (rows, *shape[1:])
     product = _product(shape, batch, einsum, sizes)
     machines: list[Machine] = []
     if not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options):
         machines = machines_of(options)
     dtypes = options.get("dtype", ["bf16"])
     columns = {"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"}
-    main = ["flops", "bytes", "intensity"]
+    main = ["intensity", "flops", "bytes"]
     sources = ["Williams, Waterman and Patterson (2009)"]
     notes = [
         "lower bound: each operand moves once, at full bandwidth and peak",
         "output: bf16 for fp8 and nvfp4, int32 for int8; block scales are not counted",
     ]
-    rows = [_matmul_row(product, None, dtype) for dtype in dtypes]
-    row = rows[0]
+    answers = [_matmul_row(product, None, dtype) for dtype in dtypes]
+    row = answers[0]
     if machines:
-        rows = [_matmul_row(product, *at) for at in pairs(machines, dtypes)]
-        timed = [row for row in rows if row["seconds"] is not None]
+        answers = [_matmul_row(product, *at) for at in pairs(machines, dtypes)]
+        timed = [row for row in answers if row["seconds"] is not None]
         if not timed:
             peak_of(machines[0], dtypes[0])
         row = timed[0]
         columns = {"gpu": "GPU", **columns, "seconds": "time", "bound": "bound"}
-        main = ["seconds", "bound"]
+        main = ["seconds", "bound", "intensity", "flops"]
         sources.append(sources_of(machines))
-        lacking = [row for row in rows if "reason" in row]
+        lacking = [row for row in answers if "reason" in row]
         notes += [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in lacking]
     facts = dict.fromkeys(TIMES) | row
     times = ""
@@ -322,7 +325,7 @@ def matmul(
     return Answer(
         main=main,
         title=title,
-        **by_machine(rows),
+        **by_machine(answers),
         steps=steps_of(MATMUL_STEPS, **facts, product=product, times=times),
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source="; ".join(filter(None, sources)),

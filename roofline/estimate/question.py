@@ -173,6 +173,7 @@ USUAL = {
     "days",
     "dtype",
     "shape",
+    "rows",
     "einsum",
     "sizes",
     "then",
