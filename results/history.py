@@ -5,7 +5,7 @@ chosen run.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 from pathlib import Path
@@ -195,7 +195,11 @@ def history(
         if chosen:
             case["against"] = chosen.environment.run_id
         points = []
-        for side, is_redefined in _redefined(sides):
+        last: str | None = None
+        for side in sides:
+            hashes = definitions(side.records)
+            is_redefined = bool(hashes) and hashes != [last] and (bool(last) or len(hashes) > 1)
+            last = hashes[-1] if hashes else last
             point = _point(side, base_name, compared.get(side), is_redefined)
             point["is_same_code"] = side in bases and is_same_code(bases[side], side)
             if metric == "mfu":
@@ -209,14 +213,6 @@ def history(
 
 def _host(run: Run) -> str:
     return str(run.environment.host.get("name") or "")
-
-
-def _redefined(sides: Iterable[Side]) -> Iterator[tuple[Side, bool]]:
-    last: str | None = None
-    for side in sides:
-        hashes = definitions(side.records)
-        yield side, bool(hashes) and hashes != [last] and (last is not None or len(hashes) > 1)
-        last = hashes[-1] if hashes else last
 
 
 def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:

@@ -42,6 +42,9 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
+KEY = ("op", "dtype", "case", "options", "fill", "cache")
+"""Fields of a record by which rows are matched, in JSON and CSV."""
+
 UNMATCHED = "UNMATCHED"
 """Verdict in CSV of a record that was not compared."""
 
@@ -171,50 +174,40 @@ def _mean_words(mean: Object) -> str:
 def json_row(row: ComparedRow) -> Object:
     ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
-    after = row.candidate
     share, limit = before.of_ceiling or (None, None)
-    return {
-        "op": row.key.op,
-        "dtype": row.key.dtype,
-        "case": row.key.case,
-        "options": row.key.options,
-        "fill": row.key.fill,
-        "cache": row.key.cache,
+    known: Object = {name: getattr(row.key, name) for name in KEY}
+    known |= {
         "baseline": before.label,
-        "candidate": after.label,
-        "provider_baseline": before.provider,
-        "provider_candidate": after.provider,
+        "candidate": row.candidate.label,
         "ratio": row.ratio,
         "ci95": ends,
         "is_bound": row.compared.is_bound,
         "verdict": row.compared.verdict,
         "reason": row.reason,
-        "flags_baseline": list(before.flags),
-        "flags_candidate": list(after.flags),
         "paired": row.is_paired,
         "drift": math.expm1(row.compared.drift),
-        "baseline_s": before.time_s,
-        "candidate_s": after.time_s,
-        "mfu_baseline": before.rate("mfu"),
-        "mfu_candidate": after.rate("mfu"),
-        "mfu_ci95_baseline": before.mfu_ci95 and list(before.mfu_ci95),
-        "mfu_ci95_candidate": after.mfu_ci95 and list(after.mfu_ci95),
-        "bytes_per_s_baseline": before.rate("bytes_per_s"),
-        "bytes_per_s_candidate": after.rate("bytes_per_s"),
         "limit": limit,
         "limit_s": share and share * before.time_s,
         "gap_closed": row.gap_closed,
         "decided_after_s": row.decided_after_s,
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
-        "windows_baseline": len(before.records),
-        "windows_candidate": len(after.records),
     }
+    for name, side in (("baseline", before), ("candidate", row.candidate)):
+        known |= {
+            f"provider_{name}": side.provider,
+            f"{name}_s": side.time_s,
+            f"mfu_{name}": side.rate("mfu"),
+            f"mfu_ci95_{name}": side.mfu_ci95 and list(side.mfu_ci95),
+            f"bytes_per_s_{name}": side.rate("bytes_per_s"),
+            f"flags_{name}": list(side.flags),
+            f"windows_{name}": len(side.records),
+        }
+    return known
 
 
 def json_unmatched(row: Unmatched) -> Object:
-    names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
-    known = {name: getattr(row.record, name) for name in names}
+    known = {name: getattr(row.record, name) for name in (*KEY, "provider", "status")}
     known["options"] = text_of(row.record.options)
     return {"side": row.side} | known | {"reason": row.reason, "broken": row.is_broken}
 
@@ -321,6 +314,11 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         if high > TOO_NOISY * low:
             ratio = ABSENT
             closed = ABSENT
+    of_ceiling = ABSENT
+    if before.of_ceiling and after.of_ceiling:
+        bounds = dict.fromkeys((before.of_ceiling[1], after.of_ceiling[1]))
+        shares = f"{percent(before.of_ceiling[0])} -> {percent(after.of_ceiling[0])}"
+        of_ceiling = f"{shares} {' -> '.join(bounds)}"
     return {
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(ratio, "right"),
@@ -335,18 +333,9 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "MFU baseline": Cell(before.mfu_text, "right", goes_below=2),
         "MFU candidate": Cell(after.mfu_text, "right", goes_below=2),
         "gap closed": Cell(closed, "right", leaves=1),
-        "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
+        "% of ceiling": Cell(of_ceiling, "right", leaves=1),
         "reason": Cell(row.reason),
     }
-
-
-def _of_ceiling(row: ComparedRow) -> str:
-    before = row.baseline.of_ceiling
-    after = row.candidate.of_ceiling
-    if before is None or after is None:
-        return ABSENT
-    bounds = dict.fromkeys((before[1], after[1]))
-    return f"{percent(before[0])} -> {percent(after[0])} {' -> '.join(bounds)}"
 
 
 def describe(row: Unmatched) -> str:

@@ -65,24 +65,19 @@ def list_runs(directory: Path | None = None, counts_records: bool = True) -> lis
 
     Counting the records reads the whole files.
     """
-    summaries = [
-        _summary(path, counts_records) for path in _run_files(directory or runs_directory())
-    ]
-    return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
-
-
-def _run_files(directory: Path) -> list[Path]:
+    directory = directory or runs_directory()
+    paths: list[Path] = []
     try:
-        inside = sorted(directory.iterdir())
-        nested: list[Path] = []
-        for folder in inside:
-            if folder.is_dir():
-                nested += sorted(folder.iterdir())
+        paths += sorted(directory.iterdir())
+        for folder in filter(Path.is_dir, list(paths)):
+            paths += sorted(folder.iterdir())
     except FileNotFoundError:
-        return []
+        pass
     except OSError as error:
         raise StoreError(f"cannot read the runs in {directory}: {reason_of(error)}") from None
-    return [path for path in (*inside, *nested) if path.suffix == SUFFIX and not path.is_dir()]
+    files = [path for path in paths if path.suffix == SUFFIX and not path.is_dir()]
+    summaries = [_summary(path, counts_records) for path in files]
+    return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
 
 
 def _summary(path: Path, counts_records: bool) -> RunSummary:

@@ -14,7 +14,7 @@ from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, SCALE_BLOCK, scale_bytes, shown_in
 from roofline.accounting.strides import after, dense_strides
-from roofline.estimate.answer import Answer, Row, by_machine, steps_of
+from roofline.estimate.answer import Answer, Curve, Row, by_machine, steps_of
 from roofline.estimate.options import Computing, machines_of, sources_of
 from roofline.estimate.question import (
     Whole,
@@ -117,6 +117,10 @@ def operations(value: object) -> list[str]:
     return [word.strip() for word in re.findall(r"\[[^\]]*\]|[^,]+", text)]
 
 
+MAX_ROWS = 8
+MAX_COLUMNS = 64
+"""Of a tensor, that are drawn."""
+
 TENSOR_STEPS = (
     ("elements", "{extents}", "{elements:count}"),
     ("bytes", "{elements:,} x {bits} bits / 8", "{stored:count}"),
@@ -128,6 +132,7 @@ TENSOR_STEPS = (
         "products of the following extents, in elements (row-major)",
         "{strides}",
     ),
+    ("position", "of the element {index}: {products}", "{position}"),
 )
 
 
@@ -135,6 +140,7 @@ TENSOR_STEPS = (
 def tensor(
     shape: Annotated[tuple[int, ...], extents],
     dtype: Annotated[str, tuple(DTYPE_BITS)] = "fp32",
+    index: str | None = None,
     then: Annotated[Sequence[str] | None, operations] = None,
 ) -> Answer:
     """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a
@@ -147,6 +153,14 @@ def tensor(
     total = stored + scales
     values: Row = {"elements": elements, "bytes": total, "scale_bytes": scales}
     values |= {"strides": list(strides), "dtype": dtype}
+    products = None
+    if index is not None:
+        if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", index):
+            raise ConfigError(f"--index '{one_line(index)}' is not an index such as 1,2")
+        after(f"[{index}]", shape, strides)  # raises an error if it is not in the tensor
+        places = list(zip(map(int, index.split(",")), strides, strict=False))
+        products = " + ".join(f"{place} x {stride}" for place, stride in places)
+        values["position"] = sum(map(prod, places))
     notes = ["dense and contiguous; a view needs no bytes", "GB is 10^9 bytes, GiB 2^30"]
     steps = steps_of(
         TENSOR_STEPS,
@@ -159,6 +173,9 @@ def tensor(
         total=total,
         gigabytes=total / 1e9,
         strides=", ".join(map(str, strides)),
+        index=index,
+        products=products,
+        position=values.get("position"),
     )
     title = [f"A tensor of {'x'.join(map(str, shape))} in {dtype}"]
     rows: list[Row] = []
@@ -174,8 +191,15 @@ def tensor(
     if rows:
         values["copied_bytes"] = sum(row["bytes_copied"] for row in rows)
         notes.append("view or copy as in torch; a copy reads and writes the bytes copied")
+    tall, wide = (1, 1, *shape)[-2:]
+    down, right = (0, 0, *strides)[-2:]
+    lines = {}
+    for line in range(min(tall, MAX_ROWS)):
+        columns = range(min(wide, MAX_COLUMNS))
+        lines[f"row {line}"] = [(column, line * down + column * right) for column in columns]
     return Answer(
-        main=("bytes", "elements", "copied_bytes"),
+        main=("bytes", "elements", "position", "copied_bytes"),
+        curve=Curve("column", "position in storage", lines),
         title=", ".join(title),
         values=values,
         rows=rows,

@@ -176,6 +176,7 @@ USUAL = {
     "rows",
     "einsum",
     "sizes",
+    "index",
     "then",
     "value",
 }

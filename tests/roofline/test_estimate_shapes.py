@@ -90,6 +90,21 @@ def test_the_ladder_is_drawn_under_the_roof_of_its_machine(tmp_path):
     )
 
 
+def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
+    """Element (1, 2) of 4 x 4 is the seventh in storage."""
+    data = data_of(capsys, "tensor --shape 4x4 --index 1,2")
+    assert data["position"] == torch.zeros(4, 4)[1, 2].storage_offset() == 6
+    assert "1 x 4 + 2 x 1" in text_of(capsys, "tensor --shape 4x4 --index 1,2")
+    for index in ("1,4", "1,2,3", "1,:", "-1", "1,x"):
+        with pytest.raises(ConfigError, match=r"does not fit a tensor|is not an index such as 1,2"):
+            roofline.estimate.tensor(shape="4x4", index=index)
+    curve = roofline.estimate.tensor(shape="3x2", then="transpose").curve
+    for row, points in enumerate(curve.lines.values()):
+        view = torch.zeros(3, 2).T[row]
+        assert points == [(place, element.storage_offset()) for place, element in enumerate(view)]
+    assert len(curve.lines) == 2
+
+
 def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
     """x (rows, 4096) W (4096, 4096): at one row it is a matrix-vector product."""
     words = "sweep matmul --shape 1x4096x4096 --gpu h100-sxm --over rows=1:4096:x16"
