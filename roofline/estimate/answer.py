@@ -53,18 +53,13 @@ class Step(NamedTuple):
     """If the step is a part of a total: its size, in the unit of the total."""
 
 
-Lines = Sequence[tuple[str, str, str]]
-"""Steps before values are filled in: label, arithmetic and result, with fields such as
-`{flops:number}` or `{use.peak:number}`.
-"""
-
-
-def steps_of(lines: Lines, **facts: Any) -> list[Step]:
-    """Return the steps with their fields filled in, without those that need an unknown fact
-    (None).
+def steps_of(lines: str, **facts: Any) -> list[Step]:
+    """Return the steps of lines `label | arithmetic | result` with their fields filled in, such as
+    `{flops:number}` or `{use.peak:number}`, without those that need an unknown fact (None).
     """
     steps = []
-    for label, arithmetic, result in lines:
+    for line in lines.splitlines():
+        label, arithmetic, result = line.split(" | ")
         fields = [name for _, name, _, _ in TEXTS.parse(arithmetic + result) if name]
         if all(TEXTS.get_field(name, (), facts)[0] is not None for name in fields):
             shown = TEXTS.format(arithmetic, **facts)

@@ -128,10 +128,10 @@ LADDER = ("relu", "gelu", "dot", "matvec", "matmul")
 SMALL = 256
 LARGE = 8192
 
-STEPS = (
-    ("ridge", "{peak:number} / {bandwidth:number} B/s", "{ridge:number} FLOP/B"),
-    ("matmul at the ridge", "{product.flops:count} FLOPs / {product.bytes:count} bytes", "n = {n}"),
-)
+STEPS = """\
+ridge | {peak:number} / {bandwidth:number} B/s | {ridge:number} FLOP/B
+matmul at the ridge | {product.flops:count} FLOPs / {product.bytes:count} bytes | n = {n}
+"""
 
 
 @question

@@ -121,19 +121,15 @@ MAX_ROWS = 8
 MAX_COLUMNS = 64
 """Of a tensor, that are drawn."""
 
-TENSOR_STEPS = (
-    ("elements", "{extents}", "{elements:count}"),
-    ("bytes", "{elements:,} x {bits} bits / 8", "{stored:count}"),
-    ("block scales", "{elements:,} / {block}, one byte each", "{scales:count}"),
-    ("in GB", "{total:,} / 10^9", "{gigabytes:number} GB"),
-    ("in GiB", "{total:,} / 2^30", "{total:memory}"),
-    (
-        "strides",
-        "products of the following extents, in elements (row-major)",
-        "{strides}",
-    ),
-    ("position", "of the element {index}: {products}", "{position}"),
-)
+TENSOR_STEPS = """\
+elements | {extents} | {elements:count}
+bytes | {elements:,} x {bits} bits / 8 | {stored:count}
+block scales | {elements:,} / {block}, one byte each | {scales:count}
+in GB | {total:,} / 10^9 | {gigabytes:number} GB
+in GiB | {total:,} / 2^30 | {total:memory}
+strides | products of the following extents, in elements (row-major) | {strides}
+position | of the element {index}: {products} | {position}
+"""
 
 
 @question
@@ -271,22 +267,16 @@ def dtype(
     )
 
 
-MATMUL_STEPS = (
-    ("as a matmul", "{product.folded}", "{times}{product.m}x{product.n}x{product.k}"),
-    ("FLOPs", "2 x {times}{product.m} x {product.n} x {product.k}", "{flops:count}"),
-    (
-        "bytes",
-        (
-            "{times}({product.m} x {product.k} + {product.k} x {product.n} read, "
-            "{product.m} x {product.n} written)"
-        ),
-        "{bytes:count}",
-    ),
-    ("intensity", "{flops:number} / {bytes:number}", "{intensity:number} FLOP/B"),
-    ("compute", "{flops:number} / {peak_flops_per_s:number}", "{compute_s:time}"),
-    ("memory", "{bytes:number} / {bandwidth_bytes_per_s:number}", "{memory_s:time}"),
-    ("time", "the longer one", "{seconds:time}, {bound}-bound"),
-)
+MATMUL_STEPS = """\
+as a matmul | {product.folded} | {times}{product.m}x{product.n}x{product.k}
+FLOPs | 2 x {times}{product.m} x {product.n} x {product.k} | {flops:count}
+bytes | {times}({product.m} x {product.k} + {product.k} x {product.n} read, {product.m} x \
+{product.n} written) | {bytes:count}
+intensity | {flops:number} / {bytes:number} | {intensity:number} FLOP/B
+compute | {flops:number} / {peak_flops_per_s:number} | {compute_s:time}
+memory | {bytes:number} / {bandwidth_bytes_per_s:number} | {memory_s:time}
+time | the longer one | {seconds:time}, {bound}-bound
+"""
 
 
 class _Product(NamedTuple):
