@@ -41,7 +41,7 @@ def load(
 
     Args:
         run: the path of a run file; a folder of them, all of which are read; or `latest`, a run's
-            id or the beginning of one, as `python -m results show` takes it.
+            id or the beginning of one, or a git revision, as `python -m results show` takes it.
         runs: the folder in which runs are found by name; by default where all are kept.
         op: only these ops, a name or several; so are the next three.
         dtype: only these dtypes.

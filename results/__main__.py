@@ -46,7 +46,7 @@ COMMANDS = {
     "history": "show how the time of a case changed from run to run",
 }
 
-RUN_HELP = "path, run id, unique start of a run id, or `latest`"
+RUN_HELP = "path, run id or its unique start, git revision, or `latest[~N][:OP]`"
 
 EXAMPLES = """examples:
   python -m results list --op gelu --since 2d

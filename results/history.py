@@ -5,7 +5,7 @@ chosen run.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from results.compare.command import finish, with_problem
 from results.compare.comparison import compare_apart, sides_of_run
-from results.compare.earlier import SavedRuns
+from results.compare.earlier import SavedRuns, is_same_code
 from results.compare.flags import DISTURBED
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, Side, definitions, revision_of
@@ -31,7 +31,7 @@ from results.show.options import add, add_format
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, busy, printable
-from results.show.units import ABSENT, TIME_UNITS, count, duration
+from results.show.units import ABSENT, TIME_UNITS, count, duration, percent
 from results.stats.comparison import (
     FASTER,
     MARGIN,
@@ -54,7 +54,7 @@ which ignores comments): the time may have changed because the op did.
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v3
   python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
-  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 -o history.png
+  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o mfu.png
 """
 
 METHOD = (
@@ -65,6 +65,8 @@ METHOD = (
 
 CASE = ("op", "dtype", "case", "options", "fill", "cache")
 """Fields of a record that are equal in all runs of a history."""
+
+METRICS = ("time", "mfu")
 
 MAX_LISTED = 6
 """Maximum number of names in a message."""
@@ -82,6 +84,8 @@ def add_options(parser: Parser, run_help: str) -> None:
         metavar="RUN",
         help=f"compare each run with this one, not with the last: {run_help}",
     )
+    text = "what the table and the picture show; verdicts are on times (default: time)"
+    parser.add_argument("--metric", choices=METRICS, default="time", help=text)
     add(parser, {"margin": MARGIN})
     add_format(parser)
     add_picture(parser)
@@ -101,7 +105,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     read = [*loaded, chosen] if chosen else loaded
     try:
-        series = history(loaded, chosen, Selection.of(options), options.margin)
+        series = history(loaded, chosen, Selection.of(options), options.margin, options.metric)
     except CompareError as error:
         raise with_problem(error, read) from None
     if options.output is not None:
@@ -135,7 +139,11 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], li
 
 
 def history(
-    runs: Sequence[Run], chosen: Run | None, selection: Selection, margin: float
+    runs: Sequence[Run],
+    chosen: Run | None,
+    selection: Selection,
+    margin: float,
+    metric: str = "time",
 ) -> list[Series]:
     """Return the history of one case, a series for each provider and host; each run is compared
     with the one before it, or with `chosen` if given.
@@ -143,7 +151,8 @@ def history(
     A run without a host name counts as one of the host of the run before it.
 
     Raises:
-        CompareError: no record matches, or the records are of several cases or machines.
+        CompareError: no record matches, the records are of several cases or machines, or their
+            MFU is unknown.
     """
     by_row: dict[tuple[RowKey, str], list[Side]] = {}
     selected = [run for run in map(selection.records_of, runs) if run.records]
@@ -182,26 +191,28 @@ def history(
     series: list[Series] = []
     for (key, host), sides in by_row.items():
         case: Series = {name: getattr(key, name) for name in CASE}
-        case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": "time"}
+        case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": metric}
         if chosen:
             case["against"] = chosen.environment.run_id
         points = []
-        for side, is_redefined in _redefined(sides):
-            points.append(_point(side, base_name, compared.get(side), is_redefined))
+        last: str | None = None
+        for side in sides:
+            hashes = definitions(side.records)
+            is_redefined = bool(hashes) and hashes != [last] and (bool(last) or len(hashes) > 1)
+            last = hashes[-1] if hashes else last
+            point = _point(side, base_name, compared.get(side), is_redefined)
+            point["is_same_code"] = side in bases and is_same_code(bases[side], side)
+            if metric == "mfu":
+                point |= {"value": side.rate("mfu"), "ci95": side.mfu_ci95}
+            if point["value"] is None:
+                raise CompareError(f"the MFU is unknown: no peak of {devices[0]} in {key.dtype}")
+            points.append(point)
         series.append(case | {"points": points})
     return series
 
 
 def _host(run: Run) -> str:
     return str(run.environment.host.get("name") or "")
-
-
-def _redefined(sides: Iterable[Side]) -> Iterator[tuple[Side, bool]]:
-    last: str | None = None
-    for side in sides:
-        hashes = definitions(side.records)
-        yield side, bool(hashes) and hashes != [last] and (last is not None or len(hashes) > 1)
-        last = hashes[-1] if hashes else last
 
 
 def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
@@ -270,15 +281,17 @@ def _rows(series: Sequence[Series]) -> list[Cells]:
     rows = []
     for name, case in zip(_names(series), series, strict=True):
         for point in case["points"]:
-            cells = _cells(point, name, "chosen" if "against" in case else "last")
+            cells = _cells(point, name, case)
             if point["is_redefined"]:
                 cells = {title: cell._replace(style="bold") for title, cell in cells.items()}
             rows.append(cells)
     return rows
 
 
-def _cells(point: Object, provider: str, base: str) -> Cells:
-    half_width = format_half_width(point["ci95_s"], point["median_s"])
+def _cells(point: Object, provider: str, case: Series) -> Cells:
+    half_width = format_half_width(point["ci95"], point["value"])
+    text = percent if case["metric"] == "mfu" else duration
+    base = "chosen" if "against" in case else "last"
     value = point[f"ratio_to_{base}"]
     ratio = f"{value:.4f}" if value else ABSENT
     flags = list(point["flags"])
@@ -290,10 +303,10 @@ def _cells(point: Object, provider: str, base: str) -> Cells:
         "date": Cell(_short_date(point["started_at"])),
         "revision": Cell(point["revision"] or ABSENT),
         "provider": Cell(provider, goes_below=4, heads=True),
-        "time": Cell(duration(point["median_s"]), "right"),
+        "MFU" if case["metric"] == "mfu" else "time": Cell(text(point["value"]), "right"),
         "95% CI": Cell(half_width, "right"),
         f"time ratio to {base}": Cell(ratio, "right", leaves=2),
-        "verdict": Cell(point["verdict"] or ABSENT),
+        "verdict": Cell("same code" if point["is_same_code"] else point["verdict"] or ABSENT),
         "flags": Cell(", ".join(flags)),
         "run": Cell(point["run_id"], leaves=1),
     }
@@ -350,8 +363,12 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     order = sorted(runs, key=lambda run_id: (runs[run_id]["started_at"], run_id))
     positions = {run_id: index for index, run_id in enumerate(order)}
     foot = FOOT + 0.2 * len(series)
-    largest_s = max(point["median_s"] for point in points)
-    scale, unit = next((entry for entry in TIME_UNITS if largest_s >= entry[0]), TIME_UNITS[-1])
+    largest = max(point["value"] for point in points)
+    scale, unit = next((entry for entry in TIME_UNITS if largest >= entry[0]), TIME_UNITS[-1])
+    label = f"time, {unit}, 95 % CI"
+    if series[0]["metric"] == "mfu":
+        scale = 0.01
+        label = "MFU, %, 95 % CI"
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
         title = picture.plain(_heading(series), 200)
@@ -363,7 +380,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         disturbed = [point for point in points if not DISTURBED.isdisjoint(point["flags"])]
         if disturbed:
             at = [positions[point["run_id"]] for point in disturbed]
-            values = [point["median_s"] / scale for point in disturbed]
+            values = [point["value"] / scale for point in disturbed]
             ink = picture.tone(picture.INK)
             axes.plot(at, values, "x", color=ink, markersize=10, zorder=3, label="disturbed")
         step = -(-len(order) // MAX_TICKS)
@@ -381,7 +398,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         middle = (low + high) / 2
         reach = max(middle - low, middle * MIN_REACH)
         axes.set_ylim(middle - reach, middle + reach)
-        axes.set_ylabel(f"time, {unit}, 95 % CI", fontsize=picture.AXIS_PT)
+        axes.set_ylabel(label, fontsize=picture.AXIS_PT)
         figure.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower left", ncols=3)
     return figure
 
@@ -401,8 +418,8 @@ def _draw_line(
     below = []
     above = []
     for point in points:
-        value = point["median_s"]
-        low, high = point["ci95_s"] or (value, value)
+        value = point["value"]
+        low, high = point["ci95"] or (value, value)
         at.append(positions[point["run_id"]])
         values.append(value / scale)
         below.append(max(0, value - low) / scale)

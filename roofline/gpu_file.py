@@ -12,44 +12,15 @@ import msgspec
 from results.show.spelling import did_you_mean
 from roofline.machine import Machine
 
-PROVENANCE = {
-    "vendor": "a page of the vendor, read",
-    "datasheet": "published by the vendor",
-    "vendor-forum": "the vendor's developer forum",
-    "vendor-adjacent": "somebody close to the vendor, or with the vendor's parts in hand",
-    "copy": "a third party's copy of a vendor's sheet",
-    "copy+device": "such a copy, beside what a device reports",
-    "device": "reported by or measured on a real device",
-    "device-table": "the table of names shipped with the driver",
-    "db": "a database of specifications",
-    "lib": "a value in a public library",
-    "lib-doc": "the documentation of a public library",
-    "thread": "an issue or pull request",
-    "derived": "arithmetic on other values",
-    "assumed": "taken from a close relative, not confirmed",
-    "recalled": "general knowledge; the vendor's document was not read again",
-    "leaked": "a leaked table that others repeat",
-}
+KEYS_TABLE: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("gpu_keys.toml").read_text(encoding="utf-8")
+)
+PROVENANCE: dict[str, str] = KEYS_TABLE["provenance"]
 """The words that open each source, so that a reader sees how far to trust a value."""
 
 NEEDED = ("name", "vendor", "memory_bandwidth_bytes_per_s", "peaks_flops_per_s", "sources")
 
-RANGES = {
-    "sm_count": (1, 10_000),
-    "tensor_clock_hz": (1e8, 1e10),
-    "boost_clock_hz": (1e8, 1e10),
-    "max_clock_hz": (1e8, 1e10),
-    "memory_bytes": (1 << 28, 1 << 45),
-    "memory_reported_bytes": (1 << 28, 1 << 45),
-    "memory_bandwidth_bytes_per_s": (1e9, 1e15),
-    "bandwidth_from_device_clock_bytes_per_s": (1e9, 1e15),
-    "l2_bytes": (1 << 15, 1 << 34),
-    "llc_bytes": (1 << 15, 1 << 34),
-    "tdp_w": (1, 20_000),
-    "link_bytes_per_s": (0, 1e14),
-    "pcie_gen": (3, 6),
-    "pcie_lanes": (1, 32),
-}
+RANGES: dict[str, tuple[float, float]] = KEYS_TABLE["ranges"]
 """Of each number: wide, but narrow enough to catch a wrong unit."""
 PEAK = (1e9, 1e18)
 

@@ -138,6 +138,46 @@ def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path, monkeypatch, 
     assert written == {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
 
 
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_the_recipe_compares_the_mfu_of_two_commits(runs, tmp_path, monkeypatch, tiny_calibration):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(LIMITS, "cpu", QUICK)  # the times do not matter
+    keep_ceilings(runs)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "advice.detachedHead=false"]
+
+    def checked_out(*words):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+
+    checked_out("init")
+    for tag, body in (("v1", "a.T.contiguous().T @ b"), ("v2", "a @ b")):
+        Path("mine.py").write_text(f"def matmul(a, b):\n    return {body}\n")
+        checked_out("add", "mine.py")
+        checked_out("commit", "-m", tag)
+        checked_out("tag", tag)
+    recipe = re.search(r"^```sh\n(.*?)^```$", PAGES["results/README.md"], re.MULTILINE | re.DOTALL)
+    lines = recipe[1].replace("--shape 1024", "--shape 64 --budget 3").splitlines()
+    assert len(lines) == 6
+    for line in lines[:4]:
+        loop = re.fullmatch(r"for i in (.*); do (.*); done", line)
+        if loop is None:
+            checked_out(*shlex.split(line)[1:])
+        for _ in loop[1].split() if loop else ():
+            measured = here(loop[2])
+            assert measured.returncode == 0, measured.stderr
+    compared, plotted = map(here, lines[-2:])
+    first, second = (
+        subprocess.run([*git, "rev-parse", tag], check=True, capture_output=True, text=True).stdout
+        for tag in ("v1", "v2")
+    )
+    assert f"{first[:10]} -> {second[:10]}: " in compared.stdout, compared.stderr
+    assert "MFU candidate" in compared.stdout
+    assert plotted.returncode == 0, plotted.stderr
+    assert plotted.stdout.count(second[:10]) == 3
+    assert "same code" in plotted.stdout
+    assert Path("mfu.png").exists()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_images_and_links_of_a_page_exist(page):
     folder = (ROOT / page).parent

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from results.compare import profiles
 from results.compare.selection import Selection, add_selection
-from results.compare.sides import MODES, CompareError, CompareOptions
+from results.compare.sides import MODES, CompareError, CompareOptions, revisions
 from results.compare.turns import rounds_of
 from results.show.options import add, add_format, margin
 from results.show.picture import add_picture
@@ -26,6 +26,7 @@ from results.show.terminal import (
 )
 from results.stats.comparison import DEFAULT_MARGIN, MARGIN
 from results.store.runfile import Run, StoreError, load_run
+from results.store.runs import list_runs, unix_time
 
 EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`,
 which ignores comments): the time may have changed because the op did. --force compares them anyway.
@@ -34,6 +35,7 @@ Records of older versions of Roofmark are compared without this check.
 examples:
   python -m results compare 20261120T21 latest
   python -m results compare main.jsonl branch.jsonl --margin 2% --format md
+  python -m results compare --by git --op matmul
   python -m results compare latest --by provider --baseline torch -o compare.png
   python -m results compare before.jsonl after.jsonl --by category   # of two profiles
 """
@@ -71,12 +73,14 @@ def with_problem(error: CompareError, runs: Iterable[Run]) -> CompareError:
 
 def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("baseline_run", metavar="A", help=f"baseline run: {run_help}")
+    text = f"baseline run: {run_help} (default: latest)"
+    parser.add_argument("baseline_run", metavar="A", nargs="?", default="latest", help=text)
     parser.add_argument(
         "candidate_run",
         metavar="B",
         nargs="?",
-        help="candidate run; without it, providers or versions of A are compared",
+        help="candidate run; without it, providers or versions of A are compared, or with --by git "
+        "A and the newest run of the revision before",
     )
     parser.add_argument(
         "--by",
@@ -114,6 +118,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     chosen = Selection.of(options)
     names = (options.baseline_run, options.candidate_run)
     whole = [load_run(chosen.find(name, directory)) for name in names if name is not None]
+    if options.by == "git" and options.candidate_run is None:
+        whole.insert(0, run_before(whole[0], chosen, directory))
     loaded = list(map(chosen.records_of, whole))
     for each in loaded:
         if not each.records:
@@ -139,6 +145,25 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     text = as_text(compared, options.format, options.fail_on)
     notes = [*chain.from_iterable(each.notes for each in loaded), *compared.notes]
     return finish(text, loaded, notes, exit_code(compared, options.fail_on), options.output)
+
+
+def run_before(run: Run, chosen: Selection, directory: Path) -> Run:
+    """Return the newest earlier run of another revision that has a row of this one.
+
+    Raises:
+        CompareError: there is none.
+    """
+    rows = {record.row for record in chosen.records_of(run).records}
+    start = unix_time(run.environment.started_at)
+    slug = run.environment.device["slug"]
+    for summary in list_runs(directory, counts_records=False):
+        if summary.device_slug == slug and summary.started_s < start and chosen.fits(summary):
+            earlier = load_run(summary.path)
+            found = revisions(earlier, run)
+            is_other = found and found[0] != found[1]
+            if is_other and not rows.isdisjoint(record.row for record in earlier.records):
+                return earlier
+    raise CompareError(f"--by git: no earlier run of another revision has rows of {run.path}")
 
 
 def compare_profiles(options: argparse.Namespace, baseline: Run, candidate: Run) -> int:

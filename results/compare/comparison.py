@@ -17,8 +17,8 @@ from results.compare.sides import (
     Side,
     Unmatched,
     differences,
+    from_version_to_version,
     match,
-    revision_text,
     sides_of,
 )
 from results.compare.turns import compare_rounds, cycles_ratio, rounds_of, shared_rounds
@@ -36,6 +36,7 @@ from results.stats.comparison import (
 from results.stats.spread import GIVEN, Spread, given_spread, widest
 from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
+from results.store.runs import revision_text
 
 MAX_SPREAD = 10.0
 """Larger spreads, as a fraction of the time, are not printed."""
@@ -178,6 +179,8 @@ def compared_of(
     labels, baseline, candidate = sides_of(first, second, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
+    if request.by == "version" and request.baseline is None and is_one_run:
+        pairs = from_version_to_version(pairs)
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows: list[ComparedRow] = []
     for pair in pairs:

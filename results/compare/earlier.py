@@ -10,10 +10,11 @@ from itertools import chain
 from statistics import fmean, median
 
 from results.compare.flags import DISTURBED
-from results.compare.sides import Side, is_users, machine_facts, revision_text
+from results.compare.sides import Side, is_users, machine_facts
 from results.record import DEFINITION_PREFIX, Environment, Record, Rounds, RowKey
 from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
+from results.store.runs import revision_text
 
 MAX_RUNS = 40
 """Maximum number of runs to read, newest first: a spread needs tens of repeats."""

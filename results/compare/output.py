@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
-from results.compare.sides import Unmatched, revision_text
+from results.compare.sides import Unmatched
 from results.record import Object, text_of
 from results.show.grid import (
     Cell,
@@ -32,6 +32,7 @@ from results.stats.comparison import (
 )
 from results.stats.spread import widest
 from results.stats.verdict import MORE_RUNS
+from results.store.runs import revision_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +41,9 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 """The most important first."""
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
+
+KEY = ("op", "dtype", "case", "options", "fill", "cache")
+"""Fields of a record by which rows are matched, in JSON and CSV."""
 
 UNMATCHED = "UNMATCHED"
 """Verdict in CSV of a record that was not compared."""
@@ -77,11 +81,6 @@ def _broken(compared: Compared) -> int:
 def summary(compared: Compared, fail_on: str) -> Object:
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
-    candidates = Counter(mean["candidate"] for mean in means)
-    by_candidate = {}
-    for mean in means:
-        if candidates[mean["candidate"]] == 1:  # its rows are of one op
-            by_candidate[mean["candidate"]] = {key: mean[key] for key in ("ratio", "ci95", "rows")}
     drift: Object | None = None
     spread = widest(row.spread for row in compared.rows)
     if spread:
@@ -104,7 +103,6 @@ def summary(compared: Compared, fail_on: str) -> Object:
     return {
         "baseline": sides[0],
         "candidate": sides[1],
-        "metric": "time",
         "margin": compared.margin,
         "fail_on": fail_on,
         "drift": drift,
@@ -112,13 +110,8 @@ def summary(compared: Compared, fail_on: str) -> Object:
         "counts": counts(compared),
         "geomean": only["ratio"],
         "geomean_ci95": only["ci95"],
-        "metric_geomean": only["ratio"],
-        "metric_geomean_ci95": only["ci95"],
         "geomean_rows": sum(mean["rows"] for mean in means),
-        "geomean_by_candidate": by_candidate,
-        "geomeans": [
-            mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means
-        ],
+        "geomeans": means,
         "unmatched": len(compared.unmatched),
         "broken": _broken(compared),
         "notes": list(compared.notes),
@@ -181,51 +174,40 @@ def _mean_words(mean: Object) -> str:
 def json_row(row: ComparedRow) -> Object:
     ends = list(row.ci95) if row.ci95 else None
     before = row.baseline
-    after = row.candidate
     share, limit = before.of_ceiling or (None, None)
-    return {
-        "op": row.key.op,
-        "dtype": row.key.dtype,
-        "case": row.key.case,
-        "options": row.key.options,
-        "fill": row.key.fill,
-        "cache": row.key.cache,
+    known: Object = {name: getattr(row.key, name) for name in KEY}
+    known |= {
         "baseline": before.label,
-        "candidate": after.label,
-        "provider_baseline": before.provider,
-        "provider_candidate": after.provider,
+        "candidate": row.candidate.label,
         "ratio": row.ratio,
         "ci95": ends,
         "is_bound": row.compared.is_bound,
-        "metric": "time",
-        "metric_ratio": row.ratio,
-        "metric_ci95": ends,
         "verdict": row.compared.verdict,
         "reason": row.reason,
-        "flags_baseline": list(before.flags),
-        "flags_candidate": list(after.flags),
         "paired": row.is_paired,
         "drift": math.expm1(row.compared.drift),
-        "baseline_s": before.time_s,
-        "candidate_s": after.time_s,
-        "mfu_baseline": before.rate("mfu"),
-        "mfu_candidate": after.rate("mfu"),
-        "bytes_per_s_baseline": before.rate("bytes_per_s"),
-        "bytes_per_s_candidate": after.rate("bytes_per_s"),
         "limit": limit,
         "limit_s": share and share * before.time_s,
         "gap_closed": row.gap_closed,
         "decided_after_s": row.decided_after_s,
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
-        "windows_baseline": len(before.records),
-        "windows_candidate": len(after.records),
     }
+    for name, side in (("baseline", before), ("candidate", row.candidate)):
+        known |= {
+            f"provider_{name}": side.provider,
+            f"{name}_s": side.time_s,
+            f"mfu_{name}": side.rate("mfu"),
+            f"mfu_ci95_{name}": side.mfu_ci95 and list(side.mfu_ci95),
+            f"bytes_per_s_{name}": side.rate("bytes_per_s"),
+            f"flags_{name}": list(side.flags),
+            f"windows_{name}": len(side.records),
+        }
+    return known
 
 
 def json_unmatched(row: Unmatched) -> Object:
-    names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
-    known = {name: getattr(row.record, name) for name in names}
+    known = {name: getattr(row.record, name) for name in (*KEY, "provider", "status")}
     known["options"] = text_of(row.record.options)
     return {"side": row.side} | known | {"reason": row.reason, "broken": row.is_broken}
 
@@ -332,6 +314,11 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         if high > TOO_NOISY * low:
             ratio = ABSENT
             closed = ABSENT
+    of_ceiling = ABSENT
+    if before.of_ceiling and after.of_ceiling:
+        bounds = dict.fromkeys((before.of_ceiling[1], after.of_ceiling[1]))
+        shares = f"{percent(before.of_ceiling[0])} -> {percent(after.of_ceiling[0])}"
+        of_ceiling = f"{shares} {' -> '.join(bounds)}"
     return {
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(ratio, "right"),
@@ -343,21 +330,12 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "options": Cell(row.key.options, goes_below=3),
         "baseline": Cell(duration(before.time_s), "right", goes_below=5),
         "candidate": Cell(duration(after.time_s), "right", goes_below=5),
-        "MFU baseline": Cell(percent(before.rate("mfu")), "right", goes_below=2),
-        "MFU candidate": Cell(percent(after.rate("mfu")), "right", goes_below=2),
+        "MFU baseline": Cell(before.mfu_text, "right", goes_below=2),
+        "MFU candidate": Cell(after.mfu_text, "right", goes_below=2),
         "gap closed": Cell(closed, "right", leaves=1),
-        "% of ceiling": Cell(_of_ceiling(row), "right", leaves=1),
+        "% of ceiling": Cell(of_ceiling, "right", leaves=1),
         "reason": Cell(row.reason),
     }
-
-
-def _of_ceiling(row: ComparedRow) -> str:
-    before = row.baseline.of_ceiling
-    after = row.candidate.of_ceiling
-    if before is None or after is None:
-        return ABSENT
-    bounds = dict.fromkeys((before[1], after[1]))
-    return f"{percent(before[0])} -> {percent(after[0])} {' -> '.join(bounds)}"
 
 
 def describe(row: Unmatched) -> str:

@@ -5,11 +5,11 @@ on the right.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.output import foremost, headline
-from results.compare.sides import Side
 from results.show.picture import (
     AXIS_PT,
     BAND,
@@ -46,6 +46,9 @@ MARKS = {SLOWER: ">", FASTER: "<", UNSURE: "o", SAME: "s"}
 SIDE_COLORS = ("#B4BDC4", "#0072B2")
 """Baseline and candidate."""
 
+MFU = "MFU, % of the dense peak, 95 % CI"
+"""Title of the right panel."""
+
 WIDTH = 12.0
 ROW_HEIGHT = 0.34
 FOOT = 1.1
@@ -63,7 +66,15 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
             figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4)
         )
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        names = [plain(end_of(_name(row), MAX_LABEL_LETTERS), 100) for row in rows]
+        names = []
+        has_one_baseline = len({row.baseline.provider for row in rows}) == 1
+        for row in rows:
+            parts = [row.key.op, row.key.case, row.key.dtype]
+            if not has_one_baseline and not row.key.provider:
+                parts.append(f"{row.baseline.provider} ->")
+            if row.key.provider or row.candidate.provider != row.baseline.provider:
+                parts.append(row.candidate.provider)
+            names.append(plain(end_of(" ".join(filter(None, parts)), MAX_LABEL_LETTERS), 100))
         _draw_ratios(left, rows, compared)
         left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=tone(INK))
         _draw_reached(right, rows, compared)
@@ -107,39 +118,37 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     _finish(axes, "time, candidate over baseline, 95 % CI (left is faster)")
 
 
-def _name(row: ComparedRow) -> str:
-    parts = [row.key.op, row.key.case, row.key.dtype]
-    if row.key.provider or row.candidate.provider != row.baseline.provider:
-        parts.append(row.candidate.provider)
-    return " ".join(filter(None, parts))
-
-
 def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
-    baselines = [row.baseline for row in rows]
-    candidates = [row.candidate for row in rows]
-    has_ceilings = all(side.of_ceiling for side in baselines + candidates)
-    are_several = len({side.label for side in candidates}) > 1
-    name = "candidate" if are_several else compared.candidate
-    _draw_bars(axes, baselines, compared.baseline, 0, has_ceilings)
-    _draw_bars(axes, candidates, name, 1, has_ceilings)
-    title = "% of the limiting ceiling" if has_ceilings else "GB/s of compulsory bytes"
+    """Draw the MFU of both sides if it is known and limits a row, else the fraction of the ceiling
+    that limits each, else the bandwidth.
+    """
+    sides = [row.baseline for row in rows], [row.candidate for row in rows]
+    limits = [side.of_ceiling for side in chain(*sides)]
+    title = "GB/s of compulsory bytes"
+    if all(limits):
+        title = "% of the limiting ceiling"
+    has_mfu = any(limit and limit[1] == "compute" for limit in limits)
+    if has_mfu and all(side.mfu_ci95 for side in chain(*sides)):
+        title = MFU
+    names = compared.baseline, compared.candidate
+    for place, name in enumerate(names):
+        at = []
+        values = []
+        for index, side in enumerate(sides[place]):
+            at.append(index + (place - 0.5) * 0.36)
+            values.append((side.rate("bytes_per_s") or 0) / 1e9)
+            if all(limits) and side.of_ceiling:
+                values[-1] = 100 * side.of_ceiling[0]
+            if title == MFU and side.mfu_ci95:
+                values[-1] = 100 * (side.rate("mfu") or 0)
+                ends = [100 * end for end in side.mfu_ci95]
+                axes.plot(ends, [at[-1], at[-1]], "|-", color=tone(INK), linewidth=1)
+        if len({side.label for side in sides[place]}) > 1:
+            name = ("baseline", "candidate")[place]
+        label = plain(end_of(name, 30))
+        axes.barh(at, values, height=0.34, color=tone(SIDE_COLORS[place]), label=label)
     _finish(axes, title, columns=1)
     axes.tick_params(axis="y", labelleft=False)
-
-
-def _draw_bars(
-    axes: Axes, sides: Sequence[Side], name: str, place: int, has_ceilings: bool
-) -> None:
-    values = []
-    for side in sides:
-        share = side.of_ceiling
-        if has_ceilings and share:
-            values.append(100 * share[0])
-        else:
-            values.append((side.rate("bytes_per_s") or 0) / 1e9)
-    at = [index + (place - 0.5) * 0.36 for index in range(len(sides))]
-    label = plain(end_of(name, 30))
-    axes.barh(at, values, height=0.34, color=tone(SIDE_COLORS[place]), label=label)
 
 
 def _finish(axes: Axes, title: str, columns: int = 5) -> None:

@@ -23,9 +23,12 @@ from results.record import (
     RowKey,
     name_of,
 )
-from results.show.units import count
+from results.show.table import format_half_width
+from results.show.units import ABSENT, count, percent
 from results.stats.comparison import DEFAULT_MARGIN
+from results.stats.verdict import side_of
 from results.store.runfile import Run, StoreError
+from results.store.runs import revision_text
 from roofline.model import Judgment, judge, limits_s
 
 MODES = ("provider", "version", "git")
@@ -68,14 +71,6 @@ class CompareOptions:
 def is_users(record: Record) -> bool:
     """Return whether the provider is a user's function: built-in names have no colon."""
     return ":" in record.provider
-
-
-def revision_text(git: Object | None) -> str | None:
-    """Return a git revision, ten digits, with `-dirty` if files were changed; None if unknown."""
-    if not git or not git.get("sha"):
-        return None
-    revision = str(git["sha"])[:10]
-    return f"{revision}-dirty" if git.get("dirty") else revision
 
 
 def revision_of(record: Record, environment: Environment) -> str | None:
@@ -138,6 +133,20 @@ class Side:
         value: float | None = getattr(self._score, key)
         median_s = self.records[0].median_s
         return value * median_s / self.time_s if value and median_s else None
+
+    @cached_property
+    def mfu_ci95(self) -> tuple[float, float] | None:
+        """95 % interval of the MFU by the scatter within the runs; None if the MFU is unknown."""
+        mfu = self.rate("mfu")
+        if mfu is None:
+            return None
+        times = side_of(self.windows)
+        return mfu * math.exp(-times.above), mfu * math.exp(times.below)
+
+    @property
+    def mfu_text(self) -> str:
+        half_width = format_half_width(self.mfu_ci95, self.rate("mfu"))
+        return f"{percent(self.rate('mfu'))} {half_width}".removesuffix(f" {ABSENT}")
 
     @property
     def of_ceiling(self) -> tuple[float, str] | None:
@@ -212,8 +221,7 @@ def sides_of(
         raise CompareError(f"--baseline {request.baseline} requires --by provider")
     is_git = request.by == "git"
     if second is None:
-        text = "--by git: " if is_git else ""
-        raise CompareError(f"{text}expected two runs, got one; add a second, or use --by provider")
+        raise CompareError("expected two runs, got one; add a second, or use --by provider")
     labels = (first.environment.run_id, second.environment.run_id)
     found = revisions(first, second)
     if is_git and found is None:
@@ -249,9 +257,11 @@ def _sides_by_provider(
     if not others:
         kind = "version of a kernel" if request.by == "version" else "provider"
         raise CompareError(f"{second.path}: no other {kind} to compare with {chosen}")
-    label = others[0] if len(others) == 1 else f"{len(others)} providers"
+    label = others[0] if len(others) == 1 else f"{len(others)} {request.by}s"
     baseline = [record for record in first.records if record.provider == chosen]
     candidate = [record for record in second.records if record.provider in others]
+    if request.by == "version":
+        candidate.sort(key=lambda record: others.index(record.provider))
     return (chosen, label), baseline, candidate
 
 
@@ -302,6 +312,25 @@ class MatchedPair(NamedTuple):
     key: RowKey
     baseline: list[Record]
     candidate: list[Record]
+
+
+def from_version_to_version(pairs: Iterable[MatchedPair]) -> list[MatchedPair]:
+    """Return the pairs of each version with the one before it, and with the fastest before it if
+    that is another one, case by case.
+
+    `pairs` are those of the later versions, in their order, with the first.
+    """
+    versions: dict[RowKey, list[list[Record]]] = {}
+    steps: dict[RowKey, list[MatchedPair]] = {}
+    for pair in pairs:
+        earlier = versions.setdefault(pair.key, [pair.baseline])
+        fastest = min(earlier, key=lambda records: records[0].median_s or math.inf)
+        known = steps.setdefault(pair.key, [])
+        known.append(pair._replace(baseline=earlier[-1]))
+        if fastest is not earlier[-1]:
+            known.append(pair._replace(baseline=fastest))
+        earlier.append(pair.candidate)
+    return list(chain.from_iterable(steps.values()))
 
 
 @dataclass(frozen=True)

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
+from results.record import Object
 from results.show.terminal import reason_of
 from results.store.runfile import (
     RUN_ID,
     SUFFIX,
     RunFileError,
     StoreError,
+    load_run,
     read_head,
     runs_directory,
 )
 
 MAX_LISTED = 5
 """Maximum number of runs in a message."""
+
+LATEST = re.compile(r"latest(?:~(\d+))?(?::(.+))?")
+"""`latest~1` is the run before the newest, `latest:gelu` the newest of the op in the file name."""
+
+REVISION = re.compile(r"([0-9a-f]{4,40})(-dirty)?")
+"""A git revision, as `results history` shows it: with `-dirty` if files were changed."""
 
 
 class RunNotFoundError(StoreError):
@@ -56,24 +65,19 @@ def list_runs(directory: Path | None = None, counts_records: bool = True) -> lis
 
     Counting the records reads the whole files.
     """
-    summaries = [
-        _summary(path, counts_records) for path in _run_files(directory or runs_directory())
-    ]
-    return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
-
-
-def _run_files(directory: Path) -> list[Path]:
+    directory = directory or runs_directory()
+    paths: list[Path] = []
     try:
-        inside = sorted(directory.iterdir())
-        nested: list[Path] = []
-        for folder in inside:
-            if folder.is_dir():
-                nested += sorted(folder.iterdir())
+        paths += sorted(directory.iterdir())
+        for folder in filter(Path.is_dir, list(paths)):
+            paths += sorted(folder.iterdir())
     except FileNotFoundError:
-        return []
+        pass
     except OSError as error:
         raise StoreError(f"cannot read the runs in {directory}: {reason_of(error)}") from None
-    return [path for path in (*inside, *nested) if path.suffix == SUFFIX and not path.is_dir()]
+    files = [path for path in paths if path.suffix == SUFFIX and not path.is_dir()]
+    summaries = [_summary(path, counts_records) for path in files]
+    return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
 
 
 def _summary(path: Path, counts_records: bool) -> RunSummary:
@@ -106,22 +110,24 @@ def find_run(
 ) -> Path:
     """Return the file of a run.
 
-    `name` is a path; a run id, short id or file name, or a unique start of one; or `latest`, the
-    newest run that has a record and that `fits` accepts.
+    `name` is a path; a run id, short id or file name, or a unique start of one; `latest[~N][:OP]`,
+    the newest run, or the N-th before it, that has a record and that `fits` accepts; or a git
+    revision, of whose runs the newest is found.
 
     Raises:
         RunNotFoundError: no run matches, or several do.
     """
     directory = directory or runs_directory()
-    if name != "latest" and (os.sep in name or Path(name).is_file()):
+    latest = LATEST.fullmatch(name)
+    if not latest and (os.sep in name or Path(name).is_file()):
         if not Path(name).is_file():
             raise RunNotFoundError(f"no run file {name}")
         return Path(name)
     runs = list_runs(directory, counts_records=False)
     if not runs:
         raise RunNotFoundError(f"no run '{name}': no run in {directory} yet")
-    if name == "latest":
-        return _latest(runs, directory, fits)
+    if latest:
+        return _latest(runs, directory, latest, fits)
     exact = [run for run in runs if name in _names(run)]
     matches = exact or [run for run in runs if any(known.startswith(name) for known in _names(run))]
     if len(matches) == 1:
@@ -132,6 +138,15 @@ def find_run(
         raise RunNotFoundError(
             f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path"
         )
+    match = REVISION.fullmatch(name)
+    if match:
+        revision = re.compile(f"{match[1][:10]}[0-9a-f]*{match[2] or ''}")
+        for run in runs:
+            if run.error is None and (fits is None or fits(run)):
+                content = load_run(run.path)
+                gits = [content.environment.git, *(record.source_git for record in content.records)]
+                if any(revision.fullmatch(revision_text(git) or "") for git in gits):
+                    return run.path
     known = list(chain.from_iterable(map(_names, runs)))
     near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [
         run.path.stem for run in runs[:MAX_LISTED]
@@ -142,21 +157,32 @@ def find_run(
 
 
 def _latest(
-    runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary], bool] | None
+    runs: list[RunSummary],
+    directory: Path,
+    name: re.Match[str],
+    fits: Callable[[RunSummary], bool] | None,
 ) -> Path:
     readable = [run for run in runs if run.error is None]
-    for run in readable:
-        if run.records != 0 and (fits is None or fits(run)):
-            return run.path
-    if fits is not None:
-        raise RunNotFoundError(
-            f"no run in {directory} has a matching record; list runs with python -m results list"
-        )
     if not readable:
         raise RunNotFoundError(
             f"no run in {directory} can be read; python -m results list shows the errors"
         )
-    return readable[0].path
+    filled = [run for run in readable if run.records != 0] or readable
+    fitting = (run for run in filled if name[2] in (None, run.op) and (not fits or fits(run)))
+    found = next(islice(fitting, int(name[1] or 0), None), None)
+    if found:
+        return found.path
+    raise RunNotFoundError(
+        f"no run in {directory} has a matching record; list runs with python -m results list"
+    )
+
+
+def revision_text(git: Object | None) -> str | None:
+    """Return a git revision, ten digits, with `-dirty` if files were changed; None if unknown."""
+    if not git or not git.get("sha"):
+        return None
+    revision = str(git["sha"])[:10]
+    return f"{revision}-dirty" if git.get("dirty") else revision
 
 
 def _names(run: RunSummary) -> tuple[str, ...]:

@@ -16,31 +16,28 @@ from roofline.estimate import QUESTIONS
 if TYPE_CHECKING:
     from roofline.estimate.answer import Answer
 
-EXAMPLES = (
-    ("train", "--params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5"),
-    ("train", "--model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 --zero 1"),
-    ("fit", "--gpu h100-sxm --gpus 8 --bytes-per-param 16"),
-    ("chinchilla", "--gpu h100-sxm --gpus 32 --days 14 --mfu 0.5"),
-    ("mfu", "--params 540B --gpu tpu-v4 --gpus 6144 --tokens-per-s 238e3"),
-    ("gpus", "--params 70B --tokens 15T --days 90 --gpu h100-sxm --mfu 0.4"),
-    ("params", "--model llama-3-8b"),
-    ("flops", "--model llama-3-8b --sequence 8192 --convention palm"),
-    ("memory", "--model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm"),
-    (
-        "parallel",
-        "--model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full",
-    ),
-    ("context", "--model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8"),
-    ("infer", "--model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16"),
-    ("infer", "--model llama-3-70b --fits --gpus 2"),
-    ("generate", "--model llama-3-8b --gpu h100-sxm --output-tokens 512 --price 2.5"),
-    ("matmul", "--shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16"),
-    ("matmul", "--einsum 'b s h, h k -> b s k' --sizes b=4,s=8,h=16,k=32"),
-    ("intensity", "--gpu h100-sxm"),
-    ("tensor", "--shape 4x8 --then transpose,reshape"),
-    ("dtype", "--dtype fp32,bf16,fp8e4m3 --value 1e-8"),
-    ("sweep", "infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png"),
-)
+EXAMPLES = """\
+train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
+train --model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 --zero 1
+fit --gpu h100-sxm --gpus 8 --bytes-per-param 16
+chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5
+mfu --params 540B --gpu tpu-v4 --gpus 6144 --tokens-per-s 238e3
+gpus --params 70B --tokens 15T --days 90 --gpu h100-sxm --mfu 0.4
+params --model llama-3-8b
+flops --model llama-3-8b --sequence 8192 --convention palm
+memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
+parallel --model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full
+context --model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8
+infer --model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16
+infer --model llama-3-70b --fits --gpus 2
+generate --model llama-3-8b --gpu h100-sxm --output-tokens 512 --price 2.5
+matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
+matmul --einsum 'b s h, h k -> b s k' --sizes b=4,s=8,h=16,k=32
+intensity --gpu h100-sxm
+tensor --shape 4x8 --then transpose,reshape
+dtype --dtype fp32,bf16,fp8e4m3 --value 1e-8
+sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png
+"""
 """Estimates with arguments; a page of `python -m roofline explore` starts with the first of its
 estimate.
 """
@@ -52,6 +49,7 @@ main result. --theme: light or dark."""
 PROG = "python -m roofline estimate"
 
 PLOTS = {
+    "tensor": "the position of elements in storage",
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
     "intensity": "the roofline with each operation",
     "train": "parameters against tokens for the same compute, or with a layout of the speed by "
@@ -73,7 +71,7 @@ class _Question(Parser):
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    examples = [f"  {PROG} {name} {words}" for name, words in EXAMPLES]
+    examples = [f"  {PROG} {words}" for words in EXAMPLES.splitlines()]
     parser = subparsers.add_parser(
         "estimate",
         description="Estimate the time, memory and FLOPs of training and inference.\n"
@@ -115,8 +113,9 @@ def _add_options(parser: Parser, name: str) -> None:
 
 def example_of(name: str) -> dict[str, Any]:
     """Return the arguments of the first example of an estimate, with None for those not given."""
-    words = next(words for example, words in EXAMPLES if example == name)
-    parsed: argparse.Namespace = _Question(prog=f"{PROG} {name}").parse_args(shlex.split(words))
+    examples = map(shlex.split, EXAMPLES.splitlines())
+    words = next(words for words in examples if words[0] == name)
+    parsed: argparse.Namespace = _Question(prog=f"{PROG} {name}").parse_args(words[1:])
     return vars(parsed)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out, say
+from roofline.gpu_file import KEYS_TABLE
 from roofline.gpu_table import (
     clock_limited_flops_per_s,
     find_gpu,
@@ -44,28 +45,7 @@ DENSE = (
     "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
 )
 
-FACTS: tuple[tuple[str, str, float], ...] = (
-    ("memory bandwidth GB/s", "memory_bandwidth_bytes_per_s", 1e9),
-    ("  by device clock GB/s", "bandwidth_from_device_clock_bytes_per_s", 1e9),
-    ("memory GiB", "memory_bytes", 2**30),
-    ("  as reported GiB", "memory_reported_bytes", 2**30),
-    ("memory type", "memory_type", 0),
-    ("L2 MiB", "l2_bytes", 2**20),
-    ("  cache behind L2 MiB", "llc_bytes", 2**20),
-    ("SMs (AMD: CUs)", "sm_count", 1),
-    ("tensor clock MHz", "tensor_clock_hz", 1e6),
-    ("boost clock MHz", "boost_clock_hz", 1e6),
-    ("maximum clock MHz", "max_clock_hz", 1e6),
-    ("TDP W", "tdp_w", 1),
-    ("GPU link GB/s", "link_bytes_per_s", 1e9),
-    ("PCIe generation", "pcie_gen", 1),
-    ("PCIe lanes", "pcie_lanes", 1),
-    ("compute capability", "compute_capability", 0),
-    ("architecture", "architecture", 0),
-    ("chip", "chip", 0),
-    ("rate class", "rate_class", 0),
-    ("confidence", "confidence", 0),
-)
+FACTS: list[tuple[str, str, float]] = KEYS_TABLE["facts"]
 """Rows below the peaks: label, field, divisor to the unit of the label (0: text). Indented: empty
 if not known.
 """

@@ -91,7 +91,7 @@ def draw(
     """Return the roofline plot of saved runs, GPUs or both, as `python -m roofline plot` draws it.
 
     Args:
-        runs: paths, run ids or their unique beginnings, or `latest`.
+        runs: paths, run ids or their unique beginnings, git revisions, or `latest[~N][:OP]`.
         gpu: one or several GPU slugs, such as `h100-sxm`, for datasheet ceilings.
         dtype: dtypes to draw (default: those of the runs, else common ones).
         op: only records of these ops; `latest` is the newest run that has one.
@@ -133,7 +133,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
 def add_sources(parser: Parser, dtypes: str) -> None:
     """Add the arguments of both plot and page; `dtypes` is the help of `--dtype`."""
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="path, run id or its unique beginning, or latest"
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="path, run id or its unique start, git revision, or `latest[~N][:OP]`",
     )
     several: dict[str, Any] = {"action": "extend", "type": _names, "default": []}
     parser.add_argument(

@@ -10,7 +10,9 @@ value or a model, `UnknownGpuError` for a GPU; a missing run raises `results.Sto
 
 from __future__ import annotations
 
+import tomllib
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,27 +33,9 @@ if TYPE_CHECKING:
     from roofline.estimate.serving import generate as generate
     from roofline.estimate.serving import infer as infer
 
-QUESTIONS = {
-    "tensor": ("products", "elements and bytes of a tensor, and which operations copy it"),
-    "dtype": ("products", "range and precision of data types"),
-    "matmul": ("products", "FLOPs, bytes and minimum time of a matmul or an einsum"),
-    "intensity": ("ladder", "FLOPs per byte of operations such as ReLU, GELU and matmuls"),
-    "params": ("models", "parameters of a model"),
-    "flops": ("models", "FLOPs of a training step"),
-    "memory": ("models", "memory per device during training"),
-    "mfu": ("budgets", "utilization of a training run"),
-    "gpus": (
-        "budgets",
-        "number of devices needed to hold a model, or to train it in a number of days",
-    ),
-    "train": ("budgets", "time and price of a training run"),
-    "fit": ("budgets", "largest model that fits in memory"),
-    "chinchilla": ("budgets", "compute-optimal model size"),
-    "parallel": ("layout", "how devices share a training step"),
-    "context": ("serving", "longest context and largest batch that fit"),
-    "generate": ("serving", "time and price of generating a reply"),
-    "infer": ("serving", "time of prefill and decode"),
-}
+QUESTIONS: dict[str, list[str]] = tomllib.loads(
+    Path(__file__).with_name("questions.toml").read_text(encoding="utf-8")
+)
 
 
 def __getattr__(name: str) -> Any:

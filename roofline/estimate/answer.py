@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,18 +53,13 @@ class Step(NamedTuple):
     """If the step is a part of a total: its size, in the unit of the total."""
 
 
-Lines = Sequence[tuple[str, str, str]]
-"""Steps before values are filled in: label, arithmetic and result, with fields such as
-`{flops:number}` or `{use.peak:number}`.
-"""
-
-
-def steps_of(lines: Lines, **facts: Any) -> list[Step]:
-    """Return the steps with their fields filled in, without those that need an unknown fact
-    (None).
+def steps_of(lines: str, **facts: Any) -> list[Step]:
+    """Return the steps of lines `label | arithmetic | result` with their fields filled in, such as
+    `{flops:number}` or `{use.peak:number}`, without those that need an unknown fact (None).
     """
     steps = []
-    for label, arithmetic, result in lines:
+    for line in lines.splitlines():
+        label, arithmetic, result = line.split(" | ")
         fields = [name for _, name, _, _ in TEXTS.parse(arithmetic + result) if name]
         if all(TEXTS.get_field(name, (), facts)[0] is not None for name in fields):
             shown = TEXTS.format(arithmetic, **facts)
@@ -146,40 +143,9 @@ def text_of_value(key: str, value: float | str) -> str:
     return TEXTS.format(PHRASES.get(key, f"{{:letters}} {key.replace('_', ' ')}"), value)
 
 
-PHRASES = {
-    "gpus": "{:devices}",
-    "bytes": "{:bytes}",
-    "flops": "{:letters} FLOPs",
-    "copied_bytes": "{:bytes} copied",
-    "intensity": "{:letters} FLOP/B",
-    "ridge": "ridge at {:letters} FLOP/B",
-    "total_bytes": "{:bytes} in total",
-    "state_bytes": "{:bytes} of state",
-    "activation_bytes": "{:bytes} of activations",
-    "mfu": "MFU {:percent}",
-    "hfu": "HFU {:percent}",
-    "seconds": "{:time}",
-    "step_seconds": "{:time} for a step",
-    "communication": "{:percent} of it waiting for links",
-    "largest_gpus": "scales to {:letters} devices",
-    "decode_seconds": "{:time} for each step of decoding",
-    "prefill_seconds": "{:time} of prefill",
-    "cache_bytes": "{:bytes} of KV cache",
-    "context": "context of {:,} tokens",
-    "batch": "batch of {:,} sequences",
-    "first_token_s": "{:time} to the first token",
-    "total": "{:letters} parameters",
-    "active": "{:letters} of them active",
-    "params": "{:letters} parameters",
-    "per_token": "{:letters} FLOPs per token",
-    "per_step": "{:letters} per step",
-    "run_flops": "{:letters} FLOPs",
-    "run_forward_flops": "{:letters} of them forward",
-    "run_backward_flops": "{:letters} backward",
-    "tokens_per_s": "{:letters} tokens/s",
-    "price": "price {:letters}",
-    "price_per_million_tokens": "price {:letters} for 10^6 tokens",
-}
+PHRASES: dict[str, str] = tomllib.loads(
+    Path(__file__).with_name("phrases.toml").read_text(encoding="utf-8")
+)
 
 
 MAX_WIDTH = 100

@@ -60,63 +60,54 @@ LEFT_OUT = (
 )
 
 TRAIN_STEPS = (
-    ("FLOPs", "{counted}", "{flops:number}"),
-    ("speed", "{gpus:,} x {use.peak:number} FLOP/s x {mfu:.4g}", "{speed:number} FLOP/s"),
-    ("seconds", "{flops:number} / {speed:number}", "{seconds:number} s"),
-    ("days", "{seconds:number} / 86,400", "{days:number}"),
-    ("device hours", "{gpus:,} x {seconds:number} / 3600", "{device_hours:number}"),
-    ("price", "{device_hours:number} hours x {price_per_hour:g}", "{price:number}"),
-    (
-        "energy",
-        "{device_hours:number} hours x {use.machine.tdp_w:number} W at most",
-        "{energy_mwh:number} MWh",
-    ),
-    scaling.LANDMARK_STEP,
-    ("state of a device", "{state_bytes:bytes} / {gpus:,}", "{state_each:bytes}"),
-    (
-        "headroom",
-        "{memory_bytes:bytes} - {state_each:bytes}, for activations",
-        "{headroom_bytes:bytes}",
-    ),
+    """\
+FLOPs | {counted} | {flops:number}
+speed | {gpus:,} x {use.peak:number} FLOP/s x {mfu:.4g} | {speed:number} FLOP/s
+seconds | {flops:number} / {speed:number} | {seconds:number} s
+days | {seconds:number} / 86,400 | {days:number}
+device hours | {gpus:,} x {seconds:number} / 3600 | {device_hours:number}
+price | {device_hours:number} hours x {price_per_hour:g} | {price:number}
+energy | {device_hours:number} hours x {use.machine.tdp_w:number} W at most | \
+{energy_mwh:number} MWh
+"""
+    + scaling.LANDMARK_STEP
+    + """\
+state of a device | {state_bytes:bytes} / {gpus:,} | {state_each:bytes}
+headroom | {memory_bytes:bytes} - {state_each:bytes}, for activations | {headroom_bytes:bytes}
+"""
 )
 
-MFU_STEPS = (
-    ("tokens/s", "{counted}", "{tokens_per_s:number}"),
-    ("FLOPs per token", "{convention}: {arithmetic}", "{flops_per_token:number}"),
-    ("speed", "{flops_per_token:number} x {tokens_per_s:number}", "{flops_per_s:number}"),
-    ("MFU", "{flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s)", "{mfu_percent:.2f} %"),
-    ("HFU", "the same for executed FLOPs", "{hfu_percent:.2f} %"),
-    ("landmark", "published runs", PUBLISHED_MFU),
-)
+MFU_STEPS = """\
+tokens/s | {counted} | {tokens_per_s:number}
+FLOPs per token | {convention}: {arithmetic} | {flops_per_token:number}
+speed | {flops_per_token:number} x {tokens_per_s:number} | {flops_per_s:number}
+MFU | {flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s) | {mfu_percent:.2f} %
+HFU | the same for executed FLOPs | {hfu_percent:.2f} %
+landmark | published runs | {published}
+"""
 
-GPUS_STEPS = (
-    ("state", "{params:number} x {each:g} bytes, {counted}", "{state_bytes:bytes}"),
-    (
-        "to hold it",
-        "{state_bytes:bytes} / {use.machine.usable_memory_bytes:bytes}, rounded up",
-        "{gpus_for_memory:,}",
-    ),
-    (
-        "in time",
-        "{flops:number} FLOPs / ({peak:number} x {mfu:.4g} x {given_days:g} x 86,400), rounded up",
-        "{gpus_for_time:,}",
-    ),
-    ("devices", "the larger", "{gpus:,}"),
-    ("days", "on {gpus:devices}", "{days:number}"),
-)
+GPUS_STEPS = """\
+state | {params:number} x {each:g} bytes, {counted} | {state_bytes:bytes}
+to hold it | {state_bytes:bytes} / {use.machine.usable_memory_bytes:bytes}, rounded up | \
+{gpus_for_memory:,}
+in time | {flops:number} FLOPs / ({peak:number} x {mfu:.4g} x {given_days:g} x 86,400), rounded \
+up | {gpus_for_time:,}
+devices | the larger | {gpus:,}
+days | on {gpus:devices} | {days:number}
+"""
 
-FIT_STEPS = (
-    ("memory", "{gpus:,} x {memory_bytes:bytes}", "{total_bytes:bytes}"),
-    ("bytes per parameter", "{counted}", "{bytes_per_param:g}"),
-    ("parameters", "{total_bytes:bytes} / {bytes_per_param:g}", "{params:number}"),
-)
+FIT_STEPS = """\
+memory | {gpus:,} x {memory_bytes:bytes} | {total_bytes:bytes}
+bytes per parameter | {counted} | {bytes_per_param:g}
+parameters | {total_bytes:bytes} / {bytes_per_param:g} | {params:number}
+"""
 
-CHINCHILLA_STEPS = (
-    ("FLOPs", "{gpus:,} x {peak:number} x {mfu:.4g} x {days:g} x 86,400", "{flops:number}"),
-    ("parameters", "sqrt({flops:number} / {flops_of_one:g})", "{params:number}"),
-    ("tokens", "{tokens_per_param:g} x {params:number}", "{tokens:number}"),
-    ("fitted loss", scaling.FITTED_LOSS, "{fitted_loss:.3f} nats per token"),
-)
+CHINCHILLA_STEPS = """\
+FLOPs | {gpus:,} x {peak:number} x {mfu:.4g} x {days:g} x 86,400 | {flops:number}
+parameters | sqrt({flops:number} / {flops_of_one:g}) | {params:number}
+tokens | {tokens_per_param:g} x {params:number} | {tokens:number}
+fitted loss | {fitted} | {fitted_loss:.3f} nats per token
+"""
 
 
 def _training_uses(options: Options, mfu: float | None, memory: float | None = None) -> Uses:
@@ -304,6 +295,7 @@ def mfu(
         warnings=[f"{name}: above the peak; check tokens, devices and dtype" for name in too_fast],
         steps=steps_of(
             MFU_STEPS,
+            published=PUBLISHED_MFU,
             **row,
             use=uses.uses[0],
             counted=counted,
@@ -500,7 +492,7 @@ def chinchilla(
         main=("params", "tokens"),
         title=f"Compute-optimal model for {budget}",
         **answer,
-        steps=steps_of(CHINCHILLA_STEPS, **facts),
+        steps=steps_of(CHINCHILLA_STEPS, fitted=scaling.FITTED_LOSS, **facts),
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
         source="; ".join(dict.fromkeys(sources)),
         assumptions=[

@@ -5,11 +5,14 @@ machine.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import ceil, prod
 from typing import Annotated, NamedTuple, Unpack
 
-from roofline.accounting.config import ConfigError
+from roofline.accounting import inference
+from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.machines import bandwidth_of
+from roofline.accounting.presets import load_preset
 from roofline.estimate.answer import Answer, Curve, Row, steps_of
 from roofline.estimate.options import Roofs, Use, uses_of
 from roofline.estimate.products import OUT_DTYPES
@@ -19,11 +22,13 @@ from roofline.model import bound, mfu, min_time_s, ridge_intensity
 from roofline.model import intensity as intensity_of
 from roofline.work import (
     FLOPS_PER_ELEMENT,
+    LABEL_BYTES,
     VECTOR_OPS,
     Work,
     causal_attention_work,
     cross_entropy_work,
     elementwise_work,
+    grouped_matmul_work,
     int8_matvec_work,
     matmul_work,
     matvec_work,
@@ -42,8 +47,12 @@ class Operation(NamedTuple):
     """Of the extents and the dtype."""
 
 
-def elementwise(flops: int, inputs: int) -> Operation:
-    return Operation((4096, 4096), None, lambda n, dtype: elementwise_work(n, flops, inputs, dtype))
+def elementwise(flops: int, inputs: int, other: int = 0) -> Operation:
+    return Operation(
+        (4096, 4096),
+        None,
+        lambda n, dtype: elementwise_work(n, flops, inputs, dtype, other_bytes=other),
+    )
 
 
 def reduction(flops: int, inputs: int) -> Operation:
@@ -57,12 +66,13 @@ def row_operation(flops: int, matrices: int, vectors: int, outputs: int) -> Oper
     return Operation((32768, 4096), 2, work)
 
 
-def product(m: int, n: int, k: int, dtype: str) -> Work:
-    return matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, dtype))
+def decoding(work: Callable[[ModelConfig, int, int, str], Work]) -> Operation:
+    return Operation((64, 1024), 2, lambda b, s, dtype: work(load_preset(MODEL), s, b, dtype))
 
 
-def attention(tokens: int, dtype: str) -> Work:
-    return causal_attention_work(1, tokens, HEADS, KV_HEADS, HEAD_DIM, dtype)
+def experts(tokens: int, n: int, k: int, dtype: str) -> Work:
+    ends = [tokens * place // EXPERTS for place in range(EXPERTS + 1)]
+    return grouped_matmul_work([end - start for start, end in pairwise(ends)], n, k, dtype)
 
 
 def losses(m: int, v: int, dtype: str) -> Work:
@@ -73,13 +83,21 @@ HEADS = 32
 KV_HEADS = 8
 HEAD_DIM = 128
 """Of attention, as in Llama 3 8B."""
+MODEL = "llama-3-8b"
+"""Of decoding."""
+EXPERTS = 8
+"""Of a grouped matmul, with as many tokens each, as in Mixtral 8x7B."""
 
 OPERATIONS = {
     "relu": elementwise(FLOPS_PER_ELEMENT["relu"], 1),
     "gelu": elementwise(FLOPS_PER_ELEMENT["gelu"], 1),
     "dot": reduction(FLOPS_PER_ELEMENT["dot"], 2),
     "matvec": Operation((8192, 8192), 2, matvec_work),
-    "matmul": Operation(None, 3, product),
+    "matmul": Operation(
+        None,
+        3,
+        lambda m, n, k, dtype: matmul_work(m, n, k, dtype, OUT_DTYPES.get(dtype, str(dtype))),
+    ),
     "add": elementwise(FLOPS_PER_ELEMENT["add"], 2),
     "mul": elementwise(FLOPS_PER_ELEMENT["mul"], 2),
     "triad": elementwise(FLOPS_PER_ELEMENT["triad"], 2),
@@ -95,17 +113,25 @@ OPERATIONS = {
     "residual-rmsnorm": row_operation(FLOPS_PER_ELEMENT["residual-rmsnorm"], 2, 1, 2),
     "cross-entropy": Operation((8192, 128256), 2, losses),
     "matvec-int8": Operation((8192, 8192), 2, int8_matvec_work),
-    "prefill-attention": Operation((4096,), 1, attention),
+    "prefill-attention": Operation(
+        (4096,), 1, lambda s, dtype: causal_attention_work(1, s, HEADS, KV_HEADS, HEAD_DIM, dtype)
+    ),
+    "copy": elementwise(0, 1),
+    "dropout": elementwise(1, 1, LABEL_BYTES),
+    "grouped-matmul": Operation((4096, 14336, 4096), 3, experts),
+    "decode-attention": decoding(inference.decode_attention_work),
+    "decode-block": decoding(inference.decode_layer_work),
+    "decode-step": decoding(inference.decode_step_work),
 }
 LADDER = ("relu", "gelu", "dot", "matvec", "matmul")
 """Operations by default, those of the lecture."""
 SMALL = 256
 LARGE = 8192
 
-STEPS = (
-    ("ridge", "{peak:number} / {bandwidth:number} B/s", "{ridge:number} FLOP/B"),
-    ("matmul at the ridge", "{product.flops:count} FLOPs / {product.bytes:count} bytes", "n = {n}"),
-)
+STEPS = """\
+ridge | {peak:number} / {bandwidth:number} B/s | {ridge:number} FLOP/B
+matmul at the ridge | {product.flops:count} FLOPs / {product.bytes:count} bytes | n = {n}
+"""
 
 
 @question
@@ -130,12 +156,13 @@ def intensity(
         values["ridge"] = ridges[0]
         machine_columns = {}
     lines = {}
-    drawn = [*(row["intensity"] for row in rows), *ridges]
+    with_flops = [row for row in rows if row["flops"]]
+    drawn = [*(row["intensity"] for row in with_flops), *ridges]
     for name, use, ridge in zip(names, uses.uses, ridges, strict=True):
         bandwidth = bandwidth_of(use.machine)
         corners = (min(drawn), ridge, max(drawn))
         lines[f"roofline of {name}"] = [(x, min(use.peak, x * bandwidth)) for x in corners]
-    for row in rows:
+    for row in with_flops:
         label = " ".join(row[key] for key in ("op", "shape", *machine_columns))
         lines[label] = [(row["intensity"], row["attainable_flops_per_s"])]
     use = uses.uses[0]
@@ -172,6 +199,8 @@ def intensity(
                 "each input is read once and each output written once; GELU counts 20 FLOPs per "
                 "element"
             ),
+            "attention has 32 heads, 8 of keys and values; grouped-matmul has 8 experts",
+            "decoding is a token for each of b sequences of s, with the weights of llama-3-8b",
             "memory-bound below the ridge; mixed if the times of compute and memory are within 10 %",  # noqa: E501
             (
                 "% of peak: of the dense peak of matmuls; operations without products are limited "

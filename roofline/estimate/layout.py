@@ -82,41 +82,21 @@ LAYOUT = Shared.__annotations__.keys() - Serving.__annotations__.keys()
 """Options of a layout, with which `train` gives the time of a step."""
 
 
-STEPS = (
-    (
-        "devices",
-        (
-            "{sharding.data_parallel} data x {sharding.tensor_parallel} tensor x "
-            "{sharding.pipeline_parallel} pipeline"
-        ),
-        "{layout.devices:,}",
-    ),
-    ("memory", "ZeRO {sharding.zero}, the fuller device", "{layout.total_bytes:bytes}"),
-    (
-        "compute",
-        "FLOPs at {layout.use.peak:number} FLOP/s x {layout.use.mfu:.4g}{moved}",
-        "{compute:time}",
-    ),
-    ("tensor", "{sent[tensor]:bytes} sent in {sending[tensor]:time}, not hidden", "{tensor:time}"),
-    ("expert", "{sent[expert]:bytes} sent in {sending[expert]:time}, not hidden", "{expert:time}"),
-    (
-        "bubble",
-        (
-            "({sharding.pipeline_parallel} - 1) / ({plan.micro_batches} x {layout.interleave}) "
-            "of the time without it"
-        ),
-        "{bubble:time}",
-    ),
-    ("data", "{sent[data]:bytes} sent in {sending[data]:time}, not hidden", "{data:time}"),
-    (
-        "pipeline",
-        "{sent[pipeline]:bytes} sent in {sending[pipeline]:time}, not hidden",
-        "{pipeline:time}",
-    ),
-    ("optimizer", "reads and writes its state", "{optimizer:time}"),
-    ("step", "sum", "{layout.seconds:time}"),
-    ("communication", "waiting for links", "{communication:percent}"),
-)
+STEPS = """\
+devices | {sharding.data_parallel} data x {sharding.tensor_parallel} tensor x \
+{sharding.pipeline_parallel} pipeline | {layout.devices:,}
+memory | ZeRO {sharding.zero}, the fuller device | {layout.total_bytes:bytes}
+compute | FLOPs at {layout.use.peak:number} FLOP/s x {layout.use.mfu:.4g}{moved} | {compute:time}
+tensor | {sent[tensor]:bytes} sent in {sending[tensor]:time}, not hidden | {tensor:time}
+expert | {sent[expert]:bytes} sent in {sending[expert]:time}, not hidden | {expert:time}
+bubble | ({sharding.pipeline_parallel} - 1) / ({plan.micro_batches} x {layout.interleave}) of \
+the time without it | {bubble:time}
+data | {sent[data]:bytes} sent in {sending[data]:time}, not hidden | {data:time}
+pipeline | {sent[pipeline]:bytes} sent in {sending[pipeline]:time}, not hidden | {pipeline:time}
+optimizer | reads and writes its state | {optimizer:time}
+step | sum | {layout.seconds:time}
+communication | waiting for links | {communication:percent}
+"""
 
 
 @question

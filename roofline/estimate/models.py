@@ -47,30 +47,18 @@ Recipe = Annotated[str, tuple(RECIPES)]
 Optimizer = Annotated[str, tuple(OPTIMIZERS)]
 
 
-PARAMS_STEPS = (
-    ("total", "sum", "{counts.total:count} = {counts.total:number}"),
-    ("active per token", "{chosen}", "{counts.active:count} = {counts.active:number}"),
-    (
-        "in matrix products",
-        "without lookups, norms and biases; with the head",
-        "{counts.matmul:count}",
-    ),
-)
+PARAMS_STEPS = """\
+total | sum | {counts.total:count} = {counts.total:number}
+active per token | {chosen} | {counts.active:count} = {counts.active:number}
+in matrix products | without lookups, norms and biases; with the head | {counts.matmul:count}
+"""
 
-FLOPS_STEPS = (
-    ("forward pass", "{counts.tokens:,} tokens", "{counts.forward_flops:count}"),
-    (
-        "backward pass",
-        "{ways:number} x forward, without recomputation",
-        "{counts.backward_flops:count}",
-    ),
-    ("model FLOPs per step", "{counts.tokens:,} tokens", "{counts.model_flops:count}"),
-    (
-        "per token",
-        "{counts.model_flops:number} / {counts.tokens:,}",
-        "{counts.per_token:count}",
-    ),
-)
+FLOPS_STEPS = """\
+forward pass | {counts.tokens:,} tokens | {counts.forward_flops:count}
+backward pass | {ways:number} x forward, without recomputation | {counts.backward_flops:count}
+model FLOPs per step | {counts.tokens:,} tokens | {counts.model_flops:count}
+per token | {counts.model_flops:number} / {counts.tokens:,} | {counts.per_token:count}
+"""
 
 RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
 """FLOPs of a step by the name of the same FLOPs of a run."""
@@ -222,7 +210,7 @@ def flops(
         subject = f"training {config.name} on {number(tokens)} tokens"
         landmark = landmark_of(run["run_flops"])
         sources.append(landmark["source"])
-        steps += steps_of([LANDMARK_STEP], run_flops=run["run_flops"], landmark=landmark)
+        steps += steps_of(LANDMARK_STEP, run_flops=run["run_flops"], landmark=landmark)
         values |= {**run, "landmark": landmark}
     return Answer(
         main=main,

@@ -14,7 +14,7 @@ from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, SCALE_BLOCK, scale_bytes, shown_in
 from roofline.accounting.strides import after, dense_strides
-from roofline.estimate.answer import Answer, Row, by_machine, steps_of
+from roofline.estimate.answer import Answer, Curve, Row, by_machine, steps_of
 from roofline.estimate.options import Computing, machines_of, sources_of
 from roofline.estimate.question import (
     Whole,
@@ -117,24 +117,26 @@ def operations(value: object) -> list[str]:
     return [word.strip() for word in re.findall(r"\[[^\]]*\]|[^,]+", text)]
 
 
-TENSOR_STEPS = (
-    ("elements", "{extents}", "{elements:count}"),
-    ("bytes", "{elements:,} x {bits} bits / 8", "{stored:count}"),
-    ("block scales", "{elements:,} / {block}, one byte each", "{scales:count}"),
-    ("in GB", "{total:,} / 10^9", "{gigabytes:number} GB"),
-    ("in GiB", "{total:,} / 2^30", "{total:memory}"),
-    (
-        "strides",
-        "products of the following extents, in elements (row-major)",
-        "{strides}",
-    ),
-)
+MAX_ROWS = 8
+MAX_COLUMNS = 64
+"""Of a tensor, that are drawn."""
+
+TENSOR_STEPS = """\
+elements | {extents} | {elements:count}
+bytes | {elements:,} x {bits} bits / 8 | {stored:count}
+block scales | {elements:,} / {block}, one byte each | {scales:count}
+in GB | {total:,} / 10^9 | {gigabytes:number} GB
+in GiB | {total:,} / 2^30 | {total:memory}
+strides | products of the following extents, in elements (row-major) | {strides}
+position | of the element {index}: {products} | {position}
+"""
 
 
 @question
 def tensor(
     shape: Annotated[tuple[int, ...], extents],
     dtype: Annotated[str, tuple(DTYPE_BITS)] = "fp32",
+    index: str | None = None,
     then: Annotated[Sequence[str] | None, operations] = None,
 ) -> Answer:
     """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a
@@ -147,6 +149,14 @@ def tensor(
     total = stored + scales
     values: Row = {"elements": elements, "bytes": total, "scale_bytes": scales}
     values |= {"strides": list(strides), "dtype": dtype}
+    products = None
+    if index is not None:
+        if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", index):
+            raise ConfigError(f"--index '{one_line(index)}' is not an index such as 1,2")
+        after(f"[{index}]", shape, strides)  # raises an error if it is not in the tensor
+        places = list(zip(map(int, index.split(",")), strides, strict=False))
+        products = " + ".join(f"{place} x {stride}" for place, stride in places)
+        values["position"] = sum(map(prod, places))
     notes = ["dense and contiguous; a view needs no bytes", "GB is 10^9 bytes, GiB 2^30"]
     steps = steps_of(
         TENSOR_STEPS,
@@ -159,6 +169,9 @@ def tensor(
         total=total,
         gigabytes=total / 1e9,
         strides=", ".join(map(str, strides)),
+        index=index,
+        products=products,
+        position=values.get("position"),
     )
     title = [f"A tensor of {'x'.join(map(str, shape))} in {dtype}"]
     rows: list[Row] = []
@@ -174,8 +187,15 @@ def tensor(
     if rows:
         values["copied_bytes"] = sum(row["bytes_copied"] for row in rows)
         notes.append("view or copy as in torch; a copy reads and writes the bytes copied")
+    tall, wide = (1, 1, *shape)[-2:]
+    down, right = (0, 0, *strides)[-2:]
+    lines = {}
+    for line in range(min(tall, MAX_ROWS)):
+        columns = range(min(wide, MAX_COLUMNS))
+        lines[f"row {line}"] = [(column, line * down + column * right) for column in columns]
     return Answer(
-        main=("bytes", "elements", "copied_bytes"),
+        main=("bytes", "elements", "position", "copied_bytes"),
+        curve=Curve("column", "position in storage", lines),
         title=", ".join(title),
         values=values,
         rows=rows,
@@ -247,22 +267,16 @@ def dtype(
     )
 
 
-MATMUL_STEPS = (
-    ("as a matmul", "{product.folded}", "{times}{product.m}x{product.n}x{product.k}"),
-    ("FLOPs", "2 x {times}{product.m} x {product.n} x {product.k}", "{flops:count}"),
-    (
-        "bytes",
-        (
-            "{times}({product.m} x {product.k} + {product.k} x {product.n} read, "
-            "{product.m} x {product.n} written)"
-        ),
-        "{bytes:count}",
-    ),
-    ("intensity", "{flops:number} / {bytes:number}", "{intensity:number} FLOP/B"),
-    ("compute", "{flops:number} / {peak_flops_per_s:number}", "{compute_s:time}"),
-    ("memory", "{bytes:number} / {bandwidth_bytes_per_s:number}", "{memory_s:time}"),
-    ("time", "the longer one", "{seconds:time}, {bound}-bound"),
-)
+MATMUL_STEPS = """\
+as a matmul | {product.folded} | {times}{product.m}x{product.n}x{product.k}
+FLOPs | 2 x {times}{product.m} x {product.n} x {product.k} | {flops:count}
+bytes | {times}({product.m} x {product.k} + {product.k} x {product.n} read, {product.m} x \
+{product.n} written) | {bytes:count}
+intensity | {flops:number} / {bytes:number} | {intensity:number} FLOP/B
+compute | {flops:number} / {peak_flops_per_s:number} | {compute_s:time}
+memory | {bytes:number} / {bandwidth_bytes_per_s:number} | {memory_s:time}
+time | the longer one | {seconds:time}, {bound}-bound
+"""
 
 
 class _Product(NamedTuple):
@@ -277,6 +291,7 @@ class _Product(NamedTuple):
 @question
 def matmul(
     shape: Annotated[tuple[int, int, int], product_shape] | None = None,
+    rows: Whole | None = None,
     batch: Whole = 1,
     einsum: str | None = None,
     sizes: Annotated[Mapping[str, int], index_sizes] | None = None,
@@ -285,30 +300,32 @@ def matmul(
     """FLOPs and bytes of a matrix product (m, k) x (k, n) or of an einsum, and its minimum time on
     a machine.
     """
+    if shape and rows:
+        shape = (rows, *shape[1:])
     product = _product(shape, batch, einsum, sizes)
     machines: list[Machine] = []
     if not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options):
         machines = machines_of(options)
     dtypes = options.get("dtype", ["bf16"])
     columns = {"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"}
-    main = ["flops", "bytes", "intensity"]
+    main = ["intensity", "flops", "bytes"]
     sources = ["Williams, Waterman and Patterson (2009)"]
     notes = [
         "lower bound: each operand moves once, at full bandwidth and peak",
         "output: bf16 for fp8 and nvfp4, int32 for int8; block scales are not counted",
     ]
-    rows = [_matmul_row(product, None, dtype) for dtype in dtypes]
-    row = rows[0]
+    answers = [_matmul_row(product, None, dtype) for dtype in dtypes]
+    row = answers[0]
     if machines:
-        rows = [_matmul_row(product, *at) for at in pairs(machines, dtypes)]
-        timed = [row for row in rows if row["seconds"] is not None]
+        answers = [_matmul_row(product, *at) for at in pairs(machines, dtypes)]
+        timed = [row for row in answers if row["seconds"] is not None]
         if not timed:
             peak_of(machines[0], dtypes[0])
         row = timed[0]
         columns = {"gpu": "GPU", **columns, "seconds": "time", "bound": "bound"}
-        main = ["seconds", "bound"]
+        main = ["seconds", "bound", "intensity", "flops"]
         sources.append(sources_of(machines))
-        lacking = [row for row in rows if "reason" in row]
+        lacking = [row for row in answers if "reason" in row]
         notes += [f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in lacking]
     facts = dict.fromkeys(TIMES) | row
     times = ""
@@ -322,7 +339,7 @@ def matmul(
     return Answer(
         main=main,
         title=title,
-        **by_machine(rows),
+        **by_machine(answers),
         steps=steps_of(MATMUL_STEPS, **facts, product=product, times=times),
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source="; ".join(filter(None, sources)),

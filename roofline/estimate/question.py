@@ -173,8 +173,10 @@ USUAL = {
     "days",
     "dtype",
     "shape",
+    "rows",
     "einsum",
     "sizes",
+    "index",
     "then",
     "value",
 }

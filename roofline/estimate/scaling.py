@@ -53,11 +53,10 @@ LANDMARKS = (
 )
 
 
-LANDMARK_STEP = (
-    "landmark",
-    "{run_flops:number} / {landmark[flops]:number}",
-    "{landmark[ratio]:number} x {landmark[name]}",
-)
+LANDMARK_STEP = """\
+landmark | {run_flops:number} / {landmark[flops]:number} | {landmark[ratio]:number} x \
+{landmark[name]}
+"""
 
 
 def landmark_of(flops: float) -> Row:

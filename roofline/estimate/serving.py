@@ -55,69 +55,42 @@ STEPS_BY_WEIGHTS = (
     "compute-bound one"
 )
 
-INFER_STEPS = (
-    (
-        "weights",
-        "{total:count} parameters of {weight_bits:.4g} bits on average",
-        "{weight_bytes:bytes}",
-    ),
-    ("cache per token", "{plan.config.layers} layers", "{kv_bytes_per_token:bytes}"),
-    ("cache", "{cached}", "{cache_bytes:bytes}"),
-    ("prefill FLOPs", "{plan.batch} x {plan.prompt} tokens", "{prefill_flops:number}"),
-    (
-        "prefill",
-        "{prefill_flops:number} / {peak_flops_per_s:number}",
-        "{prefill_seconds:time}, {prefill_bound}-bound",
-    ),
-    ("decode bytes", "{read}", "{decode_bytes:bytes}"),
-    (
-        "decode step",
-        (
-            "max({decode_flops:number} / {peak_flops_per_s:number}, "
-            "{decode_bytes:number} / {bandwidth_bytes_per_s:number})"
-        ),
-        "{decode_seconds:time}, {decode_bound}-bound",
-    ),
-    ("tokens/s", "{plan.batch} / {decode_seconds:time}", "{tokens_per_s:number}"),
-    ("critical batch", "compute time = memory time at {plan.prompt} tokens", "{critical}"),
-    ("without a cache", "the same at 0 tokens", "{critical_without_cache}"),
-    ("memory", "{parts} / all devices of {memory_bytes:bytes}", "{used:percent}"),
-)
+INFER_STEPS = """\
+weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
+cache per token | {plan.config.layers} layers | {kv_bytes_per_token:bytes}
+cache | {cached} | {cache_bytes:bytes}
+prefill FLOPs | {plan.batch} x {plan.prompt} tokens | {prefill_flops:number}
+prefill | {prefill_flops:number} / {peak_flops_per_s:number} | {prefill_seconds:time}, \
+{prefill_bound}-bound
+decode bytes | {read} | {decode_bytes:bytes}
+decode step | max({decode_flops:number} / {peak_flops_per_s:number}, {decode_bytes:number} / \
+{bandwidth_bytes_per_s:number}) | {decode_seconds:time}, {decode_bound}-bound
+tokens/s | {plan.batch} / {decode_seconds:time} | {tokens_per_s:number}
+critical batch | compute time = memory time at {plan.prompt} tokens | {critical}
+without a cache | the same at 0 tokens | {critical_without_cache}
+memory | {parts} / all devices of {memory_bytes:bytes} | {used:percent}
+"""
 
-REPLY_STEPS = (
-    ("first token", "prefill of {plan.batch} x {plan.prompt} tokens", "{first_token_s:time}"),
-    ("other tokens", "{steps}", "{others_s:time}"),
-    ("reply", "sum", "{seconds:time}"),
-    ("tokens/s", "{plan.batch} x {tokens} / {seconds:time}", "{tokens_per_s:number}"),
-    (
-        "price of 10^6 tokens",
-        "{gpus:,} x {hour:g} an hour / 3600 / {tokens_per_s:number} x 10^6",
-        "{price_per_million_tokens:number}",
-    ),
-)
+REPLY_STEPS = """\
+first token | prefill of {plan.batch} x {plan.prompt} tokens | {first_token_s:time}
+other tokens | {steps} | {others_s:time}
+reply | sum | {seconds:time}
+tokens/s | {plan.batch} x {tokens} / {seconds:time} | {tokens_per_s:number}
+price of 10^6 tokens | {gpus:,} x {hour:g} an hour / 3600 / {tokens_per_s:number} x 10^6 | \
+{price_per_million_tokens:number}
+"""
 
-CONTEXT_STEPS = (
-    ("memory", "{gpus:,} x {memory_bytes:bytes} x {utilization:g}", "{total_bytes:bytes}"),
-    (
-        "weights",
-        "{params:count} parameters of {weight_bits:.4g} bits on average",
-        "{weight_bytes:bytes}",
-    ),
-    ("left for the cache", "memory - weights", "{left_bytes:bytes}"),
-    ("cache per token", "{layers} layers in {kv_dtype}", "{kv_bytes_per_token:bytes}"),
-    ("copies of the cache", "{gpus:,} devices, {stored_heads}", "{copies:g}"),
-    ("longest context", "of {sequences}", "{longest}"),
-    (
-        "largest batch",
-        "of {prompt} tokens each, {cache_bytes:bytes} of cache",
-        "{batch:,} sequences",
-    ),
-    (
-        "data-parallel attention",
-        "a sequence on one device, with all weights of attention",
-        "{data_parallel_batch:,} sequences",
-    ),
-)
+CONTEXT_STEPS = """\
+memory | {gpus:,} x {memory_bytes:bytes} x {utilization:g} | {total_bytes:bytes}
+weights | {params:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
+left for the cache | memory - weights | {left_bytes:bytes}
+cache per token | {layers} layers in {kv_dtype} | {kv_bytes_per_token:bytes}
+copies of the cache | {gpus:,} devices, {stored_heads} | {copies:g}
+longest context | of {sequences} | {longest}
+largest batch | of {prompt} tokens each, {cache_bytes:bytes} of cache | {batch:,} sequences
+data-parallel attention | a sequence on one device, with all weights of attention | \
+{data_parallel_batch:,} sequences
+"""
 
 
 class _Plan(NamedTuple):

@@ -60,6 +60,8 @@ class Sweep(NamedTuple):
     overs: Sequence[Over]
     main: Sequence[str]
     rows: list[Row]
+    parts: Mapping[str, Mapping[str, float]]
+    """Components of a total, by the value of the first option."""
 
     @property
     def columns(self) -> list[str]:
@@ -107,6 +109,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
         at = {option.replace("-", "_"): value for option, value in point.items()}
         parsed.append(values_of(function, {**given, **at}))
     rows: list[Row] = []
+    parts = {}
     main = None
     problem = None
     for values, point in zip(parsed, points, strict=True):
@@ -118,6 +121,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             rows.append({**here, "reason": str(error)})
             continue
         main = answer.main
+        parts[point[swept_options[0]]] = answer.values.get("components", {})
         answers = answer.rows
         if not answers:
             answers = [answer.values]
@@ -135,7 +139,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
     names = dict.fromkeys(swept_options)
     for row in rows:
         names |= dict.fromkeys(row)
-    return Sweep(overs, main, [names | row for row in rows])
+    return Sweep(overs, main, [names | row for row in rows], parts)
 
 
 def _typed(value: str) -> float | str:

@@ -22,7 +22,7 @@ from roofline.accounting.presets import preset_names
 from roofline.commands.estimate import example_of
 from roofline.estimate import QUESTIONS
 from roofline.estimate.answer import Answer, folded
-from roofline.estimate.question import HELP, parameters
+from roofline.estimate.question import HELP, parameters, share
 from roofline.estimate.sweep import Over, swept
 from roofline.explore.pictures import plain, show, show_roofs, table
 from roofline.gpu_table import UnknownGpuError, load_gpus
@@ -91,29 +91,25 @@ def field(parameter: Parameter, first: Any) -> Any:
     default.
     """
     name = parameter.name
-    label = f"{name}: {HELP[name].partition(';')[0]}"
-    own: dict[str, Any] = {"key": name, "help": parameter.help, "bind": URL}
+    words = HELP[name].partition(";")[0]
+    label = words[:1].upper() + words[1:]
+    own: dict[str, Any] = {"key": name, "help": f"--{name}: {parameter.help}", "bind": URL}
     if parameter.is_flag:
         return st.toggle(label, bool(first), **own)
+    if parameter.read is share and first:
+        return f"{st.slider(label, 0.01, 1.0, float(first), 0.01, **own):g}"
     default = "" if parameter.default is None else str(parameter.default)
-    known = choices(parameter)
+    listed = {"gpu": list(load_gpus()), "model": preset_names()}
+    known = listed.get(name) or (parameter.read if isinstance(parameter.read, tuple) else ())
     if not parameter.is_list and known:
         omitted = f"{default} (default)" if default else "-"
-        listed = [omitted, *known]
-        chosen = st.selectbox(label, listed, listed.index(first or omitted), **own)
+        offered = [omitted, *known]
+        chosen = st.selectbox(label, offered, offered.index(first or omitted), **own)
         return "" if chosen == omitted else chosen
     text = ",".join(first or ()) if parameter.is_list else first or ""
     if known:
         return ",".join(st.multiselect(label, known, text.split(",") if text else None, **own))
     return st.text_input(label, text, placeholder=default, max_chars=MAX_LETTERS, **own)
-
-
-def choices(parameter: Parameter) -> Sequence[str]:
-    if parameter.name == "gpu":
-        return list(load_gpus())
-    if parameter.name == "model":
-        return preset_names()
-    return parameter.read if isinstance(parameter.read, tuple) else ()
 
 
 def show_command(words: Sequence[str], given: Given, *more: str) -> None:

@@ -23,7 +23,7 @@ from results.show.picture import (
 )
 from results.show.units import duration, number, quantity
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, Step, cell, folded
+from roofline.estimate.answer import SMALL, Answer, Step, cell, folded
 from roofline.estimate.sweep import Sweep, memory_marks
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
         raise ConfigError(
-            "plots exist for params, flops, memory, train, chinchilla and intensity; for others "
-            "use sweep"
+            "plots exist for tensor, params, flops, memory, train, chinchilla and intensity; for "
+            "others use sweep"
         )
     return draw_parts(answer.title, words, steps, theme)
 
@@ -82,7 +82,7 @@ def draw_parts(title: str, words: str, steps: Sequence[Step], theme: str = "ligh
 
 def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figure:
     """Return the plot of `y` along the first option of a sweep, with a line for each value of the
-    others.
+    others; if its values are words, a bar for each with the parts of the total.
 
     The subject of the estimate is the subtitle. The memory of the devices is a line, or the first
     value above it.
@@ -98,6 +98,8 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
             drawn.setdefault(", ".join(f"{key} {row[key]}" for key in varying), []).append(row)
         if y == "total_bytes" and row.get("gpu"):
             limits[f"memory of {row['gpu']}"] = row["memory_bytes"]
+    if not drawn and any(sweep.parts.values()):
+        return draw_stacks(sweep.parts, y, x, subject, theme)
     if not drawn:
         raise ConfigError(f"a plot requires numbers along --{x}, but {y or 'the answer'} has none")
     for name, rows in drawn.items():
@@ -121,6 +123,39 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
     return draw_lines(title, x, y.replace("_", " "), lines, marks, theme, subject, limits)
 
 
+def draw_stacks(
+    bars: Mapping[str, Mapping[str, float]], y: str, x: str, subject: str, theme: str = "light"
+) -> Figure:
+    """Return a plot of bars of parts, with those of the same first word in one color and without
+    the smallest.
+    """
+    stacks: dict[str, dict[str, float]] = {}
+    for bar, parts in bars.items():
+        for name, size in parts.items():
+            stacks.setdefault(name.partition("_")[0], dict.fromkeys(bars, 0.0))[bar] += size
+    least = SMALL * max(sum(parts.values()) for parts in bars.values())
+    below = [0.0] * len(bars)
+    with own_style(theme):
+        axes = _new_axes(f"{_quantity(y).capitalize()} by {x}", subject, 0.7)
+        for name, of_bars in stacks.items():
+            sizes = list(of_bars.values())
+            if max(sizes) > least:
+                color = series_color(len(axes.containers))
+                axes.bar(list(map(plain, bars)), sizes, 0.6, below, color=color, label=name)
+                below = list(map(sum, zip(below, sizes, strict=True)))
+        _name_ticks(axes, (), y)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
+    return axes.figure.figure
+
+
+def _new_axes(title: str, subtitle: str, width: float = 0.87) -> Axes:
+    figure = new_figure(WIDTH, PANEL)
+    top = write_head(figure, plain(title, 200), plain(subtitle, 200), PANEL)
+    axes = figure.add_axes((0.09, 0.12, width, top - 0.15))
+    frame(axes)
+    return axes
+
+
 def _quantity(key: str) -> str:
     return re.sub("seconds$", "time", re.sub("bytes$", "size", key.replace("_", " ")))
 
@@ -140,11 +175,7 @@ def draw_lines(
     and `limits`.
     """
     with own_style(theme):
-        figure = new_figure(WIDTH, PANEL)
-        below = plain(subtitle or f"{y_name} by {x_name}", 200)
-        top = write_head(figure, plain(title, 200), below, PANEL)
-        axes = figure.add_axes((0.09, 0.12, 0.87, top - 0.15))
-        frame(axes)
+        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}")
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
             marker = SERIES_MARKERS[index % len(SERIES_MARKERS)]
@@ -175,7 +206,7 @@ def draw_lines(
         axes.set_ylabel(plain(_quantity(y_name)))
         if any(lines):
             axes.legend()
-    return figure
+    return axes.figure.figure
 
 
 def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:

@@ -225,8 +225,11 @@ def title_lines(scene: Scene) -> tuple[str, str]:
         words.append(one_line(scene.shared.replace(":", " "), 40))
     words += [one_line(dtype, 12) for dtype in dtypes if len(dtypes) == 1]
     words += [f"by {one_line(provider, 48)}" for provider in providers if len(providers) == 1]
-    named = " ".join(filter(None, words))
-    return title, f"Roofline: {named}, under {kinds} ceilings"
+    text = f"Roofline: {' '.join(filter(None, words))}, under {kinds} ceilings"
+    flags = set.intersection(*(set(point.doubts) for point in scene.points))
+    if "preempted" in flags:
+        text += ". The machine was busy: all points are doubtful, measure again"
+    return title, text
 
 
 def caption(scene: Scene, marks: Sequence[str], unlabeled: int = 0) -> str:

@@ -372,8 +372,3 @@ def test_each_kind_of_rows_has_a_mean_of_its_own(save, measured, capsys):
     below = out.partition("\n\nGeometric means:\n\n")[2]
     assert "- softmax, torch -> a: geometric mean 0.8" in below
     assert "geometric mean" not in out.splitlines()[0]
-    assert summary["geomean_by_candidate"] == {}  # both have rows of two ops
-    only = compared(capsys, run, "--by", "provider", "--op", "gelu")[1]["summary"][
-        "geomean_by_candidate"
-    ]
-    assert {name: mean["rows"] for name, mean in only.items()} == {"a": 2, "b": 2}

@@ -4,6 +4,8 @@ refused.
 
 import csv
 import io
+import re
+from itertools import pairwise
 
 import pytest
 from compare_runs import NO_DRIFT, case, compared, refused
@@ -184,20 +186,41 @@ def test_the_versions_of_one_run(providers, capsys):
 
 
 @pytest.mark.parametrize(
-    ("names", "baseline"),
+    ("names", "order"),
     [
-        (("triton-v10", "triton-v2", "triton-v9"), "triton-v2"),
-        (("gelu.py:b", "gelu.py:a"), "gelu.py:a"),
-        (("mm_v10.py:mm", "mm_v2.py:mm"), "mm_v2.py:mm"),
+        (("triton-v10", "triton-v2", "triton-v9"), ("triton-v2", "triton-v9", "triton-v10")),
+        (("gelu.py:b", "gelu.py:a"), ("gelu.py:a", "gelu.py:b")),
+        (("mm_v10.py:mm", "mm_v2.py:mm"), ("mm_v2.py:mm", "mm_v10.py:mm")),
     ],
 )
 def test_versions_are_ordered_and_functions_of_a_file_are_versions(
-    save, measured, capsys, names, baseline
+    save, measured, capsys, names, order
 ):
-    run = save("a", *[measured(provider=name) for name in names])
-    document = compared(capsys, run, "--by", "version")[1]
-    assert {row["baseline"] for row in document["rows"]} == {baseline}
-    assert len(document["rows"]) == len(names) - 1
+    """Each is compared with the one before."""
+    scales = {name: 1 - 0.1 * place for place, name in enumerate(order)}
+    run = save("a", *[measured(scales[name], provider=name) for name in names])
+    rows = compared(capsys, run, "--by", "version")[1]["rows"]
+    assert [(row["baseline"], row["candidate"]) for row in rows] == list(pairwise(order))
+
+
+def test_a_version_is_compared_with_the_best_before_it_too(save, measured, capsys):
+    """The MFU is half of the peak at 4.295 us, and each has the interval of its median."""
+    scales = {"mm-v1": 1.0, "mm-v2": 0.8, "mm-v3": 1.2, "mm-v4": 0.9}
+    run = save("a", *[measured(scale, provider=name) for name, scale in scales.items()])
+    rows = compared(capsys, run, "--by", "version")[1]["rows"]
+    assert [(row["baseline"], row["candidate"], row["verdict"]) for row in rows] == [
+        ("mm-v1", "mm-v2", "FASTER"),
+        ("mm-v2", "mm-v3", "SLOWER"),
+        ("mm-v3", "mm-v4", "FASTER"),
+        ("mm-v2", "mm-v4", "SLOWER"),
+    ]
+    for row in rows:
+        for side in ("baseline", "candidate"):
+            low, high = row[f"mfu_ci95_{side}"]
+            assert low < row[f"mfu_{side}"] < high < 1.01 * low
+    assert rows[0]["mfu_baseline"] == pytest.approx(0.5369, rel=0.005)
+    main(["compare", run, "--by", "version", "--drift", "0%", "--format", "md"])
+    assert re.search(r"mm-v2 -> mm-v4 .* 67.\d% ±0.\d+% ", capsys.readouterr().out)
 
 
 def test_a_provider_of_one_run_against_those_of_another(save, measured, capsys):
@@ -234,7 +257,7 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
     )
     assert "no provider is a version" in refused(capsys, other, "--by", "version")
     assert "expected two runs, got one" in refused(capsys, providers)
-    assert "--by git: expected two runs" in refused(capsys, providers, "--by", "git")
+    assert "has rows of" in refused(capsys, providers, "--by", "git")
     message = refused(capsys, providers, other)
     assert (
         "error: nothing to compare: the baseline has matmul 64x64 bf16 torch uniform cold (not in "

@@ -92,6 +92,28 @@ def test_plot_without_a_known_ceiling_shows_bytes_per_second(save, measured, tmp
     assert "fill: #171717" in picture.read_text(encoding="utf-8")
 
 
+def test_a_picture_of_versions_shows_their_mfu(save, measured, tmp_path):
+    from results.compare.comparison import compare
+    from results.compare.plot import draw
+    from results.compare.sides import CompareOptions
+    from results.store.runfile import load_run
+
+    scales = {"mm-v1": 1.0, "mm-v2": 0.8, "mm-v3": 0.9}
+    records = [
+        measured(scale, provider=name, bytes_read=2**20, bytes_written=2**19)
+        for name, scale in scales.items()
+    ]
+    run = load_run(save("a", *records))
+    figure = draw(compare(run, None, CompareOptions(by="version"), 0.0))
+    left, right = figure.axes
+    assert right.get_xlabel().startswith("MFU, %")
+    widths = [bar.get_width() for bar in right.patches]
+    assert widths == pytest.approx([53.7, 67.1, 67.1, 59.7], rel=0.005)
+    labels = [label.get_text().partition("bf16 ")[2] for label in left.get_yticklabels()]
+    assert labels == ["mm-v1 -> mm-v2", "mm-v2 -> mm-v3"]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["baseline", "candidate"]
+
+
 def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_path):
     from results.compare.comparison import compare
     from results.compare.plot import draw

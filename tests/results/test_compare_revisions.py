@@ -45,6 +45,23 @@ def test_the_revisions_are_those_of_the_users_repository(capsys, users, save, he
     assert names(compared(capsys, *paths)[1]) == {("1111111111", "2222222222-dirty")}
 
 
+def test_the_newest_run_of_the_last_two_revisions(capsys, measured, keep):
+    """Earlier runs of the same revision, of another op or of a later day are passed over."""
+    first = {"git": {"sha": "a" * 40}}
+    second = {"git": {"sha": "b" * 40}}
+    keep(10, measured(), **first)
+    keep(11, measured(seed=1), **first)
+    keep(12, measured(op="gelu"), git={"sha": "e" * 40})
+    keep(13, measured(2, seed=2), **second)
+    keep(14, measured(2, seed=3), **second)
+    for given in ([], ["latest"], ["bbbb"]):
+        document = compared(capsys, *given, "--by", "git", "--op", "matmul")[1]
+        assert names(document) == {("a" * 10, "b" * 10)}
+        sides = [document["summary"][side]["run_id"][:8] for side in ("baseline", "candidate")]
+        assert sides == ["20261111", "20261114"]
+    assert "no earlier run" in refused(capsys, "latest~3", "--by", "git", "--op", "matmul")
+
+
 def test_file_outside_a_repository_has_no_revision(capsys, users, save):
     before, after = save("a", users(None)), save("b", users(None, text="b"))
     assert "a run has no revision" in refused(capsys, before, after, "--by", "git")

@@ -116,6 +116,30 @@ def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path)
     assert "disturbed" in text
 
 
+def test_a_history_of_the_mfu_says_where_the_code_is_the_same(keep, capsys, tmp_path):
+    for day in (1, 2):
+        keep(day)
+    keep(3, 0.8, source_sha256="b" * 64)
+    (series,) = shown(capsys, "--metric", "mfu")
+    points = series["points"]
+    assert series["metric"] == "mfu"
+    assert [point["value"] for point in points] == pytest.approx([0.537, 0.537, 0.671], rel=0.005)
+    assert all(point["ci95"][0] < point["value"] < point["ci95"][1] for point in points)
+    assert [point["is_same_code"] for point in points] == [False, True, False]
+    assert [point["verdict"] for point in points] == [None, "SAME", "FASTER"]
+    picture = tmp_path / "mfu.svg"
+    assert main(["history", "--metric", "mfu", "--format", "md", "-o", str(picture)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| MFU | 95% CI |" in lines[2]
+    assert "| same code |" in lines[5]
+    assert "| 67.1% | ±0." in lines[6]
+    assert "MFU, %, 95 % CI" in picture.read_text(encoding="utf-8")
+    keep(4, dtype="fp8e4m3")
+    assert "no peak of h100-sxm in fp8e4m3" in refused(
+        capsys, "--dtype", "fp8e4m3", "--metric", "mfu"
+    )
+
+
 def test_the_table_says_why_a_run_is_unsure_and_what_would_decide_it(keep, capsys):
     for day, scale in ((1, 37.2), (2, 5.99), (3, 12.0)):
         keep(day, scale, source_sha256=f"{day}" * 64)

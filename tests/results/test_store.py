@@ -262,10 +262,28 @@ def three(make_environment):
         ("20261119T000000Z-matmul-bbbb000002.jsonl", 1),
         ("bbbb000003", 2),
         ("latest", 2),
+        ("latest~1", 1),
+        ("latest~2", 0),
+        ("latest~1:matmul", 1),
+        ("0123456-dirty", 2),
+        ("0123456789abcdef0123456789abcdef01234567-dirty", 2),
     ],
 )
 def test_a_run_is_found_by_any_of_its_names(three, name, index):
     assert find_run(name) == three[index]
+
+
+def test_a_revision_is_that_of_the_measured_kernel_too(make_environment, make_record):
+    """The newest run of a revision is found; files that were changed are another version."""
+    sides = []
+    for second, git in enumerate(({"sha": "beef" * 10}, {"sha": "beef" * 10, "dirty": True})):
+        run_id = f"2026112{second}T000000Z-000000000{second}"
+        path = save(make_environment, run_id, started_at=f"2026-11-2{second}T00:00:00+00:00")
+        with path.open("ab") as file:
+            file.write(store.encode_line(make_record(provider="a.py:f", source_git=git)))
+        sides.append(path)
+    assert find_run("beefbeef") == sides[0]
+    assert find_run("beefbeefbe-dirty") == sides[1]
 
 
 def test_a_run_is_found_by_its_path_wherever_it_is(three, tmp_path, monkeypatch):
@@ -295,6 +313,9 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
         ("20261118T000000Z-aaaa000002", f"choose from {FIRST}"),
         ("zzzz", "no run 'zzzz' in .*; choose from 20261119T000001Z-matmul-bbbb000003"),
         ("no/such/file.jsonl", "no run file no/such/file.jsonl"),
+        ("latest~3", "no run in .* has a matching record"),
+        ("latest:gelu", "no run in .* has a matching record"),
+        ("0123456", "no run '0123456' in .*; choose from"),
     ],
 )
 def test_a_name_of_none_or_several_runs_says_what_there_is(three, name, message):

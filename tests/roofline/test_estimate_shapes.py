@@ -4,21 +4,21 @@ torch.
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
 import pytest
 import torch
-from test_estimate import call, data_of
+from test_estimate import call, data_of, text_of
 
 import roofline
 from bench.__main__ import families
-from bench.decode import OPS as DECODE
 from bench.harness.op import Case
 from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.strides import after, dense_strides
-from roofline.estimate.ladder import OPERATIONS
+from roofline.estimate.ladder import LADDER, OPERATIONS
 from roofline.gpu_table import find_gpu
 from roofline.machine import Ceiling
 from roofline.work import elementwise_work, reduction_work
@@ -58,14 +58,13 @@ def test_the_ladder_counts_the_work_that_is_measured(dtype):
         gpu="h100-sxm", shape=96, dtype=dtype, op=list(OPERATIONS)
     ).rows
     options = {"batch": 1, "heads": 32, "kv-heads": 8, "head-dim": 128}
+    options |= {"experts": 8, "load": "even", "model": "llama-3-8b", "layers": "all"}
     for row in rows:
         op = ops[row["op"]]
-        shape = dict.fromkeys(op.axes, 96) | ({"b": 1} if "b" in op.axes else {})
+        shape = dict.fromkeys(op.axes, 96) | ({"b": 1} if row["shape"] == "96" else {})
         work = op.work(Case(op.name, dtype, shape, options))
         assert (row["flops"], row["bytes"]) == (work.flops, work.bytes), op.name
-    # A copy has no FLOPs; the other two have options that decide their work.
-    others = {"copy", "dropout", "grouped-matmul", *(op.name for op in DECODE)}
-    assert ops.keys() - OPERATIONS.keys() == others
+    assert ops.keys() == OPERATIONS.keys()
 
 
 def test_a_roof_is_that_of_the_mix_of_reads_and_writes():
@@ -81,12 +80,41 @@ def test_a_roof_is_that_of_the_mix_of_reads_and_writes():
 
 def test_the_ladder_is_drawn_under_the_roof_of_its_machine(tmp_path):
     path = tmp_path / "ladder.svg"
-    assert call("intensity", "--gpu", "h100-sxm", "--plot", str(path)) == 0
+    # A copy has no FLOPs, so it has no place on logarithmic axes.
+    ops = ",".join([*LADDER, "copy"])
+    assert call("intensity", "--gpu", "h100-sxm", "--op", ops, "--plot", str(path)) == 0
     drawn = path.read_text()
     assert all(
         name in drawn
         for name in ("roofline of h100-sxm in bf16", "gelu 4096x4096", "matmul 886x886x886")
     )
+
+
+def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
+    """Element (1, 2) of 4 x 4 is the seventh in storage."""
+    data = data_of(capsys, "tensor --shape 4x4 --index 1,2")
+    assert data["position"] == torch.zeros(4, 4)[1, 2].storage_offset() == 6
+    assert "1 x 4 + 2 x 1" in text_of(capsys, "tensor --shape 4x4 --index 1,2")
+    for index in ("1,4", "1,2,3", "1,:", "-1", "1,x"):
+        with pytest.raises(ConfigError, match=r"does not fit a tensor|is not an index such as 1,2"):
+            roofline.estimate.tensor(shape="4x4", index=index)
+    curve = roofline.estimate.tensor(shape="3x2", then="transpose").curve
+    for row, points in enumerate(curve.lines.values()):
+        view = torch.zeros(3, 2).T[row]
+        assert points == [(place, element.storage_offset()) for place, element in enumerate(view)]
+    assert len(curve.lines) == 2
+
+
+def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
+    """x (rows, 4096) W (4096, 4096): at one row it is a matrix-vector product."""
+    words = "sweep matmul --shape 1x4096x4096 --gpu h100-sxm --over rows=1:4096:x16"
+    rows = json.loads(text_of(capsys, f"{words} --format json"))["rows"]
+    assert [row["rows"] for row in rows] == [1, 16, 256, 4096]
+    assert [row["intensity"] for row in rows] == pytest.approx([1, 15.88, 227.6, 1365], rel=1e-3)
+    assert [row["flops"] for row in rows] == [2 * m * 4096**2 for m in (1, 16, 256, 4096)]
+    assert [row["bound"] for row in rows] == ["memory"] * 3 + ["compute"]
+    head = text_of(capsys, words).splitlines()[0]
+    assert head.split() == ["rows", "seconds", "bound", "intensity", "flops"]
 
 
 EINSUMS = {

@@ -86,6 +86,23 @@ def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
     assert set(limit.get_ydata()) == {85_027_979_264}
 
 
+def test_words_are_bars_of_the_parts_of_the_total():
+    """Training memory of GPT-2 by recipe; the heights are the totals but for small parts."""
+    over = Over.read("recipe=fp32,bf16,fsdp")
+    sweep = swept("memory", {"model": "gpt2"}, [over])
+    axes = draw_sweep(sweep, "training memory", "total_bytes").axes[0]
+    totals = [row["total_bytes"] for row in sweep.rows]
+    assert totals[2] is None  # it requires --zero 3
+    tops = [0.0, 0.0]
+    for bars in axes.containers:
+        for place, bar in enumerate(bars):
+            tops[place] = max(tops[place], bar.get_y() + bar.get_height())
+    assert tops == pytest.approx(totals[:2], rel=0.03)
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert {"weights", "gradients", "optimizer", "activations"} <= set(names)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["fp32", "bf16"]
+
+
 def test_what_does_not_fit_is_named_on_a_page(capsys, tmp_path):
     path = tmp_path / "infer.json"
     path.write_text(text_of(capsys, f"sweep {DECODE} --over batch=1,8192 --format json"))
@@ -133,7 +150,7 @@ def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, 
         ),
         ("sweep params --over model=gpt3,gpt4", "unknown model"),
         ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "cannot tell the format"),
-        ("tensor --shape 4 --plot x.png", "unrecognized arguments: --plot x.png"),
+        ("dtype --plot x.png", "unrecognized arguments: --plot x.png"),
     ],
 )
 def test_bad_sweeps_get_one_line(capsys, line, words):

@@ -93,11 +93,11 @@ def test_sources_are_of_this_model_alone(capsys):
 
 
 def test_a_step_that_needs_an_unknown_value_is_left_out():
-    lines = (
-        ("speed", "{work.flops:number} / {seconds:time}", "{speed:number} FLOP/s"),
-        ("memory", "{gpus:,} x 80 GB", "{used:percent} of {total:bytes}"),
-        ("price", "{gpus:,} devices", "{price:number}"),
-    )
+    lines = """\
+speed | {work.flops:number} / {seconds:time} | {speed:number} FLOP/s
+memory | {gpus:,} x 80 GB | {used:percent} of {total:bytes}
+price | {gpus:,} devices | {price:number}
+"""
     facts = {"speed": 1e15, "gpus": 1024, "used": 0.25, "total": 8e10, "price": None}
     assert steps_of(lines, work=Work(10**12, 0, 0), seconds=1e-3, **facts) == [
         Step("speed", "1e12 / 1 ms", "1e15 FLOP/s"),

@@ -91,6 +91,18 @@ def test_the_command_has_a_typed_number(capsys):
     assert app.header[0].value == text_of_value("days", data["days"])
 
 
+def test_a_fraction_is_a_slider_and_labels_are_words(capsys):
+    app = opened("train")
+    slider = app.slider(key="mfu")
+    assert (slider.value, slider.label) == (0.5, "Fraction of the dense peak")
+    slider.set_value(0.25).run()
+    assert "--mfu 0.25" in app.code[0].value
+    assert typed(capsys, app.code[0].value)["days"] == pytest.approx(2 * 143.945, rel=1e-4)
+    labels = [field.label for field in (*app.text_input, *app.selectbox, *app.slider)]
+    assert all(label[0].isupper() for label in labels if not label.startswith("over: "))
+    assert app.text_input(key="gpus").help.startswith("--gpus: ")
+
+
 def test_the_command_has_checkpoints_of_the_address_and_no_defaults(capsys):
     app = opened("memory", checkpoint="every-2")
     assert errors_of(app) == []

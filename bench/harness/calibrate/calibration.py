@@ -61,8 +61,8 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
     )
     bandwidth = "derived" if gpu.memory_bandwidth_bytes_per_s else "unknown"
     note = (
-        f"'{device.name}' is not in the GPU table: bandwidth is {bandwidth}, MFU is blank; use "
-        f"--gpu to name an entry"
+        f"'{device.name}' is not in the GPU table: bandwidth is {bandwidth}, MFU is blank until "
+        f"python -m bench calibrate measures the peaks; or use --gpu to name an entry"
     )
     alike = gpus_alike(device.memory_bytes, device.sm_count)
     if alike:

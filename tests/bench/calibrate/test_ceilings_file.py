@@ -47,6 +47,7 @@ def test_an_unlisted_gpu_has_derived_bandwidth_and_no_peak():
     assert ceilings.bandwidth().value == pytest.approx(2 * 2619e6 * 5120 / 8)
     for text in ("'NVIDIA X999' is not in the GPU table", "derived", "MFU is blank", "--gpu"):
         assert text in ceilings.note
+    assert "until python -m bench calibrate measures the peaks" in ceilings.note
 
 
 def test_a_name_shared_by_several_gpus_is_not_guessed():
