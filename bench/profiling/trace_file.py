@@ -358,22 +358,21 @@ class Calls:
         elif event.category == "cpu_op" and namespace.isidentifier() and op.isidentifier():
             call = f"{event.name} {event.args}"
             if call not in self._known:
-                self._known[call] = self._operation(namespace, op, event.args)
+                args = event.args
+                kinds = args.get("Input type", ())
+                dims = args.get("Input Dims", ())
+                # Older versions of torch record neither strides nor numbers.
+                strides = args.get("Input Strides") or [None] * len(dims)
+                numbers = args.get("Concrete Inputs") or [""] * len(dims)
+                dtypes = map(self._dtypes.get, kinds)
+                given = list(map(Argument, kinds, dtypes, dims, strides, numbers))
+                self._known[call] = operation_of(namespace, op, given)
             operation = self._known[call]
         if operation is not None:
             event.owner = replace(operation, phase=event.phase, module=event.module, kernels={})
             self.operations.append(event.owner)
         elif self._has_gpu and not isinstance(event.owner, Operation):
             event.owner = owner_name(event) or event.owner
-
-    def _operation(self, namespace: str, op: str, args: Mapping[str, Any]) -> Operation | None:
-        kinds = args.get("Input type", ())
-        dims = args.get("Input Dims", ())
-        # Older versions of torch record neither strides nor numbers.
-        strides = args.get("Input Strides") or [None] * len(dims)
-        numbers = args.get("Concrete Inputs") or [""] * len(dims)
-        given = list(map(Argument, kinds, map(self._dtypes.get, kinds), dims, strides, numbers))
-        return operation_of(namespace, op, given)
 
 
 def owner_name(event: Event) -> str:
