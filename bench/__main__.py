@@ -34,7 +34,7 @@ MODULES = {"profile": "profiler", "fleet-report": "fleet_report"}
 """Commands whose module in `bench.commands` has another name."""
 
 WITHOUT_OPS = ("explain", "fleet-report", "profile")
-"""Commands that use no op file."""
+"""Commands that use no op file without `--op`."""
 
 HELP = {"-h", "--help"}
 
@@ -53,7 +53,8 @@ def catalog_of(words: Sequence[str]) -> Catalog:
     """Return all ops and commands, including those of user files named on the command line."""
     from bench.commands.compare import reserved_names
 
-    return read_catalog(reserved_names(), op_words(words), only_ops=words[:1] == ["compare"])
+    names_only_ops = words[:1] in (["compare"], ["profile"])
+    return read_catalog(reserved_names(), op_words(words), only_ops=names_only_ops)
 
 
 def print_list(found: Catalog, output_format: str) -> int:
@@ -146,7 +147,8 @@ def main(argv: Sequence[str] | None = None, others: Iterable[str] = ()) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = words[0] if words else ""
     asks_for_help = chosen in COMMANDS and chosen != "compare" and not HELP.isdisjoint(words)
-    names_no_op = not chosen or chosen.startswith("-") or chosen in WITHOUT_OPS
+    is_without_op = chosen in WITHOUT_OPS and not op_words(words)[1:]
+    names_no_op = not chosen or chosen.startswith("-") or is_without_op
     needs_no_op = names_no_op or asks_for_help
     found = Catalog({}, {}, ()) if needs_no_op else catalog_of(words)
     add_commands(parser, words, found)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.device.device import Device
 from bench.harness.op import Op, parse_batch_shape
 from bench.harness.op_file import error_text, import_file
@@ -19,7 +19,16 @@ from bench.harness.settings import MACHINE, SAVING, Settings
 from bench.harness.timing import protocol
 from bench.model.layers import load_model, unsupported
 from bench.profiling.operation import CountedStep
-from bench.profiling.target import MODEL_DTYPES, SIGNATURE, Target, from_file, from_preset
+from bench.profiling.target import (
+    MODEL_DTYPES,
+    SIGNATURE,
+    Target,
+    from_preset,
+    guarded_call,
+    made_by,
+    target_of,
+    user_function,
+)
 from results.record import Record, StepTotals
 from results.show.options import WHAT, Names, Parameter, add, given, number, parameters, path
 from results.show.terminal import ADVANCED, Parser, print_out, say
@@ -34,6 +43,7 @@ DEFAULT_SHAPE = "4x128"
 OF_A_MODEL = (
     "target",
     "model",
+    "op",
     "layers",
     "shape",
     "dtype",
@@ -57,10 +67,14 @@ DESCRIPTION = """\
 Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could
 save.
 FILE:FUNCTION is your function that returns the model to profile: a function without arguments, or a
-tuple of a module or function and its arguments (a dict at the end holds keyword arguments). It runs
-in a separate process. --signature prints a file to start from.
+tuple of a module or function and its arguments (a dict at the end holds keyword arguments). A
+function with parameters, or a class of modules, is profiled itself, with the arguments that
+`bench compare` gives it: those of --shape and --dtype, or of make_inputs() in the file. The file
+runs in a separate process. --signature prints a file to start from.
 
   python -m bench profile mine.py:make --backward
+  python -m bench profile mine.py:gelu --shape 64x4096 --dtype bf16
+  python -m bench profile --op softmax --shape 4096x4096
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
   python -m bench profile --model gpt2 --layers 2 --train --by module
   python -m bench profile --model llama-3-8b --on h100-sxm,a100-sxm-80gb --dtype bf16
@@ -82,7 +96,7 @@ class Options:
     target: Annotated[
         str | None,
         Parameter(
-            "function that returns the model to profile",
+            "function that returns the model to profile, or function or class to profile",
             metavar="FILE:FUNCTION",
             flags=("target",),
             told={"nargs": "?"},
@@ -91,6 +105,7 @@ class Options:
     model: Annotated[
         str | None, "a preset of `python -m roofline estimate params --help`", str, WHAT, "NAME"
     ] = None
+    op: Annotated[str | None, "an operation of `python -m bench list`", str, WHAT, "NAME"] = None
     source: Annotated[
         Path | None,
         Parameter(
@@ -107,12 +122,17 @@ class Options:
         number(1, 10_000, "an integer from 1 to 10000", int),
         ADVANCED,
     ] = None
-    shape: Annotated[str, f"sequences x tokens (default: {DEFAULT_SHAPE})", str, WHAT, "BxS"] = (
-        DEFAULT_SHAPE
-    )
+    shape: Annotated[
+        str | None,
+        f"sequences x tokens of --model (default: {DEFAULT_SHAPE}); the shape of --op; one shape "
+        "for all parameters of a function (8x256), or one for each (8x256,256x64)",
+        str,
+        WHAT,
+    ] = None
     dtype: Annotated[
         str | None,
-        f"{', '.join(MODEL_DTYPES)} (default: the target's; fp32 for --model)",
+        f"{', '.join(MODEL_DTYPES)} (default: the target's; fp32 for --model and for arguments "
+        "of --shape; bf16 for --op, which has the dtypes of its own command)",
         dtype_named,
         WHAT,
         "NAME",
@@ -172,6 +192,9 @@ class Options:
         "N",
     ] = 20
 
+    row: Any = None
+    """The `Row` of `--op`."""
+
     @property
     def mode(self) -> str:
         if self.train:
@@ -180,7 +203,7 @@ class Options:
 
     @property
     def name(self) -> str:
-        return self.target or str(self.source or model_of(self).name)
+        return self.target or self.op or str(self.source or model_of(self).name)
 
 
 def model_of(options: Options) -> ModelConfig:
@@ -194,7 +217,8 @@ def model_of(options: Options) -> ModelConfig:
 
 def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
-    add(parser, parameters(Options))
+    known = parameters(Options)
+    add(parser, known, [key for key in known if key != "row"])
     add(
         parser,
         parameters(Settings),
@@ -221,6 +245,8 @@ def run(
         return 0
     else:
         check(options, settings)
+    if options.op is not None:
+        options = replace(options, row=row_of(options, settings, families))
     check_places(settings)
     if options.on:
         return project(options, settings)
@@ -298,7 +324,7 @@ def records_of(
 
     device.use()
     protocol.announce()
-    target = target_of(options, device.torch_name)
+    target = chosen_target(options, settings, device.torch_name)
     protocol.announce(runs=False)
     budget_s = settings.budget_s
     return profiled(target, options.mode, device, budget_s, options.trace, options.compile)
@@ -312,37 +338,84 @@ def records_of_trace(
     from bench.profiling.trace_file import from_trace
 
     assert options.source is not None
-    if options.rules is not None:
-        run_file(options.rules)
+    try:
+        if options.rules is not None:
+            import_file(options.rules)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"--rules {error_text(error, options.rules)}") from None
     breakdown, gpu, host = from_trace(
         options.source, int(options.max_size * 1e9), options.trace_device, options.step
     )
     return rows.records_of(breakdown), rows.step_of(breakdown), gpu, host
 
 
-def run_file(file: Path) -> None:
-    """Run the file of `--rules`.
-
-    Raises:
-        UsageError: it cannot be read, or raises an exception.
-    """
-    try:
-        import_file(file)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"--rules {error_text(error, file)}") from None
-
-
-def counted_step(options: Options, *_: object) -> CountedStep:
+def counted_step(options: Options, settings: Settings, _: object) -> CountedStep:
     from bench.profiling.projection import counted
 
-    return counted(lambda _: target_of(options, "cpu"), options.mode)
+    return counted(lambda _: chosen_target(options, settings, "cpu"), options.mode)
 
 
-def target_of(options: Options, device: str) -> Target:
-    if options.target is not None:
-        return from_file(options.target, options.dtype, device)
-    shape = parse_batch_shape(options.shape)
-    return from_preset(model_of(options), shape, options.dtype or "fp32", device)
+def chosen_target(options: Options, settings: Settings, device: str) -> Target:
+    """Return what is profiled; ops and functions with parameters get the inputs that `bench
+    compare` gives them.
+    """
+    from bench.api.function import extents
+    from bench.comparing.files import FileCase, required_of
+    from bench.harness.data.inputs import Filler, make_sets
+    from bench.harness.device.device import detect
+
+    if options.row is not None:
+        op, case = options.row.op, options.row.case
+        there = detect(device)
+        filler = Filler(settings.fill, case.dtype, there, settings.seed)
+        [given] = make_sets(op, case, filler, there, copies=1)
+        return target_of(op.name, partial(op.eager, out=given.out), given.inputs)
+    if options.target is None:
+        shape = parse_batch_shape(options.shape or DEFAULT_SHAPE)
+        return from_preset(model_of(options), shape, options.dtype or "fp32", device)
+    word = options.target
+    function = user_function(word)
+    with guarded_call(word):
+        is_maker = not isinstance(function, type) and not required_of(function)
+    if is_maker and options.shape is not None:
+        raise UsageError(f"{word} has no parameters; remove --shape")
+    if is_maker:
+        return made_by(function, word, options.dtype, device)
+    case = FileCase(
+        settings=settings,
+        dtype=options.dtype or "fp32",
+        device=device,
+        shapes=[extents(text) for text in (options.shape or "").split(",") if text],
+        given=[f"--{name}" for name in ("shape", "dtype") if getattr(options, name)],
+    )
+    function = case.functions([word])[word]
+    with guarded_call("the inputs"):
+        return target_of(word, function, case.arguments())
+
+
+def row_of(options: Options, settings: Settings, families: Mapping[str, tuple[Op, ...]]) -> Any:
+    """Return the row of `--op` that `--provider torch` has in `bench compare`.
+
+    Raises:
+        UsageError: it is not one case, or cannot run on the device.
+    """
+    from bench.harness.cli.main import device_of, make_all_cases
+    from bench.harness.measure.rows import Row, refusal
+
+    request = Request(
+        dtype=[options.dtype] if options.dtype else None,
+        shape=options.shape.split(",") if options.shape else None,
+    )
+    ops = chosen_ops([options.op or ""], families)
+    device = device_of(settings)
+    cases = make_all_cases(request, ops, "cuda" if options.on else device.type)
+    if len(ops) > 1 or (options.shape is not None and len(cases) > 1):
+        raise UsageError(f"--op profiles one case, got {len(cases)}; name one op and one --shape")
+    family, op, case = cases[0]  # of the default shapes the first
+    reason = None if options.on else refusal(op, case, device)
+    if reason is not None:
+        raise UsageError(f"{op.name}: {reason}")
+    return Row(op, case, "torch", family=family, settings=settings)
 
 
 def check_trace(options: Options, settings: Settings) -> None:
@@ -358,12 +431,12 @@ def check(options: Options, settings: Settings) -> None:
     for key in OF_A_TRACE:
         if getattr(options, key) != known[key].default:
             raise UsageError(f"{known[key].spellings[-1]} requires --from")
-    if (options.target is None) == (options.model is None):
-        raise UsageError("expected one of FILE:FUNCTION, --model NAME and --from TRACE")
-    if options.dtype is not None and options.dtype not in MODEL_DTYPES:
+    if [options.target, options.model, options.op].count(None) != 2:
+        raise UsageError("expected one of FILE:FUNCTION, --model NAME, --op NAME and --from TRACE")
+    if options.op is None and options.dtype not in (None, *MODEL_DTYPES):
         raise UsageError(f"--dtype expects one of {', '.join(MODEL_DTYPES)}, got {options.dtype}")
-    if options.target is not None and options.layers is not None:
-        raise UsageError("--layers requires --model; your own function builds its model")
+    if options.model is None and options.layers is not None:
+        raise UsageError("--layers requires --model")
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {options.trace}: no such directory")
     if options.on:
@@ -371,6 +444,8 @@ def check(options: Options, settings: Settings) -> None:
         for option in ("compile", "trace", "by", "plot", "output"):
             if values[option]:
                 raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
-    _, tokens = parse_batch_shape(options.shape)
-    if options.model is not None and (problem := unsupported(model_of(options), tokens)):
-        raise UsageError(problem)
+    if options.model is not None:
+        _, tokens = parse_batch_shape(options.shape or DEFAULT_SHAPE)
+        problem = unsupported(model_of(options), tokens)
+        if problem:
+            raise UsageError(problem)

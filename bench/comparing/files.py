@@ -26,6 +26,7 @@ from bench.harness.data.inputs import Filler, torch_dtype
 from bench.harness.device.device import detect
 from bench.harness.op import UsageError
 from bench.harness.providers.user_kernel import find
+from bench.profiling.target import convert
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -77,9 +78,7 @@ class FileCase(Case):
             )
         shapes = list(self.shapes)
         if len(shapes) == 1:
-            function = getattr(self.baseline, "forward", self.baseline)
-            known = inspect.signature(function).parameters.values()
-            shapes *= sum(each.kind in POSITIONAL and each.default is each.empty for each in known)
+            shapes *= required_of(getattr(self.baseline, "forward", self.baseline))
         fill = Filler(self.settings.fill, self.dtype, detect(self.device), self.settings.seed)
         return tuple(fill(*shape) for shape in shapes)
 
@@ -114,7 +113,8 @@ class FileCase(Case):
         torch.manual_seed(self.settings.seed)
         arguments = self._moved(make()) if make else ()
         torch.manual_seed(self.settings.seed)
-        module = function(*arguments).to(self.device, torch_dtype(self.dtype))
+        module = function(*arguments)
+        convert(module, self.device, torch_dtype(self.dtype))
         module.requires_grad_(False)
         self.first = self.first or module
         state = module.state_dict()
@@ -134,3 +134,9 @@ class FileCase(Case):
             lambda x: x.to(self.device, dtype if x.is_floating_point() else None),
             values,
         )
+
+
+def required_of(function: Callable[..., Any]) -> int:
+    """Return the number of positional parameters without a default."""
+    known = inspect.signature(function).parameters.values()
+    return sum(each.kind in POSITIONAL and each.default is each.empty for each in known)

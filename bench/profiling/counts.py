@@ -141,7 +141,10 @@ COUNTED = (
     # As the ops of `bench` count:
     (DECLARED["sum"], "sum"),
     (DECLARED["dot"], "dot vdot"),
-    (DECLARED["softmax"], "_softmax _log_softmax _safe_softmax _masked_softmax"),
+    (
+        DECLARED["softmax"],
+        "_softmax _log_softmax _safe_softmax _masked_softmax softmax log_softmax",  # last: with out
+    ),
     (DECLARED["layernorm"], "native_layer_norm"),
     (DECLARED["rmsnorm"], "_fused_rms_norm"),
     (DECLARED["gelu"], "gelu"),
@@ -357,7 +360,10 @@ class Call:
         table: Any = self.values.get("weight" if is_embedding else "self")
         others = distinct(other for other in self.read if other is not table)
         if base in TAKES:
-            return [_part(table, self._elements_taken(table)), *others], written
+            taken = self.values.get("target", self.written[0]).numel()
+            if "offsets" in self.values:  # of an embedding bag
+                taken = self.values["indices"].numel() * table.shape[1]
+            return [_part(table, taken), *others], written
         if base in PUTS and not self.created:
             indexed = _part(table, self._elements_put(table))
             is_read = self.values.get("accumulate", base in ADDS or "reduce" in self.values)
@@ -374,12 +380,6 @@ class Call:
             used = _part(matrices, table.shape[-2] * matrices[0].numel())
             return [used, *distinct(other for other in self.read if other is not matrices)], written
         return distinct(self.read), written
-
-    def _elements_taken(self, table: Any) -> int:
-        if "offsets" in self.values:  # of an embedding bag
-            return int(self.values["indices"].numel() * table.shape[1])
-        taken = self.values.get("target", self.written[0])
-        return int(taken.numel())
 
     def _elements_put(self, table: Any) -> int:
         if "indices" not in self.values:

@@ -32,6 +32,11 @@ def make():
     """Return a module or a function and its positional arguments, or a function alone that takes none."""
     model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
     return model, torch.randn(64, 1024)
+
+
+def gelu(x):
+    """A function with parameters is profiled itself: python -m bench profile mine.py:gelu --shape 64x1024"""
+    return nn.functional.gelu(x)
 '''  # noqa: E501
 
 ORIGINALS = ("_orig_mod", "_torchdynamo_orig_callable")
@@ -84,14 +89,8 @@ def target_of(
     return Target(name, function, tuple(args), dict(kwargs or {}), device, modules)
 
 
-def from_file(word: str, dtype: str | None, device: str) -> Target:
-    """Return the target that a user's `make` returns, on a device, and in another dtype if one is
-    given.
-    """
-    import torch
-
-    from bench.harness.torch_private import tree_map_only
-
+def user_function(word: str) -> Any:
+    """Return the function or class of `FILE:FUNCTION`."""
     try:
         source = find(word)
     except UserKernelError:
@@ -100,10 +99,21 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
         ) from None
     if source.problem is not None:
         raise UsageError(f"'{word}': {source.problem}")
+    with guarded_call(word):
+        return getattr(source.module(), source.function)
+
+
+def made_by(make: Callable[[], Any], word: str, dtype: str | None, device: str) -> Target:
+    """Return the target that a user's `make` returns, on a device, and in another dtype if one is
+    given.
+    """
+    import torch
+
+    from bench.harness.torch_private import tree_map_only
+
     wanted = torch_dtype(dtype) if dtype else None
     with guarded_call(word):
-        module = source.module()
-        made = getattr(module, source.function)()
+        made = make()
         if made is None:
             raise UsageError(
                 f"{word} returned None; expected a function, or a module with its arguments"

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
@@ -212,11 +213,11 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
         if event.get("ph") != "X" or event["name"].startswith(OURS):
             continue
         category = event.get("cat")
-        event = {"dur": 0, "args": {}} | event
         is_module = category == PYTHON and event["name"].startswith(NN_MODULE)
-        is_wanted = category in ON_GPU and gpu in (None, event["args"].get("device"))
-        if category in ON_HOST or is_module or is_wanted:
-            events.append(event)
+        if category in ON_HOST or category in ON_GPU or is_module:
+            event = {"dur": 0, "args": {}} | event
+            if category not in ON_GPU or gpu in (None, event["args"].get("device")):
+                events.append(event)
     if not any(event["cat"] in ("cpu_op", *ON_GPU) for event in events):
         raise UsageError(
             "has no torch operations and no kernels; record it with ProfilerActivity.CPU"
@@ -327,9 +328,8 @@ class Calls:
 
     def __init__(self, events: Events, has_gpu: bool) -> None:
         self._has_gpu = has_gpu
-        kinds: Counter[str] = Counter()
-        for event in events:
-            kinds.update(event["args"].get("Input type", ()))
+        recorded = (event["args"].get("Input type", ()) for event in events)
+        kinds = Counter(chain.from_iterable(recorded))
         dtypes = [DTYPES.get(kind, "") for kind, _ in kinds.most_common()]
         floats = [dtype for dtype in dtypes if "float" in dtype]
         # Dtypes of lists of tensors are not recorded: the most frequent one is assumed.
@@ -356,24 +356,23 @@ class Calls:
             number = self._regions.setdefault(event.name, len(self._regions))
             operation = Operation(f"compiled.region{number}", NO_SHAPE, flags=(UNMODELLED,))
         elif event.category == "cpu_op" and namespace.isidentifier() and op.isidentifier():
-            operation = self._operation(namespace, op, event.args)
+            call = f"{event.name} {event.args}"
+            if call not in self._known:
+                args = event.args
+                kinds = args.get("Input type", ())
+                dims = args.get("Input Dims", ())
+                # Older versions of torch record neither strides nor numbers.
+                strides = args.get("Input Strides") or [None] * len(dims)
+                numbers = args.get("Concrete Inputs") or [""] * len(dims)
+                dtypes = map(self._dtypes.get, kinds)
+                given = list(map(Argument, kinds, dtypes, dims, strides, numbers))
+                self._known[call] = operation_of(namespace, op, given)
+            operation = self._known[call]
         if operation is not None:
             event.owner = replace(operation, phase=event.phase, module=event.module, kernels={})
             self.operations.append(event.owner)
         elif self._has_gpu and not isinstance(event.owner, Operation):
             event.owner = owner_name(event) or event.owner
-
-    def _operation(self, namespace: str, op: str, args: Mapping[str, Any]) -> Operation | None:
-        kinds = args.get("Input type", ())
-        dims = args.get("Input Dims", ())
-        # Older versions of torch record neither strides nor numbers.
-        strides = args.get("Input Strides") or [None] * len(dims)
-        numbers = args.get("Concrete Inputs") or [""] * len(dims)
-        given = list(map(Argument, kinds, map(self._dtypes.get, kinds), dims, strides, numbers))
-        key = f"{namespace} {op} {given}"
-        if key not in self._known:
-            self._known[key] = operation_of(namespace, op, given)
-        return self._known[key]
 
 
 def owner_name(event: Event) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 IDLE = "idle"
 OTHER = "other"
@@ -35,6 +36,7 @@ PATTERNS = {
 """Patterns of names in lower case, by category; the first that is found counts."""
 
 
+@cache  # of the same few kernels of a long trace
 def category_of(name: str) -> str:
     lower = name.lower()
     for category, pattern in PATTERNS.items():

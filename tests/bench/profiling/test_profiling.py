@@ -318,6 +318,89 @@ def test_invalid_profile_options_are_a_one_line_error(words, said, capsys):
     assert said in output.err
 
 
+WITH_INPUTS = """
+import torch
+def product(a, b, scale=1.0): return torch.mm(a, b) * scale
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 8)
+    def forward(self, x): return self.layer(x)
+def get_init_inputs(): return [16]
+def get_inputs(): return [torch.ones(4, 16)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "text", "operations"),
+    [
+        ("product", "8x16,16x4", WITH_INPUTS.partition("class")[0], ["aten.mm", "aten.mul"]),
+        ("Model", None, WITH_INPUTS, ["aten.addmm"]),
+    ],
+    ids=["function", "class"],
+)
+def test_functions_and_classes_get_the_inputs_of_compare(name, shape, text, operations, tmp_path):
+    file = tmp_path / f"{name}.py"
+    file.write_text(text)
+    options = profiler.Options(target=f"{file}:{name}", shape=shape, dtype="bf16")
+    found = profiler.counted_step(options, Settings(), None)
+    assert [record.op for record in found.records] == operations
+    assert {record.dtype for record in found.records} == {"bf16"}
+    assert found.records[0].flops == 2 * 8 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("double", None, "add one, or use --shape and --dtype"),
+        ("make", "4x4", "make has no parameters; remove --shape"),
+    ],
+)
+def test_inputs_fit_the_parameters_of_a_function(name, shape, said, tmp_path):
+    file = tmp_path / "alone.py"
+    file.write_text("def double(x): return 2 * x\ndef make(): return print")
+    options = profiler.Options(target=f"{file}:{name}", shape=shape)
+    with pytest.raises(UsageError, match=said):
+        profiler.chosen_target(options, Settings(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "bytes_read"),
+    [
+        ("layernorm", "aten.native_layer_norm", 2 * (64 * 32 + 2 * 32)),
+        ("softmax", "aten.softmax", 2 * 64 * 32),
+    ],
+)
+def test_an_op_has_the_inputs_of_its_command(op, name, bytes_read, capsys):
+    words = ["--op", op, "--shape", "64x32", "--dtype", "bf16", "--on", "h100-sxm"]
+    assert main(["profile", *words, "--format", "json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["op"], row["dtype"], row["flags"]) == (name, "bf16", [])
+    assert row["bytes_read"] == bytes_read
+
+
+def test_the_op_is_no_option_of_its_row(capsys):
+    with pytest.raises(SystemExit):
+        main(["profile", "--row", "1"])
+    assert "unrecognized arguments: --row" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--op", "gellu"], "unknown op 'gellu'; did you mean gelu"),
+        (["--op", "gelu", "--dtype", "int4"], "gelu has no dtype 'int4'"),
+        (["--op", "gelu", "--shape", "64,128"], "name one op and one --shape"),
+        (["--op", "gelu", "--model", "gpt2"], "expected one of FILE:FUNCTION"),
+    ],
+)
+def test_an_op_that_is_not_one_case_is_a_one_line_error(words, said, capsys):
+    assert main(["profile", *words, "--device", "cpu", "--no-save"]) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert said in output.err
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

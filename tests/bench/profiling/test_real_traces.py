@@ -4,13 +4,16 @@ shapes. The events are written for the purpose.
 
 import gzip
 import json
+import re
 
 import pytest
 
 from bench.__main__ import main
+from bench.profiling import trace_file
 from bench.profiling.records import records_of
 from bench.profiling.trace_file import from_trace
 from results.__main__ import main as results_command
+from results.show.category import PATTERNS
 
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "totalGlobalMem": 85028765696}
 
@@ -230,6 +233,31 @@ def test_kernels_and_categories_are_rows(tmp_path, capsys):
     lines = said_of(path, capsys, "--by", "category")
     assert any(line.startswith("matmul ") and " 75 us " in line for line in lines)
     assert any(line.startswith("idle ") for line in lines)
+
+
+def test_calls_and_kernels_of_one_kind_are_looked_up_once(tmp_path, monkeypatch):
+    counted = []
+    searched = []
+    search = re.search
+    repeat = trace_file.operation_of
+    monkeypatch.setattr(
+        trace_file, "operation_of", lambda *call: counted.append(call) or repeat(*call)
+    )
+    monkeypatch.setattr(
+        "results.show.category.re.search",
+        lambda pattern, name: searched.append(name) or search(pattern, name),
+    )
+    events = []
+    for index in range(20):
+        events += [
+            shaped("aten::mm", 10.0 * index, 9.0, [64, 64], [64, 64]),
+            launch(10.0 * index + 1.0, index),
+            kernel("twenty_gemms_alike", 10.0 * index + 2.0, 5.0, index),
+        ]
+    breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
+    assert len(breakdown.operations) == 20
+    assert len(counted) == 1
+    assert len(searched) <= len(PATTERNS)
 
 
 def test_without_shapes_there_are_times_only(tmp_path, capsys):
