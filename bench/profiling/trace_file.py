@@ -215,8 +215,9 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
         category = event.get("cat")
         is_module = category == PYTHON and event["name"].startswith(NN_MODULE)
         if category in ON_HOST or category in ON_GPU or is_module:
-            event = {"dur": 0, "args": {}} | event
-            if category not in ON_GPU or gpu in (None, event["args"].get("device")):
+            event.setdefault("dur", 0)
+            args = event.setdefault("args", {})
+            if category not in ON_GPU or gpu in (None, args.get("device")):
                 events.append(event)
     if not any(event["cat"] in ("cpu_op", *ON_GPU) for event in events):
         raise UsageError(
