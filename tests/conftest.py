@@ -49,9 +49,9 @@ def pytest_cmdline_main(config):
     """Run the whole suite in several processes if pytest-xdist is installed and `-n` is not given.
 
     On two cores, two processes need two thirds of the time for the default tier; more would make
-    measurements noisy. Many tests of the exhaustive tier wait for commands, so a third process
-    finds a free core. Each process and its commands use one thread: several would mostly wait for
-    each other. GPU tests are not run in parallel.
+    measurements noisy. Many tests of the exhaustive tier wait for commands, so it runs in four.
+    Each process and its commands use one thread: several would mostly wait for each other. GPU
+    tests are not run in parallel.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:  # the hook also runs in each worker process
         return
@@ -64,7 +64,7 @@ def pytest_cmdline_main(config):
         and getattr(config.option, "numprocesses", 0) is None
     ):
         is_exhaustive = config.option.markexpr.startswith("exhaustive")
-        config.option.numprocesses, config.option.dist = 3 if is_exhaustive else 2, "loadfile"
+        config.option.numprocesses, config.option.dist = 4 if is_exhaustive else 2, "loadfile"
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # respected by numpy, torch and the commands
         config.option.loadscopereorder = False  # keep the order of `begin_with_the_longest`
 

@@ -99,7 +99,7 @@ NEWEST_VARIANTS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variant", NEWEST_VARIANTS)
 def test_64_bit_sizes_keep_accesses_wide(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))

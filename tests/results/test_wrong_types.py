@@ -159,7 +159,7 @@ def problem_of(path):
     ],
 )
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_a_value_of_another_type_is_a_line_and_never_a_traceback(
     kind, seed, kinds, tmp_path, capsys
 ):

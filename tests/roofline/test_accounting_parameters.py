@@ -131,7 +131,7 @@ def total_of(parameters):
     return sum(parameter.numel() for parameter in parameters.values())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_count_as_the_real_architecture(name):
     values = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))["config"]
@@ -142,6 +142,7 @@ VARIED = json.loads(Path(__file__).with_name("varied_configs.json").read_text(en
 """Small configurations of each family, with extents of which no two are alike."""
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("values", VARIED.values(), ids=VARIED)
 def test_varied_configurations_count_as_the_real_architecture(values):
     count = count_parameters(read_config(values, "config.json"))

@@ -82,6 +82,7 @@ def values_of(key, parameter):
     return NUMBERS
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "given"), QUESTIONS, ids=lambda value: str(value)[:60])
 def test_an_option_without_effect_is_an_error(name, given):
     before = answer_of(name, given)

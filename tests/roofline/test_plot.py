@@ -314,6 +314,7 @@ def test_many_points_label_only_excesses_and_the_fastest_of_each_op() -> None:
     assert {"bf16 2048³ 98 %", "512³ 75 %", "fp32 2048³ 97 %"} <= set(few)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "missing"), [(name, 8 if name == "90 points" else 1) for name in RUNS]
 )

@@ -70,9 +70,8 @@ def test_a_killed_run_keeps_every_finished_record(runs):
     assert len(re.findall(r"^relu +\d+ +fp32 +torch ", out, re.MULTILINE)) == len(run.records)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_print_and_save_finished_rows(runs, number):
     process = start_many_rows()
     while not process.stderr.readline().startswith("[3/"):

@@ -104,6 +104,7 @@ def decided(capsys, *words):
     return found
 
 
+@pytest.mark.exhaustive
 def test_a_slower_provider_exits_with_1(capsys, provide):
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", "torch,torch-compile")
