@@ -351,7 +351,7 @@ def by_torchrun(count, options):
 
 @pytest.mark.exhaustive
 def test_torchrun_starts_the_command():
-    options = "--op all-reduce --size 1KiB:64KiB:x4 -q --no-save"
+    options = "--op all-reduce --size 1KiB,64KiB -q --no-save"
     assert "2 ranks, gloo, fp32" in by_torchrun(2, options)
 
 

@@ -92,8 +92,8 @@ def cached(x):
 def test_a_cached_result_is_detected_on_the_simulated_gpu(run, tmp_path):
     (tmp_path / "mine.py").write_text(USERS)
     names = ",".join(f"{tmp_path}/mine.py:{name}" for name in ("gelu", "cached"))
-    command = "bench.elementwise --op gelu --dtype fp32 --size 64KiB --cache warm --format json"
-    good, cached = records(run(*command.split(), "--provider", names))
+    command = "bench.elementwise --op gelu --dtype fp32 --size 64KiB --cache warm --budget 6"
+    good, cached = records(run(*command.split(), "--format", "json", "--provider", names))
     assert (good["status"], good["method"]) == ("ok", "graph")
     assert cached["status"] == "invalid"
     assert "earlier call" in cached["reason"]
