@@ -311,7 +311,7 @@ FEW = "--op all-reduce,all-to-all --size 1KiB,64KiB --pairs --format json --no-s
     [("before", "ab", "host or input"), ("work", "ab", "device"), ("inside", "aaaa", "link")],
 )
 def test_a_sleep_is_claimed_for_its_rank_node_and_cause(run_ranks, fault, nodes, cause):
-    found = document(run_ranks(len(nodes), *FEW.split(), fault=(fault, 1, 0.05), nodes=nodes))
+    found = document(run_ranks(len(nodes), *FEW.split(), fault=(fault, 1, 0.2), nodes=nodes))
     (claim,) = found["claims"]
     assert (claim["cause"], claim["ranks"], claim["nodes"]) == (cause, [1], [nodes[1]])
 
