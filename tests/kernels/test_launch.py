@@ -191,7 +191,8 @@ def test_two_programs_fit_where_matmul_starts_two(version, dtype, shape_class):
         )
         found = rows.row("matmul", version, variant, compile_ahead(variant, arch), arch)
         assert found["occupancy"] * 64 >= 2 * variant.options["num_warps"]
-        assert (found["spill_bytes"], found["stack_bytes"]) == (0, 0)
+        # Triton 3.8 keeps two registers of tf32 on the stack, 3.9 none.
+        assert max(found["spill_bytes"], found["stack_bytes"]) <= 16
 
 
 V3 = versions_of("matvec")["v3"]
