@@ -257,8 +257,8 @@ def mfu(
     """MFU and HFU of a training run, by one or several conventions."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
-            "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; "
-            "--days with --tokens; for a saved run see python -m results show RUN"
+            "expected --tokens-per-s, or --seconds-per-step with --batch and --sequence, or --days "
+            "with --tokens; the MFU of a saved run is in `python -m results show RUN`"
         )
     counted = "as given"
     if seconds_per_step is not None:
@@ -444,7 +444,7 @@ def fit(
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {count(gpus, 'device')}",
-        warnings=[f"no headroom; with 10 % of the memory free: {spared} parameters"],
+        warnings=[f"this fills the memory; if 10 % stays free: {spared} parameters"],
         **by_machine(rows),
         steps=steps_of(FIT_STEPS, **row, counted=counted, total_bytes=total_bytes),
         formula="N = devices x memory / bytes per parameter",

@@ -404,7 +404,7 @@ BAD = {
     "params --layers 2 --width 8": "requires --heads, --vocab, --ffn; --style gpt2",
     "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "expected one model",
     "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "is not a multiple of",
-    "mfu --params 1e9 --gpu h100-sxm": "expected one of --tokens-per-s",
+    "mfu --params 1e9 --gpu h100-sxm": "expected --tokens-per-s, or",
     "mfu --params 1e9 --gpu h100-sxm --days 3": "--days has no effect without --tokens",
     "mfu --params 1e9 --model gpt2 --gpu h100-sxm --tokens-per-s 3": "mutually exclusive",
     "gpus --params 1e9 --gpu h100-sxm --days 3": "--days has no effect without --tokens",

@@ -108,7 +108,7 @@ def test_train_step_table_shows_steps_and_memory(capsys):
     ):
         assert any(title in line for line in lines)
     memory = lines.index(
-        next(line for line in lines if line.startswith("memory when most is held"))
+        next(line for line in lines if line.startswith("memory at its peak, MB"))
     )
     assert "kept by layers" in lines[memory + 1]
     rows = [line.split() for line in lines[memory + 2 : memory + 4]]
