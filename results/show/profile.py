@@ -274,8 +274,8 @@ def sentences(totals: Totals) -> list[str]:
         said.append(f"Operations by phase: {', '.join(parts)}.")
     if step.no_shape is None:
         said.append(
-            "Operations were timed in one profiled step, the one whose time is closest to that of a "
-            "step without the profiler."
+            "Operations were timed in one profiled step, the one whose time is closest to that of "
+            "a step without the profiler."
         )
     else:
         said += trace_sentences(totals)
@@ -330,14 +330,14 @@ def work_sentences(totals: Totals) -> list[str]:
     if covered < MOSTLY:
         said.append(
             f"Rules cover {percent(covered)} of the time in operations and kernels. The other "
-            f"{percent(1 - covered)}, flagged unmodelled, counts as time but not as work in MFU and "
-            f"MBU."
+            f"{percent(1 - covered)}, flagged unmodelled, counts as time but not as work in MFU "
+            f"and MBU."
         )
     is_above = max(totals.mfu or 0.0, totals.mbu or 0.0) > 1
     if step.no_shape is not None and is_above:
         said.append(
-            "MFU or MBU is above 100%: the work ran on a GPU whose kernels are not in the trace, or "
-            "the data came from caches."
+            "MFU or MBU is above 100%: the work ran on a GPU whose kernels are not in the trace, "
+            "or the data came from caches."
         )
     if totals.bandwidth:
         said.append(
