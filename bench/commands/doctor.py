@@ -237,7 +237,7 @@ def run(
     if checkup.is_fit:
         checkup.print(text, "fit: ready to measure", "green")
     else:
-        checkup.print(text, "not fit: see the lines marked bad", "red")
+        checkup.print(text, "not ready: see the lines marked bad", "red")
     if settings.format != "table":
         print_out(checkup.text(settings.format))
     if is_interrupted:

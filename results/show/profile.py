@@ -424,7 +424,7 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
     rest = every[top:]
     if rest:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
-        shown_by = "--top shows them, of a saved run -v; --format json has all"
+        shown_by = "--top shows them (of a saved run: -v); --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
 
 

@@ -175,7 +175,10 @@ def train(
                 "--params: expected --tokens or --days, and no layout; a step needs a --model"
             )
         if disk or days or convention != DEFAULT_CONVENTION:
-            raise ConfigError("the time of a step takes no --convention, --days and --disk")
+            raise ConfigError(
+                "with a layout, the answer is the time of a step; remove --convention, --days or "
+                "--disk"
+            )
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
         return predicted(plan, tokens, mfu, priced)
@@ -435,8 +438,8 @@ def fit(
         sold = (machine.memory_bytes or 0) * 10**9 // 2**30
         if sold:
             notes.append(
-                f"memory as {machine.slug} reports it; its {quantity(sold, 'B')} read as "
-                f"{sold / 1e9:g}e9 bytes hold {number(sold * gpus / each)} parameters"
+                f"memory as {machine.slug} reports it; its nominal {quantity(sold, 'B')}, taken as "
+                f"{sold / 1e9:g}e9 bytes, holds {number(sold * gpus / each)} parameters"
             )
     row = rows[0]
     total_bytes = gpus * row["memory_bytes"]
