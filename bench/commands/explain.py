@@ -5,6 +5,7 @@ to do about it.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -34,13 +35,7 @@ KINDS = {
     "bounds": BOUNDS,
     "terms": TERMS,
 }
-ALIASES = {
-    "arithmetic intensity": "intensity",
-    "compulsory bytes": "compulsory",
-    "holm's correction": "Holm",
-    "ridge point": "ridge",
-    "roof": "roofline",
-}
+ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge", "roof": "roofline"}
 UTILIZATIONS = {"MFU": "compute", "MBU": "memory"}
 """Bound whose ceiling a utilization is a fraction of."""
 
@@ -72,22 +67,22 @@ def answer(text: str) -> list[str]:
         for kind, words in KINDS.items():
             lines += ["", f"{kind}:", *listed(words)]
         return lines[1:]
-    text = ALIASES.get(text.lower(), text).replace(" %", "%").replace(" bound", "-bound")
+    text = re.sub("[- ]bound| (?=%)", "", ALIASES.get(text.lower(), text))
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
-        known = [*BOUNDS, *UTILIZATIONS]
-        name = known_as(before.removesuffix(" at").removesuffix("-bound"), known)
+        name = known_as(before.removesuffix(" at"), [*BOUNDS, *UTILIZATIONS])
+        bound = UTILIZATIONS.get(name, name)
         share_pct = float(share.rstrip("%"))
-        if name not in known or not share_pct > 0:
+        if bound not in BOUNDS or not share_pct > 0:
             raise UsageError(
                 f"expected a bound ({', '.join(BOUNDS)}), MFU or MBU and a percentage above 0, "
                 f"got '{text}'"
             )
-        about = lines_about(UTILIZATIONS.get(name, name), share_pct)
-        return [*answer(name), *about] if name in UTILIZATIONS else about
+        about = lines_about(bound, share_pct)
+        return about if name == bound else [*answer(name), *about]
     matches = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
     for words in reversed(KINDS.values()):  # a term or bound before a column of that name
-        if (name := known_as(text.removesuffix("-bound"), words)) in words:
+        if (name := known_as(text, words)) in words:
             matches.append(words[name])
     if not matches:
         known = list(chain.from_iterable(KINDS.values()))
