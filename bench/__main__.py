@@ -27,7 +27,7 @@ COMMANDS = {
     "doctor": "check this machine, and report the smallest difference in time that it can detect",
     "profile": "profile every operation of a torch model or function",
     "lecture": "recompute and measure the numbers in study notes on CS336 lecture 2",
-    "explain": "explain a column, warning flag or verdict, and how to react to it",
+    "explain": "explain a flag, column, verdict, bound or term, and what to do about it",
 }
 
 MODULES = {"profile": "profiler", "fleet-report": "fleet_report"}

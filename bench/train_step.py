@@ -92,8 +92,8 @@ CONVENTION = "gemm-causal-exact"
 """Convention for the model's FLOPs: all matmuls, with the unmasked pairs of tokens."""
 
 MEMORY_TITLE = (
-    "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, "
-    "est estimated alone"
+    "memory at its peak, MB: as counted, with = if the estimate is equal, +1% if it is 1 % higher; "
+    "est: estimated only"
 )
 
 MEMORY = {

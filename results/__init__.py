@@ -81,7 +81,7 @@ def load(
     if Path(run).is_dir():
         names = [str(each.path) for each in list_runs(Path(run)) if each.error or chosen.fits(each)]
         if not names:
-            raise StoreError(f"no run in {run} has a record of what was asked for")
+            raise StoreError(f"no run in {run} has a matching record")
     loaded = [chosen.load(name, folder) for name in names]
     for each in loaded:
         for problem in each.problems:

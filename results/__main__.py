@@ -40,9 +40,9 @@ FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
 COMMANDS = {
     "list": "list saved runs, newest first",
-    "show": "print a run",
+    "show": "print a run: its machine, and a row for each measurement",
     "export": "write a run as a table, or in the format of a tool that tracks benchmarks",
-    "compare": "report whether one version is faster than another",
+    "compare": "report whether one version is faster than another, with a verdict for each row",
     "history": "show how the time of a case changed from run to run",
 }
 
@@ -94,16 +94,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
 
-    listing = commands.add_parser("list", parents=[shared], help=COMMANDS["list"])
+    made = {}
+    for name, summary in COMMANDS.items():
+        made[name] = commands.add_parser(
+            name, parents=[shared], help=summary, description=f"{summary.capitalize()}."
+        )
+    listing = made["list"]
     add_selection(listing, "list only runs")
     listing.set_defaults(command=_list)
 
-    show = commands.add_parser("show", parents=[shared], help=COMMANDS["show"])
+    show = made["show"]
     text = "also print how each row was timed and why it is flagged, and all rows of a profile"
     show.add_argument("-v", "--verbose", action="store_true", help=text)
     show.set_defaults(command=_show)
 
-    export = commands.add_parser("export", parents=[shared], help=COMMANDS["export"])
+    export = made["export"]
     export.add_argument(
         "run", metavar="RUN", nargs="?", default="latest", help=f"{RUN_HELP} (default: latest)"
     )
@@ -122,13 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     add_format(listing)
     add_format(show)
 
-    compare = commands.add_parser("compare", parents=[shared], help=COMMANDS["compare"])
-    compare_command.add_options(compare, RUN_HELP)
-    compare.set_defaults(command=compare_command.run)
+    compare_command.add_options(made["compare"], RUN_HELP)
+    made["compare"].set_defaults(command=compare_command.run)
 
-    over_time = commands.add_parser("history", parents=[shared], help=COMMANDS["history"])
-    history.add_options(over_time, RUN_HELP)
-    over_time.set_defaults(command=history.run)
+    history.add_options(made["history"], RUN_HELP)
+    made["history"].set_defaults(command=history.run)
     return parser
 
 

@@ -59,8 +59,8 @@ examples:
 
 METHOD = (
     "a run is a change if it is FASTER or SLOWER than the {base} run: the 95 % interval of "
-    "the ratio of their times is beyond the margin; at most 1 % of histories without a "
-    "difference have a change by chance (Holm's correction)"
+    "the ratio of their times is beyond the margin; if nothing differs, the chance that a history "
+    "has any change is at most 1 % (Holm's correction)"
 )
 
 CASE = ("op", "dtype", "case", "options", "fill", "cache")

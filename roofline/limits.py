@@ -147,7 +147,7 @@ class Memory(Limit):
                 "above the datasheet bandwidth: part of the data came from the cache, or the "
                 "bandwidth is another SKU's"
             )
-        name = f"{ceiling.name} bandwidth, the nearest mix"
+        name = f"{ceiling.name} bandwidth, the closest mix of reads and writes"
         if ceiling.name == "memory":
             name = "memory ceiling"
         return f"above the measured {name}: {SLOWER_THEN}"

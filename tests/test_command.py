@@ -106,6 +106,7 @@ def test_the_version_is_that_of_bench():
         (["--op", "gelu"], False),
         (["old.py:f", "new.py:f"], False),
         (["latest.py:f", "new.py:f"], False),
+        (["definition.json", "solution.json"], False),
         (["a:b/x.jsonl", "b.jsonl"], True),
         (["latest", "--by", "provider"], True),
         (["latest:matmul"], True),

@@ -79,7 +79,7 @@ DTYPES = {
 class Options:
     """The ceilings to measure."""
 
-    quick: Annotated[bool, "take a third of the time; wider intervals", bool, ""] = False
+    quick: Annotated[bool, "take a third of the time, with wider intervals", bool, ""] = False
     dtype: Annotated[
         Names,
         "data types of matmuls and FMAs (default: bf16,fp32 on a CPU; all supported ones on a GPU)",

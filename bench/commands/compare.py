@@ -67,8 +67,8 @@ class Options(Request):
         Parameter(
             "your own functions, instead of --op. If a file defines make_inputs(), all functions "
             "are called with the arguments that it returns; otherwise each parameter gets a tensor "
-            "of --shape and --dtype. Classes of modules as in KernelBench; or the definition.json "
-            "of a problem and its solutions, with --workload",
+            "of --shape and --dtype. Also: classes of modules as in KernelBench, or the "
+            "definition.json of a problem and its solutions, with --workload",
             metavar="FILE:FUNCTION",
             flags=("functions",),
             told={"nargs": "*"},
@@ -77,7 +77,7 @@ class Options(Request):
     workload: Annotated[
         tuple[str, ...],
         Parameter(
-            "workloads of a definition.json, a line of JSON for each; its solutions may follow",
+            "file of the workloads of a definition.json, one JSON line each; solutions may follow",
             group=ADVANCED,
             metavar="FILE",
             told={"nargs": "+"},

@@ -235,9 +235,9 @@ def run(
     counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
     text = f" ({counted}; {clock.now() - checkup.began:.0f} s)"
     if checkup.is_fit:
-        checkup.print(text, "fit: ready to measure", "green")
+        checkup.print(text, "ready to measure", "green")
     else:
-        checkup.print(text, "not fit: see the lines marked bad", "red")
+        checkup.print(text, "not ready: see the lines marked bad", "red")
     if settings.format != "table":
         print_out(checkup.text(settings.format))
     if is_interrupted:

@@ -5,6 +5,7 @@ to do about it.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -16,14 +17,15 @@ from results.show.terminal import as_typed, print_out
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, Word, lines_about
 
 DESCRIPTION = """\
-Explain a term of the tables: its meaning, what to do about it, and a source to
-read. For a bound and a fraction of its ceiling (memory 40%), say what to try."""
+Explain a flag, column, verdict, bound or term: its meaning, what to do about it, and where to read
+on. For a bound, MFU or MBU with a percentage (memory 40%, MFU 40%), also say what to try."""
 
 EPILOG = """\
 examples:
   python -m bench explain                 # all terms, with their meanings
   python -m bench explain not-converged   # a flag
-  python -m bench explain memory 40%      # a memory-bound row at 40 % of its ceiling"""
+  python -m bench explain memory 40%      # a memory-bound row at 40 % of its ceiling
+  python -m bench explain MFU 40%         # whether that is good, and what to try"""
 
 KINDS = {
     "flags": FLAGS,
@@ -34,6 +36,8 @@ KINDS = {
     "terms": TERMS,
 }
 ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge", "roof": "roofline"}
+UTILIZATIONS = {"MFU": "compute", "MBU": "memory"}
+"""Bound whose ceiling a utilization is a fraction of."""
 
 
 def add_parser(commands: Any) -> None:
@@ -42,7 +46,7 @@ def add_parser(commands: Any) -> None:
         "words",
         metavar="WORD",
         nargs="*",
-        help="flag, column, verdict or term; or a bound and a percentage",
+        help="flag, column, verdict, bound or term; or a bound, MFU or MBU and a percentage",
     )
     parser.set_defaults(run=run)
 
@@ -63,19 +67,22 @@ def answer(text: str) -> list[str]:
         for kind, words in KINDS.items():
             lines += ["", f"{kind}:", *listed(words)]
         return lines[1:]
-    text = ALIASES.get(text.lower(), text)
+    text = re.sub("[- ]bound| (?=%)", "", ALIASES.get(text.lower(), text))
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
-        bound = known_as(before.removesuffix(" at").removesuffix("-bound"), BOUNDS)
+        name = known_as(before.removesuffix(" at"), [*BOUNDS, *UTILIZATIONS])
+        bound = UTILIZATIONS.get(name, name)
         share_pct = float(share.rstrip("%"))
         if bound not in BOUNDS or not share_pct > 0:
             raise UsageError(
-                f"expected a bound ({', '.join(BOUNDS)}) and a percentage above 0, got '{text}'"
+                f"expected a bound ({', '.join(BOUNDS)}), MFU or MBU and a percentage above 0, "
+                f"got '{text}'"
             )
-        return lines_about(bound, share_pct)
+        about = lines_about(bound, share_pct)
+        return about if name == bound else [*answer(name), *about]
     matches = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
     for words in reversed(KINDS.values()):  # a term or bound before a column of that name
-        if (name := known_as(text.removesuffix("-bound"), words)) in words:
+        if (name := known_as(text, words)) in words:
             matches.append(words[name])
     if not matches:
         known = list(chain.from_iterable(KINDS.values()))

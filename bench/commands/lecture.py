@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DESCRIPTION = """\
-The statements of five study notes on CS336 lecture 2 in the order of the lecture: what the notes
-say, what is right, what this machine measures, and the commands that give both. The measured rows
-are saved as one run.
+Check the statements of five study notes on CS336 lecture 2, in the order of the lecture: what the
+notes say, the correct value, the value measured on this machine, and the commands that give both.
+The measured rows are saved as one run.
 
 Sections: {sections}."""
 
@@ -56,8 +56,8 @@ ASYNCHRONOUS = (
     "element, not the time of the kernel."
 )
 SYNCHRONOUS = (
-    "Nothing is asynchronous on a CPU: a call returns when its result is finished. The caller's "
-    "overhead is what a timer would read if it were, as on a GPU without synchronizing."
+    "Nothing is asynchronous on a CPU: a call returns when its result is finished. On a GPU, a "
+    "timer that does not synchronize would read only the caller's overhead."
 )
 
 
@@ -87,7 +87,7 @@ def add_parser(commands: Any) -> None:
         parameters(Settings),
         ("device", "threads", "gpu", "seed", "format", "budget_s", "no_save", "quiet", "verbose"),
         verbose="show the commands",
-        budget_s=f"time limit of measuring the rows (default: {BUDGET_S[False]:g}, with --quick "
+        budget_s=f"time limit for measuring the rows (default: {BUDGET_S[False]:g}, with --quick "
         f"{BUDGET_S[True]:g})",
     )
     parser.set_defaults(run=run)

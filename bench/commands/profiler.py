@@ -80,11 +80,11 @@ runs in a separate process. --signature prints a file to start from.
   python -m bench profile --model llama-3-8b --on h100-sxm,a100-sxm-80gb --dtype bf16
   python -m bench profile --from trace.json.gz
 
-FLOPs and compulsory bytes are counted call by call. Times are those of a step under torch.profiler;
-the step is timed without it too. The remaining time is in the rows unattributed, host-gap and
-profiler-overhead. Rows flagged unmodelled have no rule for their work. Caches are warm, so small
-operations may exceed the memory roof. --from takes times and shapes from a trace. The GPU of a
-trace need not be here: its datasheet is the roofline.
+FLOPs and compulsory bytes are counted call by call. The rows have the times of a step under
+torch.profiler; the step is also timed without it. Time outside of operations is in the rows
+unattributed, host-gap and profiler-overhead. Rows flagged unmodelled have no rule for their work.
+Caches are warm, so small operations may exceed the memory roof. --from takes times and shapes from
+a trace. The GPU of a trace need not be here: its datasheet is the roofline.
 
 exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
 

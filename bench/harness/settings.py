@@ -74,7 +74,7 @@ class Settings:
     budget_s: Annotated[
         float | None,
         Parameter(
-            "time limit of measuring; ceilings that are not known yet are measured before "
+            "time limit for measuring; unknown ceilings are measured before it starts "
             "(default: none)",
             number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9"),
             HOW,

@@ -187,8 +187,8 @@ class Projection:
             if self.step.fusions and on.bandwidth:
                 saved_s = on.total_s - on.fused_s
                 lines.append(
-                    f"{on.slug}: fused as torch.compile fuses, {duration(saved_s)} less, at least "
-                    f"{duration(on.fused_s)}:"
+                    f"{on.slug}: fusing these chains, as torch.compile does, would save "
+                    f"{duration(saved_s)}, to at least {duration(on.fused_s)} a step:"
                 )
                 lines += fusion_lines(self.step.fusions, on.saved_s)
         return lines

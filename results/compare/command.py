@@ -79,8 +79,8 @@ def add_options(parser: Parser, run_help: str) -> None:
         "candidate_run",
         metavar="B",
         nargs="?",
-        help="candidate run; without it, providers or versions of A are compared, or with --by git "
-        "A and the newest run of the revision before",
+        help="candidate run; if missing, --by provider or version compares rows of A, and --by git "
+        "compares the newest run of the previous revision with A",
     )
     parser.add_argument(
         "--by",
@@ -95,8 +95,8 @@ def add_options(parser: Parser, run_help: str) -> None:
     add(parser, {"margin": own})
     advanced = parser.group(ADVANCED)
     text = """assumed difference between two runs of the same code (default: estimated from the runs
-    of the same code in
-        the same directories); not used for rows that `bench compare` interleaved"""
+        of the same code in the same directories); not used for rows that `bench compare`
+        interleaved"""
     advanced.add_argument("--drift", type=margin, metavar="SHARE", help=text)
     text = "exit with 1 for SLOWER only, or for UNSURE too (default: slower)"
     advanced.add_argument("--fail-on", choices=("slower", "unsure"), default="slower", help=text)

@@ -85,7 +85,7 @@ class ComparedRow:
         if BIMODAL in (*self.baseline.flags, *self.candidate.flags):
             cause = "the samples have two speeds, and the median is that of the more frequent one"
         elif self.is_paired:
-            cause = "the speed changed between the rounds, and the ratio is taken within each"
+            cause = "the speed changed between rounds; the time ratio is taken within each round"
         else:
             cause = "the saved medians are not those of the samples"
         return f"; the ratio of the medians is {medians:.4f}: {cause}"

@@ -274,8 +274,8 @@ def sentences(totals: Totals) -> list[str]:
         said.append(f"Operations by phase: {', '.join(parts)}.")
     if step.no_shape is None:
         said.append(
-            "Times and shares of operations are those of one profiled step, the one nearest to the "
-            "time of a step."
+            "Operations were timed in one profiled step, the one whose time is closest to that of "
+            "a step without the profiler."
         )
     else:
         said += trace_sentences(totals)
@@ -283,8 +283,8 @@ def sentences(totals: Totals) -> list[str]:
         said += work_sentences(totals)
     if totals.fusable_s:
         said.append(
-            f"Fused as torch.compile fuses it would take {duration(totals.fusable_s)} less at the "
-            f"memory ceiling:"
+            f"Fusing these chains, as torch.compile does, would save "
+            f"{duration(totals.fusable_s)} at the memory ceiling:"
         )
         said += fusion_lines(step.fusing, totals.saved_s)
     return said
@@ -323,34 +323,34 @@ def work_sentences(totals: Totals) -> list[str]:
     said = []
     said.append(
         f"It computes {quantity(totals.flops, 'FLOP')}; its operations move {moved}: MBU "
-        f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of products, "
-        f"with every pair of causal attention: {percent(totals.mfu)}."
+        f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of matmuls, "
+        f"with every pair of tokens of causal attention: {percent(totals.mfu)}."
     )
     covered = totals.counted / totals.busy if totals.busy else 1.0
     if covered < MOSTLY:
         said.append(
-            f"Rules cover {percent(covered)} of the time in operations and kernels. MFU and MBU "
-            f"are of the whole time and lack the work of the other {percent(1 - covered)}: rows "
-            f"without a rule are flagged unmodelled."
+            f"Rules cover {percent(covered)} of the time in operations and kernels. The other "
+            f"{percent(1 - covered)}, flagged unmodelled, counts as time but not as work in MFU "
+            f"and MBU."
         )
     is_above = max(totals.mfu or 0.0, totals.mbu or 0.0) > 1
     if step.no_shape is not None and is_above:
         said.append(
-            "More than 100%: the trace lacks the kernels of a GPU that did the work, or caches "
-            "hold the data."
+            "MFU or MBU is above 100%: the work ran on a GPU whose kernels are not in the trace, "
+            "or the data came from caches."
         )
     if totals.bandwidth:
         said.append(
-            f"{percent(totals.memory_bound)} of the time is in operations that memory bounds, "
-            f"{percent(totals.compute_bound)} in those that computing bounds, "
-            f"{percent(totals.latency_bound)} in kernels that are too short to reach a roof."
+            f"Time by bound: memory {percent(totals.memory_bound)}, compute "
+            f"{percent(totals.compute_bound)}, latency (kernels too short to reach a roof) "
+            f"{percent(totals.latency_bound)}."
         )
         if totals.at_roof_s < step.time_s:
             at_roof = duration(totals.at_roof_s)
-            said.append(f"With every operation at its roof it would take {at_roof}.")
+            said.append(f"If every operation reached its roof, the step would take {at_roof}.")
     if step.eager_bytes is not None:
         eager = quantity(step.eager_bytes, "B")
-        said.append(f"Where nothing is fused, the same operations move {eager}.")
+        said.append(f"Without fusion, the same operations move {eager}.")
     return said
 
 
@@ -424,7 +424,7 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
     rest = every[top:]
     if rest:
         share = percent(sum(op_of(record).share or 0.0 for record, _ in rest))
-        shown_by = "--top shows them, of a saved run -v; --format json has all"
+        shown_by = "--top shows them (of a saved run: -v); --format json has all"
         print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
 
 

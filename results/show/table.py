@@ -120,7 +120,7 @@ def render_table(
     for _, score in measured:
         causes = score["held_back_by"]
         if causes:
-            text = "memory side or compute side: far below every ceiling, limited by"
+            text = "memory side or compute side: below 30 % of every ceiling because of"
             remarks[f"{text} {causes}"] = None
     print_lines(console, *map(printable, remarks), style="yellow")
     if others:

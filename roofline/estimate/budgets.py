@@ -175,7 +175,10 @@ def train(
                 "--params: expected --tokens or --days, and no layout; a step needs a --model"
             )
         if disk or days or convention != DEFAULT_CONVENTION:
-            raise ConfigError("the time of a step takes no --convention, --days and --disk")
+            raise ConfigError(
+                "with a layout, the answer is the time of a step; remove --convention, --days or "
+                "--disk"
+            )
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
         return predicted(plan, tokens, mfu, priced)
@@ -257,8 +260,8 @@ def mfu(
     """MFU and HFU of a training run, by one or several conventions."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
-            "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; "
-            "--days with --tokens; for a saved run see python -m results show RUN"
+            "expected --tokens-per-s, or --seconds-per-step with --batch and --sequence, or --days "
+            "with --tokens; the MFU of a saved run is in `python -m results show RUN`"
         )
     counted = "as given"
     if seconds_per_step is not None:
@@ -435,8 +438,8 @@ def fit(
         sold = (machine.memory_bytes or 0) * 10**9 // 2**30
         if sold:
             notes.append(
-                f"memory as {machine.slug} reports it; its {quantity(sold, 'B')} read as "
-                f"{sold / 1e9:g}e9 bytes hold {number(sold * gpus / each)} parameters"
+                f"memory as {machine.slug} reports it; its nominal {quantity(sold, 'B')}, taken as "
+                f"{sold / 1e9:g}e9 bytes, holds {number(sold * gpus / each)} parameters"
             )
     row = rows[0]
     total_bytes = gpus * row["memory_bytes"]
@@ -444,7 +447,7 @@ def fit(
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {count(gpus, 'device')}",
-        warnings=[f"no headroom; with 10 % of the memory free: {spared} parameters"],
+        warnings=[f"this fills the memory; if 10 % stays free: {spared} parameters"],
         **by_machine(rows),
         steps=steps_of(FIT_STEPS, **row, counted=counted, total_bytes=total_bytes),
         formula="N = devices x memory / bytes per parameter",

@@ -200,10 +200,10 @@ def intensity(
                 "element"
             ),
             "attention has 32 heads, 8 of keys and values; grouped-matmul has 8 experts",
-            "decoding is a token for each of b sequences of s, with the weights of llama-3-8b",
+            "decoding is one token for each of b sequences of s, with the weights of llama-3-8b",
             "memory-bound below the ridge; mixed if the times of compute and memory are within 10 %",  # noqa: E501
             (
-                "% of peak: of the dense peak of matmuls; operations without products are limited "
+                "% of peak: of the dense peak of matmuls; operations without matmuls are limited "
                 "by the peak of the vector units"
             ),
             *uses.notes,

@@ -295,8 +295,8 @@ def predicted(
             ),
             *HIDDEN,
             (
-                f"scaling: data parallelism grows, {batch} sequences a step; linear: the speed "
-                "of the fewest devices"
+                f"scaling: data parallelism grows, a step keeps its {batch} sequences; linear: "
+                "in proportion to the speed of the fewest devices"
             ),
             (
                 "left out: launches, uneven experts, stragglers, data loading, failures, memory of "

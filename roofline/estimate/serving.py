@@ -212,7 +212,7 @@ def infer(
     formula = STEPS_BY_PARAMETERS
     if not config.parameters:
         notes.append(
-            f"critical batch: with {prompt} tokens per cache; `without a cache` ignores it"
+            f"critical batch: with {prompt} tokens per cache; `without a cache` ignores the cache"
         )
         formula = STEPS_BY_WEIGHTS
     return Answer(

@@ -183,9 +183,9 @@ def _marks(scene: Scene) -> list[str]:
         ]
     labels = "Labels: shape"
     if any(point.roofline_pct is not None for point in scene.points):
-        labels += ", share of the roofline"
+        labels += ", fraction of the roof"
         if any(len(known.mixes) > 1 for known in scene.machines):
-            labels += " at its own mix of reads and writes"
+            labels += " for the row's mix of reads and writes"
     marks = [labels, "Bars: 95 % CI of the median"]
     if version_steps(scene):
         marks.append("Arrows: from version to version, or from run to run")
@@ -193,7 +193,7 @@ def _marks(scene: Scene) -> list[str]:
         marks.append("Caps: FLOPs over the launch floor, if below the roof")
     if any(roof.ceiling.band for roof in scene.roofs if not roof.is_mix):
         marks.append(
-            "Bands: p5 to p95 of the samples behind a measured roof, or the 95 % CI of their median"
+            "Bands: p5 to p95 of the samples of a measured roof, else the 95 % CI of its median"
         )
     return marks
 

@@ -423,6 +423,7 @@ def test_commands_of_the_workflow_have_valid_arguments():
         for name, value in {"round": "1", **step.get("env", {})}.items():
             step["run"] = step.get("run", "").replace(f"${name}", value)
         commands += re.findall(r"python -m ([^\n)>]+)", step["run"])
+    assert "pip install -e './roofmark[bench]'" in [step["run"] for step in job["steps"]]
     ops, parsed = families(), {}
     for command in commands:
         module, *arguments = shlex.split(command)

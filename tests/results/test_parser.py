@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from results.__main__ import COMMANDS, main
 from results.show.terminal import Parser
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,13 @@ def test_an_option_without_its_value_is_told_so(parser, capsys):
 def test_an_abbreviated_option_is_refused_and_the_whole_one_named(parser, capsys):
     line = refused(parser, capsys, "--param", "7")
     assert line == "tool: error: unrecognized arguments: --param 7; did you mean --params?\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command_of_results_says_what_it_does(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert f"\n{COMMANDS[name][:40].capitalize()}" in capsys.readouterr().out
 
 
 def test_a_misspelled_command_or_value_gets_a_suggestion(capsys):

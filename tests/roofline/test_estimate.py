@@ -77,11 +77,14 @@ def test_fit_reports_parameters_for_the_marketed_memory(capsys):
     """
     data = data_of(capsys, "fit --gpu h100-sxm --gpus 8")
     assert data["params"] == 42_513_989_632
-    note = "memory as h100-sxm reports it; its 80 GB read as 80e9 bytes hold 40e9 parameters"
+    note = (
+        "memory as h100-sxm reports it; its nominal 80 GB, taken as 80e9 bytes, holds 40e9 "
+        "parameters"
+    )
     assert note in data["assumptions"]
     given = data_of(capsys, "fit --gpu h100-sxm --gpus 8 --memory 80e9")
     assert given["params"] == 40 * 10**9
-    assert not any("read as" in line for line in given["assumptions"])
+    assert not any("nominal" in line for line in given["assumptions"])
 
 
 def test_shares_in_per_cent_and_names_of_torch_are_understood(capsys):
@@ -404,7 +407,7 @@ BAD = {
     "params --layers 2 --width 8": "requires --heads, --vocab, --ffn; --style gpt2",
     "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "expected one model",
     "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "is not a multiple of",
-    "mfu --params 1e9 --gpu h100-sxm": "expected one of --tokens-per-s",
+    "mfu --params 1e9 --gpu h100-sxm": "expected --tokens-per-s, or",
     "mfu --params 1e9 --gpu h100-sxm --days 3": "--days has no effect without --tokens",
     "mfu --params 1e9 --model gpt2 --gpu h100-sxm --tokens-per-s 3": "mutually exclusive",
     "gpus --params 1e9 --gpu h100-sxm --days 3": "--days has no effect without --tokens",

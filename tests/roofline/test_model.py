@@ -465,7 +465,8 @@ def test_more_than_the_matched_mix_is_kept_and_names_it(published: bool) -> None
     assert judged.mix_pct == pytest.approx(400 / 3.928)
     assert judged.excess is not None
     assert judged.excess.startswith(
-        "above the measured copy bandwidth, the nearest mix: the machine was slower"
+        "above the measured copy bandwidth, the closest mix of reads and writes: the machine was "
+        "slower"
     )
     assert "not cold" in str(judge(streamed(1, 1, 4e12, cache="warm"), known).excess)
     assert judge(streamed(1, 0, 4e12), known).excess is None
@@ -535,7 +536,7 @@ def test_any_other_row_is_judged_by_memory(row: Record, known: Machine) -> None:
     found = judge(row, known)
     assert found.bound == "memory"
     assert found.roofline_pct == pytest.approx(100 * found.mbu)  # type: ignore[operator]
-    assert "memory ceiling" in str(found.excess) or "nearest mix" in str(found.excess)
+    assert "memory ceiling" in str(found.excess) or "closest mix" in str(found.excess)
 
 
 def test_a_row_of_exactly_the_level_is_in_the_cache() -> None:

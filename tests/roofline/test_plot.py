@@ -136,10 +136,10 @@ def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
     said = words(draw("mixes of a CPU"))
     # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope.
     assert "relu 268435456 96 %" in said
-    assert "share of the roofline at its own mix of reads and writes." in last_line(
+    assert "fraction of the roof for the row's mix of reads and writes." in last_line(
         draw("mixes of a CPU")
     )
-    assert "own mix" not in last_line(draw("a CPU with points"))
+    assert "row's mix" not in last_line(draw("a CPU with points"))
 
 
 def test_points_stand_at_their_counts_over_their_times() -> None:

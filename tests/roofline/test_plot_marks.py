@@ -43,7 +43,7 @@ def test_a_measured_roof_has_the_band_of_its_interval() -> None:
     assert {y for _, y in flat} == {0.9 * 800e12, 1.05 * 800e12}
     assert {round(y / x / 4e12, 6) for x, y in slope} == {0.9, 1.05}
     assert max(x for x, _ in slope) == pytest.approx(200)
-    assert "Bands: p5 to p95 of the samples behind a measured roof" in last_line(figure)
+    assert "Bands: p5 to p95 of the samples of a measured roof" in last_line(figure)
     assert not drawn(GPU, matmul(1024, "bf16", 3e14)).axes[0].collections
 
 

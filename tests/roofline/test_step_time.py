@@ -235,7 +235,7 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
             {"expert_parallel": 8, "gpus": 1},
             "--expert-parallel 8 does not divide a model without experts",
         ),
-        ({"disk": 1e9}, "takes no --convention, --days and --disk"),
+        ({"disk": 1e9}, "remove --convention, --days or --disk"),
         ({"gpu": "l4", "gpus": 8}, "l4 has no known link between devices"),
     ],
 )

@@ -11,7 +11,7 @@ from bench.harness.op_file import command_of, is_own
 from results.show.terminal import print_out
 
 HEAD = '''\
-"""Your own functions for {command}. They work; replace TORCH[...] by your kernels.
+"""Your own functions for {command}. They run as they are; replace TORCH[...] with your kernels.
 
 A function with a parameter named out writes its result there; one without it returns the result. On a GPU it must
 use the current stream. It must not change its inputs, and must write every element.

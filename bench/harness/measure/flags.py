@@ -350,7 +350,7 @@ def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
         reason = f"{reason}: {cache} data comes from the cache"
         advice = "use --cache cold for the memory's speed"
     elif was_measured:
-        reason = f"{reason}, the nearest measured mix of reads and writes"
+        reason = f"{reason}, the measured mix of reads and writes closest to its own"
         advice = f"{again}, unless the row's own mix is faster"
     else:
         reason = f"{reason}, so not all bytes came from there"

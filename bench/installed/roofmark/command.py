@@ -67,10 +67,12 @@ def main() -> int:
 
 
 def names_run(words: list[str]) -> bool:
-    """Return whether the first argument of `compare` is a saved run, not an option or function."""
+    """Return whether the first argument of `compare` is a saved run, not an option, a function or
+    the definition of a problem.
+    """
     if not words or words[0].startswith("-"):
         return False
-    return not words[0].partition(":")[0].endswith(".py")
+    return not words[0].partition(":")[0].endswith((".py", ".json"))
 
 
 def command_parser() -> Parser:

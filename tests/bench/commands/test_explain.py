@@ -16,7 +16,10 @@ from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, li
 from results.stats import comparison
 
 ROOT = Path(__file__).resolve().parents[3]
-EXPECTED = "expected a bound (compute, memory, cache, link, launch, mixed) and a percentage above 0"
+EXPECTED = (
+    "expected a bound (compute, memory, cache, link, launch, mixed), MFU or MBU and a percentage "
+    "above 0"
+)
 
 
 RUNS = [
@@ -92,11 +95,27 @@ def test_advice_depends_on_bound_and_percentage_of_the_ceiling(bound, share, sai
     assert lines[2].startswith("read on: ")
 
 
-def test_a_word_that_is_a_column_and_a_bound_has_both_entries(capsys):
+def test_a_word_that_is_a_column_and_a_bound_has_both_entries_the_bound_first(capsys):
     assert main(["explain", "memory"]) == 0
     out = capsys.readouterr().out
+    assert out.startswith("bound: Moving the compulsory bytes")
     assert "column: Host memory" in out
-    assert "bound: Moving the compulsory bytes" in out
+
+
+@pytest.mark.parametrize("typed", ["memory bound", "memory-bound"])
+def test_a_bound_is_known_with_the_word_bound(typed):
+    assert answer(typed)[0].startswith("bound: Moving the compulsory bytes")
+
+
+@pytest.mark.parametrize("typed", ["MFU 40%", "mfu 40 %", "MFU at 40%"])
+def test_mfu_with_a_percentage_has_published_values_and_advice(typed):
+    lines = answer(typed)
+    assert "Published training runs reach" in lines[0]
+    assert lines[-3:] == lines_about("compute", 40)
+
+
+def test_a_percentage_may_follow_a_blank():
+    assert answer("memory bound 40 %") == lines_about("memory", 40)
 
 
 def test_explain_lists_every_term_with_its_meaning(capsys):
@@ -112,7 +131,23 @@ def test_explain_lists_every_term_with_its_meaning(capsys):
 
 @pytest.mark.parametrize(
     "typed",
-    ["ridge", "Ridge point", "roofline", "arithmetic intensity", "latency", "fp8", "bandwidth"],
+    [
+        "ridge",
+        "Ridge point",
+        "roofline",
+        "arithmetic intensity",
+        "latency",
+        "fp8",
+        "bandwidth",
+        "cold",
+        "warm",
+        "L2",
+        "Holm",
+        "roof",
+        "6ND",
+        "too noisy",
+        "compulsory",
+    ],
 )
 def test_terms_of_the_field_are_explained(typed):
     assert answer(typed)[0].startswith("term: ")
@@ -127,13 +162,7 @@ def test_terms_of_the_field_are_explained(typed):
         (("zzzz",), "unknown term 'zzzz'; `python -m bench explain` lists all"),
         (("gelu", "40%"), f"{EXPECTED}, got 'gelu 40%'"),
         (("memory", "²"), "unknown term 'memory ²'"),
-        (
-            ("memory", "0%"),
-            (
-                "expected a bound (compute, memory, cache, link, launch, mixed) and a percentage "
-                "above 0, got 'memory 0%'"
-            ),
-        ),
+        (("memory", "0%"), f"{EXPECTED}, got 'memory 0%'"),
     ],
 )
 def test_an_unknown_term_is_a_one_line_error(words, said, capsys):

@@ -392,8 +392,8 @@ def test_a_row_above_its_mix_only_is_not_l2_suspect():
     entries = machine(CALIBRATED, is_published=False)
     record = row_of(COPY.bytes / 4.2e12, COPY, entries)  # 107 % of a copy, 93 % of a read
     text = (
-        "107 % of the measured copy bandwidth, the nearest measured mix of reads and writes; "
-        "recalibrate"
+        "107 % of the measured copy bandwidth, the measured mix of reads and writes closest to its "
+        "own; recalibrate"
     )
     assert record.flag_reasons["above-roof"].startswith(text)
     assert record.flags == ("above-roof",)

@@ -107,9 +107,7 @@ def test_train_step_table_shows_steps_and_memory(capsys):
         "HFU",
     ):
         assert any(title in line for line in lines)
-    memory = lines.index(
-        next(line for line in lines if line.startswith("memory when most is held"))
-    )
+    memory = lines.index(next(line for line in lines if line.startswith("memory at its peak, MB")))
     assert "kept by layers" in lines[memory + 1]
     rows = [line.split() for line in lines[memory + 2 : memory + 4]]
     assert [row[:2] for row in rows] == [["2x32", "fp32"], ["2x32", "amp"]]

@@ -77,7 +77,7 @@ def test_a_compiled_step_has_regions_and_totals():
     torch.compiler.reset()  # now the compiler's caches know all graphs
     found = bench.profile(step.target.function, *step.target.args, compile=True)
     assert found.totals["eager_bytes"] > found.totals["bytes_read"] + found.totals["bytes_written"]
-    assert "Where nothing is fused" in repr(found)
+    assert "Without fusion" in repr(found)
 
 
 @pytest.mark.exhaustive

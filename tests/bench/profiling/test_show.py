@@ -100,7 +100,7 @@ def test_the_summary_says_where_time_goes_and_can_be_saved(made):
     lines = printed(made)
     assert "A step takes 19 us; under the profiler 20 us, 62.5% of it in operations." in lines
     assert "Operations by phase: forward 11 us (8.100 kFLOP), backward 1.500 us." in lines
-    head = "Fused as torch.compile fuses it would take 320 ns less at the memory ceiling:"
+    head = "Fusing these chains, as torch.compile does, would save 320 ns at the memory ceiling:"
     first = lines.index(head) + 1
     # The lines add up to 320 ns.
     assert lines[first : first + 2] == [
