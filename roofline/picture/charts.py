@@ -174,6 +174,8 @@ def draw_lines(
     """Return a plot of named lines, dashed ones of the same names, and lines at `marks` (vertical)
     and `limits`.
     """
+    from matplotlib.ticker import MaxNLocator
+
     with own_style(theme):
         axes = _new_axes(title, subtitle or f"{y_name} by {x_name}")
         for index, (name, points) in enumerate(lines.items()):
@@ -202,6 +204,8 @@ def draw_lines(
             if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):
                 scale("log")
         _name_ticks(axes, sorted(set(xs)), y_name)
+        if axes.get_xscale() == "linear" and all(isinstance(x, int) for x in xs):
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no column 0.5
         axes.set_xlabel(plain(x_name))
         axes.set_ylabel(plain(_quantity(y_name)))
         if any(lines):

@@ -21,6 +21,7 @@ from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.ladder import LADDER, OPERATIONS
 from roofline.gpu_table import find_gpu
 from roofline.machine import Ceiling
+from roofline.picture.charts import draw_lines
 from roofline.work import elementwise_work, reduction_work
 
 
@@ -103,6 +104,8 @@ def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
         view = torch.zeros(3, 2).T[row]
         assert points == [(place, element.storage_offset()) for place, element in enumerate(view)]
     assert len(curve.lines) == 2
+    [axes] = draw_lines("strides", curve.x, curve.y, curve.lines, {}).axes
+    assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
 def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
