@@ -92,7 +92,7 @@ def cached(x):
 def test_a_cached_result_is_detected_on_the_simulated_gpu(run, tmp_path):
     (tmp_path / "mine.py").write_text(USERS)
     names = ",".join(f"{tmp_path}/mine.py:{name}" for name in ("gelu", "cached"))
-    command = "bench.elementwise --op gelu --dtype fp32 --size 64KiB --cache warm --budget 6"
+    command = "bench.elementwise --op gelu --dtype fp32 --size 64KiB --cache warm --budget 60"
     good, cached = records(run(*command.split(), "--format", "json", "--provider", names))
     assert (good["status"], good["method"]) == ("ok", "graph")
     assert cached["status"] == "invalid"
