@@ -29,7 +29,7 @@ memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
 parallel --model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full
 context --model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8
 infer --model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16
-infer --model llama-3-70b --fits --gpus 2
+infer --model llama-3-70b --gpus 2 --gpu all
 generate --model llama-3-8b --gpu h100-sxm --output-tokens 512 --price 2.5
 matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
 matmul --einsum 'b s h, h k -> b s k' --sizes b=4,s=8,h=16,k=32

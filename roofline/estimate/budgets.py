@@ -482,7 +482,7 @@ def chinchilla(
         budget = f"{number(flops)} FLOPs"
     elif days is not None:
         uses = _training_uses(options, mfu)
-        sources += [use.machine.source for use in uses.uses]
+        sources.append(uses.source)
         for use in uses.uses:
             optimum = _optimal_of(use.speed(gpus) * (days * SECONDS_PER_DAY), tokens_per_param)
             rows.append(use.row | {"gpus": gpus, "days": days, "mfu": use.mfu} | optimum)

@@ -14,7 +14,7 @@ from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.presets import load_preset
 from roofline.estimate.answer import Answer, Curve, Row, steps_of
-from roofline.estimate.options import Roofs, Use, uses_of
+from roofline.estimate.options import MAX_SOURCES, Roofs, Use, uses_of
 from roofline.estimate.products import OUT_DTYPES
 from roofline.estimate.question import extents, question
 from roofline.machine import MEASURED_FIRST
@@ -167,9 +167,12 @@ def intensity(
         lines[label] = [(row["intensity"], row["attainable_flops_per_s"])]
     use = uses.uses[0]
     side = _side_at_ridge(use)
+    machines = ", ".join(names)
+    if len(names) > MAX_SOURCES:
+        machines = f"{len(names)} machines"
     return Answer(
         main=("ridge",),
-        title=f"Arithmetic intensity on {', '.join(names)}",
+        title=f"Arithmetic intensity on {machines}",
         values=values,
         rows=rows,
         columns={

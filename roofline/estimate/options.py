@@ -39,6 +39,9 @@ REQUIRED = ("layers", "width", "heads", "vocab")
 """Required dimensions; style llama also requires `ffn`."""
 
 
+MAX_SOURCES = 8
+"""GPUs that are named as sources one by one."""
+
 Options = Mapping[str, Any]
 """Parsed options by name."""
 
@@ -348,4 +351,7 @@ def uses_of(options: Options, memory: float | None = None) -> Uses:
 
 
 def sources_of(machines: Sequence[Machine]) -> str:
-    return "; ".join(dict.fromkeys(machine.source for machine in machines))
+    sources = list(dict.fromkeys(machine.source for machine in machines))
+    if len(sources) > MAX_SOURCES:
+        return "dense peaks and bandwidths of the files in roofline/gpus"
+    return "; ".join(sources)

@@ -4,6 +4,7 @@ help.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,6 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache, wraps
 from inspect import signature
-from math import prod
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, cast
 
@@ -21,6 +21,7 @@ from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, one_line
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer
+from roofline.gpu_table import load_gpus
 from roofline.work import dtype_named
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
@@ -102,7 +103,7 @@ def extents(value: object) -> tuple[int, ...]:
         sizes = tuple(map(whole, words))
     except ConfigError:
         raise ConfigError(f"{_shown(text)} is not a shape such as 4096x4096") from None
-    if prod(sizes) > MAX_NUMBER:
+    if math.prod(sizes) > MAX_NUMBER:
         raise ConfigError(f"{_shown(text)} has more than 10^30 elements")
     return sizes
 
@@ -184,6 +185,17 @@ USUAL = {
 LATER = {("train", "batch"), ("train", "checkpoint")}
 FIRST = ("intensity", "op")
 
+RANKS = {
+    "decode_seconds": 1,
+    "seconds": 1,
+    "attainable_flops_per_s": -1,
+    "params": -1,
+    "batch": -1,
+    "gpus": 1,
+    "headroom_bytes": -1,
+}
+"""Values by which all GPUs are ranked, the first that an estimate has: 1 if less is better."""
+
 _P = ParamSpec("_P")
 
 
@@ -204,12 +216,36 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
     def ask(*args: _P.args, **named: _P.kwargs) -> Answer:
         given = bind(*args, **named).arguments
         others = given.pop("options", {})
-        return by_name(**values_of(ask, {**given, **others}))
+        values = values_of(ask, {**given, **others})
+        if values.get("gpu") == ["all"]:
+            return _ranked(by_name, values)
+        return by_name(**values)
 
     lines = [f"    {parameter.key}: {parameter.help}" for parameter in parameters(ask).values()]
     raises = "Raises:\n    ValueError: an argument is invalid."
     ask.__doc__ = "\n".join([f"{function.__doc__}\n", "Args:", *lines, "", raises, ""])
     return ask
+
+
+def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answer:
+    """Answer for all GPUs of the table that have the dtype and the memory, the best first."""
+    ranks: dict[str, float] = {}
+    short = []
+    for row in function(**{**values, "gpu": list(load_gpus())}).rows:
+        slug = row["gpu"]
+        if row.get("fits") is False:
+            short.append(slug)
+            continue
+        known = [sign * row[key] for key, sign in RANKS.items() if row.get(key) is not None]
+        if known:
+            ranks[slug] = min(ranks.get(slug, math.inf), known[0])
+    if not ranks:
+        raise ConfigError("it fits on none of the GPUs in the table")
+    answer = function(**{**values, "gpu": sorted(ranks, key=ranks.__getitem__)})
+    if not short:
+        return answer
+    left_out = f"does not fit on {', '.join(dict.fromkeys(short))}"
+    return replace(answer, assumptions=[*answer.assumptions, left_out])
 
 
 @cache

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, NamedTuple, Unpack
 
 from results.show.units import count, quantity
-from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
+from roofline.accounting.config import MAX_EXTENT, ModelConfig
 from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import (
     cache_copies,
@@ -27,14 +27,12 @@ from roofline.estimate.options import (
     Stored,
     Training,
     Use,
-    Uses,
     machines_of,
     model_of,
     sources_of,
     uses_of,
 )
 from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
-from roofline.gpu_table import load_gpus
 from roofline.model import bound
 
 Cached = Annotated[str, tuple(STORED_DTYPES)]
@@ -188,26 +186,13 @@ def infer(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     memory: Number | None = None,
-    fits: bool = False,
     **options: Unpack[Serving],
 ) -> Answer:
     """Minimum time of prefill and of one decode step, and the KV cache."""
     config = model_of(model, options, params)
-    if fits and "gpu" not in options:
-        options["gpu"] = list(load_gpus())
     uses = uses_of(options, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     rows = [_infer_row(plan, use) for use in uses.uses]
-    if fits:
-        fitting = [pair for pair in zip(rows, uses.uses, strict=True) if pair[0]["fits"]]
-        if not fitting:
-            raise ConfigError(
-                f"{config.name} with {batch} x {prompt} tokens fits on {count(gpus, 'device')} of "
-                f"none of the GPUs"
-            )
-        fitting.sort(key=lambda pair: pair[0]["decode_seconds"])
-        rows = [row for row, _ in fitting]
-        uses = Uses([use for _, use in fitting], [])
     notes = plan.notes(prompt)
     formula = STEPS_BY_PARAMETERS
     if not config.parameters:
@@ -402,7 +387,7 @@ def context(
         memory_bytes = memory_of(machine)
         free = int(utilization * gpus * memory_bytes) - weight_bytes
         row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
-        row |= {"free_bytes": free, "kv_bytes_per_token": per_token}
+        row |= {"free_bytes": free, "fits": free >= 0, "kv_bytes_per_token": per_token}
         row["context"] = _longest_context(config, free // copies, batch, element_bytes)
         row["batch"] = max(0, free) // (copies * cache_bytes)
         row["data_parallel_batch"] = None

@@ -78,13 +78,36 @@ def test_tensor_parallelism_stores_each_of_few_key_heads_twice():
 # ---- what fits
 
 
-def test_infer_shows_only_gpus_that_fit_the_fastest_first():
-    rows = estimate.infer(model="llama-3-70b", fits=True, gpus=2).rows
-    assert all(row["fits"] for row in rows)
-    assert [row["decode_seconds"] for row in rows] == sorted(row["decode_seconds"] for row in rows)
-    slugs = {row["gpu"] for row in rows}
+@pytest.mark.parametrize(
+    ("name", "given", "key", "is_less_better"),
+    [
+        ("infer", {"model": "llama-3-70b", "gpus": 2}, "decode_seconds", True),
+        ("generate", {"model": "llama-3-70b", "gpus": 2}, "seconds", True),
+        ("context", {"model": "llama-3-70b", "gpus": 2}, "batch", False),
+        ("matmul", {"shape": "4096", "dtype": "fp8e4m3"}, "seconds", True),
+        ("intensity", {"op": "gelu"}, "attainable_flops_per_s", False),
+        ("fit", {"bytes_per_param": 16}, "params", False),
+        ("gpus", {"params": "70B"}, "gpus", True),
+        ("memory", {"model": "llama-3.2-1b"}, "headroom_bytes", False),
+    ],
+)
+def test_all_gpus_are_those_that_fit_the_best_first(name, given, key, is_less_better):
+    answer = getattr(estimate, name)(**given, gpu="all")
+    slugs = [row["gpu"] for row in answer.rows]
     assert "h100-sxm" in slugs
-    assert "a100-sxm-40gb" not in slugs  # 2 x 40 GB are less than 141 GB
+    values = [row[key] for row in answer.rows]
+    assert values == sorted(values, reverse=not is_less_better)
+    if "gpus" in given:
+        left_out = next(line for line in answer.assumptions if line.startswith("does not fit on"))
+        assert "a100-sxm-40gb" in left_out  # 2 x 40 GB are less than 141 GB
+        assert "a100-sxm-40gb" not in slugs
+    if name == "matmul":
+        assert "a100-sxm-80gb" not in slugs  # has no fp8
+
+
+def test_a_model_that_fits_on_no_gpu_is_an_error():
+    with pytest.raises(ValueError, match="it fits on none of the GPUs in the table"):
+        estimate.infer(model="deepseek-v3", gpu="all")
 
 
 # ---- layouts
