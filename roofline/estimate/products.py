@@ -175,11 +175,14 @@ def tensor(
     )
     title = [f"A tensor of {'x'.join(map(str, shape))} in {dtype}"]
     rows: list[Row] = []
+    start = 0
     for operation in then or ():
-        shape, strides, is_copy = after(operation, shape, strides)
+        shape, strides, is_copy, skipped = after(operation, shape, strides)
+        start += skipped
         row: Row = {"op": operation, "result": "view", "shape": "x".join(map(str, shape))}
         row |= {"strides": list(strides), "bytes_copied": 0}
         if is_copy:
+            start = 0
             row["result"] = "copy"
             row["bytes_copied"] = bytes_of(prod(shape), dtype) + scale_bytes(prod(shape), dtype)
         rows.append(row)
@@ -192,7 +195,9 @@ def tensor(
     lines = {}
     for line in range(min(tall, MAX_ROWS)):
         columns = range(min(wide, MAX_COLUMNS))
-        lines[f"row {line}"] = [(column, line * down + column * right) for column in columns]
+        lines[f"row {line}"] = [
+            (column, start + line * down + column * right) for column in columns
+        ]
     return Answer(
         main=("bytes", "elements", "position", "copied_bytes"),
         curve=Curve("column", "position in storage", lines),
