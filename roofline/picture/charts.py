@@ -44,6 +44,8 @@ MAX_TICKS = 12
 """With at most this many values each has a tick."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
+MAX_BESIDE = 8
+"""Names of at most this many letters are in a legend beside the lines, others between them."""
 
 
 def draw_answer(answer: Answer, theme: str = "light") -> Figure:
@@ -148,7 +150,7 @@ def draw_stacks(
     return axes.figure.figure
 
 
-def _new_axes(title: str, subtitle: str, width: float = 0.87) -> Axes:
+def _new_axes(title: str, subtitle: str, width: float) -> Axes:
     figure = new_figure(WIDTH, PANEL)
     top = write_head(figure, plain(title, 200), plain(subtitle, 200), PANEL)
     axes = figure.add_axes((0.09, 0.12, width, top - 0.15))
@@ -177,7 +179,9 @@ def draw_lines(
     from matplotlib.ticker import MaxNLocator
 
     with own_style(theme):
-        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}")
+        is_beside = any(lines) and max(map(len, lines)) <= MAX_BESIDE
+        width = 0.79 if is_beside else 0.87
+        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
             marker = SERIES_MARKERS[index % len(SERIES_MARKERS)]
@@ -208,7 +212,9 @@ def draw_lines(
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no column 0.5
         axes.set_xlabel(plain(x_name))
         axes.set_ylabel(plain(_quantity(y_name)))
-        if any(lines):
+        if is_beside:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        elif any(lines):
             axes.legend()
     return axes.figure.figure
 
