@@ -68,6 +68,14 @@ def test_the_ladder_counts_the_work_that_is_measured(dtype):
     assert ops.keys() == OPERATIONS.keys()
 
 
+@pytest.mark.parametrize("name", ["all-reduce", "collectives", "fleet", "train-step", "transfer"])
+def test_what_has_no_intensity_says_why(name):
+    """They are in `bench list`, and are no operations."""
+    with pytest.raises(ConfigError, match=rf"unknown '{name}'; .* \(choose from relu") as raised:
+        roofline.estimate.intensity(gpu="h100-sxm", op=name)
+    assert "python -m bench" in str(raised.value) or "bench.fleet measures" in str(raised.value)
+
+
 def test_a_roof_is_that_of_the_mix_of_reads_and_writes():
     ceilings = [
         Ceiling("bandwidth", name, value, kind="measured", source="here")
