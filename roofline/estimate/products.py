@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product as pairs
-from math import prod
+from math import frexp, prod
 from typing import Annotated, NamedTuple, Unpack
 
 from results.show.terminal import one_line
@@ -246,6 +246,7 @@ def dtype(
         columns["value"] = "value"
         title += f", and {float(value):g} in each"
         values["asked"] = float(value)
+    ranges: dict[str, list[tuple[float, float]]] = {}
     for name in dtype or FORMATS:
         row: Row = {"dtype": name}
         for key in FORMAT_COLUMNS:
@@ -254,11 +255,14 @@ def dtype(
         if value is not None:
             row["value"] = shown_in(Fraction(value), name)
         rows.append(row)
+        ends = row["smallest_normal"], row["largest"]
+        ranges[name] = [(frexp(end)[1] - 1, row["decimal_digits"]) for end in ends]
         sources.append(FORMATS[name].source)
     return Answer(
         title=title,
         values=values,
         steps=(),
+        curve=Curve("power of 2", "decimal digits", ranges),
         formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), "
         "epsilon 2^-m",
         source="; ".join(dict.fromkeys(sources)),

@@ -52,13 +52,13 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
     """Return the plot of an answer: its curve, or its parts with the largest first."""
     words = ", ".join(answer.main_texts())
     if answer.curve:
-        x, y, lines = answer.curve
-        return draw_lines(f"{answer.title}: {words}", x, y, lines, {}, theme)
+        title = f"{answer.title}: {words}" if words else answer.title
+        return draw_lines(title, *answer.curve, {}, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
         raise ConfigError(
-            "plots exist for tensor, params, flops, memory, train, chinchilla and intensity; for "
-            "others use sweep"
+            "plots exist for tensor, dtype, params, flops, memory, train, chinchilla and intensity;"
+            " for others use sweep"
         )
     return draw_parts(answer.title, words, steps, theme)
 
@@ -171,11 +171,8 @@ def draw_lines(
     theme: str = "light",
     subtitle: str = "",
     limits: Mapping[str, float] = MappingProxyType({}),
-    dashed: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
 ) -> Figure:
-    """Return a plot of named lines, dashed ones of the same names, and lines at `marks` (vertical)
-    and `limits`.
-    """
+    """Return a plot of named lines, and lines at `marks` (vertical) and `limits`."""
     from matplotlib.ticker import MaxNLocator
 
     with own_style(theme):
@@ -188,8 +185,6 @@ def draw_lines(
             line = axes.plot(*zip(*points, strict=True), color=color, lw=1.8, label=plain(name))[0]
             if len(points) <= MAX_MARKERS:
                 line.set(marker=marker, markersize=5)
-            if name in dashed:
-                axes.plot(*zip(*dashed[name], strict=True), "--", color=color, linewidth=1.2)
         muted = tone(MUTED)
         text: dict[str, Any] = {"color": muted, "fontsize": LABEL_PT, "ha": "right"}
         for row, (name, value) in enumerate(marks.items()):
@@ -201,9 +196,7 @@ def draw_lines(
             words = plain(f"{name}, {quantity(value, 'B')}")
             at = axes.get_yaxis_transform()
             axes.text(0.99, value, words, va="bottom", transform=at, **text)
-        everything = list(chain.from_iterable(lines.values()))
-        xs = [x for x, _ in everything]
-        ys = [y for _, y in everything]
+        xs, ys = zip(*chain.from_iterable(lines.values()), strict=True)
         for values, scale in ((xs, axes.set_xscale), (ys, axes.set_yscale)):
             if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):
                 scale("log")
