@@ -395,12 +395,12 @@ def _deterministic_cost(records: Sequence[Record]) -> Iterator[str]:
     for usual, record in itertools.pairwise(records):
         is_pair = "algorithms" in record.options and record.options.items() > usual.options.items()
         if is_pair and record.median_s and usual.median_s and record.ci95_s and usual.ci95_s:
-            is_apart = usual.ci95_s[1] < record.ci95_s[0] or record.ci95_s[1] < usual.ci95_s[0]
-            ratio = f"{record.median_s / usual.median_s:.3f} x the time of the usual algorithms"
-            yield (
-                f"{_label(record)}: "
-                f"{ratio}{'' if is_apart else '; not a difference, the 95 % CIs overlap'}"
-            )
+            words = f"{record.median_s / usual.median_s:.3f} x the time of the usual algorithms"
+            if usual.ci95_s[0] <= record.ci95_s[1] and record.ci95_s[0] <= usual.ci95_s[1]:
+                words += "; not a difference, the 95 % CIs overlap"
+            elif "preempted" in usual.flags + record.flags:
+                words += "; measure again, a row is preempted"
+            yield f"{_label(record)}: {words}"
 
 
 def _label(record: Record) -> str:

@@ -35,6 +35,7 @@ MAX_ROWS = 40
 """Of more rows, the most important are drawn."""
 
 MAX_LABEL_LETTERS = 44
+"""A longer label has the providers on a second line."""
 
 MAX_LINEAR_RATIO = 2.5
 """A larger ratio switches the axis to logarithmic, to leave room for the others."""
@@ -69,16 +70,21 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
         names = []
         has_one_baseline = len({row.baseline.provider for row in rows}) == 1
         for row in rows:
-            parts = [row.key.op, row.key.case, row.key.dtype]
+            providers = []
             if not has_one_baseline and not row.key.provider:
-                parts.append(f"{row.baseline.provider} ->")
+                providers.append(f"{row.baseline.provider} ->")
             if row.key.provider or row.candidate.provider != row.baseline.provider:
-                parts.append(row.candidate.provider)
-            names.append(plain(end_of(" ".join(filter(None, parts)), MAX_LABEL_LETTERS), 100))
+                providers.append(row.candidate.provider)
+            what = [row.key.op, row.key.case, row.key.dtype]
+            texts = [" ".join(filter(None, words)) for words in (what, providers)]
+            lines = [plain(end_of(text, MAX_LABEL_LETTERS), 100) for text in texts if text]
+            has_room = sum(map(len, lines)) < MAX_LABEL_LETTERS
+            names.append((" " if has_room else "\n").join(lines))
         _draw_ratios(left, rows, compared)
-        left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=tone(INK))
+        style: dict[str, Any] = {"fontsize": POINT_PT, "color": tone(INK), "linespacing": 1.0}
+        left.set_yticks(range(len(rows)), names, **style)
         _draw_reached(right, rows, compared)
-        letters = max(map(len, names)) * POINT_PT / 72 * 0.6 + 0.45
+        letters = max(map(len, "\n".join(names).split("\n"))) * POINT_PT / 72 * 0.6 + 0.45
         figure.subplots_adjust(
             letters / WIDTH, FOOT / figure.get_figheight(), 0.985, top, wspace=0.05
         )

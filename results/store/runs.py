@@ -6,7 +6,9 @@ import difflib
 import os
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -112,7 +114,8 @@ def find_run(
 
     `name` is a path; a run id, short id or file name, or a unique start of one; `latest[~N][:OP]`,
     the newest run, or the N-th before it, that has a record and that `fits` accepts; or a git
-    revision, of whose runs the newest is found.
+    revision, such as a hash, or a tag or branch of the repository here, of whose runs the newest
+    is found.
 
     Raises:
         RunNotFoundError: no run matches, or several do.
@@ -138,7 +141,11 @@ def find_run(
         raise RunNotFoundError(
             f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path"
         )
-    match = REVISION.fullmatch(name)
+    sha = name
+    words = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
+    with suppress(OSError, ValueError, subprocess.SubprocessError):  # a tag, branch or HEAD
+        sha = subprocess.check_output(words, text=True, stderr=subprocess.DEVNULL, timeout=5)
+    match = REVISION.fullmatch(sha.strip())
     if match:
         revision = re.compile(f"{match[1][:10]}[0-9a-f]*{match[2] or ''}")
         for run in runs:

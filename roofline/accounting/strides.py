@@ -21,8 +21,9 @@ def dense_strides(shape: Ints) -> Ints:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]:
-    """Return shape and strides of a tensor after an operation, and whether its elements are copied.
+def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool, int]:
+    """Return shape and strides of a tensor after an operation, whether its elements are copied, and
+    how many elements before its first one it leaves out.
 
     Raises:
         ConfigError: unknown operation, or torch rejects it for this tensor.
@@ -31,7 +32,7 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]
     steps = ", ".join(map(str, strides))
     tensor = f"a tensor of {extents or 'one element'} with strides {steps or 'none'}"
     try:
-        shape, view_strides = _view(operation, shape, strides)
+        shape, view_strides, skipped = _view(operation, shape, strides)
         if min((*shape, *(view_strides or ())), default=1) < 1:
             raise ValueError
     except (IndexError, TypeError, ValueError):
@@ -48,11 +49,12 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]
         shape,
         dense_strides(shape) if view_strides is None else view_strides,
         view_strides is None,
+        skipped,
     )
 
 
-def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None]:
-    """Return shape and strides after an operation; the strides are None if it copies."""
+def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None, int]:
+    """Return shape and strides after an operation, None if it copies, and the elements skipped."""
     import numpy as np
     from numpy.lib.stride_tricks import as_strided
 
@@ -61,30 +63,30 @@ def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None
     name, _, words = operation.partition(":")
     if operation.startswith("["):
         view = array[(*map(_index, operation.strip("[]").split(",")), ...)]
-        return view.shape, view.strides
+        return view.shape, view.strides, view.ctypes.data - array.ctypes.data
     numbers = [int(word) for word in re.split("[:x]", words)] if words else []
     if name in ("transpose", "permute"):
         if name == "permute":
             view = array.transpose(numbers)
         else:
             view = array.swapaxes(*(numbers or (-2, -1)))
-        return view.shape, view.strides
+        return view.shape, view.strides, 0
     if name == "contiguous":
-        return shape, strides if array.flags.c_contiguous else None
+        return shape, strides if array.flags.c_contiguous else None, 0
     if name not in ("reshape", "view") or min(numbers, default=1) < -1:
         raise ValueError
     shape = as_strided(array, shape, dense_strides(shape)).reshape(numbers or -1).shape
     try:
         view = array.reshape(shape, copy=False)
     except ValueError:
-        return shape, None
+        return shape, None, 0
     torch_strides: list[int] = []
     following = strides[-1] if strides else 1
     for extent, stride in zip(reversed(shape), reversed(view.strides), strict=True):
         # NumPy defines no stride for an extent of 1.
         torch_strides.append(following if extent == 1 else stride)
         following = torch_strides[-1] * extent
-    return shape, tuple(reversed(torch_strides))
+    return shape, tuple(reversed(torch_strides)), 0
 
 
 def _index(text: str) -> int | slice:

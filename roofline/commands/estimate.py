@@ -50,6 +50,7 @@ PROG = "python -m roofline estimate"
 
 PLOTS = {
     "tensor": "the position of elements in storage",
+    "dtype": "the range and digits of each format",
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
     "intensity": "the roofline with each operation",
     "train": "parameters against tokens for the same compute, or with a layout of the speed by "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product as pairs
-from math import prod
+from math import frexp, prod
 from typing import Annotated, NamedTuple, Unpack
 
 from results.show.terminal import one_line
@@ -175,11 +175,14 @@ def tensor(
     )
     title = [f"A tensor of {'x'.join(map(str, shape))} in {dtype}"]
     rows: list[Row] = []
+    start = 0
     for operation in then or ():
-        shape, strides, is_copy = after(operation, shape, strides)
+        shape, strides, is_copy, skipped = after(operation, shape, strides)
+        start += skipped
         row: Row = {"op": operation, "result": "view", "shape": "x".join(map(str, shape))}
         row |= {"strides": list(strides), "bytes_copied": 0}
         if is_copy:
+            start = 0
             row["result"] = "copy"
             row["bytes_copied"] = bytes_of(prod(shape), dtype) + scale_bytes(prod(shape), dtype)
         rows.append(row)
@@ -192,7 +195,9 @@ def tensor(
     lines = {}
     for line in range(min(tall, MAX_ROWS)):
         columns = range(min(wide, MAX_COLUMNS))
-        lines[f"row {line}"] = [(column, line * down + column * right) for column in columns]
+        lines[f"row {line}"] = [
+            (column, start + line * down + column * right) for column in columns
+        ]
     return Answer(
         main=("bytes", "elements", "position", "copied_bytes"),
         curve=Curve("column", "position in storage", lines),
@@ -241,6 +246,7 @@ def dtype(
         columns["value"] = "value"
         title += f", and {float(value):g} in each"
         values["asked"] = float(value)
+    ranges: dict[str, list[tuple[float, float]]] = {}
     for name in dtype or FORMATS:
         row: Row = {"dtype": name}
         for key in FORMAT_COLUMNS:
@@ -249,11 +255,14 @@ def dtype(
         if value is not None:
             row["value"] = shown_in(Fraction(value), name)
         rows.append(row)
+        ends = row["smallest_normal"], row["largest"]
+        ranges[name] = [(frexp(end)[1] - 1, row["decimal_digits"]) for end in ends]
         sources.append(FORMATS[name].source)
     return Answer(
         title=title,
         values=values,
         steps=(),
+        curve=Curve("power of 2", "decimal digits", ranges),
         formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), "
         "epsilon 2^-m",
         source="; ".join(dict.fromkeys(sources)),

@@ -135,7 +135,7 @@ def one_of(word: str, known: tuple[str, ...]) -> str:
     found = known_as(dtype_named(word), known)
     if found not in known:
         problem = f"unknown {_shown(found)}"
-        hint = did_you_mean(found, known)
+        hint = ELSEWHERE.get(word) or did_you_mean(found, known)
         if hint:
             problem += f"; {hint}"
         raise ConfigError(f"{problem} (choose from {', '.join(known)})")
@@ -205,6 +205,7 @@ def _table(name: str) -> dict[str, Any]:
 
 HELP: dict[str, str] = _table("help.toml")
 NEEDS: dict[str, dict[str, list[str]]] = _table("needs.toml")
+ELSEWHERE: dict[str, str] = _table("elsewhere.toml")
 
 
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:

@@ -44,19 +44,21 @@ MAX_TICKS = 12
 """With at most this many values each has a tick."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
+MAX_BESIDE = 8
+"""Names of at most this many letters are in a legend beside the lines, others between them."""
 
 
 def draw_answer(answer: Answer, theme: str = "light") -> Figure:
     """Return the plot of an answer: its curve, or its parts with the largest first."""
     words = ", ".join(answer.main_texts())
     if answer.curve:
-        x, y, lines = answer.curve
-        return draw_lines(f"{answer.title}: {words}", x, y, lines, {}, theme)
+        title = f"{answer.title}: {words}" if words else answer.title
+        return draw_lines(title, *answer.curve, {}, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
         raise ConfigError(
-            "plots exist for tensor, params, flops, memory, train, chinchilla and intensity; for "
-            "others use sweep"
+            "plots exist for tensor, dtype, params, flops, memory, train, chinchilla and intensity;"
+            " for others use sweep"
         )
     return draw_parts(answer.title, words, steps, theme)
 
@@ -148,7 +150,7 @@ def draw_stacks(
     return axes.figure.figure
 
 
-def _new_axes(title: str, subtitle: str, width: float = 0.87) -> Axes:
+def _new_axes(title: str, subtitle: str, width: float) -> Axes:
     figure = new_figure(WIDTH, PANEL)
     top = write_head(figure, plain(title, 200), plain(subtitle, 200), PANEL)
     axes = figure.add_axes((0.09, 0.12, width, top - 0.15))
@@ -169,23 +171,20 @@ def draw_lines(
     theme: str = "light",
     subtitle: str = "",
     limits: Mapping[str, float] = MappingProxyType({}),
-    dashed: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
 ) -> Figure:
-    """Return a plot of named lines, dashed ones of the same names, and lines at `marks` (vertical)
-    and `limits`.
-    """
+    """Return a plot of named lines, and lines at `marks` (vertical) and `limits`."""
     from matplotlib.ticker import MaxNLocator
 
     with own_style(theme):
-        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}")
+        is_beside = any(lines) and max(map(len, lines)) <= MAX_BESIDE
+        width = 0.79 if is_beside else 0.87
+        axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
             marker = SERIES_MARKERS[index % len(SERIES_MARKERS)]
             line = axes.plot(*zip(*points, strict=True), color=color, lw=1.8, label=plain(name))[0]
             if len(points) <= MAX_MARKERS:
                 line.set(marker=marker, markersize=5)
-            if name in dashed:
-                axes.plot(*zip(*dashed[name], strict=True), "--", color=color, linewidth=1.2)
         muted = tone(MUTED)
         text: dict[str, Any] = {"color": muted, "fontsize": LABEL_PT, "ha": "right"}
         for row, (name, value) in enumerate(marks.items()):
@@ -197,9 +196,7 @@ def draw_lines(
             words = plain(f"{name}, {quantity(value, 'B')}")
             at = axes.get_yaxis_transform()
             axes.text(0.99, value, words, va="bottom", transform=at, **text)
-        everything = list(chain.from_iterable(lines.values()))
-        xs = [x for x, _ in everything]
-        ys = [y for _, y in everything]
+        xs, ys = zip(*chain.from_iterable(lines.values()), strict=True)
         for values, scale in ((xs, axes.set_xscale), (ys, axes.set_yscale)):
             if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):
                 scale("log")
@@ -208,7 +205,9 @@ def draw_lines(
             axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no column 0.5
         axes.set_xlabel(plain(x_name))
         axes.set_ylabel(plain(_quantity(y_name)))
-        if any(lines):
+        if is_beside:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        elif any(lines):
             axes.legend()
     return axes.figure.figure
 

@@ -286,6 +286,31 @@ def test_a_revision_is_that_of_the_measured_kernel_too(make_environment, make_re
     assert find_run("beefbeefbe-dirty") == sides[1]
 
 
+def test_a_tag_or_branch_of_the_repository_here_names_a_revision(
+    make_environment, tmp_path, monkeypatch
+):
+    """A name that git does not know, or the same name in no repository, is no run."""
+    repository = tmp_path / "repository"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    paths = []
+    for day, command in enumerate(("init -q -b old", "checkout -q -b new")):
+        repository.mkdir(exist_ok=True)
+        subprocess.run([*git, *command.split()], check=True)
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "a"], check=True)
+        subprocess.run([*git, "tag", "-a", "-m", "a", f"v0.{day}"], check=True)
+        sha = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+        run_id = f"2026112{day}T000000Z-000000000{day}"
+        paths.append(save(make_environment, run_id, git={"sha": sha, "dirty": False}))
+    monkeypatch.chdir(repository)
+    names = ["v0.0", "old", "HEAD~1", "v0.1", "new", "HEAD"]
+    assert [paths.index(find_run(name)) for name in names] == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(RunNotFoundError, match=r"no run 'v0\.2'"):
+        find_run("v0.2")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunNotFoundError, match=r"no run 'v0\.1'"):
+        find_run("v0.1")
+
+
 def test_a_run_is_found_by_its_path_wherever_it_is(three, tmp_path, monkeypatch):
     moved = three[0].rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)

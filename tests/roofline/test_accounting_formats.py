@@ -9,6 +9,8 @@ from fractions import Fraction
 import pytest
 import torch
 
+from roofline import estimate
+from roofline.__main__ import main
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
 from roofline.work import DTYPE_BITS
 
@@ -75,3 +77,13 @@ def test_scales_of_nvfp4_make_4_and_a_half_bits():
     assert 8 * scale_bytes(1600, "nvfp4") + 4 * 1600 == 4.5 * 1600
     assert scale_bytes(17, "nvfp4") == 2
     assert scale_bytes(17, "bf16") == 0
+
+
+def test_a_picture_shows_the_range_of_each_format(tmp_path):
+    """Exponents of the smallest normal and the largest value, at the digits of the format."""
+    curve = estimate.dtype(dtype="fp16,bf16,fp8e4m3").curve
+    ends = {name: [power for power, _ in points] for name, points in curve.lines.items()}
+    assert ends == {"fp16": [-14, 15], "bf16": [-126, 127], "fp8e4m3": [-6, 8]}
+    picture = tmp_path / "formats.svg"
+    assert main(["estimate", "dtype", "-o", str(picture)]) == 0
+    assert "Floating-point formats -->" in picture.read_text(encoding="utf-8")

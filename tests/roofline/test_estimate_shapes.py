@@ -68,6 +68,14 @@ def test_the_ladder_counts_the_work_that_is_measured(dtype):
     assert ops.keys() == OPERATIONS.keys()
 
 
+@pytest.mark.parametrize("name", ["all-reduce", "collectives", "fleet", "train-step", "transfer"])
+def test_what_has_no_intensity_says_why(name):
+    """They are in `bench list`, and are no operations."""
+    with pytest.raises(ConfigError, match=rf"unknown '{name}'; .* \(choose from relu") as raised:
+        roofline.estimate.intensity(gpu="h100-sxm", op=name)
+    assert "python -m bench" in str(raised.value) or "bench.fleet measures" in str(raised.value)
+
+
 def test_a_roof_is_that_of_the_mix_of_reads_and_writes():
     ceilings = [
         Ceiling("bandwidth", name, value, kind="measured", source="here")
@@ -99,13 +107,15 @@ def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
     for index in ("1,4", "1,2,3", "1,:", "-1", "1,x"):
         with pytest.raises(ConfigError, match=r"does not fit a tensor|is not an index such as 1,2"):
             roofline.estimate.tensor(shape="4x4", index=index)
-    curve = roofline.estimate.tensor(shape="3x2", then="transpose").curve
+    curve = roofline.estimate.tensor(shape="3x4", then="transpose,[2:]").curve
     for row, points in enumerate(curve.lines.values()):
-        view = torch.zeros(3, 2).T[row]
+        view = torch.zeros(3, 4).T[2:][row]
         assert points == [(place, element.storage_offset()) for place, element in enumerate(view)]
     assert len(curve.lines) == 2
     [axes] = draw_lines("strides", curve.x, curve.y, curve.lines, {}).axes
     assert all(tick == round(tick) for tick in axes.get_xticks())
+    legend = axes.get_legend().get_window_extent()
+    assert axes.get_window_extent().x1 < legend.x0 < legend.x1 < axes.figure.bbox.x1
 
 
 def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
@@ -212,6 +222,7 @@ def test_views_and_copies_are_those_of_torch():
     seen = {"view": 0, "copy": 0, "error": 0}
     for _ in range(400):
         shape = tuple(dice.choices((1, 2, 3, 4), k=3))
+        start = 0
         strides, theirs = dense_strides(shape), torch.empty(shape, device="meta")
         for _ in range(4):
             if not theirs.dim():
@@ -224,12 +235,14 @@ def test_views_and_copies_are_those_of_torch():
                 with pytest.raises(ConfigError):
                     after(operation, shape, strides)
                 continue
-            shape, strides, is_copy = after(operation, shape, strides)
+            shape, strides, is_copy, skipped = after(operation, shape, strides)
+            start = 0 if is_copy else start + skipped
             shares = result.untyped_storage()._cdata == theirs.untyped_storage()._cdata
-            assert (shape, strides, is_copy) == (
+            assert (shape, strides, is_copy, start) == (
                 tuple(result.shape),
                 result.stride(),
                 not shares,
+                result.storage_offset(),
             ), operation
             seen["copy" if is_copy else "view"] += 1
             theirs = result

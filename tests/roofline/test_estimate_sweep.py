@@ -150,7 +150,7 @@ def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, 
         ),
         ("sweep params --over model=gpt3,gpt4", "unknown model"),
         ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "cannot tell the format"),
-        ("dtype --plot x.png", "unrecognized arguments: --plot x.png"),
+        ("mfu --plot x.png", "unrecognized arguments: --plot x.png"),
     ],
 )
 def test_bad_sweeps_get_one_line(capsys, line, words):
