@@ -230,6 +230,13 @@ class ConfigKeys:
             self.refuse(key, f"a list of layers from 0 to {layers - 1}")
         return set(value)
 
+    def fill(self, **defaults: int) -> None:
+        """Set the keys that are missing."""
+        missing = {key: value for key, value in defaults.items() if not self.has(key)}
+        self._values = {**self._values, **missing}
+        for key, value in missing.items():
+            self.assumed(key, value)
+
     def assumed(self, key: str, value: _Value) -> _Value:
         shown = str(value).lower() if isinstance(value, bool) else value
         self.assumptions.append(f"'{key}' is missing in the configuration: default {shown}")

@@ -156,6 +156,33 @@ def _llama(keys: ConfigKeys) -> dict[str, Any]:
     return values | {"has_mlp_bias": keys.flag("mlp_bias", False)}
 
 
+def _smollm3(keys: ConfigKeys) -> dict[str, Any]:
+    """SmolLM3: Llama, tied, with layers without rotary positions."""
+    return _llama(keys) | _grouped(keys, is_tied=True)
+
+
+def _seed_oss(keys: ConfigKeys) -> dict[str, Any]:
+    values = _grouped(keys) | {"has_mlp_bias": keys.flag("mlp_bias", False)}
+    values["has_qkv_bias"] = keys.flag("attention_bias", True)
+    return values | {"has_output_bias": keys.flag("attention_out_bias", False)}
+
+
+def _ernie(keys: ConfigKeys) -> dict[str, Any]:
+    biases = ("has_qkv_bias", "has_output_bias", "has_mlp_bias")
+    return _grouped(keys, is_tied=True) | dict.fromkeys(biases, keys.flag("use_bias", False))
+
+
+def _starcoder2(keys: ConfigKeys) -> dict[str, Any]:
+    values = _grouped(keys, is_tied=True) | _layer_norm(keys.flag("use_bias", True))
+    return values | _window(keys, values["layers"])
+
+
+def _glm4(keys: ConfigKeys) -> dict[str, Any]:
+    """GLM-4: norms before and after each part; query, key and value have biases."""
+    values = _grouped(keys) | {"norms_per_layer": 4}
+    return values | {"has_qkv_bias": keys.flag("attention_bias", True)}
+
+
 def _mistral(keys: ConfigKeys) -> dict[str, Any]:
     values = _grouped(keys)
     return values | _window(keys, values["layers"])
@@ -173,6 +200,17 @@ def _mixtral(keys: ConfigKeys) -> dict[str, Any]:
     values = _mistral(keys)
     sizes = {"mlp_width": values["mlp_width"], "layers": values["layers"]}
     return values | {"experts": _experts(keys, "num_local_experts", **sizes)}
+
+
+def _granite_moe(keys: ConfigKeys) -> dict[str, Any]:
+    """Llama whose layers all have experts."""
+    values = _grouped(keys) | _attention_biases(keys, False)
+    sizes = {"mlp_width": values["mlp_width"], "layers": values["layers"]}
+    return values | {"experts": _experts(keys, "num_local_experts", "num_experts", **sizes)}
+
+
+def _olmoe(keys: ConfigKeys) -> dict[str, Any]:
+    return _granite_moe(keys) | {"has_qk_norm": True, "is_qk_norm_per_head": True}
 
 
 def _qwen2(keys: ConfigKeys) -> dict[str, Any]:
@@ -237,7 +275,11 @@ def _gemma2(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _gemma3(keys: ConfigKeys) -> dict[str, Any]:
-    """Gemma 3: query and key normalized; every sixth layer sees all keys, the others a window."""
+    """Gemma 3: query and key normalized; every sixth layer sees all keys, the others a window.
+
+    Published files leave out keys that have the default value.
+    """
+    keys.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262_208)
     values = _gemma(keys) | {"norms_per_layer": 4, "has_qk_norm": True}
     layers = values["layers"]
     pattern = keys.whole("sliding_window_pattern", "_sliding_window_pattern", default=6)
@@ -255,21 +297,33 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
     )
     # `head_dim` in the file is not the width of queries and keys.
     values = _decoder(keys, names=NAMES | {"head_dim": "qk_nope_head_dim"})
+    return values | {
+        "head_dim": latent.nope_dim + latent.rope_dim,
+        "latent": latent,
+        "experts": _routed_experts(keys, values["layers"]),
+    }
+
+
+def _routed_experts(keys: ConfigKeys, layers: int) -> Experts | None:
+    """Return the experts of DeepSeek's kind: all tokens go to the shared ones too, and the first
+    layers are dense.
+    """
     mlp_width = keys.whole("moe_intermediate_size")
     experts = _experts(
         keys,
         "n_routed_experts",
         mlp_width=mlp_width,
-        layers=values["layers"]
-        - min(values["layers"], keys.whole("first_k_dense_replace", least=0)),
+        layers=layers - min(layers, keys.whole("first_k_dense_replace", least=0)),
         shared_mlp_width=mlp_width * keys.whole("n_shared_experts", least=0),
     )
     keys.assumptions.append("multi-token prediction (MTP) layers and router offsets are left out")
-    return values | {
-        "head_dim": latent.nope_dim + latent.rope_dim,
-        "latent": latent,
-        "experts": experts if experts.layers else None,
-    }
+    return experts if experts.layers else None
+
+
+def _glm4_moe(keys: ConfigKeys) -> dict[str, Any]:
+    values = _grouped(keys) | {"has_qkv_bias": keys.flag("attention_bias", False)}
+    values["has_qk_norm"] = keys.flag("use_qk_norm", False)
+    return values | {"experts": _routed_experts(keys, values["layers"])}
 
 
 def _deepseek_v2(keys: ConfigKeys) -> dict[str, Any]:
@@ -282,6 +336,13 @@ def _olmo2(keys: ConfigKeys) -> dict[str, Any]:
     together.
     """
     return _llama(keys) | {"has_mlp_bias": False, "has_qk_norm": True, "is_qk_norm_per_head": True}
+
+
+def _olmo3(keys: ConfigKeys) -> dict[str, Any]:
+    """OLMo 3: every fourth layer sees all keys, the others a window."""
+    values = _olmo2(keys)
+    layers = values["layers"]
+    return values | _window(keys, layers, windowed_layers=layers - layers // 4)
 
 
 def _cohere(keys: ConfigKeys) -> dict[str, Any]:
@@ -430,15 +491,30 @@ FAMILIES: dict[str, Callable[[ConfigKeys], dict[str, Any]]] = {
     "mixtral": _mixtral,
     "phi3": _phi3,
     "qwen2": _qwen2,
+    "qwen2_vl_text": _qwen2,
+    "qwen2_5_vl_text": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
+    "qwen3_vl_text": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "qwen3_vl_moe_text": _qwen3_moe,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
+    "kimi_k2": _deepseek_v3,
+    "glm4": _glm4,
+    "glm4_moe": _glm4_moe,
+    "minimax_m2": _olmoe,
     "olmo2": _olmo2,
+    "olmo3": _olmo3,
+    "olmoe": _olmoe,
+    "smollm3": _smollm3,
+    "seed_oss": _seed_oss,
+    "ernie4_5": _ernie,
+    "starcoder2": _starcoder2,
+    "granitemoe": _granite_moe,
     "granite": _llama,
     "cohere": _cohere,
     "gpt_oss": _gpt_oss,

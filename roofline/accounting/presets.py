@@ -66,14 +66,18 @@ def load_config(path: Path) -> ModelConfig:
 
 def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     family = values.get("model_type")
-    if isinstance(inner := values.get("text_config"), dict) and family not in FAMILIES:
+    inner = values.get("text_config")
+    if inner is None and "vision_config" in values:  # Qwen-VL: the text model's keys are its own
+        inner = {**values, "model_type": f"{family}_text", "architectures": None}
+    if isinstance(inner, dict) and family not in FAMILIES:
         return _text_part(values, inner, where)
     if family is None:
         raise ConfigError(f"{where}: 'model_type' is missing; it names the architecture")
     if not isinstance(family, str) or family not in FAMILIES:
-        supported = ", ".join(FAMILIES)
         raise ConfigError(
-            f"{where}: unsupported architecture {shown_value(family)}; supported: {supported}"
+            f"{where}: unsupported architecture {shown_value(family)}; "
+            f"{did_you_mean(str(family), FAMILIES)} --layers, --width, --heads, --ffn, --vocab and "
+            f"--experts, or --params, need no file"
         )
     _check_head(values.get("architectures"), where)
     keys = ConfigKeys(values, where)

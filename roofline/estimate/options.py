@@ -27,7 +27,13 @@ from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
 
 STYLES = {
-    "llama": {**NAMES, "kv_heads": "num_key_value_heads", "vocab": "vocab_size"},
+    "llama": {
+        **NAMES,
+        "kv_heads": "num_key_value_heads",
+        "vocab": "vocab_size",
+        "experts": "num_local_experts",
+        "experts_per_token": "num_experts_per_tok",
+    },
     "gpt2": {name: key for name, key in GPT2_NAMES.items() if key} | {"vocab": "vocab_size"},
 }
 """Keys of `config.json` by dimension."""
@@ -66,6 +72,8 @@ class Dimensions(TypedDict, total=False):
     ffn: Whole
     vocab: Whole
     context: Whole
+    experts: Whole
+    experts_per_token: Whole
     tied: bool
     style: Annotated[str, tuple(STYLES)]
 
@@ -144,12 +152,16 @@ def model_of(
 
 
 def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> ModelConfig:
+    unknown = [name for name in sizes if name not in STYLES[style]]
+    if unknown:
+        raise ConfigError(f"--style {style} has no --{unknown[0].replace('_', '-')}")
     needed = REQUIRED if style == "gpt2" else (*REQUIRED, "ffn")
     missing = [f"--{name}" for name in needed if name not in sizes]
     if missing:
         hint = "; --style gpt2 has a default of 4 x width" if missing[-1] == "--ffn" else ""
         raise ConfigError(f"a model by its dimensions requires {', '.join(missing)}{hint}")
-    values: dict[str, Any] = {"model_type": style, "tie_word_embeddings": is_tied}
+    family = "granitemoe" if "experts" in sizes else style  # Llama whose layers all have experts
+    values: dict[str, Any] = {"model_type": family, "tie_word_embeddings": is_tied}
     values |= {key: sizes[name] for name, key in STYLES[style].items() if name in sizes}
     if style == "gpt2":
         values.setdefault("n_positions", 1024)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from roofline import estimate
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import MODEL_FOLDER, load_preset, preset_names, read_config
 
@@ -24,6 +25,8 @@ PUBLISHED_TOTALS = {
     "llama-2-7b": 6_738_415_616,
     "llama-3-8b": 8_030_261_248,
     "llama-3-70b": 70_553_706_496,  # NVIDIA-NeMo/Automodel issue 786
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.3-70b": 70_553_706_496,
     "llama-3-405b": 405_853_388_800,
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.2-3b": 3_212_749_824,
@@ -51,6 +54,24 @@ PUBLISHED_TOTALS = {
 @pytest.mark.parametrize(("name", "total"), PUBLISHED_TOTALS.items())
 def test_published_totals(name, total):
     assert count_parameters(load_preset(name)).total == total
+
+
+PUBLISHED_FILES = json.loads((Path(__file__).parent / "published_configs.json").read_text())
+"""The keys of `config.json` files of Hugging Face as published, with the totals."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED_FILES)
+def test_published_files(name):
+    published = PUBLISHED_FILES[name]
+    assert count_parameters(read_config(published["config"], name)).total == published["total"]
+
+
+def test_dimensions_with_experts_are_those_of_mixtral():
+    sizes = {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 32000}
+    answer = estimate.params(**sizes, experts=8, experts_per_token=2)
+    assert answer.values["total"] == PUBLISHED_TOTALS["mixtral-8x7b"]
+    with pytest.raises(ValueError, match="--style gpt2 has no --kv-heads"):
+        estimate.params(**sizes, style="gpt2")
 
 
 def test_active_and_matmul_parameters():
