@@ -146,6 +146,8 @@ class Machine:
     tdp_w: float | None = None
     link_bytes_per_s: float | None = None
     """NVLink, or Infinity Fabric on AMD, both directions together; 0 if there is none."""
+    link_devices: int | None = None
+    """Devices that these links join, if not those of a node."""
     pcie_gen: int | None = None
     pcie_lanes: int | None = None
     stated_peaks_flops_per_s: Mapping[str, float] = field(default_factory=dict)

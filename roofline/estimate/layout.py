@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from math import gcd, inf, isqrt
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
-from results.show.units import count, quantity
+from results.show.units import count, duration, quantity
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import DEFAULT_CONVENTION, train_flops
@@ -19,7 +19,6 @@ from roofline.estimate.models import Optimizer, Recipe
 from roofline.estimate.options import Devices, Options, Serving, model_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.estimate.step import (
-    NETWORK_BYTES_PER_S,
     NODE_DEVICES,
     Layout,
     matmul_share,
@@ -76,6 +75,7 @@ class Shared(Serving, Devices, total=False):
     checkpoint: str
     interleave: Whole
     network: Number
+    node: Whole
 
 
 LAYOUT = Shared.__annotations__.keys() - Serving.__annotations__.keys()
@@ -111,6 +111,7 @@ def parallel(
     mfu: Share = 0.5,
     memory: Number | None = None,
     network: Number | None = None,
+    node: Whole | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Layouts of a training step on devices: data, tensor, pipeline and expert parallelism and
@@ -119,9 +120,10 @@ def parallel(
     config = model_of(model, options)
     uses = uses_of(options, memory)
     how = {"batch": batch, "checkpoint": checkpoint}
+    kind = published_runs(config, sequence)
     found = []
     for use in uses.uses:
-        links = network_of(use.machine, {**options, "network": network or NETWORK_BYTES_PER_S})
+        links = network_of(use.machine, {**options, "network": network, "node": node})
         stage = RECIPES[recipe].least_zero
         for sharding in shardings(gpus, config, batch, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
@@ -163,7 +165,8 @@ def parallel(
                 f"checkpointing: {checkpoint}"
             ),
             *HIDDEN,
-            f"tensor parallelism of at most {NODE_DEVICES}, the devices of a node",
+            f"tensor parallelism of at most {NODE_DEVICES}",
+            f"published runs, {kind.name}: {kind.least} to {kind.most} times the predicted time",
             f"{len(fitting)} of {len(found)} layouts fit; the {len(rows)} fastest are shown",
             *config.notes_on(sequence),
             *uses.notes,
@@ -219,6 +222,30 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
     )
 
 
+class PublishedRuns(NamedTuple):
+    """How long published runs of a kind took, as a multiple of the predicted time."""
+
+    name: str
+    least: float
+    most: float
+
+
+DENSE = PublishedRuns("dense models", 0.83, 1.45)
+LONG = PublishedRuns("dense models of 32,768 tokens or more", 1.74, 2.1)
+EXPERTS = PublishedRuns("models with experts", 0.63, 4.59)
+"""Source: the runs in roofline/README.md."""
+
+LONG_TOKENS = 32768
+MAX_ERROR = 1.5
+"""Above it, the answer is a range of times."""
+
+
+def published_runs(config: ModelConfig, sequence: int) -> PublishedRuns:
+    if config.experts:
+        return EXPERTS
+    return LONG if sequence >= LONG_TOKENS else DENSE
+
+
 def predicted(
     plan: StepPlan,
     tokens: float | None,
@@ -231,6 +258,7 @@ def predicted(
     uses = uses_of(options)
     config = plan.config
     batch = plan.batch * plan.sharding.data_parallel
+    kind = published_runs(config, plan.sequence)
     rows: list[Row] = []
     layouts = []
     notes = []
@@ -253,7 +281,9 @@ def predicted(
         row = layout.row()
         row["gpus"] = layout.devices
         row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
-        row["step_seconds"] = row.pop("seconds")
+        row["step_seconds"] = seconds_s = row.pop("seconds")
+        row["least_step_seconds"] = kind.least * seconds_s
+        row["most_step_seconds"] = kind.most * seconds_s
         speed = batch * plan.sequence / layout.seconds
         reached = train_flops(config, plan.sequence).per_token * speed / layout.devices
         peak = use.machine.peak(use.dtype)
@@ -274,14 +304,23 @@ def predicted(
         notes.append(note)
     first = layouts[0]
     farthest = count(rows[0]["largest_gpus"], "device")
+    main = ["step_seconds", "communication", "mfu", "largest_gpus", "days", "price"]
+    if kind.most > MAX_ERROR:
+        main = ["least_step_seconds", "most_step_seconds", "communication", "largest_gpus"]
+    times = [duration(rows[0][key]) for key in ("least_step_seconds", "most_step_seconds")]
     return Answer(
-        main=("step_seconds", "communication", "mfu", "largest_gpus", "days", "price"),
+        main=main,
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
         f"{plan.sequence} tokens",
         warnings=warnings,
         **by_machine(rows),
         steps=[
             *_steps(first, rows[0]),
+            Step(
+                "published runs",
+                f"{kind.name}: {kind.least} to {kind.most} times the predicted time",
+                " to ".join(times),
+            ),
             Step("scales to", f"{100 * SCALES:g} % of linear speed", farthest),
         ],
         formula=FORMULA,

@@ -51,6 +51,7 @@ class Network:
     """Within a node."""
     network_bytes_per_s: float = NETWORK_BYTES_PER_S
     """Between nodes."""
+    node_devices: int = NODE_DEVICES
     fits: Mapping[str, Fit] = field(default_factory=dict)
     """Measured collectives, which replace these figures for groups of the same kind: within a node,
     or across.
@@ -60,11 +61,11 @@ class Network:
         """Return the time of a collective of every `stride`-th device, as all such groups of a node
         run it together.
         """
-        is_inside = ranks * stride <= NODE_DEVICES
-        members = 1 if op in BETWEEN_PAIRS else max(1, NODE_DEVICES // stride)
+        is_inside = ranks * stride <= self.node_devices
+        members = 1 if op in BETWEEN_PAIRS else max(1, self.node_devices // stride)
         fit = self.fits.get(op)
-        if fit and (fit.ranks <= NODE_DEVICES) == is_inside:
-            slower = 1 if is_inside or op in BETWEEN_PAIRS else NODE_DEVICES / members
+        if fit and (fit.ranks <= self.node_devices) == is_inside:
+            slower = 1 if is_inside or op in BETWEEN_PAIRS else self.node_devices / members
             return fit.seconds(slower * size_bytes, ranks)
         across = min(self.link_bytes_per_s, members * self.network_bytes_per_s)
         return size_bytes * bus_factor(op, ranks) / (self.link_bytes_per_s if is_inside else across)
@@ -72,7 +73,8 @@ class Network:
     @property
     def source(self) -> str:
         known = [f"{op} measured on {fit.ranks} ranks" for op, fit in self.fits.items()]
-        known.append(f"links of {quantity(self.link_bytes_per_s, 'B')}/s in a node, one way")
+        link = f"{quantity(self.link_bytes_per_s, 'B')}/s"
+        known.append(f"links of {link} in a node of {self.node_devices}, one way")
         known.append(f"{quantity(self.network_bytes_per_s, 'B')}/s between nodes (--network)")
         return "; ".join(known)
 
@@ -341,4 +343,9 @@ def network_of(machine: Machine, options: Options) -> Network:
         raise ConfigError(
             f"{machine.slug} has no known link between devices; --gpu names one that has"
         )
-    return Network(link, options.get("network", NETWORK_BYTES_PER_S), fits)
+    return Network(
+        link,
+        network_bytes_per_s=options.get("network") or NETWORK_BYTES_PER_S,
+        node_devices=options.get("node") or machine.link_devices or NODE_DEVICES,
+        fits=fits,
+    )

@@ -6,13 +6,15 @@ from statistics import median
 
 import pytest
 
+from roofline import estimate
 from roofline.accounting.activations import Kernels
 from roofline.accounting.flops import train_flops
 from roofline.accounting.presets import load_preset, read_config
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
+from roofline.estimate.layout import published_runs
 from roofline.estimate.options import uses_of
-from roofline.estimate.step import Layout, Network, matmul_share
+from roofline.estimate.step import Layout, matmul_share, network_of
 
 RUNS = tomllib.loads(Path(__file__).with_name("published_runs.toml").read_text(encoding="utf-8"))
 README = Path(__file__).parents[2] / "roofline" / "README.md"
@@ -57,10 +59,14 @@ def layout_of(run):
             is_flash=not has_scores, has_dropout=has_scores, is_sequence_parallel=is_split
         ),
         sharding=Sharding(
-            0 if has_scores else 1, data, run["tensor"], run["pipeline"], run["expert"]
+            0 if has_scores else run.get("zero", 1),
+            data,
+            run["tensor"],
+            run["pipeline"],
+            run["expert"],
         ),
     )
-    network = Network(use.machine.link_bytes_per_s / 2, run["network_bytes_per_s"])
+    network = network_of(use.machine, {"network": run["network_bytes_per_s"]})
     bandwidth = use.machine.bandwidth().value
     return Layout(
         plan, use._replace(mfu=matmul_share(use)[0]), network, run["interleave"], bandwidth
@@ -70,6 +76,8 @@ def layout_of(run):
 def published_seconds(run):
     if "seconds" in run:
         return run["seconds"]
+    if "tokens_per_s" in run:
+        return run["batch"] * run["sequence"] / run["gpus"] / run["tokens_per_s"]
     if "hours_per_token" in run:
         return run["hours_per_token"] * 3600 * run["batch"] * run["sequence"] / run["gpus"]
     # Narayanan et al., equation 3, counts all attention scores and the recomputation
@@ -112,10 +120,31 @@ def test_the_readme_has_the_error_of_each_published_run():
         ("korthikanti", -0.05, 0.22),
         ("llama", -0.07, 0.0),
         ("deepseek", 0.5, 0.7),
+        ("nemo", -0.79, 0.0),
+        ("mosaic", -0.53, 0.05),
     ],
 )
 def test_errors_of_published_runs_are_bounded(group, least, most):
     assert all(least < error < most for error in errors_of(group))
+
+
+def test_an_estimate_has_the_range_of_the_published_runs_of_its_kind():
+    ranges = {}
+    for group in RUNS:
+        for run, error in zip(runs_of(group), errors_of(group), strict=True):
+            kind = published_runs(config_of(run), run["sequence"])
+            ranges.setdefault(kind, []).append(1 / (1 + error))
+    assert len(ranges) == 3
+    for kind, times in ranges.items():
+        assert (round(min(times), 2), round(max(times), 2)) == (kind.least, kind.most)
+
+
+def test_a_model_with_experts_has_a_range_and_no_single_time():
+    options = {"gpu": "gb200", "gpus": 256, "zero": 1, "pipeline_parallel": 8, "batch": 8192}
+    answer = estimate.train(model="qwen3-235b-a22b", expert_parallel=32, **options)
+    least, most = answer.main_texts()[:2]
+    assert (least[:5], most[:3], most[-11:]) == ("from ", "to ", " for a step")
+    assert answer.values["most_step_seconds"] == 4.59 * answer.values["step_seconds"]
 
 
 def test_the_one_fitted_constant_has_no_bias_on_its_runs():
