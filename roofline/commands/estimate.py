@@ -27,6 +27,7 @@ params --model llama-3-8b
 flops --model llama-3-8b --sequence 8192 --convention palm
 memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
 parallel --model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full
+collective --gpu h100-sxm --gpus 64 --size 1e9
 context --model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8
 infer --model llama-3-8b --gpu h100-sxm --prompt 4096 --batch 16
 infer --model llama-3-70b --gpus 2 --gpu all

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from roofline.estimate.budgets import mfu as mfu
     from roofline.estimate.budgets import train as train
     from roofline.estimate.ladder import intensity as intensity
+    from roofline.estimate.layout import collective as collective
     from roofline.estimate.layout import parallel as parallel
     from roofline.estimate.models import flops as flops
     from roofline.estimate.models import memory as memory

@@ -254,7 +254,9 @@ def cell(key: str, value: Any) -> str:
         return quantity(value, "B")
     if key == "attainable_flops_per_s":
         return quantity(value, "FLOP/s")
-    if key.endswith(("seconds", "_s")) and key not in ("tokens_per_s", "flops_per_s"):
+    if key.endswith("bytes_per_s"):
+        return quantity(value, "B/s")
+    if key.endswith(("seconds", "_s")) and not key.endswith("_per_s"):
         return duration(value)
     if key == "value":  # rounding shows in the fifth digit
         return number(value, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from math import gcd, inf, isqrt
-from typing import NamedTuple, Unpack
+from typing import Annotated, NamedTuple, Unpack
 
 from results.show.units import count, duration, quantity
 from roofline.accounting.activations import Kernels
@@ -16,7 +16,16 @@ from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
 from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
 from roofline.estimate.models import Optimizer, Recipe
-from roofline.estimate.options import Devices, Options, Serving, model_of, uses_of
+from roofline.estimate.options import (
+    Devices,
+    Machines,
+    Options,
+    Serving,
+    machines_of,
+    model_of,
+    sources_of,
+    uses_of,
+)
 from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.estimate.step import (
     NODE_DEVICES,
@@ -24,6 +33,7 @@ from roofline.estimate.step import (
     matmul_share,
     network_of,
 )
+from roofline.links import OPS, bus_factor
 from roofline.machine import MEASURED_FIRST
 from roofline.model import mfu as share_of
 
@@ -219,6 +229,57 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
         sending=layout.sending,
         communication=row["communication"],
         moved=moved,
+    )
+
+
+COLLECTIVE_STEPS = """\
+sent by a device | {size_bytes:bytes} x {factor:.4g} | {sent_bytes:bytes}
+time | {sent_bytes:bytes} / {bandwidth_bytes_per_s:bytes} a second | {seconds:time}
+"""
+
+
+@question
+def collective(
+    size: Number = 2**30,
+    kind: Annotated[str, OPS] = "all-reduce",
+    gpus: Whole = 8,
+    network: Number | None = None,
+    node: Whole | None = None,
+    **options: Unpack[Machines],
+) -> Answer:
+    """Minimum time of a collective by the bandwidth of the links."""
+    if gpus < 2:
+        raise ConfigError("--gpus is 2 at least")
+    named = machines_of(options)
+    machines = [machine for machine in named if machine.link_bytes_per_s] or named
+    rows: list[Row] = []
+    notes = [f"{machine.slug} has no known link" for machine in named if machine not in machines]
+    for machine in machines:
+        links = network_of(machine, {**options, "network": network, "node": node})
+        seconds = links.seconds(kind, size, gpus, stride=1)
+        sent_bytes = size * bus_factor(kind, gpus)
+        row: Row = {"gpu": machine.slug, "kind": kind, "gpus": gpus, "size_bytes": size}
+        row |= {"seconds": seconds, "sent_bytes": sent_bytes}
+        rows.append(row | {"bandwidth_bytes_per_s": sent_bytes / seconds})
+        notes.append(links.source)
+    return Answer(
+        main=("seconds",),
+        title=f"{kind} of {quantity(size, 'B')} on {count(gpus, 'device')}",
+        **by_machine(rows),
+        steps=steps_of(COLLECTIVE_STEPS, factor=bus_factor(kind, gpus), **rows[0]),
+        formula="seconds = size x factor / bandwidth; all-reduce: factor 2 (n - 1) / n",
+        source=f"NVIDIA, nccl-tests, doc/PERFORMANCE.md; {sources_of(machines)}",
+        assumptions=[
+            *dict.fromkeys(notes),
+            "without latency, unless the collective was measured (--measured DIR)",
+        ],
+        columns={
+            "gpu": "GPU",
+            "gpus": "GPUs",
+            "size_bytes": "size",
+            "seconds": "time",
+            "bandwidth_bytes_per_s": "bus bandwidth",
+        },
     )
 
 

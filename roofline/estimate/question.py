@@ -165,6 +165,9 @@ USUAL = {
     "sequence",
     "batch",
     "prompt",
+    "latency",
+    "size",
+    "kind",
     "output_tokens",
     "recipe",
     "checkpoint",
@@ -186,11 +189,11 @@ LATER = {("train", "batch"), ("train", "checkpoint")}
 FIRST = ("intensity", "op")
 
 RANKS = {
+    "batch": -1,
     "decode_seconds": 1,
     "seconds": 1,
     "attainable_flops_per_s": -1,
     "params": -1,
-    "batch": -1,
     "gpus": 1,
     "headroom_bytes": -1,
 }
@@ -245,7 +248,8 @@ def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answe
     answer = function(**{**values, "gpu": sorted(ranks, key=ranks.__getitem__)})
     if not short:
         return answer
-    left_out = f"does not fit on {', '.join(dict.fromkeys(short))}"
+    reason = "memory or latency" if values.get("latency") else "memory"
+    left_out = f"left out for {reason}: {', '.join(dict.fromkeys(short))}"
     return replace(answer, assumptions=[*answer.assumptions, left_out])
 
 

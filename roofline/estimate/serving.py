@@ -4,13 +4,13 @@ memory.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, NamedTuple, Unpack
 
-from results.show.units import count, quantity
-from roofline.accounting.config import MAX_EXTENT, ModelConfig
+from results.show.units import count, duration, quantity
+from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import (
     cache_copies,
@@ -91,6 +91,22 @@ data-parallel attention | a sequence on one device, with all weights of attentio
 """
 
 
+UTILIZATION = 0.9
+"""Fraction of the memory for weights and cache, as vLLM's `gpu_memory_utilization`."""
+
+INFER_COLUMNS = {
+    "gpu": "GPU",
+    "dtype": "dtype",
+    "prefill_seconds": "prefill",
+    "prefill_bound": "bound",
+    "decode_seconds": "decode step",
+    "decode_bound": "bound",
+    "tokens_per_s": "tokens/s",
+    "critical_batch": "critical batch",
+    "used": "memory",
+}
+
+
 class _Plan(NamedTuple):
     config: ModelConfig
     prompt: int
@@ -109,6 +125,20 @@ class _Plan(NamedTuple):
             kv_bytes=STORED_DTYPES[self.kv_dtype].bits / 8,
             devices=self.gpus,
         )
+
+    def within(self, use: Use, latency_s: float) -> _Plan:
+        """Return the largest batch that fits in 0.9 of the memory and whose decode step takes at
+        most `latency_s`, at least one sequence.
+        """
+
+        def is_too_large(batch: int) -> bool:
+            plan = self._replace(batch=batch)
+            limits = plan.limits(use)
+            too_slow = max(limits.times(limits.decode(self.prompt))) > latency_s
+            return too_slow or (plan.held(use, self.prompt)["used"] or 0) > UTILIZATION
+
+        batch = bisect_left(range(MAX_EXTENT), True, lo=1, key=is_too_large) - 1
+        return self._replace(batch=max(1, batch))
 
     def held(self, use: Use, positions: int) -> Row:
         limits = self.limits(use)
@@ -181,18 +211,35 @@ def infer(
     model: Model = None,
     params: Number | None = None,
     prompt: Whole = 2048,
-    batch: Whole = 1,
+    batch: Whole | None = None,
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     memory: Number | None = None,
+    latency: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Minimum time of prefill and of one decode step, and the KV cache."""
+    """Minimum time of prefill and of one decode step, and the KV cache; with `latency`, of the
+    largest batch whose decode step takes at most so many seconds.
+    """
     config = model_of(model, options, params)
     uses = uses_of(options, memory)
-    plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
-    rows = [_infer_row(plan, use) for use in uses.uses]
+    if batch and latency:
+        raise ConfigError("--batch and --latency are mutually exclusive")
+    asked = _Plan(config, prompt, batch or 1, gpus, weight_dtype, kv_dtype)
+    plans = [asked.within(use, latency) if latency else asked for use in uses.uses]
+    plan = plans[0]
+    rows = [_infer_row(each, use) for each, use in zip(plans, uses.uses, strict=True)]
+    warnings = plan.warnings(rows)
+    columns = INFER_COLUMNS
+    if latency:
+        columns = INFER_COLUMNS | {"batch": "batch"}
+        for row, each in zip(rows, plans, strict=True):
+            row["batch"] = each.batch
+            if row["decode_seconds"] > latency:
+                shortest = duration(row["decode_seconds"])
+                row["fits"] = False
+                warnings.append(f"{row['gpu']}: a step of one sequence takes {shortest}")
     notes = plan.notes(prompt)
     formula = STEPS_BY_PARAMETERS
     if not config.parameters:
@@ -202,24 +249,15 @@ def infer(
         formula = STEPS_BY_WEIGHTS
     return Answer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds", "cache_bytes"),
-        title=f"Generation with {config.name}: {batch} x {prompt} tokens, {count(gpus, 'device')}",
-        warnings=plan.warnings(rows),
+        title=f"Generation with {config.name}: {plan.batch} x {prompt} tokens, "
+        f"{count(gpus, 'device')}",
+        warnings=warnings,
         **by_machine(rows, **{key: rows[0][key] for key in ("kv_bytes_per_token", "cache_bytes")}),
         steps=_infer_steps(plan, rows[0]),
         formula=formula,
         source=f"Pope et al. (2022); Austin et al. (2025); {uses.source}",
         assumptions=[*notes, *uses.notes],
-        columns={
-            "gpu": "GPU",
-            "dtype": "dtype",
-            "prefill_seconds": "prefill",
-            "prefill_bound": "bound",
-            "decode_seconds": "decode step",
-            "decode_bound": "bound",
-            "tokens_per_s": "tokens/s",
-            "critical_batch": "critical batch",
-            "used": "memory",
-        },
+        columns=columns,
     )
 
 
@@ -365,7 +403,7 @@ def context(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     memory: Number | None = None,
-    utilization: Share = 0.9,
+    utilization: Share = UTILIZATION,
     **options: Unpack[Training],
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""

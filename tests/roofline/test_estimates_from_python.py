@@ -38,6 +38,7 @@ WORDS = {
     "train": {"params": "70B", "tokens": "15T", "gpu": "h100-sxm", "gpus": 1024, "mfu": 0.5},
     "fit": {"gpu": "h100-sxm", "gpus": 8, "bytes_per_param": 16},
     "chinchilla": {"flops": 1e23},
+    "collective": {"gpu": "h100-sxm", "gpus": 16},
     "generate": {
         "model": "llama-3-8b",
         "gpu": "h100-sxm",

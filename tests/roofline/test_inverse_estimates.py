@@ -98,11 +98,31 @@ def test_all_gpus_are_those_that_fit_the_best_first(name, given, key, is_less_be
     values = [row[key] for row in answer.rows]
     assert values == sorted(values, reverse=not is_less_better)
     if "gpus" in given:
-        left_out = next(line for line in answer.assumptions if line.startswith("does not fit on"))
+        left_out = next(
+            line for line in answer.assumptions if line.startswith("left out for memory:")
+        )
         assert "a100-sxm-40gb" in left_out  # 2 x 40 GB are less than 141 GB
         assert "a100-sxm-40gb" not in slugs
     if name == "matmul":
         assert "a100-sxm-80gb" not in slugs  # has no fp8
+
+
+def test_the_batch_at_a_latency_is_the_largest():
+    given = {"model": "llama-3-8b", "gpu": "h100-sxm"}
+    found = estimate.infer(**given, latency=0.02)
+    batch = found.values["batch"]
+    assert found.values["decode_seconds"] <= 0.02
+    assert estimate.infer(**given, batch=batch + 1).values["decode_seconds"] > 0.02
+    assert found.values["tokens_per_s"] == batch / found.values["decode_seconds"]
+    # Beyond it, 0.9 of the memory is the limit.
+    long = estimate.infer(**given, latency=1).values
+    assert long["used"] <= 0.9 < estimate.infer(**given, batch=long["batch"] + 1).values["used"]
+    (warning,) = estimate.infer(**given, latency=1e-3).warnings
+    assert warning == "h100-sxm: a step of one sequence takes 4.558 ms"
+    ranked = estimate.infer(model="llama-3-70b", gpu="all", gpus=4, latency=0.03)
+    assert all(row["decode_seconds"] <= 0.03 for row in ranked.rows)
+    with pytest.raises(ValueError, match="--batch and --latency are mutually exclusive"):
+        estimate.infer(**given, batch=2, latency=1)
 
 
 def test_a_model_that_fits_on_no_gpu_is_an_error():

@@ -79,6 +79,24 @@ def test_experts_send_each_token_to_them_and_back():
     assert layout.sent()["data"] == pytest.approx(2 * gradients * 7 / 8)
 
 
+def test_a_collective_is_that_of_nccl_tests():
+    """NVIDIA, nccl-tests, doc/PERFORMANCE.md: the factor of an all-reduce is 2 (n - 1) / n. All
+    devices of a node share its links to the network.
+    """
+    inside = estimate.collective(gpu="h100-sxm", size=10**9, gpus=8).values
+    assert inside["seconds"] == pytest.approx(10**9 * 2 * 7 / 8 / 450e9)
+    across = estimate.collective(gpu="h100-sxm", size=10**9, gpus=64).values
+    assert across["seconds"] == pytest.approx(10**9 * 2 * 63 / 64 / 400e9)
+    rack = estimate.collective(gpu="gb200", size=10**9, gpus=64, kind="all-to-all").values
+    assert rack["seconds"] == pytest.approx(10**9 * 63 / 64 / 900e9)
+    node = estimate.collective(gpu="gb200", size=10**9, gpus=64, kind="all-to-all", node=8).values
+    assert node["seconds"] == pytest.approx(10**9 * 63 / 64 / 50e9)
+    both = estimate.collective(gpu="rtx-4090,h100-sxm")
+    assert "rtx-4090 has no known link" in both.assumptions
+    with pytest.raises(ValueError, match="--gpus is 2 at least"):
+        estimate.collective(gpu="h100-sxm", gpus=1)
+
+
 def test_recomputation_repeats_the_collectives_of_the_forward_pass():
     none, full = (
         layout_of(Sharding(tensor_parallel=8), checkpoint=name).sent()["tensor"]
