@@ -189,9 +189,12 @@ class Serving(NamedTuple):
         flops = prefill_flops(self.config, prompt, self.batch)
         return flops, self._bytes(self.batch * prompt, prompt)
 
-    def decode(self, seen: int) -> tuple[int, int]:
-        """Return FLOPs and bytes of a decode step whose tokens see `seen` positions."""
-        return decode_flops(self.config, seen, self.batch), self._bytes(self.batch, seen)
+    def decode(self, seen: int, tokens: int = 1) -> tuple[int, int]:
+        """Return FLOPs and bytes of a decode step whose tokens see `seen` positions; with
+        `tokens` of each sequence, such as drafted ones that are checked together.
+        """
+        together = tokens * self.batch
+        return decode_flops(self.config, seen, together), self._bytes(together, seen)
 
     def cache_bytes(self, positions: int) -> int:
         """Return the bytes of the KV cache on all devices."""

@@ -78,6 +78,11 @@ price of 10^6 tokens | {gpus:,} x {hour:g} an hour / 3600 / {tokens_per_s:number
 {price_per_million_tokens:number}
 """
 
+DRAFT_STEPS = """\
+cycle | {draft_tokens} drafts of {draft_s:time}, a check of {check_s:time} | {cycle_s:time}
+tokens of a cycle | {draft_tokens} drafts, {accepted:percent} accepted | {tokens_per_cycle:number}
+"""
+
 CONTEXT_STEPS = """\
 memory | {gpus:,} x {memory_bytes:bytes} x {utilization:g} | {total_bytes:bytes}
 weights | {params:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
@@ -331,9 +336,14 @@ def generate(
     output_tokens: Whole = 256,
     price: Numbers | None = None,
     memory: Number | None = None,
+    draft: Model = None,
+    draft_tokens: Whole = 4,
+    accepted: Share = 0.8,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Minimum time of a reply, from the prompt to its last token, and its price."""
+    """Minimum time of a reply, from the prompt to its last token, and its price; with a draft
+    model, by speculative decoding.
+    """
     config = model_of(model, options, params)
     uses = uses_of({**options, "price": price}, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
@@ -342,8 +352,16 @@ def generate(
     for use in uses.uses:
         limits = plan.limits(use)
         first_s = max(limits.times(limits.prefill(prompt)))
-        seconds = first_s + limits.decode_seconds(prompt, output_tokens)
-        row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s}
+        others_s = limits.decode_seconds(prompt, output_tokens)
+        cycle: Row = {}
+        if draft is not None:
+            drafting = plan._replace(config=model_of(draft, {})).limits(use)
+            first_s += max(drafting.times(drafting.prefill(prompt)))
+            seen = prompt + output_tokens // 2
+            cycle = _cycle(limits, drafting, seen, draft_tokens, accepted)
+            others_s = cycle["cycle_s"] * (output_tokens - 1) / cycle["tokens_per_cycle"]
+        seconds = first_s + others_s
+        row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s} | cycle
         row |= {"tokens_per_s": generated / seconds, "price_per_million_tokens": None}
         row |= use.cost(gpus, seconds)
         if price:
@@ -368,6 +386,11 @@ def generate(
             "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / "
             "bandwidth)"
         )
+    notes = plan.notes(prompt + output_tokens)
+    if draft is not None:
+        other_steps = f"{(output_tokens - 1) / row['tokens_per_cycle']:.4g} cycles"
+        formula = "tokens of a cycle = (1 - a^(n + 1)) / (1 - a), n drafts of which a are accepted"
+        notes.append("speculative decoding: Leviathan et al. (2023); without the draft's memory")
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of "
         f"{prompt}, {count(gpus, 'device')}",
@@ -375,9 +398,11 @@ def generate(
         **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
         steps=steps_of(
-            REPLY_STEPS,
+            DRAFT_STEPS + REPLY_STEPS if draft is not None else REPLY_STEPS,
             **row,
             plan=plan,
+            draft_tokens=draft_tokens,
+            accepted=accepted,
             tokens=output_tokens,
             steps=other_steps,
             others_s=row["seconds"] - row["first_token_s"],
@@ -386,12 +411,30 @@ def generate(
         formula=formula,
         source=f"Pope et al. (2022); {uses.source}",
         assumptions=[
-            *plan.notes(prompt + output_tokens),
+            *notes,
             "price per generated token; energy is the maximum by TDP",
             *uses.notes,
         ],
         columns=columns,
     )
+
+
+def _cycle(limits: Limits, drafting: Limits, seen: int, drafts: int, accepted: float) -> Row:
+    """Return a cycle of speculative decoding: the time of its drafts and of their check, and the
+    tokens that it is expected to give.
+
+    Source: Leviathan et al., Fast Inference from Transformers via Speculative Decoding (2023),
+    equation 1.
+    """
+    tokens = sum(accepted**index for index in range(drafts + 1))
+    draft_s = max(drafting.times(drafting.decode(seen)))
+    check_s = max(limits.times(limits.decode(seen, drafts + 1)))
+    return {
+        "draft_s": draft_s,
+        "check_s": check_s,
+        "cycle_s": drafts * draft_s + check_s,
+        "tokens_per_cycle": tokens,
+    }
 
 
 @question

@@ -125,6 +125,23 @@ def test_the_batch_at_a_latency_is_the_largest():
         estimate.infer(**given, batch=2, latency=1)
 
 
+def test_speculative_decoding_gives_the_expected_tokens_of_a_cycle():
+    """Leviathan et al. (2023), equation 1: (1 - a^(n + 1)) / (1 - a) tokens."""
+    given = {"model": "llama-3-70b", "gpu": "h100-sxm", "gpus": 4, "output_tokens": 101}
+    plain = estimate.generate(**given).values
+    drafted = estimate.generate(**given, draft="llama-3-8b", draft_tokens=5, accepted=0.8).values
+    assert drafted["tokens_per_cycle"] == pytest.approx((1 - 0.8**6) / (1 - 0.8))
+    others_s = drafted["seconds"] - drafted["first_token_s"]
+    assert others_s == pytest.approx(100 * drafted["cycle_s"] / drafted["tokens_per_cycle"])
+    assert drafted["cycle_s"] == pytest.approx(5 * drafted["draft_s"] + drafted["check_s"])
+    assert drafted["seconds"] < plain["seconds"]
+    # The check of 6 tokens reads the weights once, like a step of one token.
+    step_s = (plain["seconds"] - plain["first_token_s"]) / 100
+    assert drafted["check_s"] == pytest.approx(step_s, rel=0.01)
+    with pytest.raises(ValueError, match="--accepted has no effect without --draft"):
+        estimate.generate(**given, accepted=0.5)
+
+
 def test_a_model_that_fits_on_no_gpu_is_an_error():
     with pytest.raises(ValueError, match="it fits on none of the GPUs in the table"):
         estimate.infer(model="deepseek-v3", gpu="all")
