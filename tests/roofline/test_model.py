@@ -9,7 +9,6 @@ import pytest
 from plot_scenes import environment
 
 from results.record import Copy, Loop, Record, Step
-from roofline.limits import Launch
 from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
@@ -22,7 +21,6 @@ from roofline.model import (
     limits_s,
     mbu,
     mfu,
-    min_time_s,
     ridge_intensity,
 )
 
@@ -76,19 +74,6 @@ def record(**changes: Any) -> Record:
 )
 def test_ridge_point_is_the_published_one(peak: float, bandwidth: float, published: int) -> None:
     assert round(ridge_intensity(peak, bandwidth)) == published
-
-
-@pytest.mark.parametrize(
-    ("flops", "moved"), [(2**31, 3 * 2**21), (2**20, 2**22), (1, 10**9), (10**12, 2)]
-)
-def test_roofline_pct_equals_achieved_over_attainable(flops: int, moved: int) -> None:
-    time_s = 3 * min_time_s(flops, moved, PEAK, BANDWIDTH)
-    achieved = flops / time_s
-    attainable = min(PEAK, flops / moved * BANDWIDTH)
-    row = record(flops=flops, bytes_read=moved, bytes_written=0, median_s=time_s)
-    found = judge(row, ceilings(flops=PEAK, bandwidth=BANDWIDTH)).roofline_pct
-    assert found == pytest.approx(100 * achieved / attainable, rel=1e-12)
-    assert found == pytest.approx(100 / 3)
 
 
 def test_utilizations_are_fractions_and_never_clamped() -> None:
@@ -149,25 +134,6 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_
     slow = record(count=count, median_s=2 * launch_s)
     assert judge(slow, known).bound == "launch"
     assert judge(slow, known).held_back_by is None  # it reaches half of that floor
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"bytes_written": None}, {"compute": 2**31 / PEAK, "memory": 2**22 / BANDWIDTH}),
-        ({"flops": None}, None),
-        ({"bytes_read": None}, None),
-        ({"dtype": "fp16"}, None),
-    ],
-)
-def test_limits_of_a_record_need_its_counts_and_its_ceilings(
-    changes: dict[str, Any], expected: dict[str, float] | None
-) -> None:
-    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
-    found = limits_s(record(**changes), known.limits)
-    assert found == (expected and expected | {"cache": 0.0, "link": 0.0, "launch": 4e-6})
-    assert limits_s(record(), ceilings(flops=PEAK).limits) is None
-    assert Launch(ceilings(flops=PEAK)).time_s(record()) == 0.0
 
 
 @pytest.mark.parametrize(
