@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-from collections import Counter
 from statistics import median_high, median_low
 
 import pytest
@@ -86,16 +85,10 @@ def test_slow_devices_are_found_with_their_cause(tmp_path):
     assert not notes
 
 
-SEEDS = [pytest.param(range(1)), pytest.param(range(1, 3), marks=pytest.mark.exhaustive)]
-
-
-@pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_of_field_studies_are_found_for_their_cause(name, seeds):
+def test_faults_of_field_studies_are_found_for_their_cause(name):
     where = FAULTS[name][0]
-    counts = Counter()
-    for seed in seeds:
-        counts += outcome(name, seed, nodes=1 + (where == "node"))
+    counts = outcome(name, 0, nodes=1 + (where == "node"))
     assert counts["found"] == counts["faulty"]
     assert counts["named"] == counts["caused"]
     assert counts["false"] == 0

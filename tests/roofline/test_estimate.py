@@ -5,7 +5,6 @@ bad input.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,6 @@ from results.record import Environment, Record
 from results.store.runfile import RunWriter
 from roofline.__main__ import main
 from roofline.machine import Ceiling, Machine
-
-ROOT = Path(__file__).parents[2]
 
 
 def call(*arguments):
@@ -180,14 +177,7 @@ def test_memory_reports_headroom_and_devices_needed(capsys):
 
 
 def test_tensor(capsys):
-    """CS336 2025, lecture 2: GPT-3's MLP matrix; it is 2.416 GB or 2.25 GiB."""
-    line = "tensor --shape 49152x12288 --dtype fp32"
-    data, text = data_of(capsys, line), text_of(capsys, line)
-    assert (data["elements"], data["bytes"], data["strides"]) == (
-        603_979_776,
-        2_415_919_104,
-        [12288, 1],
-    )
+    text = text_of(capsys, "tensor --shape 49152x12288 --dtype fp32")
     assert (result_of(text, "in GB"), result_of(text, "in GiB")) == ("2.416 GB", "2.250 GiB")
     sizes = {"nvfp4": 900, "mxfp4": 850, "int4": 800, "bool": 1600}
     for dtype, size in sizes.items():
@@ -195,11 +185,6 @@ def test_tensor(capsys):
 
 
 def test_dtype(capsys):
-    data = data_of(capsys, "dtype --value 1e-8")
-    rows = {row["dtype"]: row for row in data["rows"]}
-    assert rows["fp16"]["value"] == 0
-    assert f"{rows['bf16']['value']:.4e}" == "1.0012e-08"
-    assert rows["fp8e4m3"]["largest"] == 448
     assert "10.012e-9" in text_of(capsys, "dtype --value 1e-8 --dtype bf16,fp16")
     assert "inf" in text_of(capsys, "dtype --value=-1e6 --dtype fp16")
 
