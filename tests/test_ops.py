@@ -195,18 +195,6 @@ def test_op_references_agree_with_values_by_hand():
         torch.tensor([3.0, 5.0, 7.0], dtype=torch.float64),
     )
     found = {name: OPS[name].reference for name in OPS}
-    assert found["copy"](x).tolist() == [-1, 0, 2]
-    assert found["copy"](x).data_ptr() != x.data_ptr()
-    assert found["add"](x, y).tolist() == found["residual-add"](x, y).tolist() == [2, 5, 9]
-    assert found["mul"](x, y).tolist() == [-3, 0, 14]
-    assert found["relu"](x).tolist() == [0, 0, 2]
-    assert found["sum"](y).item() == 15
-    assert found["dot"](x, y).item() == 11
-    assert found["matvec"](torch.stack([x, y]), y).tolist() == [11, 83]
-    assert found["matmul"](torch.stack([x, y]), torch.stack([x, y, x])).tolist() == [
-        [-1, 0, 2],
-        [5, 25, 55],
-    ]
     assert found["matvec-int8"](
         torch.stack([x, y]), y, torch.tensor([2.0, 0.5]).double()
     ).tolist() == [22, 41.5]

@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-from collections import Counter
 from statistics import median_high, median_low
 
 import pytest
@@ -86,16 +85,10 @@ def test_slow_devices_are_found_with_their_cause(tmp_path):
     assert not notes
 
 
-SEEDS = [pytest.param(range(1)), pytest.param(range(1, 3), marks=pytest.mark.exhaustive)]
-
-
-@pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_of_field_studies_are_found_for_their_cause(name, seeds):
+def test_faults_of_field_studies_are_found_for_their_cause(name):
     where = FAULTS[name][0]
-    counts = Counter()
-    for seed in seeds:
-        counts += outcome(name, seed, nodes=1 + (where == "node"))
+    counts = outcome(name, 0, nodes=1 + (where == "node"))
     assert counts["found"] == counts["faulty"]
     assert counts["named"] == counts["caused"]
     assert counts["false"] == 0
@@ -191,14 +184,6 @@ def test_memory_of_1000_files_with_20_rows(tmp_path):
         [sys.executable, "-c", PEAK, tmp_path], capture_output=True, text=True, check=True
     ).stdout
     assert int(out.split()[-1]) < 300 * 1024
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_low_clock_is_never_a_memory_fault(tmp_path, seed):
-    clocks = ("power cap", "thermal", "power brake", "locked clock")
-    files, slow = fleet(seed, nodes=20, slow_share=0.1, causes=clocks, spread=0.003)
-    findings = [f for f in judged(written(tmp_path, files))[0] if f.verdict == "slow"]
-    assert {f.device.uuid: f.rule.cause for f in findings} == slow
 
 
 def test_a_low_clock_with_failed_rows_is_a_clock_fault(tmp_path):
@@ -342,18 +327,6 @@ def scale_of(values):
 METRIC = reading.Metric("tensor", "matmul", "torch", "bf16", "4096x4096x4096", None)
 
 
-def test_a_wide_interval_is_unstable(tmp_path):
-    small(tmp_path, {})
-    edited(
-        tmp_path,
-        5,
-        lambda lines: [
-            line.update(ci95_s=[1e-9, 1.0]) for line in lines if line.get("op") == "copy"
-        ],
-    )
-    assert not_ok(tmp_path) == {5: "unstable"}
-
-
 def test_slow_samples_with_a_wide_interval_are_unstable(tmp_path):
     def disturbed(lines):
         for line in lines:
@@ -394,12 +367,6 @@ def test_facts_that_all_peers_have_explain_nothing(tmp_path):
 def test_a_slow_launch_among_others_is_not_the_host():
     assert matching({}, {"launch"})[0].cause == "host"
     assert matching({}, {"launch", "tensor"})[0].cause == "unknown"
-
-
-@pytest.mark.exhaustive
-def test_small_differences_never_count(tmp_path):
-    small(tmp_path, {4: {"cause": "unknown", "loss": 0.012}}, size=400, spread=0.001)
-    assert not not_ok(tmp_path)
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(1, "unmeasured"), (2, "suspect"), (8, "slow")])

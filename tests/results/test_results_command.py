@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from results.__main__ import main
@@ -17,7 +16,6 @@ from results.store.runs import find_run
 from tests.bench.process_checks import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
-OLD_FILE = Path(__file__).parent / "data" / "schema_1.jsonl"
 
 
 @pytest.fixture
@@ -106,14 +104,6 @@ def test_the_directory_may_be_named_before_or_after_the_command(saved, runs, mon
     assert main(["--runs", str(runs), "show", "latest"]) == 0
     assert main(["show", "latest", "--runs", str(runs)]) == 0
     assert capsys.readouterr().out.count("4.295 us") == 2
-
-
-def test_export_to_parquet(saved, tmp_path, capsys):
-    assert (
-        main(["export", "latest", "--format", "parquet", "-o", str(tmp_path / "run.parquet")]) == 0
-    )
-    assert len(pd.read_parquet(tmp_path / "run.parquet")) == 2
-    assert capsys.readouterr().out == ""
 
 
 def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):

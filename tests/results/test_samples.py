@@ -113,12 +113,6 @@ def test_outliers_are_beyond_five_deviations(samples, outliers):
     assert outlier_count(samples) == outliers
 
 
-def test_two_clusters_are_found_with_their_medians_and_shares():
-    modes = two_modes([1.0, 1.001, 0.999] * 20 + [1.1, 1.101, 1.099] * 10)
-    assert (modes.low_s, modes.high_s) == (1.0, 1.1)
-    assert modes.high_share == pytest.approx(1 / 3)
-
-
 @pytest.mark.parametrize(
     ("gap", "upper", "is_found"),
     [
@@ -228,13 +222,6 @@ def test_two_modes_in_noise_are_found(share):
         assert modes.low_s == pytest.approx(1.0, abs=0.01)
         assert modes.high_s == pytest.approx(1.1, abs=0.01)
         assert modes.high_share == pytest.approx(share, abs=0.02)
-
-
-def test_steps_of_a_coarse_tick_are_no_modes():
-    generator = np.random.default_rng(3)
-    samples = np.round((1 + 0.03 * generator.normal(size=300)) / 0.05) * 0.05
-    assert two_modes(samples.tolist()) is not None
-    assert two_modes(samples.tolist(), step_s=0.05) is None
 
 
 def test_modes_further_apart_than_the_tick_are_still_found():

@@ -18,9 +18,7 @@ from roofline.accounting.inference import (
 from roofline.accounting.machines import run_machine
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset
-from roofline.estimate.scaling import fitted_loss
 from roofline.machine import Ceiling, Machine
-from roofline.model import intensity, ridge_intensity
 
 H100 = (989.4e12, 3.352e12)
 """FLOP/s and bytes/s."""
@@ -121,14 +119,6 @@ def test_state_space_models_store_a_constant_state():
     )
 
 
-def test_fitted_loss():
-    """Hoffmann et al. 2022: the fit falls with both, towards 1.69."""
-    assert fitted_loss(70e9, 1.4e12) == pytest.approx(
-        1.69 + 406.4 / 70e9**0.34 + 410.7 / 1.4e12**0.28
-    )
-    assert 1.69 < fitted_loss(70e9, 1.4e12) < fitted_loss(7e9, 1.4e12)
-
-
 def test_critical_batch():
     """Austin et al. 2025: 240 for TPU v5e in bf16, 120 with int8 weights; H100 SXM 295 and 148."""
     dense = dense_model(8e9)
@@ -139,13 +129,3 @@ def test_critical_batch():
             for dtype in ("bf16", "int8")
         ]
         assert found == list(batches)
-
-
-def test_ridge_points():
-    """Datasheets: H100 SXM, A100 80 and 40 GB, H200, TPU v5e in bf16, H100 in fp8."""
-    peaks = [(989.5, 3.35), (312, 2.039), (312, 1.555), (989.5, 4.8), (197, 0.82), (1979, 3.35)]
-    points = [ridge_intensity(peak * 1e12, bandwidth * 1e12) for peak, bandwidth in peaks]
-    assert [round(point, 2) for point in points[:4]] == [295.37, 153.02, 200.64, 206.15]
-    assert [round(point, 1) for point in points[4:]] == [240.2, 590.7]
-    side = next(n for n in range(1, 2000) if intensity(2 * n**3, 3 * 2 * n * n) > points[0])
-    assert side == 887

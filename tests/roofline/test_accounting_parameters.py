@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,41 +81,6 @@ def test_active_and_matmul_parameters():
     gpt2 = count_parameters(load_preset("gpt2"))  # tied: the head is multiplied by, but stored once
     assert "lm_head" not in gpt2.components
     assert gpt2.matmul == 12 * 12 * 768**2 + 50257 * 768
-
-
-@pytest.mark.parametrize(
-    ("width", "layers", "billions"),
-    [
-        (2304, 24, 1.652),
-        (3072, 30, 3.562),
-        (4096, 36, 7.468),
-        (6144, 40, 18.450),
-        (8192, 48, 39.096),
-        (10240, 60, 76.051),
-        (12288, 80, 145.622),
-        (16384, 96, 310.131),
-        (20480, 105, 529.601),
-        (25600, 128, 1008.039),
-    ],
-)
-def test_table_1_of_narayanan(width, layers, billions):
-    """Narayanan et al. 2021, table 1: V = 51,200 and s = 2048, without the final norm."""
-    heads = width // 128
-    shape = {
-        "layers": layers,
-        "width": width,
-        "mlp_width": 4 * width,
-        "heads": heads,
-        "kv_heads": heads,
-    }
-    config = replace(
-        load_preset("gpt-3"),
-        **shape,
-        vocabulary=51200,
-        position_embeddings=2048,
-        has_final_norm=False,
-    )
-    assert round(count_parameters(config).total / 1e9, 3) == billions
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -240,7 +240,6 @@ def test_json_agrees_with_the_run_file_and_show(capsys, runs):
     for record in records:
         assert set(record) >= RECORD_KEYS | JUDGED
         assert set(JUDGED_KEYS) >= JUDGED
-    check_measured(records[1])
     check_skipped(records[2])
 
     (saved,) = commands.run_files(runs)
@@ -255,34 +254,6 @@ def test_json_agrees_with_the_run_file_and_show(capsys, runs):
 
     assert results_main(["show", "latest", "--format", "json"]) == 0
     assert capsys.readouterr() == (out, "")
-
-
-def check_measured(record):
-    """Check the record of a bf16 matmul of 32x16x48."""
-    assert record["shape"] == {"m": 32, "n": 16, "k": 48}
-    assert record["flops"] == 2 * 32 * 16 * 48
-    assert record["bytes_read"] == 2 * (32 * 48 + 48 * 16)
-    assert record["bytes_written"] == 2 * 32 * 16
-    assert (record["reason"], record["method"], record["fill"]) == (None, "host", "uniform")
-    assert len(record["samples_s"]) >= 5
-    low, high = record["ci95_s"]
-    assert low <= record["median_s"] <= high
-    assert record["host_latency_s"] > 0
-    assert record["first_call_s"] > 0
-    for moment in ("before", "after"):
-        assert record["verified"][moment]["checked_elements"] == 32 * 16
-        assert record["verified"][moment]["max_error_of_bound"] <= 1
-
-    rate = record["flops"] / record["median_s"]
-    traffic = (record["bytes_read"] + record["bytes_written"]) / record["median_s"]
-    roof = min(commands.PEAKS_FLOPS_PER_S["bf16"], rate / traffic * commands.BANDWIDTH_BYTES_PER_S)
-    assert record["flops_per_s"] == pytest.approx(rate)
-    assert record["bytes_per_s"] == pytest.approx(traffic)
-    assert record["intensity"] == pytest.approx(rate / traffic)
-    assert record["mfu"] == pytest.approx(rate / commands.PEAKS_FLOPS_PER_S["bf16"])
-    assert record["mbu"] == pytest.approx(traffic / commands.BANDWIDTH_BYTES_PER_S)
-    assert record["roofline_pct"] == pytest.approx(100 * rate / roof)
-    assert record["peak_kind"] == "measured"
 
 
 def check_skipped(record):

@@ -18,7 +18,7 @@ from bench.model.layers import FAMILIES, load_model
 from roofline import estimate
 from roofline.accounting.presets import preset_names
 from roofline.gpu_table import load_gpus
-from roofline.model import bound, intensity, min_time_s, ridge_intensity
+from roofline.model import min_time_s
 from tests.bench.commands import CPU, here, inputs_of, keep_ceilings, meta_inputs
 
 OP = {op.name: op for op in OPS}
@@ -354,28 +354,6 @@ def test_decode_work_is_what_estimate_infer_predicts(model):
         work.flops, work.bytes - logits, machine.peak("bf16").value, machine.bandwidth().value
     )
     assert row["decode_seconds"] == predicted
-
-
-def test_intensity_and_critical_batch_agree_with_austin_2025():
-    """Austin et al. (2025): G = 4 of Llama 3 8B in bf16; 295 on an H100 (989.5 / 3.35), a context
-    of one token.
-    """
-    peak, bandwidth = 989.5e12, 3.35e12
-    for batch in (1, 64, 4096):
-        work = OP["decode-attention"].work(case_of("decode-attention", "llama-3-8b", batch, 131072))
-        assert intensity(work.flops, work.bytes) == pytest.approx(4, rel=1e-4)
-    assert round(ridge_intensity(peak, bandwidth)) == 295
-    works = {
-        batch: OP["decode-block"].work(case_of("decode-block", "llama-3-8b", batch, 1))
-        for batch in range(1, 400)
-    }
-    turn = min(
-        batch for batch, work in works.items() if work.flops / peak >= work.bytes / bandwidth
-    )
-    assert 295 < turn < 310  # later than the formula, because of the cache and the hidden states
-    for batch, expected in ((32, "memory"), (399, "compute")):
-        work = works[batch]
-        assert bound(compute=work.flops / peak, memory=work.bytes / bandwidth) == expected
 
 
 REFUSED = [
