@@ -9,6 +9,7 @@ import pytest
 from roofline.accounting.flops import attention_core_flops, doubled_pairs, gemm_flops, train_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset, preset_names
+from roofline.estimate.scaling import six_nd
 from roofline.model import mfu
 
 
@@ -27,6 +28,53 @@ def test_nanogpt_notebook():
     assert train_flops(config, 1024, convention="palm").model_flops == 875_062_886_400
     step = train_flops(config, 1024, batch=100, convention="gemm-full")
     assert round(100 * mfu(step.model_flops / 0.755, 312e12), 2) == 37.14
+
+
+def test_maxtext_llama_2_7b():
+    """google/maxtext issue 1988: 4 sequences of 8192, in TFLOP."""
+    count = train_flops(load_preset("llama-2-7b"), 8192, batch=4, convention="gemm-full")
+    core = count.components["attention_core"]
+    assert round((count.model_flops - core) / 1e12, 2) == 1299.00
+    assert round(core / 1e12, 2) == 422.21
+    assert round(count.model_flops / 1e12, 2) == 1721.22  # they print the sum before rounding
+    half = train_flops(load_preset("llama-2-7b"), 8192, batch=4, convention="gemm-causal-half")
+    assert round(half.components["attention_core"] / 1e12, 2) == 211.11
+    assert round(half.model_flops / 1e12, 2) == 1510.11
+
+
+def test_gpt_3_compute():
+    """Brown et al. 2020, table D.1, 6 N D with their N: 3.14e23 = 3640 PF-days; Small 2.25e20; 13B
+    2.31e22.
+    """
+    flops = six_nd(174_600_000_000, 300_000_000_000)
+    assert f"{flops:.4e}" == "3.1428e+23"
+    assert round(flops / (1e15 * 86400), 1) == 3637.5
+    own = 300_000_000_000 * per_token("gpt-3", 2048, "6nd")
+    assert own == pytest.approx(flops, rel=1e-4)
+    assert f"{six_nd(125_000_000, 300_000_000_000):.3g}" == "2.25e+20"
+    assert f"{six_nd(12_850_000_000, 300_000_000_000):.3g}" == "2.31e+22"
+
+
+def test_llama_3_405b_compute():
+    """Grattafiori et al. 2024: 3.8e25 FLOPs for 15.6T tokens."""
+    assert f"{15.6e12 * 6 * 405e9:.2e}" == "3.79e+25"
+    own = 15_600_000_000_000 * per_token("llama-3-405b", 8192, "6nd")
+    assert f"{own:.1e}" == "3.8e+25"
+
+
+def test_palm_mfu():
+    """Chowdhery et al. 2022, appendix B: 46.2 % with attention, 45.7 % without; 540.35B
+    parameters.
+    """
+    weights, attention = (
+        6 * 540_350_000_000,
+        3 * attention_core_flops(2048, 2048, 48, 256, 256) * 118 // 2048,
+    )
+    assert attention == 12 * 118 * 48 * 256 * 2048
+    seconds_per_token = 1 / 238_300
+    peak = 6144 * 275e12
+    assert round(100 * mfu((weights + attention) / seconds_per_token, peak), 2) == 46.23
+    assert round(100 * mfu(weights / seconds_per_token, peak), 2) == 45.73
 
 
 def test_chinchilla_appendix_f():
@@ -132,3 +180,9 @@ def test_flash_attention_executes_seven_products_for_six():
     count = train_flops(load_preset("gpt2"), 1024, convention="gemm-full")
     core = count.forward["attention_core"]
     assert count.components["attention_core"] + count.recomputed["attention_scores"] == 3.5 * core
+
+
+def test_korthikanti_selective_recomputation():
+    """Korthikanti et al. 2022: overhead 2.7 and 1.6 %."""
+    assert round(100 * added_of_korthikanti(2048, 96, 12288, 51200), 1) == 2.7
+    assert round(100 * added_of_korthikanti(2048, 105, 20480, 51200), 1) == 1.6

@@ -1,7 +1,4 @@
-"""Products of small models of `transformers`, counted by hand, on a CPU and projected.
-
-One model of each kind of layer; models of other kinds are compared with torch in `test_profiling`.
-"""
+"""Products of small models of `transformers`, counted by hand, on a CPU and projected."""
 
 import pytest
 import torch
@@ -25,9 +22,11 @@ GROUPED = 2 * WIDTH * WIDTH + 2 * WIDTH * 32
 GATED = 3 * WIDTH * INNER
 PLAIN = 2 * WIDTH * INNER
 EXPERT = 3 * WIDTH * 32
+POOLER = 2 * 2 * WIDTH * WIDTH
 
 IDS = torch.randint(0, 128, (2, 8))
 TEXT = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+PAIR = TEXT | {"labels": IDS}
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 BERT = {
     "vocab_size": 128,
@@ -54,6 +53,14 @@ MLA = {
     "first_k_dense_replace": 1,
 }
 MLA_WEIGHTS = WIDTH * 32 + 32 * 4 * 24 + WIDTH * (16 + 8) + 16 * 4 * (16 + 16) + 4 * 16 * WIDTH
+VISION = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": INNER,
+    "image_size": 32,
+    "patch_size": 8,
+}
 BOTH = {
     "vocab_size": 128,
     "d_model": WIDTH,
@@ -73,6 +80,10 @@ def images(size):
     return {"pixel_values": torch.randn(2, 3, size, size)}
 
 
+DENSE = TOKEN * (2 * (GROUPED + GATED) + HEAD) + 2 * PAIRS
+ENCODER_DECODER = TOKEN * (2 * (3 * ATTENTION + 2 * PLAIN) + HEAD) + 6 * PAIRS
+PATCHES = 2 * 32 * WIDTH * 3 * 8 * 8
+VIT = PATCHES + 2 * 34 * 2 * (ATTENTION + PLAIN) + 2 * 4 * 2 * 17 * 17 * WIDTH
 WHISPER = (
     2 * 2 * 32 * WIDTH * 80 * 3  # first convolution
     + 2 * 2 * 16 * WIDTH * WIDTH * 3
@@ -91,10 +102,34 @@ CONVNEXT = (
     + 2 * 2 * 16 * (32 * 4 * 64 + 64 * 49 + 8 * 64 * 64)
     + 2 * 2 * 4 * (64 * 4 * 64 + 64 * 49 + 8 * 64 * 64)
 )
+RESNET = (
+    2 * 2 * 256 * 16 * 3 * 49
+    + 2 * 2 * 64 * 2 * 16 * 16 * 9
+    + 2 * 2 * 16 * (16 * 32 + 16 * 32 * 9 + 32 * 32 * 9)
+)
 
 CASES = {
     # Class, configuration, inputs, products of a forward pass, and the products without a gradient
     # of their input or of both operands.
+    "Llama": ("AutoModelForCausalLM", LLAMA, TEXT, DENSE, 0),
+    "Qwen3": ("AutoModelForCausalLM", WIDE, TEXT, DENSE, 0),
+    "Phi3": ("AutoModelForCausalLM", LLAMA, TEXT, DENSE, 0),
+    "Olmo2": ("AutoModelForCausalLM", LLAMA, TEXT, DENSE, 0),
+    "Gemma3Text": ("AutoModelForCausalLM", WIDE, TEXT, DENSE, 0),
+    "GPT2": (
+        "AutoModelForCausalLM",
+        {"vocab_size": 128, "n_embd": WIDTH, "n_layer": 2, "n_head": 4, **ENDS},
+        TEXT,
+        TOKEN * (2 * 12 * WIDTH * WIDTH + HEAD) + 2 * PAIRS,
+        0,
+    ),
+    "Mixtral": (
+        "AutoModelForCausalLM",
+        LLAMA | {"num_local_experts": 4},
+        TEXT,
+        TOKEN * (2 * (GROUPED + 2 * GATED + 4 * WIDTH) + HEAD) + 2 * PAIRS,
+        0,
+    ),
     "GptOss": (
         "AutoModelForCausalLM",
         WIDE | {"num_local_experts": 4},
@@ -117,11 +152,33 @@ CASES = {
         + 2 * 2 * 2 * 64 * 4 * (24 + 16),
         0,
     ),
+    "Bert": (
+        "AutoModel",
+        BERT,
+        TEXT,
+        TOKEN * 2 * (ATTENTION + PLAIN) + 2 * PAIRS + POOLER,
+        2 * POOLER,
+    ),
+    "Roberta": (
+        "AutoModel",
+        BERT,
+        TEXT,
+        TOKEN * 2 * (ATTENTION + PLAIN) + 2 * PAIRS + POOLER,
+        2 * POOLER,
+    ),
+    "ModernBert": (
+        "AutoModel",
+        BERT | ENDS | {"cls_token_id": 1, "sep_token_id": 2},
+        TEXT,
+        TOKEN * 2 * (ATTENTION + GATED) + 2 * PAIRS,
+        0,
+    ),
+    "Bart": ("AutoModelForSeq2SeqLM", BOTH, PAIR, ENCODER_DECODER, 0),
     "T5": (
         "AutoModelForSeq2SeqLM",
         T5 | ENDS | {"num_heads": 4, "decoder_start_token_id": 0},
-        TEXT | {"labels": IDS},
-        TOKEN * (2 * (3 * ATTENTION + 2 * PLAIN) + HEAD) + 6 * PAIRS,
+        PAIR,
+        ENCODER_DECODER,
         0,
     ),
     "Whisper": (
@@ -131,12 +188,21 @@ CASES = {
         WHISPER,
         2 * 2 * 32 * WIDTH * 80 * 3,
     ),
+    "ViT": ("AutoModel", VISION, images(32), VIT + POOLER, PATCHES + 2 * POOLER),
+    "CLIPVision": ("CLIPVisionModel", VISION, images(32), VIT, PATCHES),
     "ConvNext": (
         "AutoModel",
         {"hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1], "image_size": 64},
         images(64),
         CONVNEXT,
         2 * 2 * 256 * 16 * 48,
+    ),
+    "ResNet": (
+        "AutoModel",
+        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"},
+        images(32),
+        RESNET,
+        2 * 2 * 256 * 16 * 3 * 49,
     ),
 }
 
