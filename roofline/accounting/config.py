@@ -120,6 +120,10 @@ class ModelConfig:
     experts: Experts | None = None
     state: StateSpace | None = None
     """State-space mixer of a model without attention."""
+    built: tuple[Any, ...] = ()
+    """Weights (`parameters.Weight`) of a model that was built; else they follow from the fields."""
+    layers_without_cache: int = 0
+    """Layers with a state instead of attention, in a built model."""
     parameters: int = 0
     """Number of parameters, if only that is known (`dense_model`); else 0."""
     quantization: str | None = None
@@ -132,6 +136,11 @@ class ModelConfig:
         return self.latent.value_dim if self.latent else self.head_dim
 
     @property
+    def cached_layers(self) -> int:
+        """Layers with keys and values."""
+        return self.layers - self.layers_without_cache
+
+    @property
     def dense_layers(self) -> int:
         return self.layers - (self.experts.layers if self.experts else 0)
 
@@ -141,7 +150,14 @@ class ModelConfig:
         """
         experts = self.experts and replace(self.experts, layers=min(self.experts.layers, layers))
         windowed = min(self.windowed_layers, layers)
-        return replace(self, layers=layers, windowed_layers=windowed, experts=experts)
+        changed = replace(self, layers=layers, windowed_layers=windowed, experts=experts)
+        if not self.built:
+            return changed
+        return replace(
+            changed,
+            layers_without_cache=self.layers_without_cache * layers // self.layers,
+            built=tuple(weight.with_layers(layers, self.layers) for weight in self.built),
+        )
 
     def notes_on(self, sequence: int) -> list[str]:
         """Return the assumptions, and a note if the sequence exceeds the context."""

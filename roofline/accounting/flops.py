@@ -291,7 +291,8 @@ def all_layers_core(
         attention_core_flops, queries, keys, config.heads, query_key_dim, value_dim, mask
     )
     windowed = config.windowed_layers if sees_windows else 0
-    return (config.layers - windowed) * core() + windowed * core(window=config.window)
+    full = config.cached_layers - windowed
+    return full * core() + windowed * core(window=config.window)
 
 
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:

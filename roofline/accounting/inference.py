@@ -27,7 +27,7 @@ def kv_bytes_per_token(config: ModelConfig, element_bytes: float = 2) -> int:
     elements = 2 * config.kv_heads * config.head_dim
     if config.latent:
         elements = config.latent.kv_rank + config.latent.rope_dim
-    return ceil(config.layers * elements * element_bytes)
+    return ceil(config.cached_layers * elements * element_bytes)
 
 
 def kv_cache_bytes(
@@ -40,7 +40,7 @@ def kv_cache_bytes(
     Source: see `kv_bytes_per_token`. Engines may reserve whole pages, or the full length in all
     layers.
     """
-    positions = (config.layers - config.windowed_layers) * sequence
+    positions = (config.cached_layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * min(config.window or sequence, sequence)
     state = 0
     if config.state:  # and the inputs of the convolution

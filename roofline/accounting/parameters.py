@@ -4,7 +4,7 @@ component.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from roofline.accounting.config import (
@@ -55,6 +55,13 @@ class Weight:
         """Whether it is a matmul of a layer other than a router: what is quantized and adapted."""
         return self.is_gemm and self.component not in ("lm_head", "router")
 
+    def with_layers(self, layers: int, before: int) -> Weight:
+        """Return it for another number of layers, if it is in all layers (`*` in its name)."""
+        if "*" not in self.name:
+            return self
+        active = self.active_copies and self.active_copies * layers // before
+        return replace(self, copies=self.copies * layers // before, active_copies=active)
+
     @property
     def active_elements(self) -> int:
         copies = self.copies if self.active_copies is None else self.active_copies
@@ -78,6 +85,8 @@ def weights(config: ModelConfig) -> list[Weight]:
 
     Source: the modules that Hugging Face transformers builds for each supported family.
     """
+    if config.built:
+        return list(config.built)
     if config.parameters:
         return [Weight("parameters", "parameters", (config.parameters,), is_gemm=True)]
     tensors = [

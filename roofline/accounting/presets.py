@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from results.show.spelling import did_you_mean
+from results.show.terminal import busy
+from roofline.accounting.built import built_config
 from roofline.accounting.config import ConfigError, ConfigKeys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
 from roofline.accounting.storage import quantization_of
@@ -73,17 +75,28 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
         return _text_part(values, inner, where)
     if family is None:
         raise ConfigError(f"{where}: 'model_type' is missing; it names the architecture")
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise ConfigError(
-            f"{where}: unsupported architecture {shown_value(family)}; "
-            f"{did_you_mean(str(family), FAMILIES)} --layers, --width, --heads, --ffn, --vocab and "
-            f"--experts, or --params, need no file"
-        )
+    if not isinstance(family, str):
+        raise ConfigError(f"{where}: 'model_type' is {shown_value(family)}, not a name")
     _check_head(values.get("architectures"), where)
+    if family not in FAMILIES:
+        return _stored(_built(values, where), values)
     keys = ConfigKeys(values, where)
     return _stored(
         build_config(family, keys, where, f"{where}, read as transformers reads a {family}"), values
     )
+
+
+def _built(values: Mapping[str, Any], where: str) -> ModelConfig:
+    try:
+        with busy("building the model with transformers"):
+            return built_config(values, where)
+    except ConfigError as error:
+        hint = did_you_mean(values["model_type"], FAMILIES)
+        ways = (
+            "or give its dimensions (--layers, --width, --heads, --ffn, --vocab, --experts) or "
+            "--params"
+        )
+        raise ConfigError("; ".join(filter(None, (str(error), hint, ways)))) from None
 
 
 def _stored(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:

@@ -55,7 +55,7 @@ STEPS_BY_WEIGHTS = (
 
 INFER_STEPS = """\
 weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
-cache per token | {plan.config.layers} layers | {kv_bytes_per_token:bytes}
+cache per token | {plan.config.cached_layers} layers | {kv_bytes_per_token:bytes}
 cache | {cached} | {cache_bytes:bytes}
 prefill FLOPs | {plan.batch} x {plan.prompt} tokens | {prefill_flops:number}
 prefill | {prefill_flops:number} / {peak_flops_per_s:number} | {prefill_seconds:time}, \
@@ -505,7 +505,7 @@ def context(
             copies=float(copies),
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
-            layers=config.layers,
+            layers=config.cached_layers,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),
             longest=longest,

@@ -104,11 +104,9 @@ def test_heads_that_cannot_share_are_refused():
     assert "is not a multiple of" in refused(num_attention_heads=40)
 
 
-@pytest.mark.parametrize("family", ["rwkv", "t5", "gemma3", "llama4", 7, ["llama"], "llama\n"])
-def test_an_unsupported_architecture_is_named(family):
-    message = refused(model_type=family)
-    assert "unsupported architecture" in message
-    assert "--experts, or --params, need no file" in message
+@pytest.mark.parametrize("family", [7, ["llama"]])
+def test_an_architecture_is_a_name(family):
+    assert "'model_type' is " in refused(model_type=family)
 
 
 def test_text_part_of_a_multimodal_model_is_counted_and_named():

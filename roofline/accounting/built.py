@@ -1,0 +1,167 @@
+"""Models of other architectures: transformers builds them on torch's meta device, without memory,
+and their weights are read from the modules.
+
+Parameters and matmuls are exact by construction. Code of a model's own repository (`auto_map`) is
+never run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from results.show.terminal import one_line
+from roofline.accounting.config import ConfigError, Experts, LatentAttention, ModelConfig
+from roofline.accounting.parameters import Weight
+
+COMPONENTS = {
+    r"lm_head|embed_out": "lm_head",
+    r"wpe|position": "positions",
+    r"embed|wte": "embedding",
+    r"norm|ln_|layernorm": "norms",
+    r"shared_expert|shared_mlp": "shared_experts",
+    r"router|\bgate\.(weight|bias)": "router",
+    r"\bexperts\b": "experts",
+    r"mlp|ffn|feed_forward|\bfc|dense_\w+h": "mlp",
+}
+"""Component of a weight by its name, the first that matches; attention if none does."""
+
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "moe_k", "top_k_experts", "num_experts_per_token")
+EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+WITHOUT_CACHE = re.compile("linear|mamba|conv|recurrent|delta|kda")
+"""Kinds of layers with a state."""
+WINDOWED = ("sliding_attention", "chunked_attention")
+DIMENSIONS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
+def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
+    """Return the model of a `config.json`.
+
+    Raises:
+        ConfigError: torch or transformers is missing, or builds no language model of these keys.
+    """
+    family = str(values["model_type"])
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        raise ConfigError(
+            f"{where}: '{family}' is built by transformers: pip install 'roofmark[bench,models]'"
+        ) from None
+    given = {key: values[key] for key in values if key not in ("model_type", "auto_map")}
+    try:
+        whole = transformers.AutoConfig.for_model(family, **given)
+        if getattr(whole, "is_encoder_decoder", False):
+            raise ConfigError("it has an encoder and a decoder")
+        text = whole.get_text_config()
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
+        config = _read(model, text, family, where)
+    except Exception as error:  # whatever a class of transformers raises
+        raise ConfigError(
+            f"{where}: transformers builds no language model: {one_line(str(error))[:200]}"
+        ) from None
+    for key in DIMENSIONS:
+        if values.get(key, getattr(text, key, None)) != getattr(text, key, None):
+            raise ConfigError(f"{where}: a {family} does not read '{key}' where it stands")
+    return config
+
+
+def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
+    layers = int(text.num_hidden_layers)
+    heads = int(text.num_attention_heads)
+    window = _first(text, ("sliding_window", "attention_chunk_size"))
+    usual = "full_attention"
+    if window and getattr(text, "use_sliding_window", True):
+        usual = "sliding_attention"
+    kinds: Sequence[str] = getattr(text, "layer_types", None) or [usual] * layers
+    windowed = sum(kind in WINDOWED for kind in kinds)
+    count = _first(text, EXPERT_COUNTS)
+    routed = _first(text, EXPERTS_PER_TOKEN)
+    head_dim = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    latent = None
+    if _first(text, ("kv_lora_rank",)):
+        latent = LatentAttention(
+            query_rank=_first(text, ("q_lora_rank",)),
+            kv_rank=text.kv_lora_rank,
+            nope_dim=text.qk_nope_head_dim,
+            rope_dim=text.qk_rope_head_dim,
+            value_dim=text.v_head_dim,
+        )
+        head_dim = latent.nope_dim + latent.rope_dim
+    experts = None
+    if count:
+        names = [name for name, _ in model.named_parameters() if ".experts." in name]
+        numbers = {re.findall(r"\.(\d+)\.", name)[0] for name in names}
+        experts = Experts(
+            count=count,
+            per_token=routed,
+            mlp_width=_first(text, EXPERT_WIDTHS),
+            layers=len(numbers),
+        )
+    return ModelConfig(
+        name=where,
+        family=family,
+        layers=layers,
+        width=int(text.hidden_size),
+        heads=heads,
+        kv_heads=_first(text, ("num_key_value_heads", "num_kv_heads")) or heads,
+        head_dim=head_dim,
+        mlp_width=_first(text, ("intermediate_size",)),
+        vocabulary=int(text.vocab_size),
+        context=getattr(text, "max_position_embeddings", None),
+        is_tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        window=window if window and windowed else None,
+        windowed_layers=windowed if window else 0,
+        layers_without_cache=len(list(filter(WITHOUT_CACHE.search, kinds))),
+        latent=latent,
+        experts=experts,
+        built=_weights(model, count, routed),
+        source=f"{where}, the modules that transformers builds of a {family}",
+        assumptions=(
+            "missing keys have the defaults of transformers",
+            "activations as in a Llama of these dimensions; matmuls split evenly over devices",
+            "the state of layers without a cache, and their scans, are not counted",
+        ),
+    )
+
+
+def _first(text: Any, names: Sequence[str]) -> int:
+    known = [getattr(text, name, None) for name in names]
+    return int(next((value for value in known if value), 0))
+
+
+def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
+    """Return the parameters, those of the same name in all layers together."""
+    from torch import nn
+
+    found: dict[tuple[str, tuple[int, ...]], Weight] = {}
+    for name, parameter in model.named_parameters():  # a tied head once
+        module = model.get_submodule(name.rpartition(".")[0])
+        path = re.sub(r"\.\d+(?=\.)", ".*", name)
+        component = next(
+            (kind for pattern, kind in COMPONENTS.items() if re.search(pattern, path)), "attention"
+        )
+        shape = tuple(parameter.shape)
+        if len(shape) == 3 and shape[0] == experts:
+            component = "experts"
+        is_product = isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+        is_stacked = component == "experts" and not is_product  # all experts in one tensor
+        copies = shape[0] if is_stacked else 1
+        shape = shape[1:] if is_stacked else shape
+        is_gemm = len(shape) == 2 and (is_product or component in ("experts", "router"))
+        if isinstance(module, nn.Linear) or component == "router":
+            shape = shape[::-1]
+        before = found.get((path, shape))
+        copies += before.copies if before else 0
+        split = "width" if is_gemm and component != "router" else ""
+        found[path, shape] = Weight(path, component, shape, copies, is_gemm, split=split)
+    return tuple(
+        replace(weight, active_copies=weight.copies * routed // experts)
+        if weight.component == "experts" and experts
+        else weight
+        for weight in found.values()
+    )

@@ -1,0 +1,143 @@
+"""Models that transformers builds, since no formula is known for their architecture."""
+
+import sys
+
+import pytest
+from test_accounting_parameters import VARIED, meta_model, total_of
+
+from roofline.accounting.built import built_config
+from roofline.accounting.config import ConfigError
+from roofline.accounting.flops import train_flops
+from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes
+from roofline.accounting.parameters import count_parameters
+from roofline.accounting.presets import read_config
+from roofline.accounting.state import Sharding
+
+WITHOUT_HEADS = ("mamba", "mamba2")
+OTHER_CACHE = ("opt", "gpt_neox", "falcon")  # a key in VARIED that these do not read
+BOTH_WAYS = {
+    name: values
+    for name, values in VARIED.items()
+    if values["model_type"] not in ("nanogpt", *WITHOUT_HEADS)
+}
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", BOTH_WAYS)
+def test_a_built_model_is_that_of_the_formula(name):
+    formula = read_config(BOTH_WAYS[name], name)
+    built = built_config(BOTH_WAYS[name], name)
+    count = count_parameters(built)
+    assert count == count_parameters(formula)
+    for convention in ("palm", "gemm-full", "gemm-causal-exact"):
+        flops = train_flops(built, 64, convention=convention).model_flops
+        assert flops == train_flops(formula, 64, convention=convention).model_flops
+    if formula.family not in OTHER_CACHE:
+        assert kv_cache_bytes(built, 64) == kv_cache_bytes(formula, 64)
+
+
+FAMILIES = [
+    "apertus",
+    "arcee",
+    "bamba",
+    "bitnet",
+    "bloom",
+    "codegen",
+    "cohere2",
+    "diffllama",
+    "ernie4_5_moe",
+    "exaone4",
+    "falcon_h1",
+    "flex_olmo",
+    "glm4_moe_lite",
+    "gptj",
+    "gpt_bigcode",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "helium",
+    "jamba",
+    "kimi_linear",
+    "lfm2",
+    "minicpm3",
+    "minimax",
+    "mpt",
+    "nemotron_h",
+    "olmo",
+    "olmo_hybrid",
+    "persimmon",
+    "phi",
+    "phimoe",
+    "qwen3_5_moe",
+    "qwen3_next",
+    "recurrent_gemma",
+    "solar_open",
+    "stablelm",
+    "zamba2",
+]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_are_those_of_the_modules(family):
+    config = read_config({"model_type": family}, "config.json")
+    assert count_parameters(config).total == total_of(meta_model({"model_type": family}))
+    assert 0 < count_parameters(config).matmul <= count_parameters(config).active
+
+
+QWEN3_NEXT = {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]}
+"""Qwen3-Next 80B A3B, whose keys have the default values."""
+
+
+def test_layers_with_a_state_have_no_cache_and_no_scores():
+    """Qwen, Qwen3-Next (2025): 80B, 3B active, and attention in every fourth of 48 layers with two
+    heads of 256 keys and values.
+    """
+    config = read_config(QWEN3_NEXT, "config.json")
+    count = count_parameters(config)
+    assert (round(count.total / 1e9), round(count.active / 1e9, 1)) == (80, 3.9)
+    assert kv_bytes_per_token(config) == 12 * 2 * 2 * 256 * 2
+    core = train_flops(config, 1024, convention="gemm-full").forward["attention_core"]
+    assert core == 12 * 4 * 1024**2 * 16 * 256
+    half = Sharding(pipeline_parallel=2).stage(config)
+    assert (half.layers, half.cached_layers) == (24, 6)
+    table = 2 * config.vocabulary * config.width
+    assert count_parameters(half).total - table == pytest.approx(
+        (count.total - table) / 2, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"model_type": "t5"}, "it has an encoder and a decoder"),
+        ({"model_type": "rwkv"}, "num_atte"),
+        ({"model_type": "nothing"}, "Unrecognized"),
+        ({"model_type": "glm4_mo"}, "did you mean glm4_moe?"),
+        ({"model_type": "gemma3", "hidden_size": 96}, "does not read 'hidden_size'"),
+        (
+            QWEN3_NEXT | {"architectures": ["Qwen3NextForQuestionAnswering"]},
+            "no language-model head",
+        ),
+        ({"model_type": "olmo", "hidden_size": "wide"}, "builds no language model"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(values, reason):
+    with pytest.raises(ConfigError) as refusal:
+        read_config(values, "config.json")
+    message = str(refusal.value)
+    assert reason in message
+    assert "\n" not in message
+    assert len(message) < 450
+
+
+def test_without_transformers_the_command_to_install_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match="pip install 'roofmark") as refusal:
+        read_config({"model_type": "jamba"}, "config.json")
+    assert "--experts) or --params" in str(refusal.value)
+
+
+def test_code_of_a_repository_is_never_run(tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit('run')")
+    values = {"model_type": "jamba", "auto_map": {"AutoConfig": f"{tmp_path}--mine.Config"}}
+    assert read_config(values, "config.json").layers == 32
