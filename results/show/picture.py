@@ -86,7 +86,7 @@ def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -
         "-o", "--output", "--plot", metavar="PATH", type=Path, help=text
     )
     text = "colors of the plot (default: light)"
-    parser.group(ADVANCED).add_argument("--theme", choices=THEMES, default="light", help=text)
+    parser.group(ADVANCED).add_argument("--theme", choices=THEMES, help=text)
 
 
 def tone(color: str) -> str:

@@ -248,7 +248,16 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is not None and not (sys.argv[1:] if args is None else args):
             self.print_help()
             sys.exit(OK)
-        return super().parse_args(args, namespace)
+        parsed = super().parse_args(args, namespace)
+        self.choose_theme(parsed)
+        return parsed
+
+    def choose_theme(self, options: Any) -> None:
+        """Set the theme of a picture if none is given, and refuse one without a picture."""
+        if getattr(options, "theme", "light") is None:
+            options.theme = "light"
+        elif hasattr(options, "theme") and getattr(options, "output", "") is None:
+            self.error("--theme has no effect without -o PATH")
 
     def error(self, message: str) -> NoReturn:
         said = one_line(printable(message), 1000)

@@ -161,6 +161,7 @@ def _swept(words: Sequence[str]) -> str:
     add_picture(own)
     # The method of the base class has no error for unknown options.
     options, rest = argparse.ArgumentParser.parse_known_args(own, list(words))
+    own.choose_theme(options)
     if not rest or rest[0] not in QUESTIONS:
         raise ConfigError(f"sweep: expected one of {', '.join(QUESTIONS)}")
     name, *rest = rest

@@ -4,6 +4,8 @@ of its values, or is refused.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from results.store.runfile import StoreError
@@ -94,3 +96,21 @@ def test_an_option_without_effect_is_an_error(name, given):
         if key not in given and all(answer == before for answer in valid):
             silent.append(key)
     assert not silent, silent
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "roofline estimate intensity --gpu h100-sxm",
+        "roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1,2",
+        "roofline plot --gpu h100-sxm --check gelu>=1",
+        "results history",
+        "results compare latest latest",
+    ],
+)
+def test_colors_without_a_picture_are_refused(command, capsys):
+    package, *words = command.split()
+    main = import_module(f"{package}.__main__").main
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, "--theme", "dark"])
+    assert "--theme has no effect without -o PATH" in capsys.readouterr().err
