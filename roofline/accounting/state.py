@@ -214,6 +214,13 @@ class Sharding:
     """Stages of equal layers; the first also has the embedding, the last the head."""
     expert_parallel: int = 1
     """Data-parallel devices that split the routed experts of a layer."""
+    context_parallel: int = 1
+    """Devices that split each sequence and have the same weights."""
+
+    @property
+    def same_weights(self) -> int:
+        """Devices with the same weights, except for experts: ZeRO shards over them."""
+        return self.data_parallel * self.context_parallel
 
     def replicas_of_experts(self) -> int:
         """Return the number of data-parallel devices that store the same experts."""
@@ -223,7 +230,7 @@ class Sharding:
                 f"--data-parallel {self.data_parallel} is not a multiple of --expert-parallel "
                 f"{ways}"
             )
-        return max(1, self.data_parallel // self.expert_parallel)
+        return max(1, self.data_parallel // self.expert_parallel) * self.context_parallel
 
     def stage(self, config: ModelConfig) -> ModelConfig:
         if self.pipeline_parallel > config.layers:
@@ -304,7 +311,7 @@ def state_bytes(
     trained = base if lora is None else adapters(base, lora)
     parts = dict.fromkeys(SHARDED_FROM, 0)
     for are_experts, devices in (
-        (False, sharding.data_parallel),
+        (False, sharding.same_weights),
         (True, sharding.replicas_of_experts()),
     ):
         kept = [w for w in base if (w.component == "experts") is are_experts]
@@ -325,7 +332,7 @@ def state_bytes(
         }
         for name, size in sizes.items():
             parts[name] += -(-size // devices) if sharding.zero >= SHARDED_FROM[name] else size
-    if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
+    if sharding.zero == 3 and sharding.same_weights > 1 and not config.parameters:
         # Autocast casts a gathered weight only for its matmul.
         gathered_bytes = recipe.weight_bytes if recipe.cast_bytes else recipe.activation_bytes
         layers = sharding.stage(config).layers

@@ -18,7 +18,7 @@ from roofline.accounting.activations import (
     model_activations,
     recomputed_layers,
 )
-from roofline.accounting.config import ModelConfig
+from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.state import FP32_BYTES, Lora, Recipe, Sharding
 
 STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
@@ -186,6 +186,9 @@ class _Stage:
 
     def __init__(self, plan: StepPlan, is_last: bool) -> None:
         sharding = plan.sharding
+        if sharding.context_parallel > 1 and plan.kernels and not plan.kernels.is_flash:
+            raise ConfigError("--context-parallel needs flash attention")
+        plan = replace(plan, sequence=ceil(plan.sequence / sharding.context_parallel))
         is_whole = sharding.pipeline_parallel == 1
         self.plan = plan
         self.recipe = plan.recipe

@@ -94,10 +94,11 @@ LAYOUT = Shared.__annotations__.keys() - Serving.__annotations__.keys()
 
 STEPS = """\
 devices | {sharding.data_parallel} data x {sharding.tensor_parallel} tensor x \
-{sharding.pipeline_parallel} pipeline | {layout.devices:,}
+{sharding.pipeline_parallel} pipeline{context_ways} | {layout.devices:,}
 memory | ZeRO {sharding.zero}, the fuller device | {layout.total_bytes:bytes}
 compute | FLOPs at {layout.use.peak:number} FLOP/s x {layout.use.mfu:.4g}{moved} | {compute:time}
 tensor | {sent[tensor]:bytes} sent in {sending[tensor]:time}, not hidden | {tensor:time}
+context | {sent[context]:bytes} sent in {sending[context]:time}, not hidden | {context:time}
 expert | {sent[expert]:bytes} sent in {sending[expert]:time}, not hidden | {expert:time}
 bubble | ({sharding.pipeline_parallel} - 1) / ({plan.micro_batches} x {layout.interleave}) of \
 the time without it | {bubble:time}
@@ -219,12 +220,17 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
     moved = ""
     if layout.bandwidth_bytes_per_s < inf:
         moved = f", activations at {quantity(layout.bandwidth_bytes_per_s, 'B')}/s"
+    sharding = layout.plan.sharding
+    context_ways = ""
+    if sharding.context_parallel > 1:
+        context_ways = f" x {sharding.context_parallel} context"
     return steps_of(
         STEPS,
         **{part: seconds or None for part, seconds in layout.parts.items()},
         layout=layout,
         plan=layout.plan,
-        sharding=layout.plan.sharding,
+        sharding=sharding,
+        context_ways=context_ways,
         sent=layout.sent(),
         sending=layout.sending,
         communication=row["communication"],

@@ -114,6 +114,7 @@ class Devices(TypedDict, total=False):
     tensor_parallel: Whole
     pipeline_parallel: Whole
     expert_parallel: Whole
+    context_parallel: Whole
     sequence_parallel: bool
     zero: Zero
 
@@ -286,17 +287,19 @@ def sharding_of(gpus: int, options: Options, recipe: str) -> Sharding:
     tensor = options.get("tensor_parallel", 1)
     pipeline = options.get("pipeline_parallel", 1)
     experts = options.get("expert_parallel", 1)
-    data = options.get("data_parallel") or max(experts, gpus // (tensor * pipeline))
-    product = data * tensor * pipeline
+    context = options.get("context_parallel", 1)
+    data = options.get("data_parallel") or max(experts, gpus // (tensor * pipeline * context))
+    product = data * tensor * pipeline * context
     if gpus not in (1, product):
-        raise ConfigError(
-            f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}"
-        )
+        ways = f"{data} data x {tensor} tensor x {pipeline} pipeline"
+        if context > 1:
+            ways += f" x {context} context"
+        raise ConfigError(f"{ways} are {product} devices, not {gpus}")
     zero = int(options.get("zero", 0))
     least = RECIPES[recipe].least_zero
     if zero < least:
         raise ConfigError(f"--recipe {recipe} requires --zero {least}")
-    return Sharding(zero, data, tensor, pipeline, experts)
+    return Sharding(zero, data, tensor, pipeline, experts, context)
 
 
 class Use(NamedTuple):

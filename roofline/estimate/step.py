@@ -20,6 +20,7 @@ from roofline.accounting.activations import (
 )
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import train_flops
+from roofline.accounting.inference import kv_bytes_per_token
 from roofline.accounting.state import FP32_BYTES, held_weights, state_bytes
 from roofline.accounting.step_memory import StepPlan, step_memory
 from roofline.estimate.answer import Row
@@ -128,7 +129,7 @@ class Layout:
     def traffic(self) -> Traffic:
         """What a device sends in a step, and how long, by kind of parallelism.
 
-        Tensor parallelism is innermost, then experts, data and pipeline.
+        Tensor parallelism is innermost, then context, experts, data and pipeline.
 
         Sources:
 
@@ -140,6 +141,7 @@ class Layout:
           (Korthikanti et al., 2022, section 4.2.2).
         - experts: Lepikhin et al., GShard (2020): tokens go to their experts and return, forward
           and backward.
+        - context: Liu et al., Ring Attention (2023): keys and values of the other devices.
         - pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
         """
         plan = self.plan
@@ -161,17 +163,24 @@ class Layout:
                 sent[kind] += times * size_bytes * bus_factor(op, ranks)
                 sending[kind] += times * self.network.seconds(op, size_bytes, ranks, stride)
 
-        hidden_bytes = plan.tokens * plan.config.width * plan.recipe.activation_bytes
+        context = sharding.context_parallel
+        tokens = plan.tokens // context
+        hidden_bytes = tokens * plan.config.width * plan.recipe.activation_bytes
         own_bytes = hidden_bytes // self.kernels.token_ways
         rounds = micro_batches * (6 if checkpoint_group(plan.checkpoint, self.stage.layers) else 4)
         send("tensor", "all-reduce", hidden_bytes, tensor, self.stage.layers * rounds)
+        # Each device needs all keys and values, forward and backward, and their gradients return.
+        cached_bytes = kv_bytes_per_token(self.stage, plan.recipe.activation_bytes) * plan.tokens
+        cached_bytes //= min(tensor, plan.config.kv_heads)
+        send("context", "all-gather", cached_bytes, context, rounds // 2, tensor)
+        send("context", "reduce-scatter", cached_bytes, context, micro_batches, tensor)
         experts = self.stage.experts
         if experts:
             routed_bytes = experts.per_token * own_bytes
             times = experts.layers * rounds
             send("expert", "all-to-all", routed_bytes, sharding.expert_parallel, times, tensor)
         # The slowest send counts: it is between nodes if one node does not have all devices.
-        across = -(-data * tensor * pipeline // 2)
+        across = -(-data * tensor * context * pipeline // 2)
         sends = 2 * micro_batches * self.interleave
         send("pipeline", "send-recv", own_bytes, min(2, pipeline), sends, across)
         reduction = "reduce-scatter" if sharding.zero else "all-reduce"
@@ -182,8 +191,8 @@ class Layout:
             elements[weight.component == "experts"] += weight.elements
         replicas = sharding.replicas_of_experts()
         for are_experts, ranks, stride in (
-            (False, data, tensor),
-            (True, replicas, data * tensor // replicas),
+            (False, sharding.same_weights, tensor),
+            (True, replicas, sharding.same_weights * tensor // replicas),
         ):
             gradients = plan.recipe.gradient_bytes * elements[are_experts]
             weights = plan.recipe.activation_bytes * elements[are_experts]
@@ -211,8 +220,10 @@ class Layout:
         plan = self.plan
         kernels = self.kernels
         ways = plan.sharding.tensor_parallel
+        context = plan.sharding.context_parallel
         sequences = plan.batch // plan.micro_batches
         counted_by = "gemm-causal-half" if kernels.is_flash else "gemm-full"
+        own = plan.sequence // context
         counts = train_flops(
             self.stage, plan.sequence, sequences, counted_by, plan.checkpoint, kernels.is_flash
         )
@@ -224,13 +235,14 @@ class Layout:
         core_peak = min(self.use.peak, scores.value) if scores else self.use.peak
         flops_s = (counts.hardware_flops - head - core) / self.use.peak + core / core_peak
         flops_s = flops_s / self.use.mfu / ways
-        saved = model_activations(self.stage, plan.sequence, sequences, kernels)
+        flops_s /= context
+        saved = model_activations(self.stage, own, sequences, kernels)
         again = saved if recomputed_layers(plan.checkpoint, self.stage.layers, kernels) else {}
         if plan.checkpoint == "selective" and not kernels.is_flash:
             again = {"attention_scores": saved.get("attention_scores", 0)}
         layers_bytes = 5 * sum(saved.values()) + 2 * sum(again.values())
-        head_bytes = 5 * FP32_BYTES * plan.tokens * self.stage.vocabulary / ways
-        head_s = head / self.use.peak / self.use.mfu / ways
+        head_bytes = 5 * FP32_BYTES * sequences * own * self.stage.vocabulary / ways
+        head_s = head / self.use.peak / self.use.mfu / ways / context
         head_s += head_bytes / self.bandwidth_bytes_per_s
         return flops_s + layers_bytes / self.bandwidth_bytes_per_s, head_s
 
@@ -239,8 +251,8 @@ class Layout:
         """Seconds of a step by part, of the stage that takes the longest; communication as far as
         it is not hidden.
 
-        Tensor and expert parallelism wait for each collective. Gradients and weights move during
-        the backward pass (stage 3: and the forward pass) except for the last bucket, of one layer;
+        Tensor, context and expert parallelism wait for each collective. Gradients and weights move
+        during the backward pass (stage 3: and the forward pass) except for the last bucket, of one layer;
         up to stage 1 that of the last micro-batch. A pipeline waits for the sends while it fills
         and drains. The optimizer reads and writes its state.
         """
@@ -249,7 +261,8 @@ class Layout:
         pipeline = plan.sharding.pipeline_parallel
         sending = self.sending
         layers_s, head_s = self.computing
-        whole_s = layers_s + (sending["tensor"] + sending["expert"]) / count
+        inside_s = sending["tensor"] + sending["context"] + sending["expert"]
+        whole_s = layers_s + inside_s / count
         last_layers = max(0, plan.config.layers - (pipeline - 1) * self.stage.layers)
         share = last_layers / self.stage.layers
         # A full stage without the head may take longer than the last one.
@@ -263,6 +276,7 @@ class Layout:
         return {
             "compute": count * (share * layers_s + head_s),
             "tensor": share * sending["tensor"],
+            "context": share * sending["context"],
             "expert": share * sending["expert"],
             "bubble": self.bubble * ideal_s,
             "data": max(sending["data"] / self.stage.layers, sending["data"] - hidden_s),
@@ -278,7 +292,7 @@ class Layout:
     @property
     def devices(self) -> int:
         ways = self.plan.sharding
-        return ways.data_parallel * ways.tensor_parallel * ways.pipeline_parallel
+        return ways.same_weights * ways.tensor_parallel * ways.pipeline_parallel
 
     def row(self) -> Row:
         sharding = self.plan.sharding
@@ -297,7 +311,7 @@ class Layout:
         return row
 
 
-KINDS = ("data", "tensor", "pipeline", "expert")
+KINDS = ("data", "tensor", "pipeline", "expert", "context")
 BACKWARD = 2 / 3
 """Fraction of a step that is its backward pass; recomputation makes it longer."""
 

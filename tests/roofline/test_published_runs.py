@@ -45,7 +45,8 @@ def layout_of(run):
     """
     has_scores, is_split = run["gpu"].startswith("a100"), run["checkpoint"] != "full"
     (use,), _ = uses_of({"gpu": [run["gpu"]], "dtype": [run["dtype"]]})
-    sequences = run["batch"] * run["tensor"] * run["pipeline"] // run["gpus"]
+    context = run.get("context", 1)
+    sequences = run["batch"] * run["tensor"] * run["pipeline"] * context // run["gpus"]
     data = run["batch"] // sequences
     plan = StepPlan(
         config=config_of(run),
@@ -64,6 +65,7 @@ def layout_of(run):
             run["tensor"],
             run["pipeline"],
             run["expert"],
+            context,
         ),
     )
     network = network_of(use.machine, {"network": run["network_bytes_per_s"]})
@@ -121,6 +123,7 @@ def test_the_readme_has_the_error_of_each_published_run():
         ("llama", -0.07, 0.0),
         ("deepseek", 0.5, 0.7),
         ("nemo", -0.79, 0.0),
+        ("nemo_context", -0.1, 0.0),
         ("mosaic", -0.53, 0.05),
     ],
 )

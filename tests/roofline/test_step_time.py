@@ -97,6 +97,28 @@ def test_a_collective_is_that_of_nccl_tests():
         estimate.collective(gpu="h100-sxm", gpus=1)
 
 
+def test_context_parallelism_splits_sequences_and_gathers_keys_and_values():
+    """Liu et al., Ring Attention (2023): each device has a part of the queries, and needs all keys
+    and values.
+    """
+    whole = layout_of(Sharding(tensor_parallel=2))
+    split = layout_of(Sharding(tensor_parallel=2, context_parallel=4))
+    assert split.devices == 4 * whole.devices
+    assert split.parts["compute"] == pytest.approx(whole.parts["compute"] / 4)
+    config = load_preset("llama-3-8b")
+    gathered = 2 * config.kv_heads // 2 * config.head_dim * 2 * 2048 * config.layers
+    assert split.sent()["context"] == 8 * 3 * gathered * 3 // 4  # twice gathered, once scattered
+    assert split.sent()["tensor"] == whole.sent()["tensor"] // 4
+    # The weights are the same on these devices, so gradients are reduced over them.
+    assert (whole.sent()["data"], split.sent()["data"] > 0) == (0, True)
+    given = {"model": "llama-3-8b", "zero": "3", "recipe": "bf16-master"}
+    long = estimate.memory(**given, sequence=32768, context_parallel=8).values
+    short = estimate.memory(**given, sequence=4096, data_parallel=8).values
+    assert long["total_bytes"] == pytest.approx(short["total_bytes"], rel=1e-3)
+    with pytest.raises(ValueError, match="--context-parallel needs flash attention"):
+        estimate.memory(**given, attention="unfused", context_parallel=2)
+
+
 def test_recomputation_repeats_the_collectives_of_the_forward_pass():
     none, full = (
         layout_of(Sharding(tensor_parallel=8), checkpoint=name).sent()["tensor"]
