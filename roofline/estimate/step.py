@@ -252,9 +252,9 @@ class Layout:
         it is not hidden.
 
         Tensor, context and expert parallelism wait for each collective. Gradients and weights move
-        during the backward pass (stage 3: and the forward pass) except for the last bucket, of one layer;
-        up to stage 1 that of the last micro-batch. A pipeline waits for the sends while it fills
-        and drains. The optimizer reads and writes its state.
+        during the backward pass (stage 3: and the forward pass) except for the last bucket, of one
+        layer; up to stage 1 that of the last micro-batch. A pipeline waits for the sends while it
+        fills and drains. The optimizer reads and writes its state.
         """
         plan = self.plan
         count = plan.micro_batches
