@@ -55,7 +55,10 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     try:
         whole = transformers.AutoConfig.for_model(family, **given)
         if getattr(whole, "is_encoder_decoder", False):
-            raise ConfigError("it has an encoder and a decoder")
+            with torch.device("meta"):
+                both = transformers.AutoModel.from_config(whole)  # type: ignore[no-untyped-call]
+            count = sum(parameter.numel() for parameter in both.parameters())
+            raise ConfigError(f"encoder and decoder have {count:,} parameters: --params {count}")
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]

@@ -109,7 +109,7 @@ def test_layers_with_a_state_have_no_cache_and_no_scores():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"model_type": "t5"}, "it has an encoder and a decoder"),
+        ({"model_type": "t5"}, "encoder and decoder have 60,506,624 parameters"),
         ({"model_type": "rwkv"}, "num_atte"),
         ({"model_type": "nothing"}, "Unrecognized"),
         ({"model_type": "glm4_mo"}, "did you mean glm4_moe?"),
