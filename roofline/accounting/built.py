@@ -58,7 +58,7 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
             with torch.device("meta"):
                 both = transformers.AutoModel.from_config(whole)  # type: ignore[no-untyped-call]
             count = sum(parameter.numel() for parameter in both.parameters())
-            raise ConfigError(f"encoder and decoder have {count:,} parameters: --params {count}")
+            raise ConfigError(f"encoder and decoder have {count:,} parameters")
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
