@@ -44,6 +44,8 @@ MAX_TICKS = 12
 """With at most this many values each has a tick."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
+MAX_FINE_RATIO = 1000
+"""Ratio up to which a logarithmic axis has ticks at 1, 2 and 5."""
 MAX_BESIDE = 8
 """Names of at most this many letters are in a legend beside the lines, others between them."""
 
@@ -213,7 +215,7 @@ def draw_lines(
 
 
 def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if axes.get_xscale() == "log":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
@@ -223,10 +225,14 @@ def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
     text: Callable[[float], str] = partial(number, digits=1)
     if y_name.endswith("seconds"):
         text = duration
-    elif y_name.endswith("bytes"):
-        text = partial(quantity, unit="B")
+    elif y_name.endswith(("bytes", "/s")):
+        text = partial(quantity, unit="B" if y_name.endswith("bytes") else y_name)
     elif axes.get_yscale() != "log":
         return
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: text(value) if value > 0 else "0")
     )
+    low, high = axes.get_ylim()
+    if axes.get_yscale() == "log" and high < MAX_FINE_RATIO * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
