@@ -61,7 +61,8 @@ examples:
 """
 
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than {base}: the 95 % interval of "
+    "a run is a change if it is FASTER or SLOWER than its baseline (the previous run, the one of "
+    "--against, or the median of the last --window runs): the 95 % interval of "
     "the ratio of their times is beyond the margin; if nothing differs, the chance that a history "
     "has any change is at most 1 % (Holm's correction)"
 )
@@ -76,13 +77,6 @@ MAX_LISTED = 6
 
 MAX_WINDOW = 10_000
 
-BASES = {
-    "last": "the previous run",
-    "chosen": "the chosen run",
-    "window": "the median of the runs before it, as many as --window names",
-}
-"""What a run is compared with."""
-
 
 Series = Object
 """JSON object of one case by one provider on one host; `points` has its runs by date."""
@@ -91,7 +85,8 @@ Series = Object
 def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "show only runs")
-    parser.add_argument(
+    bases = parser.add_mutually_exclusive_group()
+    bases.add_argument(
         "--against",
         metavar="RUN",
         help=f"compare each run with this one, not with the last: {run_help}",
@@ -102,7 +97,7 @@ def add_options(parser: Parser, run_help: str) -> None:
         "the one before is the spread"
     )
     whole = f"a whole number from 2 to {MAX_WINDOW}"
-    parser.add_argument("--window", metavar="N", type=number(2, MAX_WINDOW, whole, int), help=text)
+    bases.add_argument("--window", metavar="N", type=number(2, MAX_WINDOW, whole, int), help=text)
     text = "what the table and the picture show; verdicts are on times (default: time)"
     parser.add_argument("--metric", choices=METRICS, default="time", help=text)
     add(parser, {"margin": MARGIN})
@@ -115,8 +110,6 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
     if options.output is not None:
         check_picture(options.output)
-    if options.against is not None and options.window is not None:
-        raise StoreError("--against and --window are mutually exclusive")
     runs = list_runs(directory, counts_records=False)
     runs = [run for run in runs if run.started_s >= (options.since or 0.0)]
     if not runs:
@@ -137,10 +130,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     table = Table(
         rows=lambda: _flat_rows(series),
         shown=lambda: texts_of(_rows(series)),
-        document=lambda: {
-            "method": METHOD.format(base=BASES[_base_of(series[0])]),
-            "series": series,
-        },
+        document=lambda: {"method": METHOD, "series": series},
         head=lambda: f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
@@ -208,21 +198,19 @@ def history(
         for side, base in bases.items()
     ]
     compared = dict(zip(bases, with_holm(rows), strict=True))
+    against = _against(chosen, window)
     series: list[Series] = []
     for (key, host), sides in by_row.items():
         case: Series = {name: getattr(key, name) for name in CASE}
         case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": metric}
-        if chosen:
-            case["against"] = chosen.environment.run_id
-        if window:
-            case["window"] = window
+        case |= against
         points = []
         last: str | None = None
         for side in sides:
             hashes = definitions(side.records)
             is_redefined = bool(hashes) and hashes != [last] and (bool(last) or len(hashes) > 1)
             last = hashes[-1] if hashes else last
-            point = _point(side, _base_of(case), compared.get(side), is_redefined)
+            point = _point(side, against["base"], compared.get(side), is_redefined)
             point["is_same_code"] = side in bases and is_same_code(bases[side], side)
             if metric == "mfu":
                 point |= {"value": side.rate("mfu"), "ci95": side.mfu_ci95}
@@ -257,11 +245,12 @@ def _median_of(sides: Sequence[Side]) -> Side:
     return replace(ordered[len(ordered) // 2], runs=runs)
 
 
-def _base_of(case: Series) -> str:
-    """Return a key of `BASES`."""
-    if "window" in case:
-        return "window"
-    return "chosen" if "against" in case else "last"
+def _against(chosen: Run | None, window: int | None) -> dict[str, str]:
+    if window:
+        return {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
+    if chosen:
+        return {"base": "chosen", "against": chosen.environment.run_id}
+    return {"base": "last"}
 
 
 def _host(run: Run) -> str:
@@ -293,7 +282,7 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
 def _point(side: Side, base: str, compared: Comparison | None, is_redefined: bool) -> Object:
     first = side.records[0]
     ends_s = first.ci95_s if len(side.records) == 1 else None
-    point: Object = {
+    return {
         "run_id": side.environment.run_id,
         "started_at": side.environment.started_at,
         "revision": revision_of(first, side.environment),
@@ -304,21 +293,14 @@ def _point(side: Side, base: str, compared: Comparison | None, is_redefined: boo
         "ci95_s": ends_s,
         "value": side.time_s,
         "ci95": ends_s,
-        f"ratio_to_{base}": None,
-        "ratio_ci95": None,
-        "verdict": None,
-        "reason": None,
+        f"ratio_to_{base}": compared and compared.ratio,
+        "ratio_ci95": compared and compared.interval,
+        "verdict": compared and compared.verdict,
+        "reason": compared and compared.reason,
         "flags": list(side.flags),
-        "is_change": False,
+        "is_change": bool(compared) and compared.verdict in (FASTER, SLOWER),
         "is_redefined": is_redefined,
     }
-    if compared:
-        point[f"ratio_to_{base}"] = compared.ratio
-        point["ratio_ci95"] = compared.interval
-        point["verdict"] = compared.verdict
-        point["reason"] = compared.reason
-        point["is_change"] = compared.verdict in (FASTER, SLOWER)
-    return point
 
 
 def _flat_rows(series: Iterable[Series]) -> list[Object]:
@@ -344,7 +326,7 @@ def _rows(series: Sequence[Series]) -> list[Cells]:
 def _cells(point: Object, provider: str, case: Series) -> Cells:
     half_width = format_half_width(point["ci95"], point["value"])
     text = percent if case["metric"] == "mfu" else duration
-    base = _base_of(case)
+    base = case["base"]
     value = point[f"ratio_to_{base}"]
     ratio = f"{value:.4f}" if value else ABSENT
     flags = list(point["flags"])
@@ -388,8 +370,6 @@ def _heading(series: Sequence[Series]) -> str:
     words.append(f"on {case['device']}")
     if "against" in case:
         words.append(f"against {case['against']}")
-    if "window" in case:
-        words.append(f"against the median of the last {count(case['window'], 'run')}")
     return printable(" ".join(words))
 
 

@@ -30,9 +30,9 @@ class SweepFrame(pd.DataFrame):
         `flops_per_s` or `median_s`. The path ends in .png, .svg or .pdf; a notebook shows what is
         returned.
         """
-        timed = self[self[y].notna()] if y in NAMES else self[:0]
-        if timed.empty:
+        if y not in NAMES or self[y].isna().all():
             raise UsageError(f"no row has {y!r:.60}; use y= with one of {', '.join(NAMES)}")
+        timed = self[self[y].notna()]
         extents = timed.filter(like="shape_d")
         sizes = extents.loc[:, extents.nunique() > 1].T.drop_duplicates().prod()
         lines = {}

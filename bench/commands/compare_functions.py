@@ -117,16 +117,16 @@ def run_comparison(
             progress.note(note)
         progress.expect(len(measures), run.share_s)
         tries = 1 + options.confirm
-        parts = tries * len(measures)
         for index, measure in enumerate(measures):
-            share = policy.of_case(tries * index, parts, run.deadline, clock.now())
-            records = measure(run, share)
-            if options.confirm and is_slower(run, records, names[0], options.margin):
-                progress.note("SLOWER: measured once more, and the second result counts")
-                share = policy.of_case(tries * index + 1, parts, run.deadline, clock.now())
-                again = measure(run, share)
-                if all(record.status != "skipped" for record in again):
-                    records = again
+            records: list[Record] = []
+            for turn in range(tries):
+                part = tries * index + turn
+                share = policy.of_case(part, tries * len(measures), run.deadline, clock.now())
+                measured_now = measure(run, share)
+                if not records or all(record.status != "skipped" for record in measured_now):
+                    records = measured_now
+                if not is_slower(run, records, names[0], options.margin):
+                    break
             for record in records:
                 run.keep(record)
                 if settings.verbose:

@@ -44,8 +44,6 @@ MAX_TICKS = 12
 """With at most this many values each has a tick."""
 MIN_LOG_RATIO = 16
 """Ratio of largest to smallest value from which an axis is logarithmic."""
-MAX_FINE_RATIO = 1000
-"""Ratio up to which a logarithmic axis has ticks at 1, 2 and 5."""
 MAX_BESIDE = 8
 """Names of at most this many letters are in a legend beside the lines, others between them."""
 
@@ -232,7 +230,6 @@ def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: text(value) if value > 0 else "0")
     )
-    low, high = axes.get_ylim()
-    if axes.get_yscale() == "log" and high < MAX_FINE_RATIO * low:
+    if axes.get_yscale() == "log":
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_minor_locator(NullLocator())

@@ -154,8 +154,7 @@ def device_of(settings: Settings) -> Device:
     with busy("loading torch", settings.quiet or "torch" in sys.modules):
         detected = device.detect(settings.device)
     if settings.require_quiet and detected.is_gpu:
-        rates = gpu_state.ask(detected.uuid, "nvmlDeviceGetUtilizationRates")
-        device.check_quiet("GPU", rates.gpu / 100 if rates else 0.0)
+        device.check_quiet("GPU", gpu_state.health(detected.uuid)["utilization"] or 0.0)
     handle_signals((leave,), signal.default_int_handler)
     if settings.threads is None:
         return detected
