@@ -298,7 +298,7 @@ def _point(side: Side, base: str, compared: Comparison | None, is_redefined: boo
         "verdict": compared and compared.verdict,
         "reason": compared and compared.reason,
         "flags": list(side.flags),
-        "is_change": bool(compared) and compared.verdict in (FASTER, SLOWER),
+        "is_change": compared is not None and compared.verdict in (FASTER, SLOWER),
         "is_redefined": is_redefined,
     }
 

@@ -38,7 +38,7 @@ class SweepFrame(pd.DataFrame):
         lines = {}
         for names, rows in timed.groupby(["provider", "dtype"], sort=False):
             points = zip(sizes[rows.index].astype(int), rows[y], strict=True)
-            lines[" ".join(names)] = sorted(points)
+            lines[" ".join(map(str, names))] = sorted(points)
         disturbed = timed["flags"].str.contains("|".join(LOST_TIME)).sum()
         words = [*timed["device_slug"].unique(), *timed["cache"].unique()]
         if disturbed:

@@ -16,6 +16,8 @@ def in_characters(scene: Scene, width: int) -> str:
     """Return the roofs, and a letter for each point with a line that names it; `width` is from
     40.
     """
+    from numpy import geomspace
+
     view = scene.view
     rows = [[" "] * width for _ in range(HEIGHT)]
 
@@ -28,10 +30,8 @@ def in_characters(scene: Scene, width: int) -> str:
     for roof in scene.roofs:
         if not roof.is_mix:
             ends = roof.ends(view)
-            (x0, y0), (x1, y1) = ends
-            for step in range(2 * width + 1):
-                share = step / (2 * width)
-                put(x0 * (x1 / x0) ** share, y0 * (y1 / y0) ** share, "/-"[roof.is_flat])
+            for x, y in geomspace(*ends, 2 * width):
+                put(x, y, "/-"[roof.is_flat])
             put(*ends[roof.is_flat], f" {roof.label} ")
     lines = []
     for letter, point in zip(cycle(ascii_letters), scene.points, strict=False):
