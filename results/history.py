@@ -241,8 +241,7 @@ def _median_of(sides: Sequence[Side]) -> Side:
     """Return the run with the median time, of those without interference if there are any."""
     quiet = [side for side in sides if DISTURBED.isdisjoint(side.flags)]
     ordered = sorted(quiet or sides, key=lambda side: side.time_s)
-    runs = max(1, round(len(ordered) * MEDIAN_EFFICIENCY))
-    return replace(ordered[len(ordered) // 2], runs=runs)
+    return replace(ordered[len(ordered) // 2], runs=round(len(ordered) * MEDIAN_EFFICIENCY))
 
 
 def _against(chosen: Run | None, window: int | None) -> dict[str, str]:
@@ -446,23 +445,16 @@ def _draw_line(
     number: int,
     scale: float,
 ) -> None:
+    from numpy import array
+
     from results.show.picture import SERIES_MARKERS, end_of, plain, series_color
 
-    at = []
-    values = []
-    below = []
-    above = []
-    for point in points:
-        value = point["value"]
-        low, high = point["ci95"] or (value, value)
-        at.append(positions[point["run_id"]])
-        values.append(value / scale)
-        below.append(max(0, value - low) / scale)
-        above.append(max(0, high - value) / scale)
+    values = array([point["value"] for point in points]) / scale
+    ends = array([point["ci95"] or (point["value"], point["value"]) for point in points]) / scale
     axes.errorbar(
-        at,
+        [positions[point["run_id"]] for point in points],
         values,
-        yerr=[below, above],
+        yerr=[(values - ends[:, 0]).clip(0), (ends[:, 1] - values).clip(0)],
         capsize=3,
         linewidth=1.4,
         marker=SERIES_MARKERS[number % len(SERIES_MARKERS)],

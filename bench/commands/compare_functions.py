@@ -120,11 +120,12 @@ def run_comparison(
         for index, measure in enumerate(measures):
             records: list[Record] = []
             for turn in range(tries):
-                part = tries * index + turn
-                share = policy.of_case(part, tries * len(measures), run.deadline, clock.now())
-                measured_now = measure(run, share)
-                if not records or all(record.status != "skipped" for record in measured_now):
-                    records = measured_now
+                share = policy.of_case(
+                    tries * index + turn, tries * len(measures), run.deadline, clock.now()
+                )
+                again = measure(run, share)
+                if not records or all(record.status != "skipped" for record in again):
+                    records = again
                 if not is_slower(run, records, names[0], options.margin):
                     break
             for record in records:

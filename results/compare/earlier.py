@@ -108,11 +108,8 @@ class SavedRuns:
     def count_steps(self, sides: Sequence[Side]) -> None:
         """Count a history of a row as its repeats, unless more of them are known."""
         key = sides[0].records[0].row
-        known = [
-            Repeats.of_steps([math.log(side.time_s) for side in sides]),
-            self._repeats.get(key, Repeats()),
-        ]
-        self._repeats[key] = max(known, key=attrgetter("degrees"))
+        steps = Repeats.of_steps([math.log(side.time_s) for side in sides])
+        self._repeats[key] = max(steps, self._repeats.get(key, steps), key=attrgetter("degrees"))
         self._spreads = RowSpreads(self._repeats.values())
 
     def repeated(self, side: Side) -> Side:

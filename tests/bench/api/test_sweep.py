@@ -81,13 +81,13 @@ def test_a_sweep_draws_rates_by_size_as_perf_report_does(tmp_path):
     rates = frame[frame["provider"] == "relu"]["bytes_per_s"]
     assert drawn["relu fp32"] == [list(pair) for pair in zip((64, 256, 1024), rates, strict=True)]
     assert axes.get_xlabel() == "size"
-    assert figure.texts[0].get_text() == "B/s by size"
+    assert figure.texts[0].get_text() == "B/s"
     frame["flags"] = "not-cold, preempted"
     texts = [text.get_text() for text in frame.plot().texts]
     assert any("warm, other work took time from 6 of 6 points" in text for text in texts)
     assert axes.yaxis.get_major_formatter()(2e9, 0) == "2 GB/s"
     figure = frame.plot(y="median_s", theme="dark")
-    assert figure.texts[0].get_text() == "seconds by size"
+    assert figure.texts[0].get_text() == "seconds"
 
 
 def test_a_size_is_the_extent_that_varies_or_the_product_of_several():
