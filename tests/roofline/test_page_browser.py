@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from plot_scenes import CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
+from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
+from run_scenes import profiled
 from test_page import HOSTILE, page_of
 
 CHROMIUM = (
@@ -156,6 +157,17 @@ def test_hostile_names_are_text_and_the_page_is_readable(visit, width, scheme):
     ] == []
     assert opened.is_quiet(), (opened.requests, opened.said)
     assert page.evaluate(FORBIDDEN) == [False, False]
+
+
+def test_a_profile_has_no_legend_of_equal_circles_and_facts_have_units(visit):
+    facts = {"host": {"memory_bytes": 2**31}, "preflight": {"tick_s": 4e-8, "long_s": 2}}
+    runs = [on(BOTH, *profiled()[:8], **facts)]
+    opened = visit(page_of(runs))
+    assert opened.page.locator("#plot .legend").count() == 0
+    facts = opened.page.locator(".facts").all_inner_texts()
+    assert "2.0 GiB" in " ".join(facts)
+    assert "0.04 us" in " ".join(facts)
+    assert "2 s" in " ".join(facts)
 
 
 def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit):
