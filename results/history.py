@@ -426,8 +426,8 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         axes.set_xticks(range(0, len(order), step), dates)
         picture.frame(axes, "y")
         axes.tick_params(axis="x", labelsize=picture.CAPTION_PT - 1)
-        if len(order) > 3:
-            figure.autofmt_xdate(bottom=foot / figure.get_figheight(), rotation=45, ha="right")
+        # A horizontal label of the last run would end outside of the picture.
+        figure.autofmt_xdate(bottom=foot / figure.get_figheight(), rotation=45, ha="right")
         low, high = axes.get_ylim()
         middle = (low + high) / 2
         reach = max(middle - low, middle * MIN_REACH)

@@ -154,6 +154,16 @@ def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path)
     assert "disturbed" in text
 
 
+def test_all_labels_of_runs_are_in_the_picture(keep, capsys):
+    for day in (1, 2, 3):
+        keep(day)
+    figure = history.draw(shown(capsys))
+    for label in figure.axes[0].get_xticklabels():
+        box = label.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1, label.get_text()
+        assert box.y0 >= 0
+
+
 def test_a_history_of_the_mfu_says_where_the_code_is_the_same(keep, capsys, tmp_path):
     for day in (1, 2):
         keep(day)
