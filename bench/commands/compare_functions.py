@@ -126,7 +126,7 @@ def run_comparison(
                 again = measure(run, share)
                 if not records or all(record.status != "skipped" for record in again):
                     records = again
-                if not is_slower(run, records, names[0], options.margin):
+                if not options.confirm or not is_slower(run, records, names[0], options.margin):
                     break
             for record in records:
                 run.keep(record)
