@@ -1,11 +1,12 @@
 """python -m results history: one case over all runs by date, each compared with the previous or a
-chosen run.
+chosen run, or with the median of several.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ from results.show.grid import (
     print_lines,
     texts_of,
 )
-from results.show.options import add, add_format
+from results.show.options import add, add_format, number
 from results.show.picture import add_picture
 from results.show.table import format_half_width
 from results.show.terminal import Parser, busy, printable
@@ -40,6 +41,7 @@ from results.stats.comparison import (
     Comparison,
     with_holm,
 )
+from results.stats.spread import MEDIAN_EFFICIENCY
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
 
@@ -54,11 +56,13 @@ which ignores comments): the time may have changed because the op did.
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v3
   python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
+  python -m results history --op gelu --dtype bf16 --case 67108864 --window 20  # finds slow drift
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o mfu.png
 """
 
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than the {base} run: the 95 % interval of "
+    "a run is a change if it is FASTER or SLOWER than its baseline (the previous run, the one of "
+    "--against, or the median of the last --window runs): the 95 % interval of "
     "the ratio of their times is beyond the margin; if nothing differs, the chance that a history "
     "has any change is at most 1 % (Holm's correction)"
 )
@@ -71,6 +75,8 @@ METRICS = ("time", "mfu")
 MAX_LISTED = 6
 """Maximum number of names in a message."""
 
+MAX_WINDOW = 10_000
+
 
 Series = Object
 """JSON object of one case by one provider on one host; `points` has its runs by date."""
@@ -79,11 +85,19 @@ Series = Object
 def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "show only runs")
-    parser.add_argument(
+    bases = parser.add_mutually_exclusive_group()
+    bases.add_argument(
         "--against",
         metavar="RUN",
         help=f"compare each run with this one, not with the last: {run_help}",
     )
+    text = (
+        "compare each run with the median of the N runs before it, not with the last, so that a "
+        "drift of 0.5 % a commit is found; needs no repeated runs: what most runs differ by from "
+        "the one before is the spread"
+    )
+    whole = f"a whole number from 2 to {MAX_WINDOW}"
+    bases.add_argument("--window", metavar="N", type=number(2, MAX_WINDOW, whole, int), help=text)
     text = "what the table and the picture show; verdicts are on times (default: time)"
     parser.add_argument("--metric", choices=METRICS, default="time", help=text)
     add(parser, {"margin": MARGIN})
@@ -105,7 +119,9 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     read = [*loaded, chosen] if chosen else loaded
     try:
-        series = history(loaded, chosen, Selection.of(options), options.margin, options.metric)
+        series = history(
+            loaded, chosen, Selection.of(options), options.margin, options.metric, options.window
+        )
     except CompareError as error:
         raise with_problem(error, read) from None
     if options.output is not None:
@@ -114,10 +130,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     table = Table(
         rows=lambda: _flat_rows(series),
         shown=lambda: texts_of(_rows(series)),
-        document=lambda: {
-            "method": METHOD.format(base="chosen" if chosen else "previous"),
-            "series": series,
-        },
+        document=lambda: {"method": METHOD, "series": series},
         head=lambda: f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
@@ -144,9 +157,11 @@ def history(
     selection: Selection,
     margin: float,
     metric: str = "time",
+    window: int | None = None,
 ) -> list[Series]:
     """Return the history of one case, a series for each provider and host; each run is compared
-    with the one before it, or with `chosen` if given.
+    with the one before it, with `chosen` if given, or with the median of the `window` runs before
+    it.
 
     A run without a host name counts as one of the host of the run before it.
 
@@ -172,35 +187,30 @@ def history(
             f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with "
             f"--machine"
         )
-    base_name = "chosen" if chosen else "last"
+    saved = SavedRuns([*runs, chosen] if chosen else runs)
     bases: dict[Side, Side] = {}
     for (key, host), sides in by_row.items():
-        base = chosen_sides.get(key)
-        if chosen is None:
-            bases |= {side: last for last, side in pairwise(sides)}
-        elif base and len({_host(chosen), host} - {""}) < 2:
-            run_id = chosen.environment.run_id
-            others = [side for side in sides if side.environment.run_id != run_id]
-            bases |= dict.fromkeys(others, base)
-    saved = SavedRuns([*runs, chosen] if chosen else runs)
+        if window:
+            saved.count_steps(sides)
+        bases |= _bases(sides, host, chosen, chosen_sides.get(key), window)
     rows = [
         compare_apart(side.records[0].row, base, side, margin, saved).compared
         for side, base in bases.items()
     ]
     compared = dict(zip(bases, with_holm(rows), strict=True))
+    against = _against(chosen, window)
     series: list[Series] = []
     for (key, host), sides in by_row.items():
         case: Series = {name: getattr(key, name) for name in CASE}
         case |= {"provider": key.provider, "device": devices[0], "host": host, "metric": metric}
-        if chosen:
-            case["against"] = chosen.environment.run_id
+        case |= against
         points = []
         last: str | None = None
         for side in sides:
             hashes = definitions(side.records)
             is_redefined = bool(hashes) and hashes != [last] and (bool(last) or len(hashes) > 1)
             last = hashes[-1] if hashes else last
-            point = _point(side, base_name, compared.get(side), is_redefined)
+            point = _point(side, against["base"], compared.get(side), is_redefined)
             point["is_same_code"] = side in bases and is_same_code(bases[side], side)
             if metric == "mfu":
                 point |= {"value": side.rate("mfu"), "ci95": side.mfu_ci95}
@@ -209,6 +219,37 @@ def history(
             points.append(point)
         series.append(case | {"points": points})
     return series
+
+
+def _bases(
+    sides: Sequence[Side], host: str, chosen: Run | None, base: Side | None, window: int | None
+) -> dict[Side, Side]:
+    """Return what each run of a series is compared with; `base` is the row of `chosen`."""
+    if window:
+        earlier = [sides[max(0, end - window) : end] for end in range(1, len(sides))]
+        return dict(zip(sides[1:], map(_median_of, earlier), strict=True))
+    if chosen is None:
+        return {side: last for last, side in pairwise(sides)}
+    if base is None or len({_host(chosen), host} - {""}) > 1:
+        return {}
+    run_id = chosen.environment.run_id
+    others = [side for side in sides if side.environment.run_id != run_id]
+    return dict.fromkeys(others, base)
+
+
+def _median_of(sides: Sequence[Side]) -> Side:
+    """Return the run with the median time, of those without interference if there are any."""
+    quiet = [side for side in sides if DISTURBED.isdisjoint(side.flags)]
+    ordered = sorted(quiet or sides, key=lambda side: side.time_s)
+    return replace(ordered[len(ordered) // 2], runs=round(len(ordered) * MEDIAN_EFFICIENCY))
+
+
+def _against(chosen: Run | None, window: int | None) -> dict[str, str]:
+    if window:
+        return {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
+    if chosen:
+        return {"base": "chosen", "against": chosen.environment.run_id}
+    return {"base": "last"}
 
 
 def _host(run: Run) -> str:
@@ -240,7 +281,7 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
 def _point(side: Side, base: str, compared: Comparison | None, is_redefined: bool) -> Object:
     first = side.records[0]
     ends_s = first.ci95_s if len(side.records) == 1 else None
-    point: Object = {
+    return {
         "run_id": side.environment.run_id,
         "started_at": side.environment.started_at,
         "revision": revision_of(first, side.environment),
@@ -251,21 +292,14 @@ def _point(side: Side, base: str, compared: Comparison | None, is_redefined: boo
         "ci95_s": ends_s,
         "value": side.time_s,
         "ci95": ends_s,
-        f"ratio_to_{base}": None,
-        "ratio_ci95": None,
-        "verdict": None,
-        "reason": None,
+        f"ratio_to_{base}": compared and compared.ratio,
+        "ratio_ci95": compared and compared.interval,
+        "verdict": compared and compared.verdict,
+        "reason": compared and compared.reason,
         "flags": list(side.flags),
-        "is_change": False,
+        "is_change": compared is not None and compared.verdict in (FASTER, SLOWER),
         "is_redefined": is_redefined,
     }
-    if compared:
-        point[f"ratio_to_{base}"] = compared.ratio
-        point["ratio_ci95"] = compared.interval
-        point["verdict"] = compared.verdict
-        point["reason"] = compared.reason
-        point["is_change"] = compared.verdict in (FASTER, SLOWER)
-    return point
 
 
 def _flat_rows(series: Iterable[Series]) -> list[Object]:
@@ -291,7 +325,7 @@ def _rows(series: Sequence[Series]) -> list[Cells]:
 def _cells(point: Object, provider: str, case: Series) -> Cells:
     half_width = format_half_width(point["ci95"], point["value"])
     text = percent if case["metric"] == "mfu" else duration
-    base = "chosen" if "against" in case else "last"
+    base = case["base"]
     value = point[f"ratio_to_{base}"]
     ratio = f"{value:.4f}" if value else ABSENT
     flags = list(point["flags"])
@@ -392,8 +426,8 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         axes.set_xticks(range(0, len(order), step), dates)
         picture.frame(axes, "y")
         axes.tick_params(axis="x", labelsize=picture.CAPTION_PT - 1)
-        if len(order) > 3:
-            figure.autofmt_xdate(bottom=foot / figure.get_figheight(), rotation=45, ha="right")
+        # A horizontal label of the last run would end outside of the picture.
+        figure.autofmt_xdate(bottom=foot / figure.get_figheight(), rotation=45, ha="right")
         low, high = axes.get_ylim()
         middle = (low + high) / 2
         reach = max(middle - low, middle * MIN_REACH)
@@ -411,23 +445,16 @@ def _draw_line(
     number: int,
     scale: float,
 ) -> None:
+    from numpy import array
+
     from results.show.picture import SERIES_MARKERS, end_of, plain, series_color
 
-    at = []
-    values = []
-    below = []
-    above = []
-    for point in points:
-        value = point["value"]
-        low, high = point["ci95"] or (value, value)
-        at.append(positions[point["run_id"]])
-        values.append(value / scale)
-        below.append(max(0, value - low) / scale)
-        above.append(max(0, high - value) / scale)
+    values = array([point["value"] for point in points]) / scale
+    ends = array([point["ci95"] or (point["value"], point["value"]) for point in points]) / scale
     axes.errorbar(
-        at,
+        [positions[point["run_id"]] for point in points],
         values,
-        yerr=[below, above],
+        yerr=[(values - ends[:, 0]).clip(0), (ends[:, 1] - values).clip(0)],
         capsize=3,
         linewidth=1.4,
         marker=SERIES_MARKERS[number % len(SERIES_MARKERS)],

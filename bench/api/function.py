@@ -54,7 +54,7 @@ from roofline.machine import Machine
 from roofline.work import DTYPES, dtype_named
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from bench.api.sweep_frame import SweepFrame
 
 LATE_S = 0.01
 """Time after which the result of a call must still be the same."""
@@ -133,9 +133,9 @@ def sweep(
     device: str | None = None,
     budget_s: float | None = None,
     in_place: bool = False,
-) -> pd.DataFrame:
+) -> SweepFrame:
     """Measure each function at each shape in each dtype; return a row for each, with the columns of
-    `results.load`.
+    `results.load`. `sweep(...).plot("gelu.png")` draws the rates by size, a line for each function.
 
     `provider` is the name of the function, `case` the shape, `median_s` seconds per call, with
     `ci95_low_s`, `ci95_high_s`, `samples_s`, `flags`, the work and the judged keys. A function that
@@ -160,6 +160,8 @@ def sweep(
         NoDeviceError: the device is not available.
     """
     import torch
+
+    from bench.api.sweep_frame import SweepFrame
 
     functions = functions_of(fn_by_name)
     sizes = [extents(shape) for shape in shapes]
@@ -201,7 +203,7 @@ def sweep(
             f"{first.provider} at {first.case}: {' and '.join(reasons)}",
             stacklevel=2,
         )
-    return Records(environment, records).to_dataframe()
+    return SweepFrame(Records(environment, records).to_dataframe())
 
 
 def functions_of(fn_by_name: Mapping[str, Fn]) -> dict[str, Fn]:
@@ -290,7 +292,7 @@ class Function:
             **counts,
         )
 
-    def measure(self, budget_s: float | None = None, is_counted: bool = True) -> JudgedRecord:
+    def measure(self, budget_s: float | None = None) -> JudgedRecord:
         """Return the record, with the result of the first call; another call counts unknown
         work.
         """
@@ -314,7 +316,7 @@ class Function:
                 result = returned
                 renew([call.args], lambda: before.args)
             counted = on_copies(before) if self.is_renewed else call
-            record = self.counted(counted.args) if is_counted else self.blank
+            record = self.counted(counted.args)
             problem = LATE if is_late else None
             if changed_inputs(before, call, result):
                 renew([arguments_of(call)], lambda: arguments_of(before))

@@ -21,8 +21,10 @@ from bench.harness.providers.user_kernel import UserKernelError, find, labels
 from bench.harness.run import Run
 from bench.harness.settings import Settings
 from bench.profiling.target import guarded_call
+from results.compare.comparison import compare_live
 from results.record import Record
 from results.show.table import describe
+from results.stats.comparison import SLOWER
 
 if TYPE_CHECKING:
     from bench.commands.compare import Options
@@ -42,6 +44,8 @@ def run_functions(
             problem = find(name).problem
         except UserKernelError:
             problem = "must be written path/to/file.py:function"
+            if name.endswith(".jsonl"):
+                problem = "is a saved run; use python -m results compare"
         if problem:
             raise UsageError(f"'{name}': {problem}")
     names = list(ordered(dict.fromkeys(labels(options.functions)), options.baseline))
@@ -60,7 +64,7 @@ def run_functions(
     )
     notes = [
         f"{op} is an op: --op {op} --provider checks it against fp64"
-        for op in sorted({name.partition(":")[2] for name in options.functions} & set(ops))
+        for op in sorted({name.rpartition(":")[2] for name in options.functions} & set(ops))
     ]
     return run_cases([case], names, notes, options, settings, argv)
 
@@ -112,9 +116,19 @@ def run_comparison(
         for note in notes:
             progress.note(note)
         progress.expect(len(measures), run.share_s)
+        tries = 1 + options.confirm
         for index, measure in enumerate(measures):
-            share = policy.of_case(index, len(measures), run.deadline, clock.now())
-            for record in measure(run, share):
+            records: list[Record] = []
+            for turn in range(tries):
+                share = policy.of_case(
+                    tries * index + turn, tries * len(measures), run.deadline, clock.now()
+                )
+                again = measure(run, share)
+                if not records or all(record.status != "skipped" for record in again):
+                    records = again
+                if not options.confirm or not is_slower(run, records, names[0], options.margin):
+                    break
+            for record in records:
                 run.keep(record)
                 if settings.verbose:
                     for line in describe(record):
@@ -122,6 +136,12 @@ def run_comparison(
             progress.advance()
         if dtypes is not None:
             run.judge_again()
+
+
+def is_slower(run: Run, records: Sequence[Record], baseline: str, margin: float) -> bool:
+    assert run.environment is not None
+    compared = compare_live(run.environment, records, baseline, margin)
+    return any(row.compared.verdict == SLOWER for row in compared.rows)
 
 
 def measured(

@@ -82,6 +82,12 @@ class Settings:
             flags=("--budget",),
         ),
     ] = None
+    require_quiet: Annotated[
+        bool,
+        "exit with 3 before measuring if other processes use more than 10 % of the CPU or the GPU",
+        bool,
+        ADVANCED,
+    ] = False
     seed: Annotated[
         int,
         "random seed for the inputs (default: 0)",
@@ -174,6 +180,6 @@ class Settings:
         return saved
 
 
-MACHINE = ("device", "threads", "gpu", "budget_s", "seed")
+MACHINE = ("device", "threads", "gpu", "budget_s", "require_quiet", "seed")
 SAVING = ("format", "output", "no_save", "plot", "quiet", "verbose")
 """Options of a run without inputs and kernels."""

@@ -18,6 +18,7 @@ from results.compare.sides import (
     Unmatched,
     differences,
     from_version_to_version,
+    is_users,
     match,
     sides_of,
 )
@@ -345,4 +346,7 @@ def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
             continue
         first = min(of_side, key=lambda row: row.record.status != "ok")
         shown.append(f"the {side} has {first.name} ({first.reason})")
-    return f"nothing to compare: {', '.join(shown)}"
+    text = f"nothing to compare: {', '.join(shown)}"
+    if any(is_users(row.record) for row in unmatched):
+        text += "; --by provider compares the same function in two directories"
+    return text

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from statistics import fmean, median
 
 from results.compare.flags import DISTURBED
@@ -102,6 +103,13 @@ class SavedRuns:
             for by_run in codes.values():
                 groups.append(list(map(_log_time, by_run.values())))
             self._repeats[key] = Repeats.of(groups)
+        self._spreads = RowSpreads(self._repeats.values())
+
+    def count_steps(self, sides: Sequence[Side]) -> None:
+        """Count a history of a row as its repeats, unless more of them are known."""
+        key = sides[0].records[0].row
+        steps = Repeats.of_steps([math.log(side.time_s) for side in sides])
+        self._repeats[key] = max(steps, self._repeats.get(key, steps), key=attrgetter("degrees"))
         self._spreads = RowSpreads(self._repeats.values())
 
     def repeated(self, side: Side) -> Side:

@@ -221,7 +221,10 @@ def sides_of(
         raise CompareError(f"--baseline {request.baseline} requires --by provider")
     is_git = request.by == "git"
     if second is None:
-        raise CompareError("expected two runs, got one; add a second, or use --by provider")
+        raise CompareError(
+            "expected two runs, got one; add a second, use --by provider, or measure both "
+            "in turns with python -m bench compare"
+        )
     labels = (first.environment.run_id, second.environment.run_id)
     found = revisions(first, second)
     if is_git and found is None:

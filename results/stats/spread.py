@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import median, median_high, median_low
 from typing import NamedTuple
 
@@ -44,6 +45,9 @@ they are seconds apart, and a machine drifts further during a run."""
 MAD_EFFICIENCY = 0.37
 """Efficiency of the median absolute deviation for normal values. Source: Rousseeuw and Croux,
 Alternatives to the median absolute deviation, JASA 88 (1993) 1273."""
+
+MEDIAN_EFFICIENCY = 0.64
+"""Efficiency of the median for normal values, 2 / pi."""
 
 
 class PeerSpread(NamedTuple):
@@ -96,6 +100,19 @@ class Repeats(NamedTuple):
             squares += math.fsum((value - mean) ** 2 for value in logs)
             degrees += len(logs) - 1
         return cls(squares, degrees)
+
+    @classmethod
+    def of_steps(cls, logs: Sequence[float]) -> Repeats:
+        """Return the repeats that a history is worth: most changes from one value to the next are
+        noise, and a few large ones count as little as a steady drift.
+        """
+        steps = [after - before for before, after in pairwise(logs)]
+        degrees = int(MAD_EFFICIENCY * (len(steps) - 1))
+        if degrees < 1:
+            return cls()
+        middle = median(steps)
+        mad = median(abs(step - middle) for step in steps)
+        return cls(degrees * (1.4826 * mad) ** 2 / 2, degrees)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.compare.selection import LATEST, Selection, add_selection
@@ -23,12 +24,14 @@ from results.show.terminal import (
     one_line,
     print_out,
     say,
+    stdout,
 )
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
 from roofline.machine import Machine, judging
 from roofline.model import judge
 from roofline.picture.build import build_scene
+from roofline.picture.characters import in_characters
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import PlotError, Scene
 from roofline.picture.style import MAX_MACHINES
@@ -51,12 +54,16 @@ A RUN is drawn under the ceilings of its machine, a --gpu as datasheet ceilings.
 can be overlaid. Arithmetic intensity is in FLOP per compulsory byte."""
 
 EXAMPLES = """examples:
+  python -m roofline plot latest                                 # in characters, on a terminal
   python -m roofline plot latest -o roofline.png                 # newest run and its ceilings
   python -m roofline plot latest --op gelu --since 2d -o gelu.png
   python -m roofline plot --gpu h100-sxm -o h100.svg             # datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
   python -m roofline plot latest --check 'gelu>=0.9'             # exit with 1 if gelu is below 90 %
 """
+
+MIN_WIDTH = 60
+"""Columns of a plot in characters."""
 
 CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")
 
@@ -120,7 +127,9 @@ def _listed(names: str | Iterable[str]) -> list[str]:
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser("plot", description=DESCRIPTION, epilog=EXAMPLES)
     add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
-    add_picture(parser, "save a plot: .png, .svg or .pdf; not required with --check")
+    add_picture(
+        parser, "save a plot: .png, .svg or .pdf (default: one in characters on a terminal)"
+    )
     text = (
         "exit with 1 if a row of OP is below this fraction of its roof, as in 'gelu>=0.9'; may "
         "be repeated"
@@ -157,21 +166,27 @@ def add_sources(parser: Parser, dtypes: str) -> None:
 def run(args: argparse.Namespace) -> int:
     wanted = dtypes_of(args.dtype)
     checks = list(map(_check, args.check))
-    pictures = [args.output] if args.output is not None else []
-    if not pictures and not checks:
-        raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
-    for path in pictures:
+    path = args.output
+    if path is not None:
         check_picture(path)
+    elif not checks and not stdout().isatty():
+        raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
     sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(args, LATEST))
     scene = _scene(sources, wanted)
     short: list[str] = []
     for check in checks:
         short += _short_of(check, sources, wanted)
-    for path in pictures:
+    lines = [str(path), *short]
+    kept = f"; the plot is in {path}"
+    if path is not None:
         with busy("drawing"):
             save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
-    kept = "".join(f"; the plot is in {path}" for path in pictures)
-    print_out("".join(f"{line}\n" for line in [*pictures, *short]), kept=kept)
+    else:
+        kept = ""
+        lines = (
+            short if checks else [in_characters(scene, max(MIN_WIDTH, get_terminal_size().columns))]
+        )
+    print_out("".join(f"{line}\n" for line in lines), kept=kept)
     return sources.exit_code or (WRONG_RESULT if short else OK)
 
 

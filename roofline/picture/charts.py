@@ -213,7 +213,7 @@ def draw_lines(
 
 
 def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if axes.get_xscale() == "log":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
@@ -223,10 +223,13 @@ def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
     text: Callable[[float], str] = partial(number, digits=1)
     if y_name.endswith("seconds"):
         text = duration
-    elif y_name.endswith("bytes"):
-        text = partial(quantity, unit="B")
+    elif y_name.endswith(("bytes", "/s")):
+        text = partial(quantity, unit="B" if y_name.endswith("bytes") else y_name)
     elif axes.get_yscale() != "log":
         return
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: text(value) if value > 0 else "0")
     )
+    if axes.get_yscale() == "log":
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_minor_locator(NullLocator())

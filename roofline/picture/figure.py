@@ -381,9 +381,11 @@ def _label_points(scene: Scene, axes: Axes) -> int:
     for roof in scene.roofs:
         if roof.corner:
             ridges.setdefault(roof.corner, []).append(roof)
+    doubt = " (doubtful)" if any(roof.ceiling.disturbed for roof in scene.roofs) else ""
     labels = []
     for corner, roofs in ridges.items():
-        labels.append((corner, f"ridge {number(corner[0], 3)}", text_color(shared_color(roofs))))
+        ridge = f"ridge {number(corner[0], 3)}{doubt}"
+        labels.append((corner, ridge, text_color(shared_color(roofs))))
     outliers = 0
     for point in scene.points:
         color = text_color(point.color)

@@ -149,17 +149,13 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
     rows: list[dict[str, Any]] = []
     for number, (environment, records) in enumerate(runs):
         for record, texts in zip(records, table_rows(environment, records), strict=True):
-            own = {"run": scene.run_name(number)} if len(runs) > 1 else {}
-            known = {"point": points.get(id(record)), "median_s": record.median_s}
-            rows.append(known | {"cells": own | texts, "details": "\n".join(describe(record))})
-    first = rows[0]["cells"] if rows else {}
-    titles = [title for title in first if any(row["cells"][title] for row in rows)]
-    # The reason is last: long reasons would push the times out of sight.
-    titles.sort(key=lambda title: title == "reason")
-    return {
-        "titles": titles,
-        "rows": [row | {"cells": [row["cells"][title] for title in titles]} for row in rows],
-    }
+            known: dict[str, Any] = {"point": points.get(id(record)), "median_s": record.median_s}
+            known |= {"details": "\n".join(describe(record))}
+            rows.append(known | {"cells": {"run": scene.run_name(number)} | texts})
+    titles = list(dict.fromkeys(chain.from_iterable(row["cells"] for row in rows)))
+    for row in rows:
+        row["cells"] = [row["cells"].get(title, "") for title in titles]
+    return {"titles": titles, "rows": rows}
 
 
 def policy(scripts: Sequence[str]) -> str:

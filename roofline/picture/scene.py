@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path
 
 from results.compare.flags import DISTURBED, ONE_SIDED
@@ -221,6 +222,17 @@ class Scene:
             for part in parts
         }
 
+    @cached_property
+    def shared_end(self) -> str:
+        """What all providers that are too long for a label have at their end, if that is all a
+        label would show.
+        """
+        long = [name for name in self.names["provider"] if len(name) > MAX_NAME_LETTERS]
+        shown = {name[-MAX_NAME_LETTERS:] for name in long}
+        if len(shown) == len(long):
+            return ""
+        return commonprefix([name[::-1] for name in long])[::-1]  # noqa: RUF071  # of letters
+
     def series_words(self, point: Point, *always: str) -> list[str]:
         """Return the machine, op, dtype and provider of a point, without those of all points except
         for `always`.
@@ -230,7 +242,9 @@ class Scene:
             words.append(one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS))
         for part in ("op", "dtype", "provider"):
             if part in always or len(self.names[part]) > 1:
-                words.append(end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS))
+                name = str(getattr(point.record, part))
+                name = name.removesuffix(self.shared_end) or name
+                words.append(end_of(name, MAX_NAME_LETTERS))
         return words
 
     @cached_property

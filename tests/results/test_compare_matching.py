@@ -257,6 +257,7 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
     )
     assert "no provider is a version" in refused(capsys, other, "--by", "version")
     assert "expected two runs, got one" in refused(capsys, providers)
+    assert "in turns with python -m bench compare" in refused(capsys, providers)
     assert "has rows of" in refused(capsys, providers, "--by", "git")
     message = refused(capsys, providers, other)
     assert (
@@ -264,6 +265,15 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
         "the candidate)" in message
     )
     assert "the candidate has matmul 3x3 bf16 torch uniform cold (not in the base" in message
+
+
+def test_one_file_in_two_worktrees_is_compared_by_provider(save, measured, capsys):
+    one = save("a", measured(seed=1, provider="/wt1/mine.py:gelu"))
+    other = save("b", measured(seed=2, provider="/wt2/mine.py:gelu"))
+    hint = "--by provider compares the same function in two directories"
+    assert hint in refused(capsys, one, other)
+    _, found = compared(capsys, one, other, "--by", "provider")
+    assert [row["candidate"] for row in found["rows"]] == ["/wt2/mine.py:gelu"]
 
 
 def test_by_git_needs_two_revisions(save, measured, capsys):

@@ -101,6 +101,44 @@ def test_each_run_is_compared_with_a_chosen_one(keep, capsys):
     )
 
 
+def commits(keep, slower_each, noise=0.002):
+    """Save 28 runs of 28 versions, each slower than the one before; run to run differs by
+    `noise`.
+    """
+    generator = np.random.default_rng(5)
+    for day in range(1, 29):
+        scale = (1 + slower_each) ** day * math.exp(generator.normal(0, noise))
+        keep(day, scale, source_sha256=f"{day:064d}")
+
+
+def test_a_drift_of_half_a_percent_a_commit_is_found_against_a_window(keep, capsys):
+    commits(keep, 0.005)
+    (series,) = shown(capsys)
+    assert not any(point["is_change"] for point in series["points"])
+    (series,) = shown(capsys, "--window", "20")
+    found = [point["verdict"] for point in series["points"]]
+    assert found[1] == "UNSURE"
+    assert found[-10:] == ["SLOWER"] * 10
+    assert series["points"][-1]["ratio_to_window"] == pytest.approx(1.05, abs=0.01)
+    assert main(["history", "--window", "20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("against the median of the last 20 runs")
+    assert "time ratio to window" in lines[2]
+
+
+def test_a_window_finds_nothing_in_noise_but_a_step(keep, capsys):
+    commits(keep, 0.0)
+    (series,) = shown(capsys, "--window", "10")
+    assert not any(point["is_change"] for point in series["points"])
+    for day in (29, 30):
+        keep(day, 1.1, source_sha256="a" * 64)
+    (series,) = shown(capsys, "--window", "10")
+    assert [point["verdict"] for point in series["points"][-2:]] == ["SLOWER", "SLOWER"]
+    with pytest.raises(SystemExit):
+        main(["history", "--against", "latest", "--window", "10"])
+    assert "--window: not allowed with argument --against" in capsys.readouterr().err
+
+
 def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path):
     for day in (1, 2, 3):
         keep(day, flags=("preempted",) if day == 3 else ())
@@ -114,6 +152,16 @@ def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path)
     assert "fill: #171717" in text
     assert "2026-11-02 10:00 0202020202-dirty" in text
     assert "disturbed" in text
+
+
+def test_all_labels_of_runs_are_in_the_picture(keep, capsys):
+    for day in (1, 2, 3):
+        keep(day)
+    figure = history.draw(shown(capsys))
+    for label in figure.axes[0].get_xticklabels():
+        box = label.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1, label.get_text()
+        assert box.y0 >= 0
 
 
 def test_a_history_of_the_mfu_says_where_the_code_is_the_same(keep, capsys, tmp_path):

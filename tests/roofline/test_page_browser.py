@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from plot_scenes import CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
+from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
+from run_scenes import profiled
 from test_page import HOSTILE, page_of
 
 CHROMIUM = (
@@ -83,9 +84,9 @@ def visit(browser, tmp_path):
 def test_a_person_filters_sorts_and_chooses_rows(visit):
     opened = visit(page_of(*SCENES["a crowd"][:2]))
     page = opened.page
-    assert page.locator("#status").inner_text() == "46 of 46 rows"
+    assert page.locator("#status").inner_text().startswith("46 of 46 rows")
     page.get_by_label("Filter").fill("triton-v1 8192")
-    assert page.locator("#status").inner_text() == "2 of 46 rows"
+    assert page.locator("#status").inner_text().startswith("2 of 46 rows")
     assert set(opened.column("provider")) == {"triton-v1"}
     page.get_by_label("Filter").fill("gelu")
     page.get_by_role("button", name="median").click()
@@ -102,6 +103,24 @@ def test_a_person_filters_sorts_and_chooses_rows(visit):
     page.wait_for_selector("#rows tr[aria-current=true]")
     assert "samples" in page.locator("#details").inner_text()
     assert opened.is_quiet(), (opened.requests, opened.said)
+
+
+def test_shared_columns_leave_and_what_was_reached_is_in_sight(visit):
+    rows = [matmul(n, "bf16", 8e11, flags=("preempted",)) for n in (512, 1024)]
+    rows += [elementwise("copy", 2**20, 0, 0.009), matmul(64, "bf16", 1e9, reason="of no use")]
+    size = {"width": 1366, "height": 800}
+    opened = visit(page_of([on(CPU, *rows), on(CPU, rows[0], run_id="b")]), viewport=size)
+    heads = opened.page.locator("#rows thead th")
+    titles = heads.all_inner_texts()
+    assert titles[-1] == "reason"
+    assert {"dtype", "provider", "status", "options"}.isdisjoint(titles)
+    said = opened.page.locator("#status").inner_text()
+    assert said.startswith("5 of 5 rows; all: ")
+    assert "provider torch" in said
+    for title in ("median", "% roof", "MFU", "bound", "flags"):
+        box = heads.nth(titles.index(title)).bounding_box()
+        assert box["x"] + box["width"] <= 1366, title
+    assert opened.column("flags")[:2] == ["preempted", "preempted"]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1366, "light"), (390, "dark")])
@@ -138,6 +157,17 @@ def test_hostile_names_are_text_and_the_page_is_readable(visit, width, scheme):
     ] == []
     assert opened.is_quiet(), (opened.requests, opened.said)
     assert page.evaluate(FORBIDDEN) == [False, False]
+
+
+def test_a_profile_has_no_legend_of_equal_circles_and_facts_have_units(visit):
+    facts = {"host": {"memory_bytes": 2**31}, "preflight": {"tick_s": 4e-8, "long_s": 2}}
+    runs = [on(BOTH, *profiled()[:8], **facts)]
+    opened = visit(page_of(runs))
+    assert opened.page.locator("#plot .legend").count() == 0
+    facts = opened.page.locator(".facts").all_inner_texts()
+    assert "2.0 GiB" in " ".join(facts)
+    assert "0.04 us" in " ".join(facts)
+    assert "2 s" in " ".join(facts)
 
 
 def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit):

@@ -62,6 +62,35 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
     return said.err
 
 
+def test_a_terminal_shows_the_plot_in_characters(
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write("a.jsonl", GOOD)
+    assert "expected -o PATH" in refused(["plot", run], capsys)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["plot", str(run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-2].startswith("a  512³ 8")
+    assert lines[-1].startswith("b  1024³ 8")
+    assert lines[-3].endswith(" FLOP/byte")
+    canvas = lines[2:-3]
+    roof, height = next((line, row) for row, line in enumerate(canvas) if "GFLOP/s" in line)
+    assert roof.rstrip().endswith("- bf16 930 GFLOP/s")
+    marks = {
+        mark: (row, line.index(mark))
+        for mark in "ab"
+        for row, line in enumerate(canvas)
+        if f" {mark} " in line
+    }
+    assert marks["a"][1] < marks["b"][1]
+    assert all(height <= row <= height + 2 for row, _ in marks.values())
+    assert any(line.startswith("  ") and "/" in line for line in canvas[height + 3 :])
+    monkeypatch.setenv("COLUMNS", "20")
+    assert main(["plot", "--gpu", "h100-sxm"]) == 0
+
+
 @pytest.mark.parametrize(
     ("slugs", "dtypes"),
     [

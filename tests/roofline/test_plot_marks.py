@@ -47,6 +47,23 @@ def test_a_measured_roof_has_the_band_of_its_interval() -> None:
     assert not drawn(GPU, matmul(1024, "bf16", 3e14)).axes[0].collections
 
 
+def test_a_ridge_of_a_disturbed_calibration_is_doubtful() -> None:
+    point = matmul(1024, "bf16", 3e14)
+    assert "ridge 200" in words(drawn(GPU, point))
+    entries = [replace(entry, disturbed="a thread waited for a core") for entry in GPU.entries]
+    assert "ridge 200 (doubtful)" in words(drawn(GPU.with_entries(entries), point))
+
+
+def test_long_names_with_the_same_end_have_labels_that_differ() -> None:
+    names = [f"/a/long/way/to/kernel_{n}.py:launch_the_kernel_with_a_name" for n in (7, 8)]
+    points = [matmul(1024, "bf16", 3e14 / n, name) for n, name in enumerate(names, 1)]
+    shown = " ".join(words(drawn(GPU, *points, matmul(1024, "bf16", 2e14))))
+    assert "/kernel_7 " in shown
+    assert "/kernel_8 " in shown
+    one = " ".join(words(drawn(GPU, points[0], matmul(1024, "bf16", 2e14))))
+    assert "kernel_with_a_name" in one
+
+
 def test_a_plot_whose_points_are_all_disturbed_says_first_that_the_machine_was_busy() -> None:
     busy = [matmul(n, "bf16", 3e14, flags=("not-converged", "preempted")) for n in (512, 1024)]
     line = "The machine was busy: all points are doubtful, measure again"

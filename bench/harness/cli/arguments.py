@@ -51,8 +51,8 @@ SHORT_LIST = 8
 """Maximum number of known names that a message lists besides suggestions."""
 
 EXIT_CODES = (
-    "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, "
-    "finished rows are saved"
+    "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device, or a busy one; "
+    "130 interrupted, finished rows are saved"
 )
 
 NOTES = f"`python -m bench explain COLUMN` explains a column of the table\n\n{EXIT_CODES}"

@@ -149,10 +149,12 @@ def make_all_cases(
 
 def device_of(settings: Settings) -> Device:
     """Return the requested device; a CPU has the requested number of threads."""
-    from bench.harness.device import device
+    from bench.harness.device import device, gpu_state
 
     with busy("loading torch", settings.quiet or "torch" in sys.modules):
         detected = device.detect(settings.device)
+    if settings.require_quiet and detected.is_gpu:
+        device.check_quiet("GPU", gpu_state.health(detected.uuid)["utilization"] or 0.0)
     handle_signals((leave,), signal.default_int_handler)
     if settings.threads is None:
         return detected
@@ -176,7 +178,8 @@ def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
 
 
 def check_places(settings: Settings) -> None:
-    """Reject an unknown GPU name and paths that cannot be written, before measuring."""
+    """Reject an unknown GPU name, paths that cannot be written and busy cores, before measuring."""
+    from bench.harness.device.device import busy_cores, check_quiet
     from results.show.picture import check_picture
     from results.store.runfile import runs_directory
     from roofline.gpu_table import UnknownGpuError, find_gpu
@@ -200,6 +203,8 @@ def check_places(settings: Settings) -> None:
             check_output(settings.output or runs_directory())
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+    if settings.require_quiet:
+        check_quiet("CPU", busy_cores())
 
 
 def check_output(path: Path | str, replaces: bool = False) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import psutil
@@ -45,6 +46,12 @@ GIT_VARIABLES = (
 
 class NoDeviceError(RuntimeError):
     """The requested device is not available."""
+
+
+QUIET_S = 0.5
+"""Time for which the use of the cores is observed."""
+MAX_BUSY = 0.1
+"""Maximum fraction that other processes may use of a quiet device."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +224,22 @@ def usable_cores() -> Cores:
     return Cores(
         allowed, min((int(limit[1]) / int(limit[2]) for limit in limits if limit), default=None)
     )
+
+
+def check_quiet(what: str, busy: float) -> None:
+    if busy > MAX_BUSY:
+        raise NoDeviceError(
+            f"the {what} is busy: other processes use {100 * busy:.0f} %, and --require-quiet "
+            f"allows {100 * MAX_BUSY:.0f} %"
+        )
+
+
+def busy_cores() -> float:
+    """Return the fraction of the allowed cores that is used while this process sleeps."""
+    allowed = usable_cores().allowed
+    shares = psutil.cpu_percent(QUIET_S, percpu=True)
+    used = [share for core, share in enumerate(shares) if core in allowed]
+    return fmean(used or [0.0]) / 100
 
 
 def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:

@@ -71,7 +71,7 @@ def is_module_name(location: str) -> bool:
 
 def find(name: str) -> Source:
     """Locate a user's function without running the user's code; `#2` after it is not part of it."""
-    location, _, function = re.sub(r"#[0-9]+$", "", name).partition(":")
+    location, _, function = re.sub(r"#[0-9]+$", "", name).rpartition(":")
     if not location or not function.isidentifier():
         raise UserKernelError(
             f"provider '{name}': expected path/to/file.py:function or package.module:function"

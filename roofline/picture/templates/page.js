@@ -12,6 +12,7 @@ function draw() {
   for (const [name, figure] of Object.entries(figures)) {
     const text = JSON.stringify(figure);
     const { data, layout } = JSON.parse(isDark.matches ? text.replace(/#[0-9A-Fa-f]{6}\b/g, (color) => dark[color] ?? color) : text);
+    if (data.some((series) => Array.isArray(series.marker?.size))) layout.showlegend = false; // all points of a profile look alike
     if (byId(name).clientWidth < 600 && layout.legend) fitPhone(data, layout, byId(name).clientWidth);
     Plotly.react(name, data, layout, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
   }
@@ -41,6 +42,18 @@ function element(tag, text, parent, attributes = {}) {
   return made;
 }
 
+// The columns in sight: names that rows do not share, then what a row reached, then how it was measured. Long reasons are last.
+const names = ["run", "op", "case", "dtype", "provider", "fill", "options", "status"];
+const reached = [...names, "median", "% roof", "MFU", "bound", "flags"];
+const firstOfOp = (row) => table.rows.find((other) => other.cells[table.titles.indexOf("op")] === row.cells[table.titles.indexOf("op")]);
+const valuesOf = (column) => [...new Set(table.rows.map((row) => row.cells[column]).filter(Boolean))];
+const isShared = (column) => names.includes(table.titles[column]) && table.rows.length > 1 &&
+  table.rows.every((row) => row.cells[column] === (table.titles[column] === "options" ? firstOfOp(row) : table.rows[0]).cells[column]);
+const place = (column) => (reached.includes(table.titles[column]) ? reached.indexOf(table.titles[column]) : reached.length + (table.titles[column] === "reason"));
+const filled = [...table.titles.keys()].filter((column) => valuesOf(column).length);
+const shared = filled.filter(isShared).map((column) => `${table.titles[column]} ${valuesOf(column).join(" or ")}`);
+const columns = filled.filter((column) => !isShared(column)).sort((one, two) => place(one) - place(two));
+
 const isNumber = (text) => /^±?[\d.]+(e[+-]\d+)?(%| [a-z]+)?$/.test(text);
 
 function value(row, column) {
@@ -64,10 +77,10 @@ function showTable() {
   for (const row of shown.slice(0, mostRows)) {
     const line = element("tr", "", body, row === chosen ? { "aria-current": "true" } : {});
     line.addEventListener("click", () => choose(row));
-    row.cells.forEach((text) => element("td", text, line, isNumber(text) ? { class: "number" } : {}));
+    for (const text of columns.map((column) => row.cells[column])) element("td", text, line, isNumber(text) ? { class: "number" } : {});
   }
   const more = shown.length > mostRows ? `, the first ${mostRows} here` : "";
-  byId("status").textContent = `${shown.length} of ${table.rows.length} rows${more}`;
+  byId("status").textContent = `${shown.length} of ${table.rows.length} rows${more}${shared.length ? `; all: ${shared.join(", ")}` : ""}`;
 }
 
 function choose(row) {
@@ -80,9 +93,9 @@ draw();
 isDark.addEventListener("change", draw);
 if (table.rows.length) {
   const heads = element("tr", "", byId("rows").tHead);
-  table.titles.forEach((title, column) => {
+  columns.forEach((column) => {
     const head = element("th", "", heads, { scope: "col" });
-    element("button", title, head, { type: "button" }).addEventListener("click", () => {
+    element("button", table.titles[column], head, { type: "button" }).addEventListener("click", () => {
       sorted = { column, isUp: sorted.column !== column || !sorted.isUp };
       for (const other of heads.children) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", sorted.isUp ? "ascending" : "descending");

@@ -67,3 +67,37 @@ def test_sweep_rejects_invalid_arguments_in_one_line(words, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         bench.sweep(**({"fn_by_name": {"relu": torch.relu}, "shapes": [8]} | words))
     assert "\n" not in str(raised.value)
+
+
+def test_a_sweep_draws_rates_by_size_as_perf_report_does(tmp_path):
+    frame = bench.sweep(
+        {"relu": torch.relu, "exp": torch.exp}, shapes=[64, 256, 1024], cache="warm", budget_s=0.05
+    )
+    figure = frame.plot(tmp_path / "lines.png")
+    assert (tmp_path / "lines.png").stat().st_size > 10_000
+    (axes,) = figure.axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert set(drawn) == {"relu fp32", "exp fp32"}
+    rates = frame[frame["provider"] == "relu"]["bytes_per_s"]
+    assert drawn["relu fp32"] == [list(pair) for pair in zip((64, 256, 1024), rates, strict=True)]
+    assert axes.get_xlabel() == "size"
+    assert figure.texts[0].get_text() == "B/s"
+    frame["flags"] = "not-cold, preempted"
+    texts = [text.get_text() for text in frame.plot().texts]
+    assert any("warm, other work took time from 6 of 6 points" in text for text in texts)
+    assert axes.yaxis.get_major_formatter()(2e9, 0) == "2 GB/s"
+    figure = frame.plot(y="median_s", theme="dark")
+    assert figure.texts[0].get_text() == "seconds"
+
+
+def test_a_size_is_the_extent_that_varies_or_the_product_of_several():
+    def sizes(shapes):
+        frame = bench.sweep({"mm": torch.relu}, shapes=shapes, cache="warm", budget_s=0.02)
+        return frame.plot().axes[0].lines[0].get_xdata().tolist()
+
+    assert sizes([(32, 64), (32, 16)]) == [16, 64]
+    assert sizes([(32, 32), (64, 64)]) == [32, 64]
+    assert sizes([(32, 64), (64, 8)]) == [512, 2048]
+    frame = bench.sweep({"f": abs}, shapes=[8], inputs=lambda *_: 3, cache="warm", device="cpu")
+    with pytest.raises(bench.UsageError, match=r"no row has 'bytes_per_s'; use y= with one of"):
+        frame.plot()

@@ -27,6 +27,7 @@ EVERYWHERE = {
     "--fill",
     "--cache",
     "--budget",
+    "--require-quiet",
     "--seed",
     "--format",
     "--output",

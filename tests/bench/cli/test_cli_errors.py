@@ -11,6 +11,7 @@ import torch
 
 from bench.harness import loop
 from bench.harness.calibrate import calibration
+from bench.harness.device import device
 from tests.bench import commands
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -183,6 +184,21 @@ def test_a_missing_gpu_exits_with_3(capsys, runs, name, monkeypatch):
 
 
 @pytest.mark.usefixtures("measures_nothing")
+@pytest.mark.parametrize("busy_pct", [4.0, 60.0])
+def test_a_busy_machine_is_refused_if_it_must_be_quiet(capsys, runs, monkeypatch, busy_pct):
+    cores = len(device.usable_cores().allowed)
+    monkeypatch.setattr(
+        device.psutil, "cpu_percent", lambda interval, percpu: [busy_pct] * (cores + 1)
+    )
+    words = ("elementwise", "--op", "relu", "--dtype", "fp32", "--shape", "64", "--require-quiet")
+    if busy_pct < 10:
+        with pytest.raises(AssertionError, match="something was measured"):
+            commands.here(*words)
+        return
+    err = refused(capsys, runs, *words, code=3)
+    assert "the CPU is busy: other processes use 60 %, and --require-quiet allows 10 %" in err
+
+
 def test_if_no_case_can_run_the_error_gives_the_first_reason(capsys, runs):
     err = refused(capsys, runs, "matmul", "--shape", "64,128", "--dtype", "tf32,fp8e4m3")
     assert "has no tf32 arithmetic (and 3 more)" in err

@@ -106,7 +106,7 @@ BAD = [
     ("nosuch.module:f", "there is no module 'nosuch.module': 'nosuch' is not found"),
     ("mine.py:", "expected path/to/file.py:function or package.module:function"),
     (":f", "expected path/to/file.py:function or package.module:function"),
-    ("mine.py:a:b", "expected path/to/file.py:function or package.module:function"),
+    ("mine.py:a:b", "there is no file mine.py:a"),
     ("broken.py:f", "broken.py is not Python in line 2: "),
     ("binary.py:f", "binary.py is not Python"),
     ("empty.py:f", "empty.py has no 'f'; it has: no function at its top level"),
@@ -137,6 +137,14 @@ def test_an_invalid_provider_alone_is_rejected_before_the_run(
     assert err.startswith(f"python -m bench.elementwise: error: provider '{word}'")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_directory_may_have_a_colon_in_its_name(mine):
+    folder = mine.parent / "a:b"
+    folder.mkdir()
+    (folder / "mine.py").write_text("def gelu(x):\n    return x\n")
+    source = find(f"{folder}/mine.py:gelu#2")
+    assert (source.file, source.function, source.problem) == (folder / "mine.py", "gelu", None)
 
 
 def test_a_malformed_provider_is_rejected_with_others_too(mine, capsys):
