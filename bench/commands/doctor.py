@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from bench.harness import clock
 from bench.harness.cli.arguments import Request, UsageError, make_cases
 from bench.harness.device import gpu_state
-from bench.harness.op import Case, Op
+from bench.harness.op import Case, Families, Op
 from bench.harness.op_file import options_of
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
 from results.show.options import add, given, number, parameters
@@ -128,7 +128,7 @@ class Checkup:
     settings: Settings
     device: Device
     ceilings: Machine
-    families: Mapping[str, tuple[Op, ...]]
+    families: Families
     progress: Progress
     began: float = field(default_factory=clock.now)
     findings: list[Finding] = field(default_factory=list)
@@ -200,9 +200,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
     from bench.harness.device.device import environment_facts

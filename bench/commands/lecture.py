@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.harness.cli.arguments import EXIT_CODES, UsageError
-from bench.harness.op import Op
-from bench.harness.settings import Settings
+from bench.harness.op import Families
+from bench.harness.settings import Argv, Settings
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import OUTPUT, Parameter, add, given, number, parameters, path
 from results.show.terminal import OK
@@ -93,9 +93,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.cli import main
 
     options = given(Options, args)
@@ -119,7 +117,6 @@ def run(
     )
     lecture = Run(settings, "bench", "lecture", device, argv)
     found = measured.measure(lecture, names, sizes)
-    assert lecture.environment is not None
     environment = lecture.environment
     rows = [measured.statement(claim, found, sizes) for claim in claims]
     trap = measured.synchronize_trap(lecture, found["matmul"]) if "matmul" in found else []

@@ -34,7 +34,7 @@ from bench.harness.measure.rows import (
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.run import Run, refused_all
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from bench.harness.timing.protocol import LIMITS, Limits, Samples
 from results.record import Record, name_of
 from results.show.table import describe
@@ -288,7 +288,7 @@ If it raises, the row is `failed`, or `skipped` if memory ran out.
 
 def measure_once(
     settings: Settings,
-    argv: Sequence[str] | None,
+    argv: Argv,
     name: str,
     device: Device,
     rows: Sequence[tuple[Record, Measure]],

@@ -39,7 +39,7 @@ LONG_OPS = ("copy", "matmul")
 GPU_EXTENT = 8192
 CPU_EXTENT = 512
 """m, n and k of the matmul. Source: on a GPU that of gpu-burn and gpu-fryer; on a CPU see
-`peaks.CPU_EXTENTS`.
+`peaks.CPU_SHAPES`.
 """
 
 HANG_S = 30.0
@@ -204,12 +204,8 @@ def measure_rate(item: Item, device: Device) -> Record:
 
 
 def measure_matmul(item: Item, device: Device) -> Record:
-    values = {
-        "layout": "nt" if item.dtype.startswith("fp8") or item.dtype == "int8" else "nn",
-        "batch": 1,
-    }
     shape = dict.fromkeys("mnk", GPU_EXTENT if device.is_gpu else CPU_EXTENT)
-    case = Case.of("matmul", item.dtype, shape, options_of("matmul"), values)
+    case = Case.of("matmul", item.dtype, shape, options_of("matmul"))
     [row] = plan(
         [(peaks.matmul_op(), case)], ["torch"], device, Settings(fill="normal"), family="matmul"
     )

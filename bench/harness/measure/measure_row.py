@@ -300,7 +300,6 @@ def take_samples(
     left_s: float | None = None,
     prepared_s: float = 0.0,
     replay: ReplayCheck | None = None,
-    is_capturable: bool = True,
     before: samplers.Call | None = None,
 ) -> Samples:
     """Warm up, sample, and measure the same launches warm and from the host.
@@ -315,15 +314,15 @@ def take_samples(
         prepared_s: time to make and check inputs and results; long launches are sampled for a
             multiple of it.
         replay: verifies what a CUDA graph of the calls writes, before it is timed.
-        is_capturable: whether to try a CUDA graph; capturing torch's optimizers and backward passes
-            may fail halfway.
         before: renews the inputs of all calls before each sample, untimed.
     """
     protocol.announce()
     begin = clock.now()
     poller = Poller(device) if device.is_gpu else None
     refusal = replay.refusal if replay else None
-    sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller, before)
+    sampler = samplers.make_sampler(
+        calls, device, limits, refusal=refusal, reading=poller, before=before
+    )
     settling = settle(sampler.sample, limits, left_s=left_s)
     host_launch_s = None
     host_latency_s = None
@@ -343,11 +342,10 @@ def take_samples(
     return replace(
         samples,
         settled=settling.settled,
-        warm_median_s=None if before else warm_median_s(calls, samples, device, is_capturable),
+        warm_median_s=None if before else warm_median_s(calls, samples, device),
         host_launch_s=host_launch_s,
         host_latency_s=host_latency_s,
         tick_s=samplers.tick_s(device),
-        target_half_width=limits.target_half_width,
         why_no_graph=sampler.why_no_graph,
         is_single=before is not None and len(calls) == 1,
     )
@@ -376,7 +374,6 @@ def sample_steps(
         host_launch_s=samples.median_s,
         host_latency_s=samples.median_s,
         tick_s=samplers.tick_s(device),
-        target_half_width=limits.target_half_width,
     )
 
 
@@ -440,16 +437,12 @@ def undisturbed(
     return replace(samples, telemetry=telemetry)
 
 
-def warm_median_s(
-    calls: Sequence[samplers.Call], cold: Samples, device: Device, is_capturable: bool = True
-) -> float | None:
+def warm_median_s(calls: Sequence[samplers.Call], cold: Samples, device: Device) -> float | None:
     """Return the median seconds of a warm launch to compare with a cold one; None if it would take
     too long.
     """
     if cold.cache != "cold" or cold.median_s * WARM_LIMITS.fewest_samples > WARM_CAP_S:
         return None
-    sampler = samplers.make_sampler(
-        calls[:1], device, WARM_LIMITS, is_capturable and cold.method == "graph"
-    )
+    sampler = samplers.make_sampler(calls[:1], device, WARM_LIMITS, cold.method == "graph")
     sampler.sample()
     return collect(sampler, WARM_LIMITS, "warm").median_s
