@@ -60,26 +60,19 @@ HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
 HALF = {"large": Tile(128, 128, 64, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
 INT8 = {"any": Tile(128, 128, 64, 8, 4)}
 FP8 = {"any": Tile(128, 128, 64, 8, 4)}
+SINCE_90 = {
+    "fp32": FP32,
+    "tf32": TF32,
+    "fp16": HALF,
+    "bf16": HALF,
+    "int8": INT8,
+    "fp8e4m3": FP8,
+    "fp8e5m2": FP8,
+}
 TILES: Table = {
     80: {"fp32": FP32_80, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80, "int8": INT8},
-    90: {
-        "fp32": FP32,
-        "tf32": TF32,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
-    100: {
-        "fp32": FP32,
-        "tf32": TF32,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
+    90: SINCE_90,
+    100: SINCE_90,
 }
 TWO_FIT = {"fp32": LAYOUTS, "tf32": ("nt",), "fp16": ("nt",), "bf16": ("nt",)}
 """Layouts in which tiles of up to 128 x 128 take 8 warps at most 128 registers per thread."""

@@ -53,26 +53,16 @@ HALF = {
 }
 INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 3)}
 FP8 = {"large": Tile(128, 128, 128, 8, 4), "small": Tile(64, 64, 128, 4, 4)}
-TILES: Table = {
-    90: {
-        "fp32": FP32,
-        "tf32": TF32_90,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
-    100: {
-        "fp32": FP32,
-        "tf32": TF32_100,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
+SM_90 = {
+    "fp32": FP32,
+    "tf32": TF32_90,
+    "fp16": HALF,
+    "bf16": HALF,
+    "int8": INT8,
+    "fp8e4m3": FP8,
+    "fp8e5m2": FP8,
 }
+TILES: Table = {90: SM_90, 100: SM_90 | {"tf32": TF32_100}}
 
 
 @triton.jit

@@ -276,16 +276,16 @@ def norm():
             "steps = n // (WIDTH * ACCESSES)",
             count=2,
         ),
-        Bug(MASK, v4, "inside = columns < n\n", "inside = columns < n - 1\n", count=3),
-        Bug(MASK, v4, "d = tl.where(columns < n", "d = tl.where(columns <= n"),
-        Bug(STRIDE, v4, "row = program // splits", "row = program // (splits + 1)", count=4),
+        Bug(MASK, v4, "inside = columns < n\n", "inside = columns < n - 1\n", count=2),
+        Bug(MASK, v3, "d = tl.where(columns < n", "d = tl.where(columns <= n", seen_in=v4),
+        Bug(STRIDE, v4, "row = program // splits", "row = program // (splits + 1)"),
         Bug(STRIDE, v4, "squares_ptr + row * splits", "squares_ptr + row * MAX_SPLITS"),
         Bug(
             TAIL,
             v4,
             "range(first_step, first_step + steps)",
             "range(first_step, first_step + steps - 1)",
-            count=4,
+            count=2,
         ),
         Bug(
             WRAP,
@@ -315,9 +315,10 @@ def norm():
         ),
         Bug(
             ACCUMULATOR,
-            v4,
+            v3,
             "squares += x.to(tl.float32) * x.to(tl.float32)",
             "squares += (x * x).to(tl.float32)",
+            seen_in=v4,
         ),
     ]
 
