@@ -82,6 +82,15 @@ def choices(table: Table, arch: int) -> Iterator[tuple[str, str, str, Tile]]:
                 yield dtype, layout, size, tile
 
 
+def variants_of(
+    table: Table, variant: Callable[[str, str, str, Tile], Variant]
+) -> Callable[[int], tuple[Variant, ...]]:
+    """Return the function `variants(arch)` of a version with a variant for each choice of a
+    table.
+    """
+    return lambda arch: tuple(variant(*choice) for choice in choices(table, arch))
+
+
 def constants_of(dtype: str, layout: str) -> dict[str, Any]:
     """Return the compile-time arguments that do not depend on the tile."""
     return {

@@ -26,8 +26,7 @@ from functools import cache, partial
 import triton
 import triton.language as tl
 
-from kernels.launch import Variant
-from kernels.matmul.tiles import Table, Tile, choices, launcher, pointer_variant
+from kernels.matmul.tiles import Table, Tile, launcher, pointer_variant, variants_of
 
 LABEL = "matmul v2"
 FP32 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -122,10 +121,7 @@ def grouped_matmul(
 _variant = cache(partial(pointer_variant, grouped_matmul))
 
 
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
-    )
+variants = variants_of(TILES, _variant)
 
 
 KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}

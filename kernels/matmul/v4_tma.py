@@ -36,7 +36,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import ALIGNMENT_BYTES, Variant
 from kernels.matmul import Operands, output_type, read, triton_type, unsupported_dtype
-from kernels.matmul.tiles import Table, Tile, choices, scale_types, size_class, sizes, variant_of
+from kernels.matmul.tiles import (
+    Table,
+    Tile,
+    scale_types,
+    size_class,
+    sizes,
+    variant_of,
+    variants_of,
+)
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v4"
@@ -153,10 +161,7 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
     )
 
 
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
-    )
+variants = variants_of(TILES, _variant)
 
 
 def describe(

@@ -183,6 +183,18 @@ def differences(
 
 
 @triton.jit
+def weighted(
+    x_row,  # x, one row of n elements, not read again
+    w_ptr,  # weight, n elements
+    columns,  # block
+    inside,  # block of the same shape: which to read
+):
+    """Return elements of x and their weights in fp32."""
+    x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
+    return x, tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+
+
+@triton.jit
 def rms_tiles(
     x_ptr,  # x, one row of n elements per program
     r_ptr,  # residual, as many rows; not read unless RESIDUAL
@@ -213,8 +225,7 @@ def rms_tiles(
     for step in range(steps):
         columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_row, w_ptr, columns, inside)
         tl.store(out_row + columns, x * scale * w, mask=inside, eviction_policy=DROP)
 
 
@@ -242,8 +253,7 @@ def layer_tiles(
     for step in range(steps):
         columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_row, w_ptr, columns, inside)
         b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         tl.store(
             out_row + columns,

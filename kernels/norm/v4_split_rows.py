@@ -37,6 +37,7 @@ from kernels.norm.v3_tiles import (
     differences,
     inverse_deviation,
     sum_of_squares,
+    weighted,
 )
 
 WARPS = 4
@@ -117,10 +118,7 @@ def rms_finish(
     for step in range(first_step, first_step + steps):
         columns = step * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(
-            tl.float32
-        )
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_ptr + row * x_stride, w_ptr, columns, inside)
         out_ptrs = out_ptr + plane + row * out_stride + columns
         tl.store(out_ptrs, x * scale * w, mask=inside, eviction_policy=DROP)
 
@@ -180,10 +178,7 @@ def layer_finish(
     for step in range(first_step, first_step + steps):
         columns = step * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(
-            tl.float32
-        )
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_ptr + row * x_stride, w_ptr, columns, inside)
         b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         y = (x - near_mean - mean) * scale * w + b
         tl.store(out_ptr + row * out_stride + columns, y, mask=inside, eviction_policy=DROP)
