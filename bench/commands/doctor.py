@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.cli.arguments import Request, UsageError, make_cases
+from bench.harness.cli.arguments import Request, UsageError, chosen_ops, make_cases
 from bench.harness.device import gpu_state
 from bench.harness.op import Case, Families, Op
 from bench.harness.op_file import options_of
@@ -76,10 +76,10 @@ GPU_ROW_CAP_S = 1.0
 """Maximum sampling time of a row, in seconds."""
 
 LARGE = {
-    "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
-    "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),
+    "cpu": (("matmul", "bf16", "1024"), ("copy", "fp32", "16777216")),
+    "gpu": (("matmul", "bf16", "8192"), ("copy", "fp32", "134217728")),
 }
-"""Family, op, dtype and shape of rows with an expected rate; the copies move 2 x 64 and 2 x 512
+"""Op, dtype and shape of rows with an expected rate; the copies move 2 x 64 and 2 x 512
 MiB.
 """
 
@@ -460,8 +460,8 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
 
 
 def large_check(checkup: Checkup) -> Iterator[Finding]:
-    for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
-        op = next(op for op in checkup.families[family] if op.name == name)
+    for name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
+        ((family, op),) = chosen_ops([name], checkup.families)
         request = Request(dtype=[dtype], shape=[shape])
         (case,) = make_cases(op, options_of(family), checkup.device.type, request)
         yield from rows_of(checkup, family, op, case, is_large=True)

@@ -330,7 +330,8 @@ def measure_scenarios(run: Run, rows: Sequence[tuple[Record, Measure]], others: 
         if not (blank.reason or budget.has_time()):
             run.keep(replace(blank, reason=out_of_time(run.settings.budget_s)))
             continue
-        run.progress.say(label_of(blank))
+        options = map(str, blank.options.values())
+        run.progress.say(" ".join([blank.op, blank.case, blank.dtype, blank.provider, *options]))
         began = clock.now()
         record = _measured(blank, measure, run, budget.sharing(done))
         budget.took(record, began)
@@ -368,8 +369,3 @@ def _attempt(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
         if is_out_of_memory(error):
             return replace(blank, reason="out of memory")
         return replace(blank, status="failed", reason=one_line(error))
-
-
-def label_of(record: Record) -> str:
-    options = [str(value) for value in record.options.values()]
-    return " ".join([record.op, record.case, record.dtype, record.provider, *options])

@@ -18,7 +18,9 @@ from roofline.work import Work
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Launch = tuple[tuple[Tensor, ...], Tensor]
+    Inputs = tuple[Tensor, ...]
+    """The inputs of one launch."""
+    Launch = tuple[Inputs, Tensor]
     """The inputs of one launch and its result."""
 
 PEAKS = ("matrix", "vector")
@@ -78,12 +80,7 @@ def sequences_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tupl
 
 def parse_count(text: str, maximum: int, name: str = "") -> int:
     """Parse an integer from 1 to `maximum`; the message of the `ValueError` starts with `name`."""
-    if not (
-        text.isascii()
-        and text.isdigit()
-        and len(text) <= len(str(maximum))
-        and 0 < int(text) <= maximum
-    ):
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not 0 < int(text) <= maximum:
         raise ValueError(f"{name}'{text}' must be an integer from 1 to {maximum}")
     return int(text)
 
@@ -124,9 +121,7 @@ def rows_of(*indices: int) -> Callable[..., Launch]:
     return partial(_take_rows, indices)
 
 
-def _take_rows(
-    indices: tuple[int, ...], inputs: tuple[Tensor, ...], out: Tensor, rows: Any
-) -> Launch:
+def _take_rows(indices: tuple[int, ...], inputs: Inputs, out: Tensor, rows: Any) -> Launch:
     return tuple(x[rows] if index in indices else x for index, x in enumerate(inputs)), out[rows]
 
 
@@ -220,7 +215,7 @@ class Op:
     """Names of the axes in the order of a shape: `("m", "n", "k")`."""
     work: Callable[[Case], Work]
     """FLOPs and compulsory bytes of one launch."""
-    make_inputs: Callable[[Case, TensorMaker], tuple[Tensor, ...]]
+    make_inputs: Callable[[Case, TensorMaker], Inputs]
     output_shape: Callable[[Case], tuple[int, ...]]
     reference: Callable[..., Tensor]
     """`reference(*inputs)` returns the result; plain torch, differentiable in precision only by its
@@ -272,7 +267,7 @@ class Op:
     check_result: Callable[[Case, Launch, Launch | None], str | None] | None = None
     """Check of a random result instead of `reference`: `check_result(case, launch, earlier)`
     returns the error, or None. `earlier` is a launch on other inputs, or None."""
-    take_rows: Callable[[tuple[Tensor, ...], Tensor, Any], Launch] | None = None
+    take_rows: Callable[[Inputs, Tensor, Any], Launch] | None = None
     """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` of these `rows` (an
     index of the output's rows), to check a large result in parts. None: it is checked as a
     whole."""
@@ -296,7 +291,7 @@ class Op:
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` if the op does not support the case."""
 
-    def part(self, inputs: tuple[Tensor, ...], out: Tensor, rows: slice) -> Launch:
+    def part(self, inputs: Inputs, out: Tensor, rows: slice) -> Launch:
         """Return the inputs and the part of `out` of these rows; all without `take_rows`."""
         return self.take_rows(inputs, out, rows) if self.take_rows else (inputs, out)
 

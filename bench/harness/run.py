@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, environment_facts, git_state, host_state
 from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.registry import is_user_kernel
-from bench.harness.providers.user_kernel import with_revision
+from bench.harness.providers.user_kernel import find, source_git_state
 from bench.harness.settings import Argv, Settings
 from bench.harness.timing import samplers
 from results.record import Environment, Record, StepTotals
@@ -255,7 +256,8 @@ class Run(AbstractContextManager["Run"]):
         `replaces` is the record of the same row before this visit.
         """
         if is_user_kernel(record.provider):
-            record = with_revision(record)
+            revision = source_git_state(find(record.provider), record.source_sha256)
+            record = replace(record, source_git=revision)
         if self.writer is not None and self.problem is None:
             try:
                 self.writer.append(record)
@@ -438,7 +440,7 @@ def stamp(
     floor = ceilings.fastest("launch")
     costs = {
         "tick_s": samplers.tick_s(device),
-        "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
+        "event_floor_s": median(samplers.empty_event_pairs_s()) if device.is_gpu else None,
         "host_launch_s": samplers.empty_launch_s(device),
         "launch_floor_s": floor.value if floor else None,
     }

@@ -67,16 +67,18 @@ class Item(NamedTuple):
     def title(self) -> str:
         return f"{self.phase} {self.op}"
 
-    def blank(self, reason: str, status: str = "skipped") -> Record:
+    def blank(self, reason: str, status: Any = "skipped") -> Record:
         """Return the record of a row that was not measured."""
-        options = {"phase": self.phase}
-        fields: dict[str, Any] = {
-            "op": self.op,
-            "dtype": self.dtype,
-            "status": status,
-            "reason": reason,
-        }
-        return Record(provider="torch", shape={"n": 1}, case="1", options=options, **fields)
+        return Record(
+            op=self.op,
+            provider="torch",
+            dtype=self.dtype,
+            shape={"n": 1},
+            case="1",
+            options={"phase": self.phase},
+            status=status,
+            reason=reason,
+        )
 
 
 def items_of(phase: str, is_gpu: bool, dtypes: Sequence[str] | None, is_quick: bool) -> list[Item]:

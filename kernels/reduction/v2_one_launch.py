@@ -145,23 +145,18 @@ class Counters:
                 else torch.zeros(1, dtype=torch.int32, device=self.device)
             )
         if len(self._fresh) < COUNTERS // 2:
-            self._make()
+            # A copy from the host is complete when the call returns, a fill only on its own stream.
+            # 16 bytes each: for another alignment Triton would compile again during a recording.
+            block = torch.zeros((COUNTERS, ALIGNMENT_BYTES // 4), dtype=torch.int32).to(self.device)
+            self._blocks.append(block)
+            self._fresh.extend(block)
         stream = torch.cuda.current_stream(self.device).cuda_stream if is_gpu else 0
         if stream not in self._of_stream:
             self._of_stream[stream] = self._fresh.pop()
         return self._of_stream[stream]
 
-    def _make(self) -> None:
-        # A copy from the host is complete when the call returns, a fill only on its own stream. 16
-        # bytes each: for another alignment Triton would compile again during a recording.
-        block = torch.zeros((COUNTERS, ALIGNMENT_BYTES // 4), dtype=torch.int32).to(self.device)
-        self._blocks.append(block)
-        self._fresh.extend(block)
 
-
-@cache
-def _counters(device: torch.device) -> Counters:
-    return Counters(device)
+_counters = cache(Counters)
 
 
 def _max_programs(device: torch.device) -> int:

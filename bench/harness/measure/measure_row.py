@@ -7,7 +7,7 @@ and the run goes on.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -121,7 +121,7 @@ class Ready:
     provider: Provider
     checks: Checks
     sets: list[InputSet]
-    calls: list[Callable[[], object]]
+    calls: list[samplers.Call]
     """A call for each copy of the inputs."""
     cache: str
     """`cold`, `warm` or `partly-cold`, if launches rotate through the calls."""
