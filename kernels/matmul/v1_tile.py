@@ -23,7 +23,8 @@ from functools import cache, partial
 import triton
 import triton.language as tl
 
-from kernels.matmul.tiles import Table, Tile, launcher, pointer_variant, variants_of
+from kernels.matmul import launcher
+from kernels.matmul.tiles import Table, Tile, one_tile_each, pointer_variant, variants_of
 
 LABEL = "matmul v1"
 SIZES = {"any": Tile(64, 64, 32, warps=4, stages=3)}
@@ -83,4 +84,4 @@ _variant = cache(partial(pointer_variant, tile_matmul))
 variants = variants_of(TILES, _variant)
 
 
-KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}
+KERNELS = {"matmul": launcher(LABEL, one_tile_each(TILES, _variant))}
