@@ -211,7 +211,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             f"time, or name another --baseline"
         )
     cases = [
-        plan([(op, case)], named[family], device, settings, family=family)
+        plan(op, case, named[family], device, settings, family=family)
         for family, op, case in planned
     ]
     if all(rows[0].refused for rows in cases):

@@ -437,7 +437,7 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     settings = Settings(cache="warm", seed=checkup.settings.seed)
     request = Request(dtype=["fp32"], shape=[str(SIZES[device.type])])
     cases = make_cases(matmul, options_of("matmul"), device.type, request)
-    rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
+    rows = plan(matmul, cases[0], ["torch", "torch"], device, settings, family="matmul")
     policy = ComparePolicy(
         DEFAULT_MARGIN,
         budget_s=checkup.settings.budget_s or BUDGET_S,

@@ -122,6 +122,19 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     trap = measured.synchronize_trap(lecture, found["matmul"]) if "matmul" in found else []
     columns = COLUMNS | COMMAND if settings.verbose else COLUMNS
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
+
+    def draw(console: Console) -> None:
+        shown = [row | {"measured here": figure_text(row)} for row in rows]
+        print_by_subject(console, shown, "section", columns, "statement")
+        if trap:
+            titles = ("one matmul, timed", "time", "MFU that it implies")
+            cells = zip(*trap_texts(trap), strict=True)
+            print_grid(
+                console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
+            )
+            print_lines(console, note, "")
+        print_lines(console, summary(rows))
+
     table = Table(
         rows=lambda: rows,
         document=lambda: {
@@ -129,7 +142,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             "rows": rows,
             "synchronize": {"rows": trap, "note": note},
         },
-        draw=lambda console: _print_sections(console, rows, trap, note, columns),
+        draw=draw,
     )
     lecture.show(table)
     if isinstance(options.page, Path):
@@ -185,25 +198,6 @@ def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
         )
         for row in trap
     ]
-
-
-def _print_sections(
-    console: Console,
-    rows: Sequence[Mapping[str, Any]],
-    trap: Sequence[Mapping[str, Any]],
-    note: str,
-    columns: Mapping[str, int],
-) -> None:
-    shown = [row | {"measured here": figure_text(row)} for row in rows]  # type: ignore[operator]
-    print_by_subject(console, shown, "section", columns, "statement")
-    if trap:
-        titles = ("one matmul, timed", "time", "MFU that it implies")
-        cells = zip(*trap_texts(trap), strict=True)
-        print_grid(
-            console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
-        )
-        print_lines(console, note, "")
-    print_lines(console, summary(rows))
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -209,7 +209,7 @@ def measure_matmul(item: Item, device: Device) -> Record:
     shape = dict.fromkeys("mnk", GPU_EXTENT if device.is_gpu else CPU_EXTENT)
     case = Case.of("matmul", item.dtype, shape, options_of("matmul"))
     [row] = plan(
-        [(peaks.matmul_op(), case)], ["torch"], device, Settings(fill="normal"), family="matmul"
+        peaks.matmul_op(), case, ["torch"], device, Settings(fill="normal"), family="matmul"
     )
     usual = LIMITS[device.type]
     min_sample_s = max(usual.min_sample_s, item.seconds / MAX_SAMPLES)
