@@ -239,7 +239,7 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     limits = LIMITS[device.type]
     if device.is_gpu:  # the kernels of several steps would exceed the launch queue
         limits = replace(limits, min_sample_s=0.0)
-    samples = take_samples([step], "warm", device, limits, blank.flops, left_s)
+    samples = take_samples([step], "warm", device, limits, blank.flops, left_s, is_capturable=False)
     limited = None
     device_s = None
     if device.is_gpu:

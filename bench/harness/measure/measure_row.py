@@ -300,6 +300,7 @@ def take_samples(
     left_s: float | None = None,
     prepared_s: float = 0.0,
     replay: ReplayCheck | None = None,
+    is_capturable: bool = True,
     before: samplers.Call | None = None,
 ) -> Samples:
     """Warm up, sample, and measure the same launches warm and from the host.
@@ -314,15 +315,15 @@ def take_samples(
         prepared_s: time to make and check inputs and results; long launches are sampled for a
             multiple of it.
         replay: verifies what a CUDA graph of the calls writes, before it is timed.
+        is_capturable: whether to try a CUDA graph; capturing torch's optimizers and backward passes
+            may fail halfway.
         before: renews the inputs of all calls before each sample, untimed.
     """
     protocol.announce()
     begin = clock.now()
     poller = Poller(device) if device.is_gpu else None
     refusal = replay.refusal if replay else None
-    sampler = samplers.make_sampler(
-        calls, device, limits, refusal=refusal, reading=poller, before=before
-    )
+    sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller, before)
     settling = settle(sampler.sample, limits, left_s=left_s)
     host_launch_s = None
     host_latency_s = None

@@ -27,7 +27,7 @@ def test_cold_rows_are_also_measured_warm_on_one_copy(monkeypatch):
     gone_round = []
     make_sampler = meter.samplers.make_sampler
 
-    def watched(calls, device, limits, *_, **__):
+    def watched(calls, device, limits, *_):
         gone_round.append(list(calls))
         return make_sampler(calls, device, limits)
 
