@@ -11,7 +11,7 @@ from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
 from bench.harness.op import Op
 from bench.harness.op_file import Catalog, module_of, options_of, own_file, read_catalog
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from results.show.grid import Column, print_grid
 from results.show.options import add, parameters
 from results.show.spelling import did_you_mean, known_as
@@ -100,7 +100,7 @@ def meant(word: str, found: Catalog) -> list[str] | None:
     return [ops[op], "--op", op] if op in ops else None
 
 
-def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> int:
+def run_file(file: str, options: Sequence[str], argv: Argv) -> int:
     """Run the command of an op file and return its exit code; `options` replace the first
     argument.
     """
@@ -132,7 +132,7 @@ def op_words(words: Sequence[str]) -> list[str]:
     return names
 
 
-def main(argv: Sequence[str] | None = None, others: Iterable[str] = ()) -> int:
+def main(argv: Argv = None, others: Iterable[str] = ()) -> int:
     """Run one command and return its exit code.
 
     Args:

@@ -34,7 +34,7 @@ from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from bench.ranks.launcher import end_with_launcher, open_store, rank_here
 from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
@@ -137,11 +137,11 @@ def sizes_of(words: Sequence[str]) -> list[int]:
     return sorted(sizes)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Argv = None) -> int:
     return guarded(build_parser(), lambda args: collect(args, argv), argv)
 
 
-def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+def collect(args: argparse.Namespace, argv: Argv) -> int:
     """Measure together with the other ranks; rank 0 prints the results."""
     here = rank_here()
     end_with_launcher(here)
@@ -230,7 +230,6 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
     claims = []
     for claim in group.claims:
         claims.append(asdict(claim) | {"nodes": [group.nodes[rank] for rank in claim.ranks]})
-    assert run.environment is not None
     return {
         "ranks": group.ranks,
         "backend": run.environment.settings["backend"],
@@ -242,7 +241,6 @@ def summary(run: Run, group: Group) -> dict[str, Any]:
 
 
 def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
-    assert run.environment is not None
     print_header(run.environment, run.records, console)
     print_lines(console, f"\n{found['ranks']} ranks, {found['backend']}, {found['dtype']}\n")
     rows = found["rows"]

@@ -15,13 +15,12 @@ Names    ROOFMARK_NODE names the node.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from bench.harness.cli.main import guarded
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from results.show.options import HOW, OUTPUT, Names, Parameter, add, given, number, parameters, path
 from results.show.terminal import Parser
 from roofline.work import dtype_named
@@ -89,7 +88,7 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Argv = None) -> int:
     def run(args: argparse.Namespace) -> int:
         from bench.ranks.member import Member
         from results.store.runfile import runs_directory

@@ -49,20 +49,19 @@ EXAMPLES = (
 
 OPTIONS = (
     Option(
+        "batch",
+        "number of matmuls in one launch",
+        lambda word: parse_count(word, 10**9 - 1, "batch "),
+        lambda dtype: 1,
+        label=lambda batch: f"b{batch}" if batch > 1 else "",
+    ),
+    Option(
         "layout",
         "storage order of A and B: nn, nt, tn",
         lambda word: parse_choice(word, ("nn", "nt", "tn"), "layout"),
         # int8: faster in libraries.
         lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",
         label=lambda layout: "" if layout == "nn" else layout,
-        label_order=1,
-    ),
-    Option(
-        "batch",
-        "number of matmuls in one launch",
-        lambda word: parse_count(word, 10**9 - 1, "batch "),
-        lambda dtype: 1,
-        label=lambda batch: f"b{batch}" if batch > 1 else "",
     ),
 )
 

@@ -38,7 +38,7 @@ from bench.api.family import run_of
 from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape
-from bench.harness.settings import MACHINE, SAVING, Settings
+from bench.harness.settings import MACHINE, SAVING, Argv, Settings
 from bench.model.layers import load_model, unsupported
 from results.record import Environment, Record, Step
 from results.show.grid import Column, print_grid, print_lines
@@ -185,7 +185,7 @@ def build_parser() -> Parser:
     return parser
 
 
-def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
+def measure(args: argparse.Namespace, argv: Argv = None) -> Run:
     options = given(Options, args)
     settings = given(Settings, args)
     plans_of(options, "cpu")  # rejects bad values before torch is loaded
@@ -449,7 +449,7 @@ def _names(records: Sequence[Record]) -> list[Column]:
     return columns
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Argv = None) -> int:
     return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
 
 

@@ -38,7 +38,7 @@ from bench.api.family import run_of
 from bench.harness.cli.arguments import UsageError, chosen, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
-from bench.harness.settings import MACHINE, SAVING, Settings
+from bench.harness.settings import MACHINE, SAVING, Argv, Settings
 from results.record import Environment, Record
 from results.show.grid import print_lines
 from results.show.options import WHAT, Names, add, given, number, parameters, path
@@ -140,7 +140,7 @@ def build_parser() -> Parser:
     return parser
 
 
-def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
+def measure(args: argparse.Namespace, argv: Argv = None) -> Run:
     options = given(Options, args)
     settings = given(Settings, args)
     blank_records(options, None)  # rejects bad values before torch is loaded
@@ -249,7 +249,7 @@ def render(environment: Environment, records: Sequence[Record], console: Console
         )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Argv = None) -> int:
     return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
 
 

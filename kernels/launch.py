@@ -143,7 +143,7 @@ def require_tensors(
     """Require aligned tensors of one device and one of `dtypes`."""
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
-        _require_tensor(label, name, tensor)
+        _require_usable(label, name, tensor, (first_name, first))
         if tensor.dtype not in dtypes:
             raise ValueError(
                 f"{label}: {name} has dtype {tensor.dtype}; allowed are "
@@ -154,27 +154,23 @@ def require_tensors(
                 f"{label}: {name} has dtype {tensor.dtype}, {first_name} {first.dtype}; use one "
                 f"dtype"
             )
-        _require_device(label, name, tensor, (first_name, first))
 
 
 def require_companion(
     label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, like: tuple[str, torch.Tensor]
 ) -> None:
     """Require an aligned tensor of a fixed dtype, such as labels, on the device of `like`."""
-    _require_tensor(label, name, tensor)
+    _require_usable(label, name, tensor, like)
     if tensor.dtype != dtype:
         raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; expected {dtype}")
-    _require_device(label, name, tensor, like)
 
 
-def _require_tensor(label: str, name: str, value: object) -> None:
-    if not isinstance(value, torch.Tensor):
-        raise ValueError(f"{label}: {name} is of type {type(value).__name__}; pass a torch tensor")
-
-
-def _require_device(
+def _require_usable(
     label: str, name: str, tensor: torch.Tensor, like: tuple[str, torch.Tensor]
 ) -> None:
+    """Require an aligned tensor on the GPU of `like`."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
     if tensor.device != like[1].device:
         raise ValueError(
             f"{label}: {name} is on {tensor.device}, {like[0]} on {like[1].device}; use one device"

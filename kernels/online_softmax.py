@@ -49,6 +49,40 @@ def running(
 
 
 @triton.jit
+def walked(
+    x_ptr,  # row of logits
+    body,  # offset of its body, a multiple of UNIT
+    length,  # elements of the body
+    edges,  # offsets of both ends
+    edge_inside,  # which of them to read
+    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
+    LANES: tl.constexpr,  # a power of two; one widest access for each thread
+    STAGES: tl.constexpr,  # steps of the loop in flight
+    POLICY: tl.constexpr,  # eviction policy of the steps
+):
+    """Read a row cut by `cuts`. Return its maximum, the sum of the exponentials of the differences
+    from it, and the elements behind the last step and at both ends.
+    """
+    STEP: tl.constexpr = DEPTH * LANES
+    lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    full = length // STEP * STEP
+    x_body = x_ptr + body
+    highest = tl.full((LANES,), LOWEST, tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    for start in tl.range(0, full, STEP, num_stages=STAGES):
+        x = tl.load(x_body + start + lanes, eviction_policy=POLICY)
+        highest, total = running(highest, total, x)
+    x_rest = tl.load(x_body + full + lanes, mask=lanes < length - full, other=float("-inf"))
+    highest, total = running(highest, total, x_rest)
+    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
+
+    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
+    of_lanes = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0)
+    of_edges = tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)
+    return top, of_lanes + of_edges, x_rest, x_edge
+
+
+@triton.jit
 def top_and_total(
     x_ptr,  # logits
     first,  # offset of the piece's first element, int64
@@ -60,23 +94,11 @@ def top_and_total(
     """Return the maximum of a piece of a row, and the sum of the exponentials of the differences
     from it.
     """
-    STEP: tl.constexpr = DEPTH * LANES
     body, length, edges, edge_inside = cuts(first, count)
-    lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    full = length // STEP * STEP
-    x_body = x_ptr + body
-    highest = tl.full((LANES,), LOWEST, tl.float32)
-    total = tl.zeros((LANES,), tl.float32)
-    for start in tl.range(0, full, STEP, num_stages=STAGES):
-        x = tl.load(x_body + start + lanes, eviction_policy="evict_first")
-        highest, total = running(highest, total, x)
-    x_rest = tl.load(x_body + full + lanes, mask=lanes < length - full, other=float("-inf"))
-    highest, total = running(highest, total, x_rest)
-    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
-
-    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
-    of_lanes = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0)
-    return top, of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)
+    top, total, _, _ = walked(
+        x_ptr, body, length, edges, edge_inside, DEPTH, LANES, STAGES, "evict_first"
+    )
+    return top, total
 
 
 @triton.jit(do_not_specialize=["n", "x_stride", "first_row", "splits", "chunk"])

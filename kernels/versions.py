@@ -78,8 +78,11 @@ def by_version() -> list[dict[str, Any]]:
         for version, module in modules(family).items():
             if version in OPERATIONS[family]:
                 ops, dtypes = (names.split() for names in OPERATIONS[family][version])
+            # What is new, from the first paragraph of a file: `Version 2 of softmax: ...`.
+            tree = ast.parse((PACKAGE.parent / _file(module)).read_text(encoding="utf-8"))
+            change = ast.get_docstring(tree).partition("\n\n")[0].partition(": ")[2]
             row = {"family": family, "version": version, "ops": ops, "dtypes": dtypes}
-            rows.append(row | {"change": _change(PACKAGE.parent / _file(module))})
+            rows.append(row | {"change": " ".join(change.split()).rstrip(".")})
     return rows
 
 
@@ -96,12 +99,6 @@ def by_operation() -> list[dict[str, Any]]:
 
 def _file(module: str) -> str:
     return f"{module.replace('.', '/')}.py"
-
-
-def _change(path: Path) -> str:
-    """Return what is new, from the first paragraph of a file: `Version 2 of softmax: ...`."""
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    return " ".join(docstring.partition("\n\n")[0].partition(": ")[2].split()).rstrip(".")
 
 
 def source_files(module: str) -> list[Path]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.harness.cli.arguments import chosen
-from bench.harness.op import Op
-from bench.harness.settings import SAVING, Settings
+from bench.harness.op import Families, Op
+from bench.harness.settings import SAVING, Argv, Settings
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import Names, add, given, parameters
-from results.show.terminal import INTERRUPTED, print_out, printable
+from results.show.terminal import INTERRUPTED, printable
 from results.show.units import ABSENT, quantity
 from roofline.work import dtype_named
 
@@ -99,9 +99,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.calibrate.calibration import (
         MeasuredCeilings,
         measure_all,
@@ -148,7 +146,6 @@ def run(
                             f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}"
                         )
                 progress.advance()
-    assert run.environment is not None
     run.environment = replace(run.environment, machine=run.ceilings)
     run.rewrite()
     dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.unit == "FLOP/s")
@@ -170,19 +167,11 @@ def show(
     from roofline.picture.figure import plot_run
 
     settings = run.settings
-    environment = run.environment
-    assert environment is not None
-    print_out(
-        table_of(run, ceilings, notes).render(settings.format),
-        f"; the ceilings are saved in {path}",
-    )
+    run.show(table_of(run, ceilings, notes))
     print_path("ceilings", path, settings.format)
-    run_path = run.saved_path()
-    if run_path is not None:
-        print_path("saved", run_path, settings.format)
     if settings.plot is not None:
         plot_run(
-            environment,
+            run.environment,
             [record for record in run.records if record.op == "calibrate-matmul"],
             settings.plot,
         )
@@ -207,17 +196,14 @@ def planned(options: Options, setup: Setup, matmul: Op) -> list[tuple[str, Part]
 def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
     from results.show.rows import document
 
-    environment = run.environment
-    assert environment is not None
-
     def content() -> dict[str, Any]:
         entries = [asdict(entry) | {"unit": entry.unit} for entry in ceilings]
-        return document(environment, run.records) | {"ceilings": entries, **notes}
+        return document(run.environment, run.records) | {"ceilings": entries, **notes}
 
     def draw(console: Console) -> None:
         from results.show.table import print_header
 
-        print_header(environment, (), console)
+        print_header(run.environment, (), console)
         print_lines(console, "" if ceilings else "\nno ceiling was measured")
         if ceilings:
             print_grid(

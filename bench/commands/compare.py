@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.harness.cli import main
 from bench.harness.cli.arguments import Request, UsageError, chosen_ops
-from bench.harness.op import Op, Option
+from bench.harness.op import Families, Option
 from bench.harness.op_file import options_of
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from results.show.options import WHAT, Parameter, add, given, number, parameters
 from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, MARGIN, MAX_ROUNDS, MIN_PAIRS
@@ -167,9 +167,7 @@ def reserved_names() -> set[str]:
     return taken | {"help", "command", "prog", "run"}
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.commands.compare_functions import run_comparison, run_functions
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import plan
@@ -219,7 +217,7 @@ def run(
             f"time, or name another --baseline"
         )
     cases = [
-        plan([(op, case)], named[family], device, settings, family=family)
+        plan(op, case, named[family], device, settings, family=family)
         for family, op, case in planned
     ]
     if all(rows[0].refused for rows in cases):
@@ -283,7 +281,6 @@ def show(run: Run, fail_on: str) -> int:
     from results.show.picture import save_picture
 
     settings, saved = run.settings, run.saved_path()
-    assert run.environment is not None
     how = run.environment.settings
     compared = compare_live(run.environment, run.records, how["baseline"], how["margin"])
     if run.problem:

@@ -19,7 +19,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.providers.user_kernel import UserKernelError, find, labels
 from bench.harness.run import Run
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from bench.profiling.target import guarded_call
 from results.compare.comparison import compare_live
 from results.record import Record
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from bench.commands.compare import Options
 
 
-def run_functions(
-    options: Options, settings: Settings, argv: Sequence[str] | None, ops: Collection[str]
-) -> Run:
+def run_functions(options: Options, settings: Settings, argv: Argv, ops: Collection[str]) -> Run:
     """Measure the functions that the options name, and return the run, not shown yet. `ops` are the
     names of all ops.
     """
@@ -75,7 +73,7 @@ def run_cases(
     notes: Sequence[str],
     options: Options,
     settings: Settings,
-    argv: Sequence[str] | None,
+    argv: Argv,
 ) -> Run:
     """Measure the functions of each case, the baseline first, and return the run, not shown yet."""
     main.check_places(settings)

@@ -17,7 +17,7 @@ from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
 from bench.harness.providers.user_kernel import labels
 from bench.harness.run import Run
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from bench.profiling.projection import machine_named
 from bench.profiling.target import guarded_call
 from results.record import Record
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 COUNTED = ("op", "case", "dtype", "flops", "bytes_read", "bytes_written")
 
 
-def run_problems(options: Options, settings: Settings, argv: Sequence[str] | None) -> Run | None:
+def run_problems(options: Options, settings: Settings, argv: Argv) -> Run | None:
     """Measure the solutions of each workload, and return the run, not shown yet. With `--on`, print
     the least times instead, and return None.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -16,11 +16,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.cli.arguments import Request, UsageError, make_cases
+from bench.harness.cli.arguments import Request, UsageError, chosen_ops, make_cases
 from bench.harness.device import gpu_state
-from bench.harness.op import Case, Op
+from bench.harness.op import Case, Families, Op
 from bench.harness.op_file import options_of
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
 from results.show.options import add, given, number, parameters
@@ -76,10 +76,10 @@ GPU_ROW_CAP_S = 1.0
 """Maximum sampling time of a row, in seconds."""
 
 LARGE = {
-    "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
-    "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),
+    "cpu": (("matmul", "bf16", "1024"), ("copy", "fp32", "16777216")),
+    "gpu": (("matmul", "bf16", "8192"), ("copy", "fp32", "134217728")),
 }
-"""Family, op, dtype and shape of rows with an expected rate; the copies move 2 x 64 and 2 x 512
+"""Op, dtype and shape of rows with an expected rate; the copies move 2 x 64 and 2 x 512
 MiB.
 """
 
@@ -128,7 +128,7 @@ class Checkup:
     settings: Settings
     device: Device
     ceilings: Machine
-    families: Mapping[str, tuple[Op, ...]]
+    families: Families
     progress: Progress
     began: float = field(default_factory=clock.now)
     findings: list[Finding] = field(default_factory=list)
@@ -200,9 +200,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
     from bench.harness.device.device import environment_facts
@@ -439,7 +437,7 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     settings = Settings(cache="warm", seed=checkup.settings.seed)
     request = Request(dtype=["fp32"], shape=[str(SIZES[device.type])])
     cases = make_cases(matmul, options_of("matmul"), device.type, request)
-    rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
+    rows = plan(matmul, cases[0], ["torch", "torch"], device, settings, family="matmul")
     policy = ComparePolicy(
         DEFAULT_MARGIN,
         budget_s=checkup.settings.budget_s or BUDGET_S,
@@ -462,8 +460,8 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
 
 
 def large_check(checkup: Checkup) -> Iterator[Finding]:
-    for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
-        op = next(op for op in checkup.families[family] if op.name == name)
+    for name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
+        ((family, op),) = chosen_ops([name], checkup.families)
         request = Request(dtype=[dtype], shape=[shape])
         (case,) = make_cases(op, options_of(family), checkup.device.type, request)
         yield from rows_of(checkup, family, op, case, is_large=True)

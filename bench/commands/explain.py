@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.op import Op
+from bench.harness.op import Families
+from bench.harness.settings import Argv
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import as_typed, print_out
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, Word, lines_about
@@ -51,9 +52,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     print_out(as_typed("\n".join(answer(" ".join(args.words))) + "\n"))
     return 0
 

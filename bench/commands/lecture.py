@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.harness.cli.arguments import EXIT_CODES, UsageError
-from bench.harness.op import Op
-from bench.harness.settings import Settings
+from bench.harness.op import Families
+from bench.harness.settings import Argv, Settings
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import OUTPUT, Parameter, add, given, number, parameters, path
 from results.show.terminal import OK
@@ -93,9 +93,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.cli import main
 
     options = given(Options, args)
@@ -119,12 +117,24 @@ def run(
     )
     lecture = Run(settings, "bench", "lecture", device, argv)
     found = measured.measure(lecture, names, sizes)
-    assert lecture.environment is not None
     environment = lecture.environment
     rows = [measured.statement(claim, found, sizes) for claim in claims]
     trap = measured.synchronize_trap(lecture, found["matmul"]) if "matmul" in found else []
     columns = COLUMNS | COMMAND if settings.verbose else COLUMNS
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
+
+    def draw(console: Console) -> None:
+        shown = [row | {"measured here": figure_text(row)} for row in rows]
+        print_by_subject(console, shown, "section", columns, "statement")
+        if trap:
+            titles = ("one matmul, timed", "time", "MFU that it implies")
+            cells = zip(*trap_texts(trap), strict=True)
+            print_grid(
+                console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
+            )
+            print_lines(console, note, "")
+        print_lines(console, summary(rows))
+
     table = Table(
         rows=lambda: rows,
         document=lambda: {
@@ -132,7 +142,7 @@ def run(
             "rows": rows,
             "synchronize": {"rows": trap, "note": note},
         },
-        draw=lambda console: _print_sections(console, rows, trap, note, columns),
+        draw=draw,
     )
     lecture.show(table)
     if isinstance(options.page, Path):
@@ -188,25 +198,6 @@ def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
         )
         for row in trap
     ]
-
-
-def _print_sections(
-    console: Console,
-    rows: Sequence[Mapping[str, Any]],
-    trap: Sequence[Mapping[str, Any]],
-    note: str,
-    columns: Mapping[str, int],
-) -> None:
-    shown = [row | {"measured here": figure_text(row)} for row in rows]  # type: ignore[operator]
-    print_by_subject(console, shown, "section", columns, "statement")
-    if trap:
-        titles = ("one matmul, timed", "time", "MFU that it implies")
-        cells = zip(*trap_texts(trap), strict=True)
-        print_grid(
-            console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)]
-        )
-        print_lines(console, note, "")
-    print_lines(console, summary(rows))
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.device.device import Device
-from bench.harness.op import Op, parse_batch_shape
+from bench.harness.op import Families, parse_batch_shape
 from bench.harness.op_file import error_text, import_file
-from bench.harness.settings import MACHINE, SAVING, Settings
+from bench.harness.settings import MACHINE, SAVING, Argv, Settings
 from bench.harness.timing import protocol
 from bench.model.layers import load_model, unsupported
 from bench.profiling.operation import CountedStep
@@ -228,9 +228,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.run import Progress, Run
     from bench.profiling.records import product_dtypes
@@ -393,7 +391,7 @@ def chosen_target(options: Options, settings: Settings, device: str) -> Target:
         return target_of(word, function, case.arguments())
 
 
-def row_of(options: Options, settings: Settings, families: Mapping[str, tuple[Op, ...]]) -> Any:
+def row_of(options: Options, settings: Settings, families: Families) -> Any:
     """Return the row of `--op` that `--provider torch` has in `bench compare`.
 
     Raises:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bench.harness.cli.arguments import NOTES, Request, chosen, make_cases
-from bench.harness.op import Case, Op
+from bench.harness.op import Case, Families, Op
 from bench.harness.op_file import options_of
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from results.show.options import add, given, parameters
 
 DESCRIPTION = """\
@@ -66,9 +66,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(
-    args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None
-) -> int:
+def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.cli import main
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
@@ -96,9 +94,7 @@ def run(
     return run.conclude(draws=True)
 
 
-def planned(
-    dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str
-) -> list[Planned]:
+def planned(dtypes: Sequence[str], families: Families, device_type: str) -> list[Planned]:
     cases = []
     for family, ops in families.items():
         for op in filter(lambda op: op.is_in_suite, ops):

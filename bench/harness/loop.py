@@ -34,7 +34,7 @@ from bench.harness.measure.rows import (
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.run import Run, refused_all
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from bench.harness.timing.protocol import LIMITS, Limits, Samples
 from results.record import Record, name_of
 from results.show.table import describe
@@ -288,7 +288,7 @@ If it raises, the row is `failed`, or `skipped` if memory ran out.
 
 def measure_once(
     settings: Settings,
-    argv: Sequence[str] | None,
+    argv: Argv,
     name: str,
     device: Device,
     rows: Sequence[tuple[Record, Measure]],
@@ -330,7 +330,8 @@ def measure_scenarios(run: Run, rows: Sequence[tuple[Record, Measure]], others: 
         if not (blank.reason or budget.has_time()):
             run.keep(replace(blank, reason=out_of_time(run.settings.budget_s)))
             continue
-        run.progress.say(label_of(blank))
+        options = map(str, blank.options.values())
+        run.progress.say(" ".join([blank.op, blank.case, blank.dtype, blank.provider, *options]))
         began = clock.now()
         record = _measured(blank, measure, run, budget.sharing(done))
         budget.took(record, began)
@@ -368,8 +369,3 @@ def _attempt(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
         if is_out_of_memory(error):
             return replace(blank, reason="out of memory")
         return replace(blank, status="failed", reason=one_line(error))
-
-
-def label_of(record: Record) -> str:
-    options = [str(value) for value in record.options.values()]
-    return " ".join([record.op, record.case, record.dtype, record.provider, *options])

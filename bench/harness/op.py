@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roofline.work import Work
@@ -17,7 +18,9 @@ from roofline.work import Work
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Launch = tuple[tuple[Tensor, ...], Tensor]
+    Inputs = tuple[Tensor, ...]
+    """The inputs of one launch."""
+    Launch = tuple[Inputs, Tensor]
     """The inputs of one launch and its result."""
 
 PEAKS = ("matrix", "vector")
@@ -77,12 +80,7 @@ def sequences_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tupl
 
 def parse_count(text: str, maximum: int, name: str = "") -> int:
     """Parse an integer from 1 to `maximum`; the message of the `ValueError` starts with `name`."""
-    if not (
-        text.isascii()
-        and text.isdigit()
-        and len(text) <= len(str(maximum))
-        and 0 < int(text) <= maximum
-    ):
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not 0 < int(text) <= maximum:
         raise ValueError(f"{name}'{text}' must be an integer from 1 to {maximum}")
     return int(text)
 
@@ -118,14 +116,12 @@ def _imported(module: str, name: str) -> Callable[..., Any]:
     return function
 
 
-def rows_of(*indices: int) -> Callable[..., tuple[tuple[Tensor, ...], Tensor]]:
+def rows_of(*indices: int) -> Callable[..., Launch]:
     """Return an `Op.take_rows` for an op whose inputs at `indices` have the rows of the result."""
     return partial(_take_rows, indices)
 
 
-def _take_rows(
-    indices: tuple[int, ...], inputs: tuple[Tensor, ...], out: Tensor, rows: Any
-) -> tuple[tuple[Tensor, ...], Tensor]:
+def _take_rows(indices: tuple[int, ...], inputs: Inputs, out: Tensor, rows: Any) -> Launch:
     return tuple(x[rows] if index in indices else x for index, x in enumerate(inputs)), out[rows]
 
 
@@ -148,8 +144,6 @@ class Option:
     """Text of a value in a case's name, empty for the usual one. None: `name=value`, except for the
     default.
     """
-    label_order: int = 0
-    """Position of the label in the name, lowest first; equal ones in the order of the options."""
 
 
 class TensorMaker(Protocol):
@@ -184,15 +178,18 @@ class Case:
         dtype: str,
         shape: Mapping[str, int],
         options: Sequence[Option],
-        values: Mapping[str, Any],
+        values: Mapping[str, Any] = MappingProxyType({}),
     ) -> Case:
-        chosen = {option.name: values[option.name] for option in options}
+        """Return a case; options that `values` lacks have their defaults."""
+        chosen = {}
         labels = []
-        for option in sorted(options, key=lambda option: option.label_order):
-            value = chosen[option.name]
+        for option in options:
+            usual = option.default(dtype)
+            value = values.get(option.name, usual)
+            chosen[option.name] = value
             if option.label is not None:
                 labels.append(option.label(value))
-            elif value != option.default(dtype):
+            elif value != usual:
                 labels.append(f"{option.name}={value}")
         return cls(op, dtype, shape, chosen, tuple(filter(None, labels)))
 
@@ -218,7 +215,7 @@ class Op:
     """Names of the axes in the order of a shape: `("m", "n", "k")`."""
     work: Callable[[Case], Work]
     """FLOPs and compulsory bytes of one launch."""
-    make_inputs: Callable[[Case, TensorMaker], tuple[Tensor, ...]]
+    make_inputs: Callable[[Case, TensorMaker], Inputs]
     output_shape: Callable[[Case], tuple[int, ...]]
     reference: Callable[..., Tensor]
     """`reference(*inputs)` returns the result; plain torch, differentiable in precision only by its
@@ -270,9 +267,7 @@ class Op:
     check_result: Callable[[Case, Launch, Launch | None], str | None] | None = None
     """Check of a random result instead of `reference`: `check_result(case, launch, earlier)`
     returns the error, or None. `earlier` is a launch on other inputs, or None."""
-    take_rows: (
-        Callable[[tuple[Tensor, ...], Tensor, Any], tuple[tuple[Tensor, ...], Tensor]] | None
-    ) = None
+    take_rows: Callable[[Inputs, Tensor, Any], Launch] | None = None
     """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` of these `rows` (an
     index of the output's rows), to check a large result in parts. None: it is checked as a
     whole."""
@@ -296,12 +291,13 @@ class Op:
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` if the op does not support the case."""
 
-    def part(
-        self, inputs: tuple[Tensor, ...], out: Tensor, rows: slice
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
+    def part(self, inputs: Inputs, out: Tensor, rows: slice) -> Launch:
         """Return the inputs and the part of `out` of these rows; all without `take_rows`."""
         return self.take_rows(inputs, out, rows) if self.take_rows else (inputs, out)
 
+
+Families = Mapping[str, tuple[Op, ...]]
+"""The ops of each family."""
 
 MAX_CASES = 10_000
 """More cases are a mistyped range."""

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from bench.harness.op import PEAKS, Op, Option, UsageError
+from bench.harness.op import PEAKS, Families, Op, Option, UsageError
 
 BENCH = Path(__file__).resolve().parents[1]
 
@@ -125,7 +125,7 @@ def own_families(
 class Catalog:
     """The files in `bench/` by name."""
 
-    families: Mapping[str, tuple[Op, ...]]
+    families: Families
     commands: Mapping[str, ModuleType]
     """Modules whose rows are not ops, with `LISTED`, `build_parser`, `measure`, `render` and
     `main`.

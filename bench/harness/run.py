@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, environment_facts, git_state, host_state
 from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.registry import is_user_kernel
-from bench.harness.providers.user_kernel import with_revision
-from bench.harness.settings import Settings
+from bench.harness.providers.user_kernel import find, source_git_state
+from bench.harness.settings import Argv, Settings
 from bench.harness.timing import samplers
 from results.record import Environment, Record, StepTotals
 from results.show.grid import Table
@@ -150,13 +151,15 @@ class Run(AbstractContextManager["Run"]):
     file.
     """
 
+    environment: Environment
+
     def __init__(
         self,
         settings: Settings,
         command: str,
         name: str,
         device: Device,
-        argv: Sequence[str] | None = None,
+        argv: Argv = None,
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         """Find the ceilings that are known without measuring.
@@ -180,7 +183,7 @@ class Run(AbstractContextManager["Run"]):
         self.writer: RunWriter | None = None
         self.problem: StoreError | None = None
         self.deadline: float | None = None
-        self.environment: Environment | None = None
+        self.has_started = False
         self._command = command
         self._name = name
         self._argv = argv
@@ -205,7 +208,7 @@ class Run(AbstractContextManager["Run"]):
     ) -> bool:
         if self.writer is not None:
             self.writer.close()
-        self.is_interrupted = self.environment is not None and isinstance(error, KeyboardInterrupt)
+        self.is_interrupted = self.has_started and isinstance(error, KeyboardInterrupt)
         if self.is_interrupted:
             self.progress.note("interrupted: finished rows are saved")
         self.progress.close()
@@ -236,6 +239,7 @@ class Run(AbstractContextManager["Run"]):
             self.writer = RunWriter.create(environment, self._name, self.settings.output)
         self._dtypes = dtypes or ()
         self.environment = environment
+        self.has_started = True
         self._started_s = clock.now()
         budget_s = self.settings.budget_s
         self.deadline = None if budget_s is None else self._started_s + budget_s
@@ -252,7 +256,8 @@ class Run(AbstractContextManager["Run"]):
         `replaces` is the record of the same row before this visit.
         """
         if is_user_kernel(record.provider):
-            record = with_revision(record)
+            revision = source_git_state(find(record.provider), record.source_sha256)
+            record = replace(record, source_git=revision)
         if self.writer is not None and self.problem is None:
             try:
                 self.writer.append(record)
@@ -271,7 +276,7 @@ class Run(AbstractContextManager["Run"]):
 
     def rewrite(self) -> None:
         """Write the run file again, with one record per row."""
-        if self.writer is not None and self.environment is not None and self.problem is None:
+        if self.writer is not None and self.problem is None:
             try:
                 self.writer.finish(self.environment, self.records)
             except StoreError as error:
@@ -294,7 +299,7 @@ class Run(AbstractContextManager["Run"]):
         `AGAIN_GATE_MARGIN` is invalid, unless its data may have come from the cache. On a GPU
         nothing is measured again: records are evaluated against its datasheet.
         """
-        if self.device.is_gpu or self.environment is None:
+        if self.device.is_gpu:
             return
         self.progress.expect(0)
         low: dict[Ceiling, None] = {}
@@ -325,7 +330,6 @@ class Run(AbstractContextManager["Run"]):
         Raises:
             StoreError: not all records could be saved; they have been printed.
         """
-        assert self.environment is not None
         path = self.show(run_table(self.environment, self.records, render, document))
         plot = self.settings.plot
         if not plot and draws and path is not None:
@@ -365,7 +369,6 @@ class Run(AbstractContextManager["Run"]):
         from roofline.picture.figure import plot_run
         from roofline.picture.scene import NoCeilingError
 
-        assert self.environment is not None
         try:
             plot_run(self.environment, self.records, path)
         except NoCeilingError as error:
@@ -378,7 +381,7 @@ class Run(AbstractContextManager["Run"]):
 
     def saved_path(self) -> Path | None:
         """Return the run file, written again if it was removed; None if it lacks a record."""
-        if self.writer is None or self.environment is None:
+        if self.writer is None:
             return None
         if self.problem is None and not self.writer.path.exists():
             try:
@@ -414,7 +417,7 @@ def stamp(
     device: Device,
     ceilings: Machine,
     settings: Mapping[str, Any],
-    argv: Sequence[str] | None,
+    argv: Argv,
     is_here: bool = True,
 ) -> Environment:
     """Return the environment of this run, without facts of this machine if the device is not here.
@@ -437,7 +440,7 @@ def stamp(
     floor = ceilings.fastest("launch")
     costs = {
         "tick_s": samplers.tick_s(device),
-        "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
+        "event_floor_s": median(samplers.empty_event_pairs_s()) if device.is_gpu else None,
         "host_launch_s": samplers.empty_launch_s(device),
         "launch_floor_s": floor.value if floor else None,
     }

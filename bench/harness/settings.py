@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,9 @@ from typing import Annotated, Any
 from bench.harness.data.inputs import FILLS
 from results.show.options import FORMAT, HOW, OUTPUT, Parameter, number, path
 from results.show.terminal import ADVANCED
+
+Argv = Sequence[str] | None
+"""Arguments of a command; None: those of the process."""
 
 PICTURES = (".png", ".svg", ".pdf")
 

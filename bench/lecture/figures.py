@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,8 @@ def backward_over_forward(step: Any) -> float:
     return float(step.phases_s["backward"] / step.phases_s["forward"])
 
 
-def share_of_clipping(step: Any) -> float:
-    return float(step.phases_s["clip"] / step.median_s)
-
-
-def share_of_zero_grad(step: Any) -> float:
-    return float(step.phases_s["zero_grad"] / step.median_s)
+def share_of(phase: str, step: Any) -> float:
+    return float(step.phases_s[phase] / step.median_s)
 
 
 def state_per_parameter(step: Any) -> float:
@@ -88,8 +85,8 @@ FIGURES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "eager over compiled, bias and GELU": (time_ratio, ("bias_gelu", "compiled")),
     "FLOPs of 70B on 15T tokens": (flops_per_parameter_and_token, ("step",)),
     "backward over forward, two layers D x D": (backward_over_forward, ("step",)),
-    "clipping the gradients of 1B parameters in fp32": (share_of_clipping, ("step",)),
-    "zero_grad for 1B parameters in fp32": (share_of_zero_grad, ("step",)),
+    "clipping the gradients of 1B parameters in fp32": (partial(share_of, "clip"), ("step",)),
+    "zero_grad for 1B parameters in fp32": (partial(share_of, "zero_grad"), ("step",)),
     "deterministic algorithms": (time_ratio, ("deterministic", "step")),
     "AdamW in fp32, bytes": (state_per_parameter, ("step",)),
     "AdamW in mixed precision, bytes": (state_per_parameter, ("bf16_step",)),

@@ -70,7 +70,6 @@ def measure(run: Run, names: Sequence[str], sizes: Mapping[str, Any]) -> Rows:
             measure_rows(run, list(ops.values()))
         run.note_time()
         run.judge_again()
-    assert run.environment is not None
     records = document(run.environment, run.records)["records"]
     # After an interruption the last rows have no record.
     by_name = zip([*scenarios, *ops], records, strict=False)
@@ -150,7 +149,6 @@ def synchronize_trap(run: Run, matmul: Any) -> list[dict[str, Any]]:
     Without, a timer reads the time to launch a kernel: that of an operation on one element, which
     each run measures. On a CPU a call returns when its result is finished.
     """
-    assert run.environment is not None
     launch_s = run.environment.preflight["host_launch_s"]
     if run.device.is_gpu:
         times_s = {

@@ -97,44 +97,47 @@ COUNTED = (
     (0, "nll_loss_forward nll_loss2d_forward convolution_overrideable"),
     (
         1,
-        "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout",
+        (
+            "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort "
+            "native_dropout native_dropout_backward embedding_dense_backward scatter_add "
+            "index_add scatter_reduce max_pool2d_with_indices avg_pool2d avg_pool2d_backward "
+            "mean_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward count_nonzero "
+            "searchsorted floor_divide rrelu_with_noise isin hardtanh_backward "
+            "upsample_nearest2d_backward _embedding_bag_dense_backward"
+        ),
     ),
-    (1, "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce"),
-    (
-        1,
-        "max_pool2d_with_indices avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d",
-    ),
-    (1, "_adaptive_avg_pool2d_backward count_nonzero searchsorted floor_divide rrelu_with_noise"),
-    (1, "isin hardtanh_backward upsample_nearest2d_backward _embedding_bag_dense_backward"),
     (2, "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm"),
     (
         3,
         (
             "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward "
-            "softplus addcmul addcdiv"
+            "softplus addcmul addcdiv lerp smooth_l1_loss cdist linalg_cross"
         ),
     ),
-    (3, "lerp smooth_l1_loss cdist linalg_cross"),
-    (4, "_softmax_backward_data _log_softmax_backward_data _native_batch_norm_legit_no_training"),
-    (4, "_batch_norm_no_update glu _fused_sgd _weight_norm_interface polar softplus_backward"),
+    (
+        4,
+        (
+            "_softmax_backward_data _log_softmax_backward_data "
+            "_native_batch_norm_legit_no_training _batch_norm_no_update glu _fused_sgd "
+            "_weight_norm_interface polar softplus_backward"
+        ),
+    ),
     (6, "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits"),
     (
         7,
         (
             "native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
-            "_batch_norm_with_update"
+            "_batch_norm_with_update _fused_adagrad _weight_norm_interface_backward"
         ),
     ),
-    (7, "_fused_adagrad _weight_norm_interface_backward"),
     (8, "_fused_rms_norm_backward upsample_bilinear2d"),
     (
         12,
         (
             "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward "
-            "cudnn_batch_norm_backward"
+            "cudnn_batch_norm_backward batch_norm_backward"
         ),
     ),
-    (12, "batch_norm_backward"),
     (14, "_fused_adamw _fused_adam"),
     (30, "gelu_backward"),
     (32, "upsample_bicubic2d"),

@@ -153,27 +153,44 @@ def transformer_flops(values: Values, result: Any) -> int:
 
 
 FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
-    (matmul_flops, "mm addmm bmm baddbmm linear matmul mkldnn_linear mkldnn._linear_pointwise"),
-    (matmul_flops, "_scaled_mm _int_mm _addmm_activation _mixed_dtypes_linear"),
-    (matmul_flops, "_sparse_mm _sparse_addmm sparse_sampled_addmm _dyn_quant_matmul_4bit"),
-    (matmul_flops, "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu"),
-    (matmul_flops, "quantized.linear quantized.linear_relu quantized.linear_dynamic"),
-    (matmul_flops, "quantized.linear_relu_dynamic quantized.linear_dynamic_fp16"),
+    (
+        matmul_flops,
+        (
+            "mm addmm bmm baddbmm linear matmul mkldnn_linear mkldnn._linear_pointwise _scaled_mm "
+            "_int_mm _addmm_activation _mixed_dtypes_linear _sparse_mm _sparse_addmm "
+            "sparse_sampled_addmm _dyn_quant_matmul_4bit _weight_int8pack_mm _weight_int4pack_mm "
+            "_weight_int4pack_mm_for_cpu quantized.linear quantized.linear_relu "
+            "quantized.linear_dynamic quantized.linear_relu_dynamic quantized.linear_dynamic_fp16"
+        ),
+    ),
     (triangular_flops, "linalg_solve_triangular"),
     (grouped_flops, "_grouped_mm _scaled_grouped_mm"),
-    (convolution_flops, "convolution _convolution convolution_overrideable"),
-    (convolution_flops, "convolution_backward_overrideable mkldnn_convolution"),
-    (convolution_flops, "cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu"),
-    (convolution_flops, "miopen_convolution miopen_convolution_relu miopen_depthwise_convolution"),
-    (convolution_flops, "_conv_depthwise2d conv_depthwise3d _slow_conv2d_forward"),
-    (convolution_flops, "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d"),
-    (convolution_flops, "mkldnn._convolution_pointwise"),
-    (transposed_flops, "cudnn_convolution_transpose miopen_convolution_transpose"),
-    (transposed_flops, "slow_conv_transpose2d slow_conv_transpose3d"),
-    (attention_flops, "_scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention"),
-    (attention_flops, "_scaled_dot_product_flash_attention_for_cpu"),
-    (attention_flops, "_scaled_dot_product_efficient_attention"),
-    (attention_flops, "_scaled_dot_product_fused_attention_overrideable"),
+    (
+        convolution_flops,
+        (
+            "convolution _convolution convolution_overrideable convolution_backward_overrideable "
+            "mkldnn_convolution cudnn_convolution cudnn_convolution_relu "
+            "cudnn_convolution_add_relu miopen_convolution miopen_convolution_relu "
+            "miopen_depthwise_convolution _conv_depthwise2d conv_depthwise3d _slow_conv2d_forward "
+            "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d "
+            "mkldnn._convolution_pointwise"
+        ),
+    ),
+    (
+        transposed_flops,
+        (
+            "cudnn_convolution_transpose miopen_convolution_transpose slow_conv_transpose2d "
+            "slow_conv_transpose3d"
+        ),
+    ),
+    (
+        attention_flops,
+        (
+            "_scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention "
+            "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
+            "_scaled_dot_product_fused_attention_overrideable"
+        ),
+    ),
     (layer_flops, "mkldnn_rnn_layer _cudnn_rnn miopen_rnn"),
     (transformer_flops, "_native_multi_head_attention _transformer_encoder_layer_fwd"),
 )

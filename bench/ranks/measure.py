@@ -39,7 +39,7 @@ LONG_OPS = ("copy", "matmul")
 GPU_EXTENT = 8192
 CPU_EXTENT = 512
 """m, n and k of the matmul. Source: on a GPU that of gpu-burn and gpu-fryer; on a CPU see
-`peaks.CPU_EXTENTS`.
+`peaks.CPU_SHAPES`.
 """
 
 HANG_S = 30.0
@@ -67,16 +67,18 @@ class Item(NamedTuple):
     def title(self) -> str:
         return f"{self.phase} {self.op}"
 
-    def blank(self, reason: str, status: str = "skipped") -> Record:
+    def blank(self, reason: str, status: Any = "skipped") -> Record:
         """Return the record of a row that was not measured."""
-        options = {"phase": self.phase}
-        fields: dict[str, Any] = {
-            "op": self.op,
-            "dtype": self.dtype,
-            "status": status,
-            "reason": reason,
-        }
-        return Record(provider="torch", shape={"n": 1}, case="1", options=options, **fields)
+        return Record(
+            op=self.op,
+            provider="torch",
+            dtype=self.dtype,
+            shape={"n": 1},
+            case="1",
+            options={"phase": self.phase},
+            status=status,
+            reason=reason,
+        )
 
 
 def items_of(phase: str, is_gpu: bool, dtypes: Sequence[str] | None, is_quick: bool) -> list[Item]:
@@ -204,14 +206,10 @@ def measure_rate(item: Item, device: Device) -> Record:
 
 
 def measure_matmul(item: Item, device: Device) -> Record:
-    values = {
-        "layout": "nt" if item.dtype.startswith("fp8") or item.dtype == "int8" else "nn",
-        "batch": 1,
-    }
     shape = dict.fromkeys("mnk", GPU_EXTENT if device.is_gpu else CPU_EXTENT)
-    case = Case.of("matmul", item.dtype, shape, options_of("matmul"), values)
+    case = Case.of("matmul", item.dtype, shape, options_of("matmul"))
     [row] = plan(
-        [(peaks.matmul_op(), case)], ["torch"], device, Settings(fill="normal"), family="matmul"
+        peaks.matmul_op(), case, ["torch"], device, Settings(fill="normal"), family="matmul"
     )
     usual = LIMITS[device.type]
     min_sample_s = max(usual.min_sample_s, item.seconds / MAX_SAMPLES)

@@ -9,7 +9,6 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from bench.harness.cli.arguments import chosen
 from bench.harness.device.device import Device
 from bench.harness.op_file import module_of
 from bench.harness.run import stamp
+from bench.harness.settings import Argv
 from bench.ranks import measure
 from bench.ranks.launcher import (
     POLL_S,
@@ -57,7 +57,7 @@ class Member:
     Rank 0 also follows the steps of all ranks.
     """
 
-    def __init__(self, options: Options, argv: Sequence[str] | None) -> None:
+    def __init__(self, options: Options, argv: Argv) -> None:
         chosen("dtype", options.dtype, module_of("matmul").OPS[0].dtypes, ())
         self.options = options
         self.argv = sys.argv[1:] if argv is None else argv

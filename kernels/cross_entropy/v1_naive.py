@@ -35,6 +35,17 @@ IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
 
 
 @triton.jit
+def picked_logit(
+    row_ptr,  # logits, one row of v elements
+    label,  # any number
+    v,  # elements
+):
+    """Return the logit of a label in fp32, NaN if there is no such label."""
+    inside = (label >= 0) & (label < v)
+    return tl.load(row_ptr + label, mask=inside, other=float("nan")).to(tl.float32)
+
+
+@triton.jit
 def cross_entropy_masked(
     x_ptr,  # logits, m rows of v elements, each row dense
     labels_ptr,  # m labels
@@ -59,9 +70,7 @@ def cross_entropy_masked(
         )
         total += tl.sum(tl.exp(x - highest), axis=0)
     label = tl.load(labels_ptr + row)
-    picked = tl.load(row_ptr + label, mask=(label >= 0) & (label < v), other=float("nan")).to(
-        tl.float32
-    )
+    picked = picked_logit(row_ptr, label, v)
     loss = (highest - picked) + tl.log(total)
     tl.store(out_ptr + row, tl.where(label == IGNORED, 0.0, loss))
 

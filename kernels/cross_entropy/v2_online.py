@@ -28,7 +28,7 @@ import triton
 import triton.language as tl
 
 from kernels.cross_entropy import read
-from kernels.cross_entropy.v1_naive import IGNORED
+from kernels.cross_entropy.v1_naive import IGNORED, picked_logit
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, on_any_arch
 from kernels.online_softmax import top_and_total
 
@@ -52,9 +52,7 @@ def cross_entropy_online(
     first = row * x_stride
     # Before the loop, so that its two round trips to memory overlap with the loop.
     label = tl.load(labels_ptr + row)
-    picked = tl.load(x_ptr + first + label, mask=(label >= 0) & (label < v), other=float("nan")).to(
-        tl.float32
-    )
+    picked = picked_logit(x_ptr + first, label, v)
 
     top, row_total = top_and_total(x_ptr, first, v, DEPTH, LANES, STAGES)
     loss = (top - picked) + tl.log(row_total)

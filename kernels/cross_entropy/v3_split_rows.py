@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 
 from kernels.cross_entropy import read, v2_online
-from kernels.cross_entropy.v1_naive import IGNORED
+from kernels.cross_entropy.v1_naive import IGNORED, picked_logit
 from kernels.launch import DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, UNIT, row_partial
 
@@ -49,8 +49,7 @@ def cross_entropy_finish(
     """Write the loss of one row from the maxima and sums of its pieces."""
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(labels_ptr + row)
-    inside = (label >= 0) & (label < v)
-    picked = tl.load(x_ptr + row * x_stride + label, mask=inside, other=float("nan")).to(tl.float32)
+    picked = picked_logit(x_ptr + row * x_stride, label, v)
     lanes = tl.arange(0, MAX_SPLITS)
     tops = tl.load(tops_ptr + row * splits + lanes, mask=lanes < splits, other=LOWEST)
     totals = tl.load(totals_ptr + row * splits + lanes, mask=lanes < splits, other=0.0)

@@ -99,11 +99,6 @@ def _read(
         require_shape(label, "seed", seed, (1,))
     if bias is None:
         return ()
-    _require_bias(label, x, bias)
-    return tuple(bias.shape)
-
-
-def _require_bias(label: str, x: torch.Tensor, bias: torch.Tensor) -> None:
     if x.dim() != 2:
         raise ValueError(
             f"{label}: x has shape {tuple(x.shape)}; expected two dimensions, (rows, cols)"
@@ -113,3 +108,4 @@ def _require_bias(label: str, x: torch.Tensor, bias: torch.Tensor) -> None:
             f"{label}: x has {x.shape[1]} columns; at most {MAX_COLUMNS} are supported"
         )
     require_shape(label, "bias", bias, x.shape[1:])
+    return tuple(bias.shape)

@@ -144,6 +144,27 @@ def random_words(
     return tl.join(tl.join(word0, word2), tl.join(word1, word3)).reshape(COUNT)
 
 
+@triton.jit
+def write(
+    x_ptr,  # first input
+    out_ptr,  # output, as many elements
+    y_ptr,  # second input, as many elements, or a 64-bit seed if RANDOM, or None
+    start,  # index of the first element to write, a multiple of 4
+    end,  # index behind the last one
+    FORMULA: tl.constexpr,  # as of `map_kernel`
+    COUNT: tl.constexpr,  # elements to write at most, a power of two
+    RANDOM: tl.constexpr,  # whether there is a seed
+):
+    offsets = start + tl.arange(0, COUNT)
+    inside = offsets < end
+    x = tl.load(x_ptr + offsets, mask=inside)
+    if RANDOM:
+        result = FORMULA(x, random_words(tl.load(y_ptr), start.to(tl.int64), COUNT))
+    else:
+        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+    tl.store(out_ptr + offsets, result, mask=inside)
+
+
 @triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def map_kernel(
     x_ptr,  # first input, n elements
@@ -154,32 +175,12 @@ def map_kernel(
     BLOCK: tl.constexpr,  # elements per program, a power of two
     RANDOM: tl.constexpr,  # whether there is a seed
 ):
-    seed = tl.load(y_ptr) if RANDOM else 0
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = n // WHOLE * WHOLE
     if start < whole:
-        offsets = start + tl.arange(0, BLOCK)
-        inside = offsets < whole
-        x = tl.load(x_ptr + offsets, mask=inside)
-        if RANDOM:
-            result = FORMULA(x, random_words(seed, start, BLOCK))
-        else:
-            result = (
-                FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
-            )
-        tl.store(out_ptr + offsets, result, mask=inside)
+        write(x_ptr, out_ptr, y_ptr, start, whole, FORMULA, BLOCK, RANDOM)
     else:
-        rest = whole + tl.arange(0, WHOLE)
-        last_x = tl.load(x_ptr + rest, mask=rest < n)
-        if RANDOM:
-            last = FORMULA(last_x, random_words(seed, whole.to(tl.int64), WHOLE))
-        else:
-            last = (
-                FORMULA(last_x)
-                if y_ptr is None
-                else FORMULA(last_x, tl.load(y_ptr + rest, mask=rest < n))
-            )
-        tl.store(out_ptr + rest, last, mask=rest < n)
+        write(x_ptr, out_ptr, y_ptr, whole, n, FORMULA, WHOLE, RANDOM)
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("lean"))

@@ -1,5 +1,6 @@
 """Argument checks shared by all versions of matmul."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,9 @@ class Operands:
         batch_strides: Strides from one matrix to the next, of A, B and C; 0 if there is only one.
         unit: Known divisor of the length and stride of all stored rows of A and B: the elements in
             `launch.ALIGNMENT_BYTES`, or 1.
+        label: Operation and version, for messages.
+        tensors: A, B and C.
+        scales: Factors of A and B in fp8.
     """
 
     dtype: str
@@ -51,6 +55,9 @@ class Operands:
     arch: int
     processors: int
     unit: int
+    label: str
+    tensors: tuple[torch.Tensor, ...]
+    scales: tuple[torch.Tensor, ...]
 
     def tiles(self, block_m: int, block_n: int) -> int:
         return self.batch * -(-self.m // block_m) * -(-self.n // block_n)
@@ -133,11 +140,25 @@ def read(
         arch=gpu.arch,
         processors=gpu.processors,
         unit=unit if is_aligned else 1,
+        label=label,
+        tensors=(a, b, out),
+        scales=scales,
     )
 
 
-def unsupported_dtype(label: str, dtype: str, arch: int, allowed: str) -> ValueError:
-    return ValueError(f"{label}: no kernel for {dtype} on sm_{arch}; {allowed}")
+def launcher(label: str, start: Callable[[Operands], None]) -> Callable[..., None]:
+    """Return the launcher of a version that launches its kernels with `start`."""
+
+    def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+        start(read(label, a, b, scales, out))
+
+    return matmul
+
+
+def unsupported_dtype(operands: Operands, allowed: str) -> ValueError:
+    return ValueError(
+        f"{operands.label}: no kernel for {operands.dtype} on sm_{operands.arch}; {allowed}"
+    )
 
 
 def _require_scales(label: str, a: torch.Tensor, scales: tuple[torch.Tensor, ...]) -> None:

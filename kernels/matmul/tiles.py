@@ -10,7 +10,7 @@ such a tile spills registers or exceeds shared memory when compiled, the next sm
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import torch
+import triton
 import triton.language as tl
 
 from kernels.launch import Variant
@@ -19,7 +19,6 @@ from kernels.matmul import (
     MAX_TILES,
     Operands,
     output_type,
-    read,
     triton_type,
     unsupported_dtype,
 )
@@ -82,6 +81,15 @@ def choices(table: Table, arch: int) -> Iterator[tuple[str, str, str, Tile]]:
                 yield dtype, layout, size, tile
 
 
+def variants_of(
+    table: Table, variant: Callable[[str, str, str, Tile], Variant]
+) -> Callable[[int], tuple[Variant, ...]]:
+    """Return the function `variants(arch)` of a version with a variant for each choice of a
+    table.
+    """
+    return lambda arch: tuple(variant(*choice) for choice in choices(table, arch))
+
+
 def constants_of(dtype: str, layout: str) -> dict[str, Any]:
     """Return the compile-time arguments that do not depend on the tile."""
     return {
@@ -106,6 +114,22 @@ def size_class(tiles: Sizes, operands: Operands) -> str:
 
 def scale_types(dtype: str) -> dict[str, str]:
     return {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"} if dtype.startswith("fp8") else {}
+
+
+@triton.jit
+def tile_position(
+    tile,  # index of a tile among those of all batches
+    tiles_m,  # tiles from top to bottom of C
+    tiles_n,  # tiles from left to right
+    GROUP_M: tl.constexpr,  # rows of tiles in a group
+):
+    """Return the batch of a tile and its row and column among the tiles of C, in 64 bits."""
+    batch = tile // (tiles_m * tiles_n)
+    tile -= batch * (tiles_m * tiles_n)
+    first = tile // (GROUP_M * tiles_n) * GROUP_M
+    in_group = tile - first * tiles_n
+    height = tl.minimum(tiles_m - first, GROUP_M)  # the last group may have fewer rows
+    return batch, first + in_group % height, in_group // height
 
 
 def variant_of(
@@ -148,32 +172,28 @@ def pointer_variant(
     return variant_of(kernel, dtype, layout, size, tile, types, **others)
 
 
-def launcher(
-    label: str, table: Table, variant: Callable[[str, str, str, Tile], Variant]
-) -> Callable[..., None]:
-    """Return the launcher of a version with one program per tile, without scales."""
+def one_tile_each(
+    table: Table, variant: Callable[[str, str, str, Tile], Variant]
+) -> Callable[[Operands], None]:
+    """Return the launch of a version with one program per tile, without scales."""
 
-    def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-        operands = read(label, a, b, scales, out)
+    def start(operands: Operands) -> None:
         tiles = sizes(table, operands.arch, operands.dtype)
         if not tiles:
-            raise unsupported_dtype(
-                label, operands.dtype, operands.arch, f"it has {', '.join(table[min(table)])}"
-            )
+            raise unsupported_dtype(operands, f"it has {', '.join(table[min(table)])}")
         size = size_class(tiles, operands)
         tile = tiles[size]
         programs = operands.tiles(tile.m, tile.n)
         if programs > MAX_TILES:
             raise ValueError(
-                f"{label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are supported"
+                f"{operands.label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are "
+                f"supported"
             )
         if programs:
             chosen = variant(operands.dtype, operands.layout, size, tile)
             chosen.launch(
                 programs,
-                a,
-                b,
-                out,
+                *operands.tensors,
                 operands.m,
                 operands.n,
                 operands.k,
@@ -181,4 +201,4 @@ def launcher(
                 *operands.batch_strides,
             )
 
-    return matmul
+    return start

@@ -23,8 +23,8 @@ from functools import cache, partial
 import triton
 import triton.language as tl
 
-from kernels.launch import Variant
-from kernels.matmul.tiles import Table, Tile, choices, launcher, pointer_variant
+from kernels.matmul import launcher
+from kernels.matmul.tiles import Table, Tile, one_tile_each, pointer_variant, variants_of
 
 LABEL = "matmul v1"
 SIZES = {"any": Tile(64, 64, 32, warps=4, stages=3)}
@@ -81,10 +81,7 @@ def tile_matmul(
 _variant = cache(partial(pointer_variant, tile_matmul))
 
 
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
-    )
+variants = variants_of(TILES, _variant)
 
 
-KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}
+KERNELS = {"matmul": launcher(LABEL, one_tile_each(TILES, _variant))}

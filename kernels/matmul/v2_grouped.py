@@ -26,8 +26,15 @@ from functools import cache, partial
 import triton
 import triton.language as tl
 
-from kernels.launch import Variant
-from kernels.matmul.tiles import Table, Tile, choices, launcher, pointer_variant
+from kernels.matmul import launcher
+from kernels.matmul.tiles import (
+    Table,
+    Tile,
+    one_tile_each,
+    pointer_variant,
+    tile_position,
+    variants_of,
+)
 
 LABEL = "matmul v2"
 FP32 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -75,13 +82,9 @@ def grouped_matmul(
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tile = tl.program_id(0).to(tl.int64)
-    batch = tile // (tiles_m * tiles_n)
-    tile -= batch * (tiles_m * tiles_n)
-    first = tile // (GROUP_M * tiles_n) * GROUP_M
-    in_group = tile - first * tiles_n
-    height = tl.minimum(tiles_m - first, GROUP_M)  # the last group may have fewer rows
-    rows = (first + in_group % height) * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = in_group // height * BLOCK_N + tl.arange(0, BLOCK_N)
+    batch, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     terms = tl.arange(0, BLOCK_K).to(tl.int64)
 
     row_inside = (rows < m)[:, None]
@@ -122,10 +125,7 @@ def grouped_matmul(
 _variant = cache(partial(pointer_variant, grouped_matmul))
 
 
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
-    )
+variants = variants_of(TILES, _variant)
 
 
-KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}
+KERNELS = {"matmul": launcher(LABEL, one_tile_each(TILES, _variant))}

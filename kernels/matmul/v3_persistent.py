@@ -44,13 +44,27 @@ C that are not multiples of 16 elements are stored so.
 import itertools
 from functools import cache, partial
 
-import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, MAX_TILES, Operands, aligned_unit, read, unsupported_dtype
-from kernels.matmul.tiles import Sizes, Table, Tile, pointer_variant, size_class, sizes
+from kernels.matmul import (
+    LAYOUTS,
+    MAX_TILES,
+    Operands,
+    aligned_unit,
+    launcher,
+    unsupported_dtype,
+)
+from kernels.matmul.tiles import (
+    Sizes,
+    Table,
+    Tile,
+    pointer_variant,
+    size_class,
+    sizes,
+    tile_position,
+)
 
 LABEL = "matmul v3"
 FP32_80 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -60,47 +74,24 @@ HALF_80 = {"large": Tile(128, 256, 32, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
 HALF = {"large": Tile(128, 128, 64, 8, 3), "small": Tile(64, 64, 64, 4, 4)}
 INT8 = {"any": Tile(128, 128, 64, 8, 4)}
 FP8 = {"any": Tile(128, 128, 64, 8, 4)}
+SINCE_90 = {
+    "fp32": FP32,
+    "tf32": TF32,
+    "fp16": HALF,
+    "bf16": HALF,
+    "int8": INT8,
+    "fp8e4m3": FP8,
+    "fp8e5m2": FP8,
+}
 TILES: Table = {
     80: {"fp32": FP32_80, "tf32": TF32, "fp16": HALF_80, "bf16": HALF_80, "int8": INT8},
-    90: {
-        "fp32": FP32,
-        "tf32": TF32,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
-    100: {
-        "fp32": FP32,
-        "tf32": TF32,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
+    90: SINCE_90,
+    100: SINCE_90,
 }
 TWO_FIT = {"fp32": LAYOUTS, "tf32": ("nt",), "fp16": ("nt",), "bf16": ("nt",)}
 """Layouts in which tiles of up to 128 x 128 take 8 warps at most 128 registers per thread."""
 SHIFTED = {"shifted": Tile(64, 64, 32, 8, 3)}
 SHIFTED_FP32 = {"shifted": Tile(64, 64, 16, 8, 3)}
-
-
-@triton.jit
-def tile_position(
-    tile,  # index of a tile among those of all batches
-    tiles_m,  # tiles from top to bottom of C
-    tiles_n,  # tiles from left to right
-    GROUP_M: tl.constexpr,  # rows of tiles in a group
-):
-    """Return the batch of a tile and its row and column among the tiles of C, in 64 bits."""
-    batch = tile // (tiles_m * tiles_n)
-    tile -= batch * (tiles_m * tiles_n)
-    first = tile // (GROUP_M * tiles_n) * GROUP_M
-    in_group = tile - first * tiles_n
-    height = tl.minimum(tiles_m - first, GROUP_M)  # the last group may have fewer rows
-    return batch, first + in_group % height, in_group // height
 
 
 @triton.jit
@@ -227,29 +218,25 @@ def _programs(operands: Operands, tile: Tile) -> int:
     return min(programs, operands.tiles(tile.m, tile.n))
 
 
-def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    operands = read(LABEL, a, b, scales, out)
+def _launch(operands: Operands) -> None:
     tiles = tiles_for(operands.arch, operands.dtype, operands.unit)
     if not tiles:
-        raise unsupported_dtype(LABEL, operands.dtype, operands.arch, "fp8 needs sm_90 or sm_100")
-    if not out.numel():
+        raise unsupported_dtype(operands, "fp8 needs sm_90 or sm_100")
+    if not operands.tensors[-1].numel():
         return
     size = size_class(tiles, operands)
     variant = _variant(operands.dtype, operands.layout, size, tiles[size], UNIT=operands.unit)
-    programs = _programs(operands, tiles[size])
     variant.launch(
-        programs,
-        a,
-        b,
-        out,
+        _programs(operands, tiles[size]),
+        *operands.tensors,
         operands.m,
         operands.n,
         operands.k,
         operands.batch,
         *operands.strides,
         *operands.batch_strides,
-        *scales,
+        *operands.scales,
     )
 
 
-KERNELS = {"matmul": _matmul}
+KERNELS = {"matmul": launcher(LABEL, _launch)}

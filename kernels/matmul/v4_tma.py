@@ -35,9 +35,18 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import ALIGNMENT_BYTES, Variant
-from kernels.matmul import Operands, output_type, read, triton_type, unsupported_dtype
-from kernels.matmul.tiles import Table, Tile, choices, scale_types, size_class, sizes, variant_of
-from kernels.matmul.v3_persistent import multiply, tile_position
+from kernels.matmul import Operands, launcher, output_type, triton_type, unsupported_dtype
+from kernels.matmul.tiles import (
+    Table,
+    Tile,
+    scale_types,
+    size_class,
+    sizes,
+    tile_position,
+    variant_of,
+    variants_of,
+)
+from kernels.matmul.v3_persistent import multiply
 
 LABEL = "matmul v4"
 MINIMUM_ARCH = 90
@@ -53,26 +62,16 @@ HALF = {
 }
 INT8 = {"large": Tile(128, 128, 64, 8, 4), "small": Tile(64, 64, 64, 4, 3)}
 FP8 = {"large": Tile(128, 128, 128, 8, 4), "small": Tile(64, 64, 128, 4, 4)}
-TILES: Table = {
-    90: {
-        "fp32": FP32,
-        "tf32": TF32_90,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
-    100: {
-        "fp32": FP32,
-        "tf32": TF32_100,
-        "fp16": HALF,
-        "bf16": HALF,
-        "int8": INT8,
-        "fp8e4m3": FP8,
-        "fp8e5m2": FP8,
-    },
+SM_90 = {
+    "fp32": FP32,
+    "tf32": TF32_90,
+    "fp16": HALF,
+    "bf16": HALF,
+    "int8": INT8,
+    "fp8e4m3": FP8,
+    "fp8e5m2": FP8,
 }
+TILES: Table = {90: SM_90, 100: SM_90 | {"tf32": TF32_100}}
 
 
 @triton.jit
@@ -163,17 +162,11 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
     )
 
 
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile) for dtype, layout, size, tile in choices(TILES, arch)
-    )
+variants = variants_of(TILES, _variant)
 
 
 def describe(
-    label: str,
-    operands: Operands,
-    tensors: tuple[torch.Tensor, ...],
-    boxes: tuple[list[int], list[int], list[int]],
+    operands: Operands, boxes: tuple[list[int], list[int], list[int]]
 ) -> list[TensorDescriptor]:
     """Return the descriptors of A, B and C as stored, each a stack of matrices.
 
@@ -185,14 +178,15 @@ def describe(
     k = operands.k
     if not k:
         raise ValueError(
-            f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)"
+            f"{operands.label}: k is 0; a tensor descriptor needs at least one term (version 3 "
+            "writes zeros)"
         )
     a_shape = (m, k) if operands.layout[0] == "n" else (k, m)
     b_shape = (k, n) if operands.layout[1] == "n" else (n, k)
     descriptors = []
     for name, tensor, (rows, columns), stride, batch_stride, box in zip(
         ("a", "b", "out"),
-        tensors,
+        operands.tensors,
         (a_shape, b_shape, (m, n)),
         operands.strides,
         operands.batch_strides,
@@ -206,21 +200,16 @@ def describe(
         for parts, distance in (("rows", row_stride), ("matrices", batch_stride)):
             if distance % unit:
                 raise ValueError(
-                    f"{label}: stored {parts} of {name} are {distance * tensor.itemsize} bytes "
-                    f"apart; a tensor descriptor needs a multiple of {ALIGNMENT_BYTES} (version "
-                    "3 supports any)"
+                    f"{operands.label}: stored {parts} of {name} are "
+                    f"{distance * tensor.itemsize} bytes apart; a tensor descriptor needs a "
+                    f"multiple of {ALIGNMENT_BYTES} (version 3 supports any)"
                 )
         strides = [batch_stride or rows * row_stride, row_stride, 1]
         descriptors.append(TensorDescriptor(tensor, [operands.batch, rows, columns], strides, box))
     return descriptors
 
 
-def launch(
-    label: str,
-    operands: Operands,
-    tensors: tuple[torch.Tensor, ...],
-    scales: tuple[torch.Tensor, ...],
-) -> None:
+def launch(operands: Operands) -> None:
     """Launch the kernel with the tile of its size class on the current device."""
     tiles = sizes(TILES, operands.arch, operands.dtype)
     size = size_class(tiles, operands)
@@ -230,30 +219,28 @@ def launch(
     shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
     programs = operands.processors * (2 if size in TWO_FIT else 1)
     programs = min(programs, operands.tiles(tile.m, tile.n))
-    descriptors = describe(label, operands, tensors, boxes)
+    descriptors = describe(operands, boxes)
     variant.kernel[(programs,)](
-        *descriptors, *scales, **shape, **variant.constants, **variant.options
+        *descriptors, *operands.scales, **shape, **variant.constants, **variant.options
     )
 
 
-def launcher(label: str, start: Callable[..., None]) -> Callable[..., None]:
-    """Return the launcher of a version that launches its kernels with
-    `start(label, operands, tensors, scales)`.
-    """
+def with_descriptors(launch: Callable[[Operands], None]) -> Callable[[Operands], None]:
+    """Return the launch of a version whose kernels need tensor descriptors."""
 
-    def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-        operands = read(label, a, b, scales, out)
+    def start(operands: Operands) -> None:
         if not sizes(TILES, operands.arch, operands.dtype):
             allowed = (
                 f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 "
                 f"(see version 3)"
             )
-            raise unsupported_dtype(label, operands.dtype, operands.arch, allowed)
+            raise unsupported_dtype(operands, allowed)
+        out = operands.tensors[-1]
         if out.numel():
             with torch.cuda.device_of(out):
-                start(label, operands, (a, b, out), scales)
+                launch(operands)
 
-    return matmul
+    return start
 
 
-KERNELS = {"matmul": launcher(LABEL, launch)}
+KERNELS = {"matmul": launcher(LABEL, with_descriptors(launch))}

@@ -26,9 +26,9 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, Operands, output_type, triton_type, v4_tma
-from kernels.matmul.tiles import Tile, constants_of, size_class, sizes, variant_of
-from kernels.matmul.v3_persistent import multiply, tile_position
+from kernels.matmul import LAYOUTS, Operands, launcher, output_type, triton_type, v4_tma
+from kernels.matmul.tiles import Tile, constants_of, size_class, sizes, tile_position, variant_of
+from kernels.matmul.v3_persistent import multiply
 
 LABEL = "matmul v5"
 MINIMUM_ARCH = 90
@@ -256,15 +256,8 @@ def tuner(dtype: str) -> triton.runtime.Autotuner:
     return triton.autotune(configs=configs, key=TUNING_KEY)(v4_tma.descriptor_matmul)
 
 
-def _launch_split(
-    label: str,
-    operands: Operands,
-    tensors: tuple[torch.Tensor, ...],
-    scales: tuple[torch.Tensor, ...],
-    tile: Tile,
-    splits: int,
-) -> None:
-    out = tensors[-1]
+def _launch_split(operands: Operands, tile: Tile, splits: int) -> None:
+    out = operands.tensors[-1]
     variant = _partial(operands.dtype, operands.layout, tile)
     finish = _finish(operands.dtype)
     boxes = v4_tma.boxes_of(operands.layout, tile, 1)
@@ -272,7 +265,7 @@ def _launch_split(
     kind = torch.int32 if operands.dtype == "int8" else torch.float32
     # From torch's allocator at every launch, so that it is safe on any stream and in a CUDA graph.
     sums = torch.empty((splits * operands.batch, operands.m, stride), dtype=kind, device=out.device)
-    descriptors = v4_tma.describe(label, operands, tensors, boxes)
+    descriptors = v4_tma.describe(operands, boxes)
     descriptors[2] = v4_tma.TensorDescriptor.from_tensor(sums, boxes[2])
     terms = triton.cdiv(triton.cdiv(operands.k, splits), tile.k) * tile.k
     shape = {
@@ -289,43 +282,31 @@ def _launch_split(
     sizes = (operands.m, operands.n, operands.batch, splits, stride, *out_strides)
     # By name: without scales, two arguments in the middle are constants.
     names = [name for name in add_splits.arg_names if name not in finish.constants]
-    arguments = dict(zip(names, (sums, out, *scales, *sizes), strict=True))
+    arguments = dict(zip(names, (sums, out, *operands.scales, *sizes), strict=True))
     add_splits[(blocks,)](**arguments, **finish.constants, **finish.options)
 
 
-def _launch_tuned(
-    label: str,
-    operands: Operands,
-    tensors: tuple[torch.Tensor, ...],
-    scales: tuple[torch.Tensor, ...],
-    tile: Tile,
-) -> None:
+def _launch_tuned(operands: Operands, tile: Tile) -> None:
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (min(operands.processors, operands.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
-    descriptors = v4_tma.describe(
-        label, operands, tensors, v4_tma.boxes_of(operands.layout, tile, 1)
-    )
+    descriptors = v4_tma.describe(operands, v4_tma.boxes_of(operands.layout, tile, 1))
     shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
     constants = constants_of(operands.dtype, operands.layout)
-    tuner(operands.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
+    tuner(operands.dtype)[grid](
+        *descriptors, *operands.scales, **shape, **constants, enable_fp_fusion=True
+    )
 
 
-def _launch(
-    label: str,
-    operands: Operands,
-    tensors: tuple[torch.Tensor, ...],
-    scales: tuple[torch.Tensor, ...],
-    is_tuned: bool = False,
-) -> None:
+def _launch(operands: Operands, is_tuned: bool = False) -> None:
     tile, splits = chosen(operands)
     if splits > 1:
-        _launch_split(label, operands, tensors, scales, tile, splits)
+        _launch_split(operands, tile, splits)
     elif is_tuned:
-        _launch_tuned(label, operands, tensors, scales, tile)
+        _launch_tuned(operands, tile)
     else:
-        v4_tma.launch(label, operands, tensors, scales)
+        v4_tma.launch(operands)
 
 
-KERNELS = {"matmul": v4_tma.launcher(LABEL, _launch)}
-AUTOTUNED = {"matmul": v4_tma.launcher(LABEL, partial(_launch, is_tuned=True))}
+KERNELS = {"matmul": launcher(LABEL, v4_tma.with_descriptors(_launch))}
+AUTOTUNED = {"matmul": launcher(LABEL, v4_tma.with_descriptors(partial(_launch, is_tuned=True)))}

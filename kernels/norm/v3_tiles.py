@@ -124,6 +124,77 @@ def layer_rows(
 
 
 @triton.jit
+def sum_of_squares(
+    x_row,  # x, one row of n elements
+    r_row,  # residual, as many; not read unless RESIDUAL
+    sum_row,  # the sum, as many; not written unless RESIDUAL
+    n,  # columns
+    first,  # step of the loop
+    end,  # the step behind the last
+    RESIDUAL: tl.constexpr,  # whether there is a residual
+    WIDTH: tl.constexpr,  # columns of one access of all threads
+    ACCESSES: tl.constexpr,  # of each thread in one step of a loop
+):
+    """Return the sum of squares of some steps of x, or of the sum of x and the residual, and write
+    that sum.
+    """
+    squares = tl.zeros((WIDTH,), tl.float32)
+    for step in range(first, end):
+        for access in tl.static_range(ACCESSES):
+            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
+            inside = columns < n
+            x = tl.load(
+                x_row + columns, mask=inside, other=0.0, eviction_policy=DROP if RESIDUAL else KEEP
+            )
+            if RESIDUAL:
+                x = rounded_sum(
+                    x, tl.load(r_row + columns, mask=inside, other=0.0, eviction_policy=DROP)
+                )
+                tl.store(sum_row + columns, x, mask=inside, eviction_policy=KEEP)
+            squares += x.to(tl.float32) * x.to(tl.float32)
+    return tl.sum(squares)
+
+
+@triton.jit
+def differences(
+    x_row,  # x, one row of n elements
+    near_mean,  # a number near its mean
+    n,  # columns
+    first,  # step of the loop
+    end,  # the step behind the last
+    WIDTH: tl.constexpr,  # columns of one access of all threads
+    ACCESSES: tl.constexpr,  # of each thread in one step of a loop
+):
+    """Return the sums of the differences of some steps of x from the number, and of their squares,
+    for each lane.
+    """
+    total = tl.zeros((WIDTH,), tl.float32)
+    squares = tl.zeros((WIDTH,), tl.float32)
+    for step in range(first, end):
+        for access in tl.static_range(ACCESSES):
+            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
+            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(
+                tl.float32
+            )
+            d = tl.where(columns < n, x - near_mean, 0.0)
+            total += d
+            squares += d * d
+    return total, squares
+
+
+@triton.jit
+def weighted(
+    x_row,  # x, one row of n elements, not read again
+    w_ptr,  # weight, n elements
+    columns,  # block
+    inside,  # block of the same shape: which to read
+):
+    """Return elements of x and their weights in fp32."""
+    x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
+    return x, tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+
+
+@triton.jit
 def rms_tiles(
     x_ptr,  # x, one row of n elements per program
     r_ptr,  # residual, as many rows; not read unless RESIDUAL
@@ -144,22 +215,9 @@ def rms_tiles(
     x_row = x_ptr + row * x_stride
     r_row = r_ptr + row * r_stride
     out_row = out_ptr + row * out_stride
-    squares = tl.zeros((WIDTH,), tl.float32)
     steps = tl.cdiv(n, WIDTH * ACCESSES)
-    for step in range(steps):
-        for access in tl.static_range(ACCESSES):
-            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            inside = columns < n
-            x = tl.load(
-                x_row + columns, mask=inside, other=0.0, eviction_policy=DROP if RESIDUAL else KEEP
-            )
-            if RESIDUAL:
-                x = rounded_sum(
-                    x, tl.load(r_row + columns, mask=inside, other=0.0, eviction_policy=DROP)
-                )
-                tl.store(out_row + columns, x, mask=inside, eviction_policy=KEEP)
-            squares += x.to(tl.float32) * x.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(squares) / n + EPS)
+    squares = sum_of_squares(x_row, r_row, out_row, n, 0, steps, RESIDUAL, WIDTH, ACCESSES)
+    scale = tl.rsqrt(squares / n + EPS)
     if RESIDUAL:
         tl.debug_barrier()  # a thread may read a sum that another has stored
         x_row = out_row
@@ -167,8 +225,7 @@ def rms_tiles(
     for step in range(steps):
         columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_row, w_ptr, columns, inside)
         tl.store(out_row + columns, x * scale * w, mask=inside, eviction_policy=DROP)
 
 
@@ -189,25 +246,14 @@ def layer_tiles(
     x_row = x_ptr + row * x_stride
     out_row = out_ptr + row * out_stride
     near_mean = tl.sum(tl.load(x_row + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
-    total = tl.zeros((WIDTH,), tl.float32)
-    squares = tl.zeros((WIDTH,), tl.float32)
     steps = tl.cdiv(n, WIDTH * ACCESSES)
-    for step in range(steps):
-        for access in tl.static_range(ACCESSES):
-            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(
-                tl.float32
-            )
-            d = tl.where(columns < n, x - near_mean, 0.0)
-            total += d
-            squares += d * d
+    total, squares = differences(x_row, near_mean, n, 0, steps, WIDTH, ACCESSES)
     mean = tl.sum(total) / n  # of the differences
     scale = inverse_deviation(tl.sum(squares) / n, mean, EPS)
     for step in range(steps):
         columns = (steps - 1 - step) * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_row + columns, mask=inside, eviction_policy=DROP).to(tl.float32)
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_row, w_ptr, columns, inside)
         b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         tl.store(
             out_row + columns,

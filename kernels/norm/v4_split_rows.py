@@ -34,13 +34,26 @@ from kernels.norm.v3_tiles import (
     LAYER_EPS,
     MAX_COLUMNS,
     RMS_EPS,
+    differences,
     inverse_deviation,
-    rounded_sum,
+    sum_of_squares,
+    weighted,
 )
 
 WARPS = 4
 ACCESSES = 4  # of 16 bytes, in flight for each thread
 SIZES = ("first_row", "splits", "steps")  # one binary serves all values of them
+
+
+@triton.jit
+def place(
+    splits,  # pieces per row
+    steps,  # of a piece
+):
+    """Return the number of the program, its row in this launch, and the first step of its piece."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program // splits
+    return program, row, (program - row * splits).to(tl.int32) * steps
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -63,23 +76,20 @@ def rms_partial(
     """Write the sum of squares of a piece of x, or of the sum of x and the residual, and that
     sum.
     """
-    program = tl.program_id(0).to(tl.int64)
-    row = program // splits
-    first_step = (program - row * splits).to(tl.int32) * steps
+    program, row, first_step = place(splits, steps)
     row += first_row
-    squares = tl.zeros((WIDTH,), tl.float32)
-    for step in range(first_step, first_step + steps):
-        for access in tl.static_range(ACCESSES):
-            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            inside = columns < n
-            x_ptrs = x_ptr + row * x_stride + columns
-            x = tl.load(x_ptrs, mask=inside, other=0.0, eviction_policy=DROP if RESIDUAL else KEEP)
-            if RESIDUAL:
-                r_ptrs = r_ptr + row * r_stride + columns
-                x = rounded_sum(x, tl.load(r_ptrs, mask=inside, other=0.0, eviction_policy=DROP))
-                tl.store(out_ptr + row * out_stride + columns, x, mask=inside, eviction_policy=KEEP)
-            squares += x.to(tl.float32) * x.to(tl.float32)
-    tl.store(squares_ptr + program, tl.sum(squares))
+    squares = sum_of_squares(
+        x_ptr + row * x_stride,
+        r_ptr + row * r_stride,
+        out_ptr + row * out_stride,
+        n,
+        first_step,
+        first_step + steps,
+        RESIDUAL,
+        WIDTH,
+        ACCESSES,
+    )
+    tl.store(squares_ptr + program, squares)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -100,9 +110,7 @@ def rms_finish(
     ACCESSES: tl.constexpr,  # of each thread in one step
     MAX_SPLITS: tl.constexpr,  # at least `splits`, a power of two
 ):
-    program = tl.program_id(0).to(tl.int64)
-    row = program // splits
-    first_step = (program - row * splits).to(tl.int32) * steps
+    _, row, first_step = place(splits, steps)
     pieces = tl.arange(0, MAX_SPLITS)
     squares = tl.sum(tl.load(squares_ptr + row * splits + pieces, mask=pieces < splits, other=0.0))
     scale = tl.rsqrt(squares / n + EPS)
@@ -110,10 +118,7 @@ def rms_finish(
     for step in range(first_step, first_step + steps):
         columns = step * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(
-            tl.float32
-        )
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_ptr + row * x_stride, w_ptr, columns, inside)
         out_ptrs = out_ptr + plane + row * out_stride + columns
         tl.store(out_ptrs, x * scale * w, mask=inside, eviction_policy=DROP)
 
@@ -133,22 +138,11 @@ def layer_partial(
     """Write a number near the mean of the row, and the sums of the differences from it and of their
     squares.
     """
-    program = tl.program_id(0).to(tl.int64)
-    row = program // splits
-    first_step = (program - row * splits).to(tl.int32) * steps
+    program, row, first_step = place(splits, steps)
     x_row = x_ptr + (first_row + row) * x_stride
     near_mean = tl.sum(tl.load(x_row + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
-    total = tl.zeros((WIDTH,), tl.float32)
-    squares = tl.zeros((WIDTH,), tl.float32)
-    for step in range(first_step, first_step + steps):
-        for access in tl.static_range(ACCESSES):
-            columns = (step * ACCESSES + access) * WIDTH + tl.arange(0, WIDTH)
-            x = tl.load(x_row + columns, mask=columns < n, other=0.0, eviction_policy=KEEP).to(
-                tl.float32
-            )
-            d = tl.where(columns < n, x - near_mean, 0.0)
-            total += d
-            squares += d * d
+    end = first_step + steps
+    total, squares = differences(x_row, near_mean, n, first_step, end, WIDTH, ACCESSES)
     tl.store(sums_ptr + 3 * program, near_mean)
     tl.store(sums_ptr + 3 * program + 1, tl.sum(total))
     tl.store(sums_ptr + 3 * program + 2, tl.sum(squares))
@@ -172,9 +166,7 @@ def layer_finish(
     ACCESSES: tl.constexpr,  # of each thread in one step
     MAX_SPLITS: tl.constexpr,  # at least `splits`, a power of two
 ):
-    program = tl.program_id(0).to(tl.int64)
-    row = program // splits
-    first_step = (program - row * splits).to(tl.int32) * steps
+    _, row, first_step = place(splits, steps)
     pieces = tl.arange(0, MAX_SPLITS)
     sums_of_row = sums_ptr + 3 * row * splits
     near_mean = tl.load(sums_of_row)
@@ -186,10 +178,7 @@ def layer_finish(
     for step in range(first_step, first_step + steps):
         columns = step * (WIDTH * ACCESSES) + tl.arange(0, WIDTH * ACCESSES)
         inside = columns < n
-        x = tl.load(x_ptr + row * x_stride + columns, mask=inside, eviction_policy=DROP).to(
-            tl.float32
-        )
-        w = tl.load(w_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
+        x, w = weighted(x_ptr + row * x_stride, w_ptr, columns, inside)
         b = tl.load(b_ptr + columns, mask=inside, eviction_policy=KEEP).to(tl.float32)
         y = (x - near_mean - mean) * scale * w + b
         tl.store(out_ptr + row * out_stride + columns, y, mask=inside, eviction_policy=DROP)

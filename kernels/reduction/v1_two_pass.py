@@ -40,6 +40,20 @@ BLOCK = 1024  # elements per program
 FINISH_BLOCK = 1024  # partial sums per step of the second pass
 
 
+@triton.jit
+def terms_of(
+    x_ptr,  # elements
+    y_ptr,  # as many to multiply them with, or None
+    offsets,  # block
+    inside,  # block of the same shape: which to read
+):
+    """Return the terms of a sum or dot product in fp32, 0 for those that are not read."""
+    terms = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    if y_ptr is not None:
+        terms *= tl.load(y_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    return terms
+
+
 @triton.jit(do_not_specialize=["n"])
 def reduce_block(
     x_ptr,  # n elements
@@ -50,11 +64,7 @@ def reduce_block(
 ):
     program = tl.program_id(0).to(tl.int64)
     offsets = program * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n
-    terms = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-    if y_ptr is not None:
-        terms *= tl.load(y_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-    tl.store(partial_ptr + program, tl.sum(terms))
+    tl.store(partial_ptr + program, tl.sum(terms_of(x_ptr, y_ptr, offsets, offsets < n)))
 
 
 @triton.jit(do_not_specialize=["count"])

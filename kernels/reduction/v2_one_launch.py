@@ -47,6 +47,7 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of, on_any_arch
 from kernels.reduction import launchers
+from kernels.reduction.v1_two_pass import terms_of
 
 WARPS = 8
 LANES = 32 * WARPS  # adjacent accesses, one per thread
@@ -74,10 +75,7 @@ def _lane_sums(
         if y_ptr is not None:
             terms *= tl.load(y_ptr + offsets).to(tl.float32)
     else:
-        inside = offsets < left
-        terms = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-        if y_ptr is not None:
-            terms *= tl.load(y_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+        terms = terms_of(x_ptr, y_ptr, offsets, offsets < left)
     return tl.sum(tl.sum(tl.reshape(terms, (LOADS, LANES, ACCESS)), axis=2), axis=0)
 
 
@@ -108,11 +106,7 @@ def reduce_vector(
     total = _lane_sums(x_ptr + begin * ACCESS, y_begin, left, LANES, ACCESS, LOADS)
     lanes = tl.arange(0, LANES)
     edge = accesses.to(tl.int64) * ACCESS + lanes
-    inside = edge < tl.where(program == 0, n, 0)
-    terms = tl.load(x_ptr + edge, mask=inside, other=0.0).to(tl.float32)
-    if y_ptr is not None:
-        terms *= tl.load(y_ptr + edge, mask=inside, other=0.0).to(tl.float32)
-    total += terms
+    total += terms_of(x_ptr, y_ptr, edge, edge < tl.where(program == 0, n, 0))
 
     at = program * BLOCK
     for _ in range(rounds):
@@ -151,23 +145,18 @@ class Counters:
                 else torch.zeros(1, dtype=torch.int32, device=self.device)
             )
         if len(self._fresh) < COUNTERS // 2:
-            self._make()
+            # A copy from the host is complete when the call returns, a fill only on its own stream.
+            # 16 bytes each: for another alignment Triton would compile again during a recording.
+            block = torch.zeros((COUNTERS, ALIGNMENT_BYTES // 4), dtype=torch.int32).to(self.device)
+            self._blocks.append(block)
+            self._fresh.extend(block)
         stream = torch.cuda.current_stream(self.device).cuda_stream if is_gpu else 0
         if stream not in self._of_stream:
             self._of_stream[stream] = self._fresh.pop()
         return self._of_stream[stream]
 
-    def _make(self) -> None:
-        # A copy from the host is complete when the call returns, a fill only on its own stream. 16
-        # bytes each: for another alignment Triton would compile again during a recording.
-        block = torch.zeros((COUNTERS, ALIGNMENT_BYTES // 4), dtype=torch.int32).to(self.device)
-        self._blocks.append(block)
-        self._fresh.extend(block)
 
-
-@cache
-def _counters(device: torch.device) -> Counters:
-    return Counters(device)
+_counters = cache(Counters)
 
 
 def _max_programs(device: torch.device) -> int:

@@ -32,8 +32,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
-from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, running
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, on_any_arch
+from kernels.online_softmax import LOG2_E, MAX_COLUMNS, UNIT, cuts, walked
 from kernels.softmax import launcher
 
 # By elements of a row in registers.
@@ -97,29 +97,18 @@ def softmax_walk(
     body, length, edges, edge_inside = cuts(row * x_stride, n)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     full = length // STEP * STEP
-    inside = lanes < length - full
     x_body = x_ptr + body
-
-    highest = tl.full((LANES,), LOWEST, tl.float32)
-    total = tl.zeros((LANES,), tl.float32)
-    for start in tl.range(0, full, STEP, num_stages=STAGES):
-        x = tl.load(x_body + start + lanes, eviction_policy="evict_last")
-        highest, total = running(highest, total, x)
-    x_rest = tl.load(x_body + full + lanes, mask=inside, other=float("-inf"))
-    highest, total = running(highest, total, x_rest)
-    x_edge = tl.load(x_ptr + edges, mask=edge_inside, other=float("-inf")).to(tl.float32)
-
-    top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
-    e_edge = tl.exp2((x_edge - top) * LOG2_E)
-    row_total = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0) + tl.sum(e_edge, axis=0)
-    scale = 1.0 / row_total
+    top, total, x_rest, x_edge = walked(
+        x_ptr, body, length, edges, edge_inside, DEPTH, LANES, STAGES, "evict_last"
+    )
+    scale = 1.0 / total
     shift = out_shift(row, x_stride, out_stride)
     out_body = out_ptr + (body + shift)
-    tl.store(out_ptr + shift + edges, e_edge * scale, mask=edge_inside)
+    tl.store(out_ptr + shift + edges, tl.exp2((x_edge - top) * LOG2_E) * scale, mask=edge_inside)
     tl.store(
         out_body + full + lanes,
         tl.exp2((x_rest.to(tl.float32) - top) * LOG2_E) * scale,
-        mask=inside,
+        mask=lanes < length - full,
     )
     for back in tl.range(0, full, STEP, num_stages=STAGES):
         start = full - STEP - back
@@ -168,8 +157,7 @@ WALKS: dict[torch.dtype, Variant] = {
 }
 
 
-def variants(arch: int) -> tuple[Variant, ...]:
-    return (*ROWS.values(), *WALKS.values())
+variants = on_any_arch(ROWS | WALKS)
 
 
 def launch(x: torch.Tensor, out: torch.Tensor, x_stride: int, out_stride: int) -> None:

@@ -25,7 +25,7 @@ def tiny_calibration(monkeypatch):
         monkeypatch.setattr(module, "FULL", tiny)
     monkeypatch.setattr(bandwidth, "BRIEF", tiny)
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 4 * MIB)
-    monkeypatch.setattr(peaks, "CPU_EXTENTS", ((64, 64, 64), (128, 128, 128)))
+    monkeypatch.setattr(peaks, "CPU_SHAPES", ("64", "128"))
 
 
 @pytest.fixture

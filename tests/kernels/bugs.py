@@ -33,7 +33,7 @@ def cross_entropy():
         Bug(
             ROUNDING, v1, "(highest - picked) + tl.log(total)", "(highest + tl.log(total)) - picked"
         ),
-        Bug(MASK, v2, "(label >= 0) & (label < v)", "(label >= -1) & (label < v)"),
+        Bug(MASK, v1, "(label >= 0) & (label < v)", "(label >= -1) & (label < v)", seen_in=v2),
         Bug(STRIDE, v2, "first = row * x_stride", "first = row * v"),
         Bug(WRAP, v2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
         Bug(
@@ -41,7 +41,7 @@ def cross_entropy():
         ),
         Bug(MASK, ONLINE, "(edges < last) &", "(edges < last - 1) &", seen_in=v3),
         Bug(MASK, ONLINE, "(edges < last) &", "(edges <= last) &", seen_in=v3),
-        Bug(STRIDE, v3, "row * x_stride + label", "row * v + label"),
+        Bug(STRIDE, v3, "x_ptr + row * x_stride, label", "x_ptr + row * v, label"),
         Bug(
             STRIDE,
             ONLINE,
@@ -55,7 +55,7 @@ def cross_entropy():
         Bug(
             TAIL,
             ONLINE,
-            "of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)",
+            "of_lanes + of_edges",
             "of_lanes",
             seen_in=v3,
         ),
@@ -100,8 +100,8 @@ def elementwise():
             count=2,
             only_compiled=True,
         ),
-        Bug(MASK, v3, "offsets < whole", "offsets <= whole"),
-        Bug(MASK, v3, "mask=rest < n)", "mask=rest <= n)", count=5),
+        Bug(MASK, v3, "inside = offsets < end", "inside = offsets <= end"),
+        Bug(MASK, v3, "mask=rest < n)", "mask=rest <= n)", count=2),
         Bug(TAIL, v3, "(n % WHOLE.value > 0)", "0"),
         Bug(TAIL, v3, "whole = n // WHOLE * WHOLE", "whole = n // BLOCK * BLOCK", count=2),
         Bug(STRIDE, v3, "first // cols * cols", "first // cols * (cols - 1)"),
@@ -276,16 +276,16 @@ def norm():
             "steps = n // (WIDTH * ACCESSES)",
             count=2,
         ),
-        Bug(MASK, v4, "inside = columns < n\n", "inside = columns < n - 1\n", count=3),
-        Bug(MASK, v4, "d = tl.where(columns < n", "d = tl.where(columns <= n"),
-        Bug(STRIDE, v4, "row = program // splits", "row = program // (splits + 1)", count=4),
+        Bug(MASK, v4, "inside = columns < n\n", "inside = columns < n - 1\n", count=2),
+        Bug(MASK, v3, "d = tl.where(columns < n", "d = tl.where(columns <= n", seen_in=v4),
+        Bug(STRIDE, v4, "row = program // splits", "row = program // (splits + 1)"),
         Bug(STRIDE, v4, "squares_ptr + row * splits", "squares_ptr + row * MAX_SPLITS"),
         Bug(
             TAIL,
             v4,
             "range(first_step, first_step + steps)",
             "range(first_step, first_step + steps - 1)",
-            count=4,
+            count=2,
         ),
         Bug(
             WRAP,
@@ -315,9 +315,10 @@ def norm():
         ),
         Bug(
             ACCUMULATOR,
-            v4,
+            v3,
             "squares += x.to(tl.float32) * x.to(tl.float32)",
             "squares += (x * x).to(tl.float32)",
+            seen_in=v4,
         ),
     ]
 
@@ -325,7 +326,7 @@ def norm():
 def reduction():
     v1, v2 = files_of("reduction")
     return [
-        Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n"),
+        Bug(MASK, v1, "offsets, offsets < n)", "offsets, offsets <= n)"),
         Bug(MASK, v1, "mask=offsets < count", "mask=offsets < count - 1"),
         Bug(STRIDE, v1, "program * BLOCK + tl", "program * (BLOCK - 1) + tl"),
         Bug(TAIL, v1, "range(0, count, BLOCK)", "range(0, count - BLOCK + 1, BLOCK)"),
@@ -333,8 +334,8 @@ def reduction():
         Bug(
             ROUNDING,
             v1,
-            "program, tl.sum(terms)",
-            "program, tl.sum(terms).to(x_ptr.dtype.element_ty)",
+            "offsets, offsets < n)))",
+            "offsets, offsets < n)).to(x_ptr.dtype.element_ty))",
         ),
         Bug(
             ACCUMULATOR,
@@ -343,11 +344,11 @@ def reduction():
             "other=0.0).to(x_ptr.dtype.element_ty)",
             count=2,
         ),
-        Bug(MASK, v2, "inside = offsets < left", "inside = offsets <= left"),
+        Bug(MASK, v2, "offsets, offsets < left)", "offsets, offsets <= left)"),
         Bug(MASK, v2, "(program == 0, n, 0)", "(program == 0, n - 1, 0)"),
         Bug(STRIDE, v2, "at += programs.to(tl.int64) * BLOCK", "at += BLOCK"),
         Bug(STRIDE, v2, "(LANES * LOADS) + program * piece", "(LANES * LOADS) + program * LANES"),
-        Bug(TAIL, v2, "    total += terms\n", "    total += terms * 0\n"),
+        Bug(TAIL, v2, "total += terms_of(", "total += 0 * terms_of("),
         Bug(TAIL, v2, "range(rounds)", "range(rounds - 1)"),
         Bug(
             WRAP,
@@ -398,7 +399,7 @@ def softmax():
         Bug(MASK, ONLINE, "(edges < last) &", "(edges <= last) &", seen_in=v2),
         Bug(STRIDE, v2, "row * out_stride - row * x_stride", "row * x_stride - row * x_stride"),
         Bug(STRIDE, v2, "cuts(row * x_stride, n)", "cuts(row * n, n)", count=2),
-        Bug(TAIL, v2, "    highest, total = running(highest, total, x_rest)\n", ""),
+        Bug(TAIL, ONLINE, "    highest, total = running(highest, total, x_rest)\n", "", seen_in=v2),
         Bug(
             TAIL,
             v2,

@@ -16,44 +16,53 @@ from typing import Any
 from bench.harness.calibrate.setup import Candidate, Measured, NotMeasuredError, Rate, Setup
 from bench.harness.data.inputs import Filler, make_sets, torch_dtype
 from bench.harness.device.device import Device
-from bench.harness.op import Case, Op
+from bench.harness.op import Case, Op, parse_shapes
 from bench.harness.op_file import module_of, options_of
 from bench.harness.providers.registry import has_triton, load, numerics
 from bench.harness.timing.samplers import Call
 
-GPU_EXTENTS = (
+GPU_SHAPES = (
     # fastest in bf16 of A100 PCIe, A100 SXM, H100 and H200, GH200, B200, GB200, B300, MI300X
-    (2048, 5120, 6144),
-    (1024, 10240, 5120),
-    (2048, 2048, 13312),
-    (1024, 15360, 4096),
-    (1792, 16128, 3072),
-    (4096, 9728, 2048),
-    (12288, 18432, 1024),
-    (10240, 15360, 8192),
+    "2048x5120x6144",
+    "1024x10240x5120",
+    "2048x2048x13312",
+    "1024x15360x4096",
+    "1792x16128x3072",
+    "4096x9728x2048",
+    "12288x18432x1024",
+    "10240x15360x8192",
     # fastest in fp8 of H100, H200, GH200, B200
-    (1024, 9216, 14336),
-    (1280, 4096, 12032),
-    (1024, 14336, 14336),
-    (15360, 4096, 3072),
-    (2048, 2048, 2048),
-    (4096, 4096, 4096),
-    (8192, 8192, 8192),
-    (16384, 16384, 16384),
+    "1024x9216x14336",
+    "1280x4096x12032",
+    "1024x14336x14336",
+    "15360x4096x3072",
+    "2048",
+    "4096",
+    "8192",
+    "16384",
 )
-"""(m, n, k) of the matmuls to try on a GPU.
+"""Shapes of the matmuls to try on a GPU.
 
 Source: "Maximum Achievable Matmul FLOPS" of stas00/ml-engineering, compute/accelerator/README.md, a
 search over thousands of shapes; and four squares."""
 
-CPU_EXTENTS = (
-    *((size, size, size) for size in (192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)),
-    (2048, 2048, 512),
-    (4096, 1024, 1024),
-    (512, 2048, 4096),
-    (2048, 4096, 2048),
+CPU_SHAPES = (
+    "192",
+    "256",
+    "384",
+    "512",
+    "768",
+    "1024",
+    "1536",
+    "2048",
+    "3072",
+    "4096",
+    "2048x2048x512",
+    "4096x1024x1024",
+    "512x2048x4096",
+    "2048x4096x2048",
 )
-"""(m, n, k) of the matmuls to try on a CPU.
+"""Shapes of the matmuls to try on a CPU.
 
 Source: on two cores of an AMD EPYC with torch 2.13, 256 and 512 were the fastest in fp32, 512 and
 768 in bf16; the larger ones are for more cores."""
@@ -100,18 +109,11 @@ def _fastest(setup: Setup, dtype: str) -> tuple[Case, Rate]:
 
 
 def cases_of(device: Device, dtype: str) -> list[Case]:
-    layout = "nt" if device.is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
     memory_bytes = device.free_bytes() // MATMULS_IN_MEMORY
     work = matmul_op().work
     cases = [
-        Case.of(
-            "matmul",
-            dtype,
-            {"m": m, "n": n, "k": k},
-            options_of("matmul"),
-            {"layout": layout, "batch": 1},
-        )
-        for m, n, k in (GPU_EXTENTS if device.is_gpu else CPU_EXTENTS)
+        Case.of("matmul", dtype, shape, options_of("matmul"))
+        for shape in parse_shapes(GPU_SHAPES if device.is_gpu else CPU_SHAPES, matmul_op())
     ]
     cases = [case for case in cases if work(case).bytes <= memory_bytes]
     if not cases:

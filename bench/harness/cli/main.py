@@ -22,7 +22,7 @@ from bench.harness.cli.arguments import (
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
-from bench.harness.settings import Settings
+from bench.harness.settings import Argv, Settings
 from results.show.options import given
 from results.show.terminal import (
     INTERRUPTED,
@@ -49,7 +49,7 @@ def main(
     examples: Sequence[tuple[str, str]],
     ops: Sequence[Op],
     options: Sequence[Option] = (),
-    argv: Sequence[str] | None = None,
+    argv: Argv = None,
 ) -> int:
     """Run the command of one family and return its exit code.
 
@@ -80,7 +80,7 @@ def main(
 def guarded(
     parser: argparse.ArgumentParser,
     body: Callable[[argparse.Namespace], int],
-    argv: Sequence[str] | None,
+    argv: Argv,
 ) -> int:
     """Run a command and return its exit code; a user error prints one line."""
     if argv is None:
@@ -108,9 +108,7 @@ def guarded(
             handle_signals((leave, signal.default_int_handler), signal.SIG_IGN)
 
 
-def measured(
-    family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Sequence[str] | None = None
-) -> Run:
+def measured(family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Argv = None) -> Run:
     """Measure the rows that arguments request and return the run, which is not shown yet."""
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning

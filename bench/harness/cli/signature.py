@@ -65,9 +65,7 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     from bench.harness.providers.user_kernel import input_names
 
     axes = dict(zip(op.axes, EXTENTS, strict=False))
-    case = Case.of(
-        op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options}
-    )
+    case = Case.of(op.name, dtype, axes, options)
     tensors = op.make_inputs(case, Filler("zeros", dtype, None))
     names = input_names(op)
     if len(names) < len(tensors):  # the last one takes several

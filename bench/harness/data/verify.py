@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.harness.device.device import Device
-    from bench.harness.op import Launch
+    from bench.harness.op import Inputs, Launch
 
 UNIT_ROUNDOFF = {
     "fp64": 2.0**-53,
@@ -257,7 +257,7 @@ class Checks:
         return self.check(call, data, earlier)
 
 
-def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:
+def _compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
     """Compare a result with the reference, part by part, and the scale of each output."""
     import torch
 
@@ -319,9 +319,7 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
     return CheckResult(reason, largest, checked, result.numel(), wrong=wrong, blocks=seen)
 
 
-def _index_of(
-    op: Op, inputs: tuple[Tensor, ...], result: Tensor, rows: slice, at: int
-) -> list[int]:
+def _index_of(op: Op, inputs: Inputs, result: Tensor, rows: slice, at: int) -> list[int]:
     import torch
 
     numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
@@ -371,7 +369,7 @@ class Blocks(NamedTuple):
     """Smallest error of one element that cannot be hidden, as a fraction of the RMS."""
 
 
-def _blocks(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> Blocks:
+def _blocks(op: Op, case: Case, inputs: Inputs, result: Tensor) -> Blocks:
     """Compare sums of blocks of a result, each element with a random sign.
 
     The rounding errors of elements are independent, so the variance of a sum is the sum of theirs:
@@ -433,16 +431,14 @@ def _block_sums(values: Tensor) -> Tensor:
     return blocks.sum(-1)
 
 
-def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def widened(inputs: Inputs) -> Inputs:
     """Return the inputs in fp64, except labels, seeds and indices, which are int64 or int32."""
     import torch
 
     return tuple(x if x.dtype in (torch.int64, torch.int32) else x.double() for x in inputs)
 
 
-def ratios(
-    op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def ratios(op: Op, case: Case, inputs: Inputs, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the ratio of each element's error to its bound, infinite for NaN, the reference, and
     the result in fp64.
 

@@ -7,7 +7,7 @@ and the run goes on.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -121,7 +121,7 @@ class Ready:
     provider: Provider
     checks: Checks
     sets: list[InputSet]
-    calls: list[Callable[[], object]]
+    calls: list[samplers.Call]
     """A call for each copy of the inputs."""
     cache: str
     """`cold`, `warm` or `partly-cold`, if launches rotate through the calls."""
@@ -343,11 +343,10 @@ def take_samples(
     return replace(
         samples,
         settled=settling.settled,
-        warm_median_s=None if before else warm_median_s(calls, samples, device, is_capturable),
+        warm_median_s=None if before else warm_median_s(calls, samples, device),
         host_launch_s=host_launch_s,
         host_latency_s=host_latency_s,
         tick_s=samplers.tick_s(device),
-        target_half_width=limits.target_half_width,
         why_no_graph=sampler.why_no_graph,
         is_single=before is not None and len(calls) == 1,
     )
@@ -376,7 +375,6 @@ def sample_steps(
         host_launch_s=samples.median_s,
         host_latency_s=samples.median_s,
         tick_s=samplers.tick_s(device),
-        target_half_width=limits.target_half_width,
     )
 
 
@@ -440,16 +438,12 @@ def undisturbed(
     return replace(samples, telemetry=telemetry)
 
 
-def warm_median_s(
-    calls: Sequence[samplers.Call], cold: Samples, device: Device, is_capturable: bool = True
-) -> float | None:
+def warm_median_s(calls: Sequence[samplers.Call], cold: Samples, device: Device) -> float | None:
     """Return the median seconds of a warm launch to compare with a cold one; None if it would take
     too long.
     """
     if cold.cache != "cold" or cold.median_s * WARM_LIMITS.fewest_samples > WARM_CAP_S:
         return None
-    sampler = samplers.make_sampler(
-        calls[:1], device, WARM_LIMITS, is_capturable and cold.method == "graph"
-    )
+    sampler = samplers.make_sampler(calls[:1], device, WARM_LIMITS, cold.method == "graph")
     sampler.sample()
     return collect(sampler, WARM_LIMITS, "warm").median_s

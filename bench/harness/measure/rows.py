@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -111,29 +111,29 @@ class Row:
 
 
 def plan(
-    cases: Iterable[tuple[Op, Case]],
+    op: Op,
+    case: Case,
     providers: Sequence[str],
     device: Device,
     settings: Settings,
     older: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     family: str = "",
 ) -> list[Row]:
-    """Return all rows of a run, with `refused` set for those that cannot run; nothing is allocated.
+    """Return the rows of a case, with `refused` set if they cannot run; nothing is allocated.
 
     `older` holds the stand-ins of each provider.
     """
     if settings.in_place and not (any(map(is_user_kernel, providers)) or is_own(family)):
         raise UsageError("--in-place is for your own functions; name one in --provider")
+    op = op if settings.tolerance == 1 else replace(op, tolerance=settings.tolerance)
+    reason = refusal(op, case, device)
     rows = []
-    for op, case in cases:
-        op = op if settings.tolerance == 1 else replace(op, tolerance=settings.tolerance)
-        reason = refusal(op, case, device)
-        for provider, label in zip(providers, labels(providers), strict=True):
-            row = Row(op, case, provider, None, older.get(provider, ()), family, settings)
-            if label != provider:
-                row = replace(row, label=label)
-            why = reason or unavailable(provider, device, case.dtype)
-            rows.append(replace(row, refused=replace(row.blank(), reason=why)) if why else row)
+    for provider, label in zip(providers, labels(providers), strict=True):
+        row = Row(op, case, provider, None, older.get(provider, ()), family, settings)
+        if label != provider:
+            row = replace(row, label=label)
+        why = reason or unavailable(provider, device, case.dtype)
+        rows.append(replace(row, refused=replace(row.blank(), reason=why)) if why else row)
     return rows
 
 
@@ -147,7 +147,7 @@ def rows_of_case(
         providers = named_providers(names, family, device)
     else:
         providers = default_providers(family, device, case.dtype)
-    return plan([(op, case)], list(providers), device, settings, providers, family)
+    return plan(op, case, list(providers), device, settings, providers, family)
 
 
 def refusal(op: Op, case: Case, device: Device) -> str | None:

@@ -14,7 +14,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,6 @@ from bench.harness.op_file import error_text, import_file
 
 if TYPE_CHECKING:
     from bench.harness.op import Op
-    from results.record import Record
 
 MAX_LISTED = 12
 """Maximum number of functions in a message."""
@@ -208,12 +207,8 @@ def left_by(error: SystemExit) -> str:
     return f"called sys.exit({'' if error.code is None else repr(error.code)[:100]})"
 
 
-def with_revision(record: Record) -> Record:
-    return replace(record, source_git=_git_state(find(record.provider), record.source_sha256))
-
-
 @functools.cache
-def _git_state(source: Source, sha256: str | None) -> dict[str, Any] | None:
+def source_git_state(source: Source, sha256: str | None) -> dict[str, Any] | None:
     """Return the state of the repository; dirty if the file has changed since the measurement."""
     from bench.harness.device.device import file_git_state
 

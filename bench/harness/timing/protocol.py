@@ -270,6 +270,7 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Now = clock.now) 
         median_s=middle,
         ci95_s=(low, high),
         converged=is_narrow and len(samples) >= limits.min_samples,
+        target_half_width=limits.target_half_width,
     )
 
 

@@ -546,7 +546,7 @@ def tick_s(device: Device, now: Now = clock.now) -> float:
         UsageError: the host's clock does not advance.
     """
     if device.is_gpu:
-        readings = sorted({0.0, *_empty_event_pairs_s()})
+        readings = sorted({0.0, *empty_event_pairs_s()})
         min_s = MIN_TICK_S
         default_s = EVENT_TICK_S
     else:
@@ -558,14 +558,8 @@ def tick_s(device: Device, now: Now = clock.now) -> float:
     return min((step for step in steps if step > min_s), default=default_s)
 
 
-def event_floor_s() -> float:
-    """Return the median duration of an empty pair of CUDA events, seconds, the minimum of a
-    sample.
-    """
-    return median(_empty_event_pairs_s())
-
-
-def _empty_event_pairs_s() -> list[float]:
+def empty_event_pairs_s() -> list[float]:
+    """Return durations of empty pairs of CUDA events, seconds, the minimum of a sample."""
     import torch
 
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(EVENT_PAIRS)]

@@ -7,7 +7,7 @@ import pytest
 from test_setup import CPU, H100, rate_of, setup_of
 
 from bench.harness.calibrate import peaks
-from bench.harness.calibrate.peaks import GPU_EXTENTS, cases_of, fma_candidates
+from bench.harness.calibrate.peaks import GPU_SHAPES, cases_of, fma_candidates
 from bench.harness.calibrate.setup import NotMeasuredError, Setup
 from bench.harness.device.device import Device
 
@@ -22,7 +22,7 @@ def test_matmul_cases_fit_the_dtype_and_the_memory(roomy, monkeypatch):
     assert {case.options["layout"] for case in cases_of(H100, "bf16")} == {"nn"}
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
     few = cases_of(H100, "bf16")
-    assert 0 < len(few) < len(GPU_EXTENTS)
+    assert 0 < len(few) < len(GPU_SHAPES)
     assert [math.prod(c.shape.values()) for c in few] == sorted(
         math.prod(c.shape.values()) for c in few
     )

@@ -108,7 +108,7 @@ def test_ops_default_to_all_and_keep_the_given_order():
 
 
 def test_layouts_and_batches_multiply():
-    wanted = ["8x8x8", "8x8x8:b4", "8x8x8:tn", "8x8x8:b4:tn"]
+    wanted = ["8x8x8", "8x8x8:tn", "8x8x8:b4", "8x8x8:b4:tn"]
     assert [
         n for _, _, n in names("matmul", "--shape", "8", "--layout", "nn,tn", "--batch", "1,4")
     ] == wanted

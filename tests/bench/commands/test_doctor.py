@@ -338,7 +338,7 @@ def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):
     copies = tuple(op for op in known["elementwise"] if op.name == "copy")
     few = {"matmul": known["matmul"], "elementwise": copies}
     monkeypatch.setattr(command, "read_catalog", lambda *_, **__: command.Catalog(few, {}, ()))
-    monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
+    monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "bf16", "128"),))
     assert command.main(["doctor", "--device", "cpu", "--budget", "0.3"]) in (0, 1)
     streams = capsys.readouterr()
     for said in (

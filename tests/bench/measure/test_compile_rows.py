@@ -41,7 +41,8 @@ def rows(monkeypatch):
         request = Request(dtype=dtypes, shape=["64"])
         cases = [(op, case) for case in make_cases(op, options_of(family), "cuda", request)]
         names = [*default_providers(family, H100), "triton-v5-autotune"]
-        found += plan(cases, names, H100, Settings(), family=family)
+        for op, case in cases:
+            found += plan(op, case, names, H100, Settings(), family=family)
     return found
 
 

@@ -324,7 +324,7 @@ def test_a_spent_budget_times_nothing_and_suggests_another(providers, never_time
 
 
 def test_a_rejected_row_is_not_run(providers, never_timed):
-    row = plan([(MATMUL_OP, matmul_case(64, 64, 64, "tf32"))], ["right"], CPU, Settings())[0]
+    row = plan(MATMUL_OP, matmul_case(64, 64, 64, "tf32"), ["right"], CPU, Settings())[0]
     assert measure_row(row, CPU) is row.refused
 
 

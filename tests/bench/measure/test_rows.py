@@ -93,7 +93,7 @@ def free(monkeypatch):
     ],
 )
 def test_unsupported_cases_are_rejected_with_the_reason(free, case, device, reason):
-    rows = plan([(MATMUL_OP, case)], ["torch", "torch-compile"], device, Settings())
+    rows = plan(MATMUL_OP, case, ["torch", "torch-compile"], device, Settings())
     assert [(row.provider, row.refused.status, row.refused.reason) for row in rows] == [
         ("torch", "skipped", reason),
         ("torch-compile", "skipped", reason),
@@ -103,14 +103,15 @@ def test_unsupported_cases_are_rejected_with_the_reason(free, case, device, reas
 def test_memory_is_estimated_before_allocation(free):
     # 150 000 x 150 000 in bf16 is 45 GB a matrix; three of them, twice, and B in fp64, squared in
     # place.
-    rows = plan([(MATMUL_OP, matmul_case(150_000, 150_000, 150_000))], ["torch"], CPU, Settings())
+    rows = plan(MATMUL_OP, matmul_case(150_000, 150_000, 150_000), ["torch"], CPU, Settings())
     assert rows[0].refused.reason == "needs 450.0 GB, the device has 141 GB free"
 
 
 @pytest.mark.parametrize("extent", [10**5, 10**12, 10**18 - 1])
 def test_rejected_rows_of_any_size_can_be_saved(free, extent):
     row = plan(
-        [(MATMUL_OP, matmul_case(extent, extent, extent, batch=10**9 - 1))],
+        MATMUL_OP,
+        matmul_case(extent, extent, extent, batch=10**9 - 1),
         ["torch"],
         CPU,
         Settings(),

@@ -58,7 +58,7 @@ def row_of(family, dtype, provider):
         else {}
     )
     case = Case(op.name, dtype, dict(zip(op.axes, SHAPES[family].values(), strict=True)), layout)
-    [row] = plan([(op, case)], [provider], gpu(), SETTINGS, family=family)
+    [row] = plan(op, case, [provider], gpu(), SETTINGS, family=family)
     return row
 
 

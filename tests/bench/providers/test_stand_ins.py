@@ -51,7 +51,7 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
 
     def measure(n, older=None):
         older = default_providers("elementwise", H100) if older is None else older
-        cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
+        case = Case("add", "fp32", {"n": n})
         limits = Limits(
             min_samples=3,
             target_half_width=1.0,
@@ -60,7 +60,8 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
             warm_up_s=0,
             min_sample_s=1e-6,
         )
-        planned = rows.plan(cases, ["triton-v11"], CPU, rows.Settings(), older, "elementwise")
+        names = ["triton-v11"]
+        planned = rows.plan(OPS["add"], case, names, CPU, rows.Settings(), older, "elementwise")
         return [row_protocol.measure_row(row, CPU, None, limits) for row in planned]
 
     return measure
@@ -130,7 +131,7 @@ OLDER = ("triton-v4", "triton-v3", "triton-v2", "triton-v1")
     ],
 )
 def test_only_versions_that_are_not_named_have_fallbacks(monkeypatch, words, wanted):
-    def planned(cases, names, under_test, settings, older, family=""):
+    def planned(op, case, names, under_test, settings, older, family=""):
         raise PlannedError(dict(older))
 
     monkeypatch.setattr(device, "detect", lambda word: H100)

@@ -483,7 +483,7 @@ def test_probing_a_slow_case_stops_after_one_call(monkeypatch):
     ],
 )
 def test_event_resolution_is_estimated_from_empty_pairs(monkeypatch, durations_s, tick_s):
-    monkeypatch.setattr(samplers, "_empty_event_pairs_s", lambda: durations_s)
+    monkeypatch.setattr(samplers, "empty_event_pairs_s", lambda: durations_s)
     assert samplers.tick_s(GPU) == pytest.approx(tick_s)
 
 

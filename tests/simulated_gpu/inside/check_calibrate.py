@@ -16,7 +16,7 @@ def test_every_calibration_part_measures_its_ceiling(monkeypatch, capsys):
     monkeypatch.setattr(
         tiles, "configs", lambda sm_count: (tiles.Config(1, 1),)
     )  # each is interpreted
-    monkeypatch.setattr(peaks, "GPU_EXTENTS", ((32, 32, 32), (64, 64, 64)))
+    monkeypatch.setattr(peaks, "GPU_SHAPES", ("32", "64"))
     words = "calibrate --device cuda -q --quick --dtype tf32,fp8e4m3 --format json"
     code = main(words.split())
     document = json.loads(capsys.readouterr().out)
