@@ -297,7 +297,7 @@ def test_peak_sentences_decompose_the_measured_peak(peak, title, steps):
 
 def test_a_tiny_real_calibration(capsys, runs, tiny_calibration):
     code, out, err = run(capsys, "--quick", "--dtype", "fp32", "--format", "json", "-q")
-    assert (code, [line.split(": ")[0] for line in err.splitlines()]) == (0, ["ceilings", "saved"])
+    assert (code, [line.split(": ")[0] for line in err.splitlines()]) == (0, ["saved", "ceilings"])
     document = json.loads(out)
     found = {(c["quantity"], c["name"]): c for c in document["ceilings"]}
     mixes = {("bandwidth", mix) for mix in ("read", "write", "copy", "triad")}
