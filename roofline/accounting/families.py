@@ -204,13 +204,14 @@ def _mixtral(keys: ConfigKeys) -> dict[str, Any]:
 
 def _granite_moe(keys: ConfigKeys) -> dict[str, Any]:
     """Llama whose layers all have experts."""
-    values = _grouped(keys) | _attention_biases(keys, False)
+    values = _grouped(keys, is_optional=True) | _attention_biases(keys, False)
     sizes = {"mlp_width": values["mlp_width"], "layers": values["layers"]}
     return values | {"experts": _experts(keys, "num_local_experts", "num_experts", **sizes)}
 
 
 def _olmoe(keys: ConfigKeys) -> dict[str, Any]:
-    return _granite_moe(keys) | {"has_qk_norm": True, "is_qk_norm_per_head": True}
+    values = _granite_moe(keys) | _grouped(keys)
+    return values | {"has_qk_norm": True, "is_qk_norm_per_head": True}
 
 
 def _qwen2(keys: ConfigKeys) -> dict[str, Any]:
