@@ -373,6 +373,21 @@ def reduction():
     ]
 
 
+def rope():
+    [v1] = files_of("rope")
+    return [
+        Bug(MASK, v1, "columns < 2 * half if", "columns < 2 * half - 1 if"),
+        Bug(MASK, v1, "(head < heads) &", "(head < heads - 1) &"),
+        Bug(STRIDE, v1, "token * q_heads * (2 * half)", "token * q_heads * half"),
+        Bug(STRIDE, v1, "cos_ptr + token * half", "cos_ptr + token * HALF"),
+        Bug(TAIL, v1, "triton.cdiv(q_heads, heads)", "max(q_heads // heads, 1)"),
+        Bug(TAIL, v1, "triton.cdiv(k_heads, heads)", "max(k_heads // heads, 1)"),
+        Bug(WRAP, v1, "// blocks).to(tl.int64)", "// blocks)", only_compiled=True),
+        Bug(ROUNDING, v1, "tl.join(a * cos -", "tl.join((a * cos).to(tl.float16) -"),
+        Bug(ACCUMULATOR, v1, "inside).to(tl.float32)", "inside).to(tl.bfloat16)"),
+    ]
+
+
 def softmax():
     v1, v2, v3 = files_of("softmax")
     return [
@@ -451,5 +466,5 @@ def softmax():
 
 BUGS = {
     family.__name__: family()
-    for family in (cross_entropy, elementwise, matmul, matvec, norm, reduction, softmax)
+    for family in (cross_entropy, elementwise, matmul, matvec, norm, reduction, rope, softmax)
 }

@@ -17,6 +17,7 @@ SMALL = {
     "matvec": (101, 1040),
     "norm": (3, 1040),
     "reduction": (100_003,),
+    "rope": (5, 9, 2, 64),
     "softmax": (3, 8201),
 }
 """Sizes of small operands, as `draw` of the cases of a family takes them."""
@@ -77,6 +78,8 @@ def blank(family, op, inputs):
         shape = ()
     elif family in ("matvec", "cross_entropy"):
         shape, dtype = shape[:1], inputs[1].dtype if family == "matvec" else torch.float32
+    elif family == "rope":
+        shape = (shape[0], shape[1] + inputs[1].shape[1], shape[2])
     elif op == "residual-rmsnorm":
         shape = (2, *shape)
     return torch.zeros(shape, dtype=dtype)

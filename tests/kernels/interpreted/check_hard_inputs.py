@@ -19,7 +19,12 @@ SHAPES = {
     "matvec": (20, 333),
     "norm": (7, 9001),
     "reduction": (70_003,),
+    "rope": (5,),
     "softmax": (7, 9001),
+}
+OPTIONS = {
+    "matmul": {"layout": "nn", "batch": 1},
+    "rope": {"heads": 9, "kv-heads": 2, "head-dim": 64},
 }
 WITHOUT = ("dropout", "matvec-int8")
 
@@ -40,7 +45,7 @@ def launchers():
 @pytest.mark.parametrize(("family", "op", "launcher"), launchers())
 def test_hard_inputs(family, op, launcher, dtype):
     extents = (9, 40) if op.name == "bias-gelu" else SHAPES[family]
-    options = {"layout": "nn", "batch": 1} if family == "matmul" else {}
+    options = OPTIONS.get(family, {})
     case = Case(op.name, dtype, dict(zip(op.axes, extents, strict=True)), options)
     data = commands.inputs_of(op, case)
     call = partial(launcher, *data.inputs, out=data.out)
