@@ -79,6 +79,8 @@ VECTOR_OPS = {
     "dropout",
     "cross-entropy",
     "rope-interleaved",
+    "quantize-fp8",
+    "quantize-fp8-block",
 }
 """Vector ops of older records, which have no `units`."""
 
@@ -244,6 +246,21 @@ def rope_work(tokens: int, heads: int, head_dim: int, dtype: str) -> Work:
     elements = tokens * heads * head_dim
     return elementwise_work(
         elements, FLOPS_PER_ELEMENT["rope"], 1, dtype, broadcast_elements=tokens * head_dim
+    )
+
+
+def quantize_work(elements: int, scales: int, dtype: str) -> Work:
+    """Return the work of quantizing `elements` to fp8 with `scales` scales in fp32.
+
+    FLOPs = 2 per element: a comparison for the maximum, and a division by the scale.
+    Bytes = the elements read once, a byte for each and 4 for each scale written.
+
+    Source: DeepSeek-V3 technical report (2024), section 3.3.
+    """
+    return Work(
+        flops=2 * elements,
+        bytes_read=bytes_of(elements, dtype),
+        bytes_written=bytes_of(elements, "fp8e4m3") + bytes_of(scales, "fp32"),
     )
 
 

@@ -268,8 +268,8 @@ class Op:
     proportional, if that is neither the operands' size nor a sum of products. See
     `bench.harness.data.verify`."""
     check_result: Callable[[Case, Launch, Launch | None], str | None] | None = None
-    """Check of a random result instead of `reference`: `check_result(case, launch, earlier)`
-    returns the error, or None. `earlier` is a launch on other inputs, or None."""
+    """Check of a random or encoded result instead of `reference`: `check_result(case, launch,
+    earlier)` returns the error, or None. `earlier` is a launch on other inputs, or None."""
     take_rows: (
         Callable[[tuple[Tensor, ...], Tensor, Any], tuple[tuple[Tensor, ...], Tensor]] | None
     ) = None

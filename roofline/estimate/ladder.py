@@ -32,6 +32,7 @@ from roofline.work import (
     int8_matvec_work,
     matmul_work,
     matvec_work,
+    quantize_work,
     reduction_work,
     rope_work,
 )
@@ -116,6 +117,10 @@ OPERATIONS = {
     "rmsnorm": row_operation(FLOPS_PER_ELEMENT["rmsnorm"], 1, 1, 1),
     "layernorm": row_operation(FLOPS_PER_ELEMENT["layernorm"], 1, 2, 1),
     "residual-rmsnorm": row_operation(FLOPS_PER_ELEMENT["residual-rmsnorm"], 2, 1, 2),
+    "quantize-fp8": Operation((8192, 8192), 2, lambda m, n, dtype: quantize_work(m * n, m, dtype)),
+    "quantize-fp8-block": Operation(
+        (8192, 8192), 2, lambda m, n, dtype: quantize_work(m * n, m * n // 128, dtype)
+    ),
     "rope": Operation((4096,), 1, rope),
     "rope-interleaved": Operation((4096,), 1, rope),
     "cross-entropy": Operation((8192, 128256), 2, losses),

@@ -322,6 +322,27 @@ def norm():
     ]
 
 
+def quantize():
+    [v1] = files_of("quantize")
+    return [
+        Bug(MASK, v1, "& (columns < n)", "& (columns < n - 1)"),
+        Bug(MASK, v1, "mask=group < groups", "mask=group < groups - 1"),
+        Bug(STRIDE, v1, "group[:, None] * n", "group[:, None] * (n - 1)"),
+        Bug(STRIDE, v1, "scales_ptr + group", "scales_ptr + group // 2"),
+        Bug(TAIL, v1, "triton.cdiv(groups, ", "max(1, groups // "),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", only_compiled=True),
+        Bug(
+            EPS,
+            v1,
+            "tl.maximum(tl.max(tl.abs(x), axis=1), 1e-10)",
+            "(tl.max(tl.abs(x), axis=1) + 1e-6)",
+        ),
+        Bug(MAXIMUM, v1, "tl.max(tl.abs(x), axis=1)", "tl.max(x, axis=1)"),
+        Bug(ACCUMULATOR, v1, "1e-10) * (1.0 / 448.0)", "1e-10).to(tl.float16) / 448.0"),
+        Bug(ROUNDING, v1, "(x * (1.0 / scale)", "(x.to(tl.float16) * (1.0 / scale)"),
+    ]
+
+
 def reduction():
     v1, v2 = files_of("reduction")
     return [
@@ -466,5 +487,15 @@ def softmax():
 
 BUGS = {
     family.__name__: family()
-    for family in (cross_entropy, elementwise, matmul, matvec, norm, reduction, rope, softmax)
+    for family in (
+        cross_entropy,
+        elementwise,
+        matmul,
+        matvec,
+        norm,
+        quantize,
+        reduction,
+        rope,
+        softmax,
+    )
 }

@@ -52,6 +52,7 @@ ONLY = {
     "norm": set(),
     "softmax": set(),
     "cross_entropy": set(),
+    "quantize": set(),
     "rope": {"--heads", "--kv-heads", "--head-dim"},
 }
 

@@ -23,6 +23,7 @@ FAMILIES = (
     "matmul",
     "matvec",
     "norm",
+    "quantize",
     "reduction",
     "rope",
     "softmax",

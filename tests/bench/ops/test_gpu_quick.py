@@ -24,6 +24,7 @@ SHAPES = {
     "norm": {"m": 33, "n": 1128},
     "softmax": {"m": 33, "n": 4099},
     "cross_entropy": {"m": 33, "n": 8193},
+    "quantize": {"m": 33, "n": 1152},
     "rope": {"t": 33},
 }
 SETTINGS = Settings(cache="warm")

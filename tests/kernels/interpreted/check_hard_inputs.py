@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from exact import DTYPES
-from families import FAMILIES, versions_of
+from families import versions_of
 
 from bench.harness.data import stress
 from bench.harness.data.verify import Checks
@@ -31,7 +31,7 @@ WITHOUT = ("dropout", "matvec-int8")
 
 def launchers():
     found = []
-    for family in FAMILIES:
+    for family in SHAPES:
         ops = {op.name: op for op in importlib.import_module(f"bench.{family}").OPS}
         for version, module in versions_of(family).items():
             for name in module.KERNELS.keys() - WITHOUT:
