@@ -38,7 +38,9 @@ OPERATIONS = {
     },
     "matvec": {"v1": ("matvec", FLOATS), "v3": ("matvec matvec-int8", FLOATS)},
     "norm": {"v1": ("rmsnorm layernorm residual-rmsnorm", FLOATS)},
+    "quantize": {"v1": ("quantize-fp8 quantize-fp8-block", FLOATS)},
     "reduction": {"v1": ("sum dot", FLOATS)},
+    "rope": {"v1": ("rope rope-interleaved", FLOATS)},
     "softmax": {"v1": ("softmax", FLOATS)},
 }
 """Operations and dtypes of each family. An entry also holds for later versions, up to the next

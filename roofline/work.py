@@ -63,6 +63,7 @@ FLOPS_PER_ELEMENT = {
     "rmsnorm": 4,
     "layernorm": 7,
     "residual-rmsnorm": 5,
+    "rope": 3,
     "sum": 1,
     "dot": 2,
 }
@@ -77,6 +78,9 @@ VECTOR_OPS = {
     "residual-add",
     "dropout",
     "cross-entropy",
+    "rope-interleaved",
+    "quantize-fp8",
+    "quantize-fp8-block",
 }
 """Vector ops of older records, which have no `units`."""
 
@@ -227,6 +231,36 @@ def elementwise_work(
         flops=flops_per_element * elements,
         bytes_read=bytes_of(inputs * elements + broadcast_elements, dtype) + other_bytes,
         bytes_written=bytes_of(outputs * elements, dtype),
+    )
+
+
+def rope_work(tokens: int, heads: int, head_dim: int, dtype: str) -> Work:
+    """Return the work of turning all `heads` of each token, queries and keys, by its angles.
+
+    FLOPs = 3 per element: 4 products and 2 additions for each pair.
+    Bytes = the heads read and written once, and for each token head_dim / 2 cosines and as many
+        sines read.
+
+    Source: Su et al., RoFormer (2021), section 3.4.2, equation 34.
+    """
+    elements = tokens * heads * head_dim
+    return elementwise_work(
+        elements, FLOPS_PER_ELEMENT["rope"], 1, dtype, broadcast_elements=tokens * head_dim
+    )
+
+
+def quantize_work(elements: int, scales: int, dtype: str) -> Work:
+    """Return the work of quantizing `elements` to fp8 with `scales` scales in fp32.
+
+    FLOPs = 2 per element: a comparison for the maximum, and a division by the scale.
+    Bytes = the elements read once, a byte for each and 4 for each scale written.
+
+    Source: DeepSeek-V3 technical report (2024), section 3.3.
+    """
+    return Work(
+        flops=2 * elements,
+        bytes_read=bytes_of(elements, dtype),
+        bytes_written=bytes_of(elements, "fp8e4m3") + bytes_of(scales, "fp32"),
     )
 
 

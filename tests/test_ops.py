@@ -23,7 +23,16 @@ from tests.bench.commands import CPU, inputs_of, meta_inputs
 FAMILIES = families()
 MODELS = ("decode", "attention")
 """Families whose defaults are too large for these tests; they have separate tests."""
-SHIPPED = ("matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy")
+SHIPPED = (
+    "matmul",
+    "elementwise",
+    "matvec",
+    "reduction",
+    "norm",
+    "softmax",
+    "cross_entropy",
+    "rope",
+)
 """Families whose ops have values by hand in the tables below; the other tests also cover new
 families.
 """
@@ -42,6 +51,8 @@ def case_of(name, dtype, *extents, **options):
     """Return a case with the default options of its family."""
     known = getattr(OPTIONS[name], "OPTIONS", ())
     chosen = {option.name: option.default(dtype) for option in known} | options
+    if name.startswith("rope") and not options:
+        chosen = {"heads": 3, "kv-heads": 1, "head-dim": 6}
     return Case.of(name, dtype, dict(zip(EVERY_OP[name].axes, extents, strict=True)), known, chosen)
 
 
@@ -72,14 +83,14 @@ BY_HAND = list(
 """Worked out on paper from the formulas of the docstrings."""
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [*OPS, "quantize-fp8", "quantize-fp8-block"])
 def test_op_work_agrees_with_counts_by_hand(name):
     rows = [row for row in BY_HAND if row["op"] == name]
     assert rows  # every op has one
     for row in rows:
         extents = map(int, row["extents"].split("x"))
         options = json.loads(row["options"])
-        work = OPS[name].work(case_of(name, row["dtype"], *extents, **options))
+        work = EVERY_OP[name].work(case_of(name, row["dtype"], *extents, **options))
         found = {key: getattr(work, key) for key in ("flops", "bytes_read", "bytes_written")}
         assert found == {key: int(row[key]) for key in found}
         assert {type(count) for count in found.values()} == {int}
@@ -215,6 +226,17 @@ def test_op_references_agree_with_values_by_hand():
     assert found["swiglu"](x, y)[2].item() == pytest.approx(14 * logistic_at_2, rel=1e-12)
     tanh_form = 1 + math.tanh(math.sqrt(2 / math.pi) * (2 + 0.044715 * 2**3))
     assert found["gelu-tanh"](x)[2].item() == pytest.approx(tanh_form, rel=1e-12)
+
+
+def test_rope_references_agree_with_values_by_hand():
+    q = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]], dtype=torch.float64)
+    cos, sin = torch.tensor([[0.0, 0.6]]).double(), torch.tensor([[1.0, 0.8]]).double()
+    for name, by_hand in (
+        ("rope", [-3, 2 * 0.6 - 4 * 0.8, 1, 4 * 0.6 + 2 * 0.8]),
+        ("rope-interleaved", [-2, 1, 3 * 0.6 - 4 * 0.8, 4 * 0.6 + 3 * 0.8]),
+    ):
+        found = OPS[name].reference(q, q[:, :0], cos, sin)
+        assert found.flatten().tolist() == pytest.approx(by_hand)
 
 
 def rows(*values):

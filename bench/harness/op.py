@@ -265,8 +265,8 @@ class Op:
     proportional, if that is neither the operands' size nor a sum of products. See
     `bench.harness.data.verify`."""
     check_result: Callable[[Case, Launch, Launch | None], str | None] | None = None
-    """Check of a random result instead of `reference`: `check_result(case, launch, earlier)`
-    returns the error, or None. `earlier` is a launch on other inputs, or None."""
+    """Check of a random or encoded result instead of `reference`: `check_result(case, launch,
+    earlier)` returns the error, or None. `earlier` is a launch on other inputs, or None."""
     take_rows: Callable[[Inputs, Tensor, Any], Launch] | None = None
     """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` of these `rows` (an
     index of the output's rows), to check a large result in parts. None: it is checked as a

@@ -32,7 +32,9 @@ from roofline.work import (
     int8_matvec_work,
     matmul_work,
     matvec_work,
+    quantize_work,
     reduction_work,
+    rope_work,
 )
 
 
@@ -75,6 +77,10 @@ def experts(tokens: int, n: int, k: int, dtype: str) -> Work:
     return grouped_matmul_work([end - start for start, end in pairwise(ends)], n, k, dtype)
 
 
+def rope(tokens: int, dtype: str) -> Work:
+    return rope_work(tokens, HEADS + KV_HEADS, HEAD_DIM, dtype)
+
+
 def losses(m: int, v: int, dtype: str) -> Work:
     return cross_entropy_work(m, v, dtype, "fp64" if dtype == "fp64" else "fp32")
 
@@ -111,6 +117,12 @@ OPERATIONS = {
     "rmsnorm": row_operation(FLOPS_PER_ELEMENT["rmsnorm"], 1, 1, 1),
     "layernorm": row_operation(FLOPS_PER_ELEMENT["layernorm"], 1, 2, 1),
     "residual-rmsnorm": row_operation(FLOPS_PER_ELEMENT["residual-rmsnorm"], 2, 1, 2),
+    "quantize-fp8": Operation((8192, 8192), 2, lambda m, n, dtype: quantize_work(m * n, m, dtype)),
+    "quantize-fp8-block": Operation(
+        (8192, 8192), 2, lambda m, n, dtype: quantize_work(m * n, m * n // 128, dtype)
+    ),
+    "rope": Operation((4096,), 1, rope),
+    "rope-interleaved": Operation((4096,), 1, rope),
     "cross-entropy": Operation((8192, 128256), 2, losses),
     "matvec-int8": Operation((8192, 8192), 2, int8_matvec_work),
     "prefill-attention": Operation(

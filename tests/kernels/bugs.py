@@ -323,6 +323,27 @@ def norm():
     ]
 
 
+def quantize():
+    [v1] = files_of("quantize")
+    return [
+        Bug(MASK, v1, "& (columns < n)", "& (columns < n - 1)"),
+        Bug(MASK, v1, "mask=group < groups", "mask=group < groups - 1"),
+        Bug(STRIDE, v1, "group[:, None] * n", "group[:, None] * (n - 1)"),
+        Bug(STRIDE, v1, "scales_ptr + group", "scales_ptr + group // 2"),
+        Bug(TAIL, v1, "triton.cdiv(groups, ", "max(1, groups // "),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", only_compiled=True),
+        Bug(
+            EPS,
+            v1,
+            "tl.maximum(tl.max(tl.abs(x), axis=1), 1e-10)",
+            "(tl.max(tl.abs(x), axis=1) + 1e-6)",
+        ),
+        Bug(MAXIMUM, v1, "tl.max(tl.abs(x), axis=1)", "tl.max(x, axis=1)"),
+        Bug(ACCUMULATOR, v1, "1e-10) * (1.0 / 448.0)", "1e-10).to(tl.float16) / 448.0"),
+        Bug(ROUNDING, v1, "(x * (1.0 / scale)", "(x.to(tl.float16) * (1.0 / scale)"),
+    ]
+
+
 def reduction():
     v1, v2 = files_of("reduction")
     return [
@@ -371,6 +392,21 @@ def reduction():
             "program, tl.sum(total).to(x_ptr.dtype.element_ty)",
         ),
         Bug(ACCUMULATOR, v2, "tl.reshape(terms,", "tl.reshape(terms.to(x_ptr.dtype.element_ty),"),
+    ]
+
+
+def rope():
+    [v1] = files_of("rope")
+    return [
+        Bug(MASK, v1, "columns < 2 * half if", "columns < 2 * half - 1 if"),
+        Bug(MASK, v1, "(head < heads) &", "(head < heads - 1) &"),
+        Bug(STRIDE, v1, "token * q_heads * (2 * half)", "token * q_heads * half"),
+        Bug(STRIDE, v1, "cos_ptr + token * half", "cos_ptr + token * HALF"),
+        Bug(TAIL, v1, "triton.cdiv(q_heads, heads)", "max(q_heads // heads, 1)"),
+        Bug(TAIL, v1, "triton.cdiv(k_heads, heads)", "max(k_heads // heads, 1)"),
+        Bug(WRAP, v1, "// blocks).to(tl.int64)", "// blocks)", only_compiled=True),
+        Bug(ROUNDING, v1, "tl.join(a * cos -", "tl.join((a * cos).to(tl.float16) -"),
+        Bug(ACCUMULATOR, v1, "inside).to(tl.float32)", "inside).to(tl.bfloat16)"),
     ]
 
 
@@ -452,5 +488,15 @@ def softmax():
 
 BUGS = {
     family.__name__: family()
-    for family in (cross_entropy, elementwise, matmul, matvec, norm, reduction, softmax)
+    for family in (
+        cross_entropy,
+        elementwise,
+        matmul,
+        matvec,
+        norm,
+        quantize,
+        reduction,
+        rope,
+        softmax,
+    )
 }

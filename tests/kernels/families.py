@@ -16,7 +16,9 @@ SMALL = {
     "matmul": (48, 64, 80),
     "matvec": (101, 1040),
     "norm": (3, 1040),
+    "quantize": (3, 640),
     "reduction": (100_003,),
+    "rope": (5, 9, 2, 64),
     "softmax": (3, 8201),
 }
 """Sizes of small operands, as `draw` of the cases of a family takes them."""
@@ -77,6 +79,11 @@ def blank(family, op, inputs):
         shape = ()
     elif family in ("matvec", "cross_entropy"):
         shape, dtype = shape[:1], inputs[1].dtype if family == "matvec" else torch.float32
+    elif family == "quantize":
+        scales = inputs[0].numel() // (128 if op == "quantize-fp8-block" else shape[1] or 1)
+        shape, dtype = (inputs[0].numel() + 4 * scales,), torch.uint8
+    elif family == "rope":
+        shape = (shape[0], shape[1] + inputs[1].shape[1], shape[2])
     elif op == "residual-rmsnorm":
         shape = (2, *shape)
     return torch.zeros(shape, dtype=dtype)

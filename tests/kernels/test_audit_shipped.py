@@ -108,7 +108,8 @@ def assert_lean(row):
 
 
 def test_the_newest_version_of_every_family_compiles_for_every_architecture(shipped_rows):
-    assert set(NEWEST) == {(name, arch) for name in FAMILIES for arch in ARCHES}
+    every = {(name, arch) for name in FAMILIES for arch in ARCHES}
+    assert every - set(NEWEST) == {("quantize", "sm_80")}  # which converts to no fp8
     found = {(family(row), row["arch"]): row["version"] for row in shipped_rows}
     assert found == NEWEST
 

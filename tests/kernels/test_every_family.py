@@ -26,6 +26,9 @@ SHAPES = {
     "matvec": [(m, n) for n in (1, 7, 127, 256, 511, 513, 1000, 2049, 4099) for m in (1, 3, 18)],
     "norm": ROWS,
     "reduction": [(n,) for n in (1, 7, 1023, 1025, 2049, 16384, 49152, 98305, 250003)],
+    # Tokens, query heads, key heads, and elements of a head.
+    "quantize": [(m, n) for n in (128, 256, 1152, 4096) for m in (1, 35)],
+    "rope": [(1, 1, 1, 2), (3, 7, 2, 6), (2, 32, 8, 128), (2, 9, 4, 80), (1, 3, 1, 258)],
     "softmax": ROWS,
 }
 # Two steps and more of columns that programs share.
@@ -37,6 +40,8 @@ LARGE = {
     "matvec": [(129, 1000), (1001, 513), (4096, 4096), (1, 1_000_003), (7, 65536)],
     "norm": LARGE_ROWS,
     "reduction": [(1_000_003,), (20_000_001,)],
+    "quantize": [(1001, 7168), (4099, 128), (17, 32768)],
+    "rope": [(1001, 32, 8, 128), (4099, 33, 3, 96)],
     "softmax": LARGE_ROWS,
 }
 SIZES = SHAPES if INTERPRETED else {family: SHAPES[family] + LARGE[family] for family in SHAPES}
@@ -167,6 +172,8 @@ EMPTY = {
     "matvec": [(0, 3), (3, 0)],
     "norm": [(0, 8), (3, 0)],
     "reduction": [(0,)],
+    "quantize": [(0, 128), (3, 0)],
+    "rope": [(0, 2, 1, 8), (3, 0, 0, 8)],
     "softmax": [(0, 5), (5, 0)],
 }
 """Shapes without an output, or whose sums have no terms and are zero."""

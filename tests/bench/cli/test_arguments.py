@@ -53,6 +53,8 @@ ONLY = {
     "norm": set(),
     "softmax": set(),
     "cross_entropy": set(),
+    "quantize": set(),
+    "rope": {"--heads", "--kv-heads", "--head-dim"},
 }
 
 

@@ -23,7 +23,9 @@ FAMILIES = (
     "matmul",
     "matvec",
     "norm",
+    "quantize",
     "reduction",
+    "rope",
     "softmax",
 )
 OPS = {op.name: op for family in FAMILIES for op in importlib.import_module(f"bench.{family}").OPS}
@@ -41,7 +43,7 @@ def case_of(name, dtype, shape=None):
     options = {"batch": 1, "layout": "nn"} if name == "matmul" else {}
     if name == "grouped-matmul":
         options = {"experts": 4, "load": "even"}
-    elif name == "prefill-attention":
+    elif name in ("prefill-attention", "rope", "rope-interleaved"):
         options = {"heads": 4, "kv-heads": 2, "head-dim": 32}
     elif name == "decode-attention":
         options = {"model": "qwen2.5-0.5b", "layers": "all"}

@@ -10,6 +10,7 @@ from bench.harness.measure.isolated import compile_rows
 from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Settings, plan
 from bench.harness.op import Case
+from bench.harness.op_file import options_of
 from bench.harness.providers.registry import AUTOTUNE, default_providers, kernel_versions
 from tests.bench.commands import QUICK
 
@@ -23,6 +24,8 @@ SHAPES = {
     "norm": {"m": 33, "n": 1128},
     "softmax": {"m": 33, "n": 4099},
     "cross_entropy": {"m": 33, "n": 8193},
+    "quantize": {"m": 33, "n": 1152},
+    "rope": {"t": 33},
 }
 SETTINGS = Settings(cache="warm")
 OP = {"elementwise": "gelu", "matvec": "matvec", "reduction": "sum", "norm": "rmsnorm"}
@@ -52,11 +55,7 @@ def gpu():
 
 def row_of(family, dtype, provider):
     op = op_of(family)
-    layout = (
-        {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1}
-        if family == "matmul"
-        else {}
-    )
+    layout = {option.name: option.default(dtype) for option in options_of(family)}
     case = Case(op.name, dtype, dict(zip(op.axes, SHAPES[family].values(), strict=True)), layout)
     [row] = plan(op, case, [provider], gpu(), SETTINGS, family=family)
     return row

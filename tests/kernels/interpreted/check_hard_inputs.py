@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from exact import DTYPES
-from families import FAMILIES, versions_of
+from families import versions_of
 
 from bench.harness.data import stress
 from bench.harness.data.verify import Checks
@@ -19,14 +19,19 @@ SHAPES = {
     "matvec": (20, 333),
     "norm": (7, 9001),
     "reduction": (70_003,),
+    "rope": (5,),
     "softmax": (7, 9001),
+}
+OPTIONS = {
+    "matmul": {"layout": "nn", "batch": 1},
+    "rope": {"heads": 9, "kv-heads": 2, "head-dim": 64},
 }
 WITHOUT = ("dropout", "matvec-int8")
 
 
 def launchers():
     found = []
-    for family in FAMILIES:
+    for family in SHAPES:
         ops = {op.name: op for op in importlib.import_module(f"bench.{family}").OPS}
         for version, module in versions_of(family).items():
             for name in module.KERNELS.keys() - WITHOUT:
@@ -40,7 +45,7 @@ def launchers():
 @pytest.mark.parametrize(("family", "op", "launcher"), launchers())
 def test_hard_inputs(family, op, launcher, dtype):
     extents = (9, 40) if op.name == "bias-gelu" else SHAPES[family]
-    options = {"layout": "nn", "batch": 1} if family == "matmul" else {}
+    options = OPTIONS.get(family, {})
     case = Case(op.name, dtype, dict(zip(op.axes, extents, strict=True)), options)
     data = commands.inputs_of(op, case)
     call = partial(launcher, *data.inputs, out=data.out)
