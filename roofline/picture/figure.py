@@ -70,7 +70,7 @@ MIX_WIDTH = 0.8
 """Line width of mixes."""
 TURN = 10.0
 """Dash length of coinciding roofs, line widths."""
-LETTERS_PER_INCH = 13.0
+LETTERS_PER_INCH = 13.3
 MAX_LEGEND_LETTERS = 90
 
 
@@ -130,7 +130,7 @@ def _add_axes(
     """Add the axes above `foot` inches, and the legend and title above the axes."""
     wide = WIDTH - LEFT - RIGHT
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 6)))
+    columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 5)))
     rows = math.ceil(len(handles) / columns)
     write_head(figure, title, subtitle, foot + HEIGHT + LEGEND_ROW * rows + 0.1)
     tall = figure.get_figheight()
