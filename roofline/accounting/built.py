@@ -8,6 +8,7 @@ never run.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ COMPONENTS = {
     r"shared_expert|shared_mlp": "shared_experts",
     r"router|\bgate\.(weight|bias)": "router",
     r"\bexperts\b": "experts",
+    r"mamba|linear_attn|delta|\bconv": "state_space",
     r"mlp|ffn|feed_forward|\bfc|dense_\w+h": "mlp",
 }
 """Component of a weight by its name, the first that matches; attention if none does."""
@@ -31,9 +33,13 @@ COMPONENTS = {
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "moe_k", "top_k_experts", "num_experts_per_token")
 EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
-WITHOUT_CACHE = re.compile("linear|mamba|conv|recurrent|delta|kda")
-"""Kinds of layers with a state."""
+WITHOUT_CACHE = re.compile("linear|mamba|conv|recurrent|delta|kda|mlp|moe")
+"""Kinds of layers with a state, or with an MLP only."""
+WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
+MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
+MAX_LAYERS = 1000
+"""Above any known model; the time to build one grows with its layers."""
 DIMENSIONS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
@@ -52,6 +58,11 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
             f"{where}: '{family}' is built by transformers: pip install 'roofmark[bench,models]'"
         ) from None
     given = {key: values[key] for key in values if key not in ("model_type", "auto_map")}
+    layers = values.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > MAX_LAYERS:
+        raise ConfigError(f"{where}: more than {MAX_LAYERS:,} layers")
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    warnings.simplefilter("ignore")
     try:
         whole = transformers.AutoConfig.for_model(family, **given)
         if getattr(whole, "is_encoder_decoder", False):
@@ -64,9 +75,8 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
         config = _read(model, text, family, where)
     except Exception as error:  # whatever a class of transformers raises
-        raise ConfigError(
-            f"{where}: transformers builds no language model: {one_line(str(error))[:200]}"
-        ) from None
+        reason = one_line(str(error).strip().rpartition("\n")[2], 200)
+        raise ConfigError(f"{where}: transformers builds no language model: {reason}") from None
     for key in DIMENSIONS:
         if values.get(key, getattr(text, key, None)) != getattr(text, key, None):
             raise ConfigError(f"{where}: a {family} does not read '{key}' where it stands")
@@ -95,6 +105,14 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             value_dim=text.v_head_dim,
         )
         head_dim = latent.nope_dim + latent.rope_dim
+    sizes = (layers, heads, int(text.hidden_size), int(text.vocab_size))
+    if min(sizes) < 1 or window < 0 or routed > count:
+        raise ConfigError("a size is below 1, or tokens go to more experts than there are")
+    uses: dict[int, int] = {}
+    for _, parameter in model.named_parameters(remove_duplicate=False):
+        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    if max(uses.values()) > 2:  # a tied head is the second use of the embedding
+        raise ConfigError("its layers share weights")
     experts = None
     if count:
         names = [name for name, _ in model.named_parameters() if ".experts." in name]
@@ -113,7 +131,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         heads=heads,
         kv_heads=_first(text, ("num_key_value_heads", "num_kv_heads")) or heads,
         head_dim=head_dim,
-        mlp_width=_first(text, ("intermediate_size",)),
+        mlp_width=_first(text, MLP_WIDTHS) or 4 * int(text.hidden_size),
         vocabulary=int(text.vocab_size),
         context=getattr(text, "max_position_embeddings", None),
         is_tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
@@ -125,11 +143,22 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         built=_weights(model, count, routed),
         source=f"{where}, the modules that transformers builds of a {family}",
         assumptions=(
+            *_notes(kinds),
             "missing keys have the defaults of transformers",
             "activations as in a Llama of these dimensions; matmuls split evenly over devices",
             "the state of layers without a cache, and their scans, are not counted",
         ),
     )
+
+
+def _notes(kinds: Sequence[str]) -> list[str]:
+    """Return a note for kinds of layers that are counted as attention to all keys."""
+    others = {
+        kind
+        for kind in kinds
+        if kind not in (*WITH_ALL_KEYS, *WINDOWED) and not WITHOUT_CACHE.search(kind)
+    }
+    return [f"layers of {kind} are counted as attention to all keys" for kind in sorted(others)]
 
 
 def _first(text: Any, names: Sequence[str]) -> int:
@@ -160,7 +189,8 @@ def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
             shape = shape[::-1]
         before = found.get((path, shape))
         copies += before.copies if before else 0
-        split = "width" if is_gemm and component != "router" else ""
+        is_split = is_gemm or component == "embedding"
+        split = "width" if is_split and component != "router" else ""
         found[path, shape] = Weight(path, component, shape, copies, is_gemm, split=split)
     return tuple(
         replace(weight, active_copies=weight.copies * routed // experts)

@@ -59,8 +59,10 @@ class Weight:
         """Return it for another number of layers, if it is in all layers (`*` in its name)."""
         if "*" not in self.name:
             return self
-        active = self.active_copies and self.active_copies * layers // before
-        return replace(self, copies=self.copies * layers // before, active_copies=active)
+        active = self.active_copies
+        if active is not None:
+            active = -(-active * layers // before)
+        return replace(self, copies=-(-self.copies * layers // before), active_copies=active)
 
     @property
     def active_elements(self) -> int:

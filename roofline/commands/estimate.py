@@ -128,11 +128,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _answered(args: argparse.Namespace) -> str:
     from roofline import estimate
+    from roofline.accounting.config import ConfigError
     from roofline.estimate.answer import print_answer
-    from roofline.estimate.question import parameters
+    from roofline.estimate.question import is_of_all, parameters, values_of
 
     function = getattr(estimate, args.question)
-    answer: Answer = function(**{key: getattr(args, key) for key in parameters(function)})
+    given = {key: getattr(args, key) for key in parameters(function)}
+    if args.output is not None and is_of_all(values_of(function, given)):
+        raise ConfigError("--gpu all has no picture: name the GPUs")
+    answer: Answer = function(**given)
     if args.output is not None:
         from roofline.picture.charts import draw_answer
 

@@ -137,7 +137,7 @@ def by_machine(rows: Sequence[Row], **shared: Any) -> Row:
 def text_of_value(key: str, value: float | str) -> str:
     """Return a value as text with its unit: 8.03 B parameters, 7.1 GB, 143.9 days."""
     if isinstance(value, str):
-        return f"{key} by {value}"
+        return TEXTS.format(PHRASES.get(key, f"{key} by {{}}"), value)
     if key == "flops_per_s":
         return f"{number(value / 1e12)} TFLOP/s"
     return TEXTS.format(PHRASES.get(key, f"{{:letters}} {key.replace('_', ' ')}"), value)

@@ -162,8 +162,9 @@ def train(
     mfu: Share | None = None,
     **options: Unpack[Shared],
 ) -> Answer:
-    """Duration, price and needs of a training run, or its tokens; with a layout, the time of a
-    step.
+    """Duration, price and needs of a training run, or its tokens.
+
+    With a layout, it is the time of a step.
     """
     config = model_of(model, options, params)
     priced = {**options, "price": price}

@@ -125,8 +125,9 @@ def parallel(
     node: Whole | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Layouts of a training step on devices: data, tensor, pipeline and expert parallelism and
-    ZeRO, the fastest first.
+    """Layouts of a training step on devices, the fastest first.
+
+    They are those of data, tensor, pipeline and expert parallelism, and of ZeRO.
     """
     config = model_of(model, options)
     uses = uses_of(options, memory)
@@ -142,7 +143,8 @@ def parallel(
     fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
     if not found:
         raise ConfigError(
-            f"no number of data-parallel devices among {gpus} divides a batch of {batch} sequences"
+            f"no layout: heads, layers and a batch of {batch} sequences do not divide over "
+            f"{gpus} devices; another --batch may"
         )
     if not fitting:
         least = quantity(min(layout.total_bytes for layout in found), "B")
@@ -253,7 +255,7 @@ def collective(
     node: Whole | None = None,
     **options: Unpack[Machines],
 ) -> Answer:
-    """Minimum time of a collective by the bandwidth of the links."""
+    """Time of a collective on a ring, by the bandwidth of the links."""
     if gpus < 2:
         raise ConfigError("--gpus is 2 at least")
     named = machines_of(options)
@@ -278,6 +280,7 @@ def collective(
         assumptions=[
             *dict.fromkeys(notes),
             "without latency, unless the collective was measured (--measured DIR)",
+            "switches that add up (NVLink SHARP) and trees may be faster than a ring",
         ],
         columns={
             "gpu": "GPU",
@@ -299,7 +302,7 @@ class PublishedRuns(NamedTuple):
 
 DENSE = PublishedRuns("dense models", 0.83, 1.45)
 LONG = PublishedRuns("dense models of 32,768 tokens or more", 1.74, 2.1)
-EXPERTS = PublishedRuns("models with experts", 0.63, 4.59)
+EXPERTS = PublishedRuns("models with experts", 0.68, 4.59)
 """Source: the runs in roofline/README.md."""
 
 LONG_TOKENS = 32768
@@ -351,6 +354,8 @@ def predicted(
         row["step_seconds"] = seconds_s = row.pop("seconds")
         row["least_step_seconds"] = kind.least * seconds_s
         row["most_step_seconds"] = kind.most * seconds_s
+        times = (row["least_step_seconds"], row["most_step_seconds"])
+        row["step_range"] = " to ".join(map(duration, times))
         speed = batch * plan.sequence / layout.seconds
         reached = train_flops(config, plan.sequence).per_token * speed / layout.devices
         peak = use.machine.peak(use.dtype)
@@ -373,8 +378,7 @@ def predicted(
     farthest = count(rows[0]["largest_gpus"], "device")
     main = ["step_seconds", "communication", "mfu", "largest_gpus", "days", "price"]
     if kind.most > MAX_ERROR:
-        main = ["least_step_seconds", "most_step_seconds", "communication", "largest_gpus"]
-    times = [duration(rows[0][key]) for key in ("least_step_seconds", "most_step_seconds")]
+        main = ["step_range", "communication", "largest_gpus"]
     return Answer(
         main=main,
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
@@ -386,7 +390,7 @@ def predicted(
             Step(
                 "published runs",
                 f"{kind.name}: {kind.least} to {kind.most} times the predicted time",
-                " to ".join(times),
+                rows[0]["step_range"],
             ),
             Step("scales to", f"{100 * SCALES:g} % of linear speed", farthest),
         ],

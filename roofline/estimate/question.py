@@ -8,6 +8,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, wraps
@@ -20,7 +21,7 @@ from results.show.options import Parameter
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, one_line
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
-from roofline.estimate.answer import Answer
+from roofline.estimate.answer import Answer, Row
 from roofline.gpu_table import load_gpus
 from roofline.work import dtype_named
 
@@ -191,7 +192,9 @@ FIRST = ("intensity", "op")
 RANKS = {
     "batch": -1,
     "decode_seconds": 1,
+    "tokens": -1,
     "seconds": 1,
+    "prefill_seconds": 1,
     "attainable_flops_per_s": -1,
     "params": -1,
     "gpus": 1,
@@ -221,7 +224,7 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
         given = bind(*args, **named).arguments
         others = given.pop("options", {})
         values = values_of(ask, {**given, **others})
-        if values.get("gpu") == ["all"]:
+        if is_of_all(values):
             return _ranked(by_name, values)
         return by_name(**values)
 
@@ -231,26 +234,60 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
     return ask
 
 
+def is_of_all(values: Mapping[str, Any]) -> bool:
+    """Return whether the GPUs are all of the table."""
+    return any(name.lower() == "all" for name in values.get("gpu") or ())
+
+
 def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answer:
     """Answer for all GPUs of the table that have the dtype and the memory, the best first."""
-    ranks: dict[str, float] = {}
-    short = []
-    for row in function(**{**values, "gpu": list(load_gpus())}).rows:
+    if values.get("price"):
+        raise ConfigError("--price is that of one GPU: name the GPUs, with a price for each")
+    ranks: dict[str, list[float]] = {}
+    short: dict[str, int] = {}
+    for row in _rows_of_all(function, values):
         slug = row["gpu"]
+        known = [
+            sign * float(f"{row[key]:.9g}")  # equal but for rounding
+            for key, sign in RANKS.items()
+            if row.get(key) is not None
+        ]
         if row.get("fits") is False:
-            short.append(slug)
-            continue
-        known = [sign * row[key] for key, sign in RANKS.items() if row.get(key) is not None]
-        if known:
-            ranks[slug] = min(ranks.get(slug, math.inf), known[0])
+            short[slug] = row.get("gpus_needed") or 0
+        elif known:
+            ranks[slug] = min(ranks.get(slug, known), known)
     if not ranks:
-        raise ConfigError("it fits on none of the GPUs in the table")
+        needed = min(filter(None, short.values()), default=None)
+        hint = f"; at least {needed} are needed of one of them" if needed else ""
+        raise ConfigError(f"it fits on none of the GPUs in the table{hint}")
     answer = function(**{**values, "gpu": sorted(ranks, key=ranks.__getitem__)})
-    if not short:
-        return answer
-    reason = "memory or latency" if values.get("latency") else "memory"
-    left_out = f"left out for {reason}: {', '.join(dict.fromkeys(short))}"
-    return replace(answer, assumptions=[*answer.assumptions, left_out])
+    notes = list(answer.assumptions)
+    others = [slug for slug in load_gpus() if slug not in ranks and slug not in short]
+    if short:
+        reason = "memory or latency" if values.get("latency") else "memory"
+        notes.append(f"left out for {reason}: {', '.join(short)}")
+    if others:
+        notes.append(f"left out, without the dtype, a link or a place: {', '.join(others)}")
+    return replace(answer, assumptions=notes)
+
+
+def _rows_of_all(function: Callable[..., Answer], values: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of all GPUs, without those of which an estimate is refused, such as for a
+    missing link.
+    """
+    slugs = list(load_gpus())
+    with suppress(ConfigError):
+        return list(function(**{**values, "gpu": slugs}).rows)
+    rows: list[Row] = []
+    problem = None
+    for slug in slugs:
+        try:
+            rows += function(**{**values, "gpu": [slug]}).rows
+        except ConfigError as error:
+            problem = error
+    if not rows and problem:
+        raise problem
+    return rows
 
 
 @cache

@@ -81,6 +81,7 @@ price of 10^6 tokens | {gpus:,} x {hour:g} an hour / 3600 / {tokens_per_s:number
 DRAFT_STEPS = """\
 cycle | {draft_tokens} drafts of {draft_s:time}, a check of {check_s:time} | {cycle_s:time}
 tokens of a cycle | {draft_tokens} drafts, {accepted:percent} accepted | {tokens_per_cycle:number}
+speedup | of the tokens after the first, against decoding without drafts | {speedup:number}x
 """
 
 CONTEXT_STEPS = """\
@@ -224,8 +225,9 @@ def infer(
     latency: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Minimum time of prefill and of one decode step, and the KV cache; with `latency`, of the
-    largest batch whose decode step takes at most so many seconds.
+    """Minimum time of prefill and of one decode step, and the KV cache.
+
+    With `latency`, they are those of the largest batch whose decode step takes no longer.
     """
     config = model_of(model, options, params)
     uses = uses_of(options, memory)
@@ -253,7 +255,7 @@ def infer(
         )
         formula = STEPS_BY_WEIGHTS
     return Answer(
-        main=("decode_seconds", "tokens_per_s", "prefill_seconds", "cache_bytes"),
+        main=("batch", "decode_seconds", "tokens_per_s", "prefill_seconds", "cache_bytes"),
         title=f"Generation with {config.name}: {plan.batch} x {prompt} tokens, "
         f"{count(gpus, 'device')}",
         warnings=warnings,
@@ -341,8 +343,9 @@ def generate(
     accepted: Share = 0.8,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Minimum time of a reply, from the prompt to its last token, and its price; with a draft
-    model, by speculative decoding.
+    """Minimum time of a reply, from the prompt to its last token, and its price.
+
+    With a draft model, it is that of speculative decoding.
     """
     config = model_of(model, options, params)
     uses = uses_of({**options, "price": price}, memory)
@@ -355,11 +358,15 @@ def generate(
         others_s = limits.decode_seconds(prompt, output_tokens)
         cycle: Row = {}
         if draft is not None:
-            drafting = plan._replace(config=model_of(draft, {})).limits(use)
+            chosen = {"config": draft} if str(draft).endswith(".json") else {}
+            drafted = model_of(None if chosen else draft, chosen)
+            drafting = plan._replace(config=drafted).limits(use)
             first_s += max(drafting.times(drafting.prefill(prompt)))
             seen = prompt + output_tokens // 2
             cycle = _cycle(limits, drafting, seen, draft_tokens, accepted)
+            alone_s = others_s
             others_s = cycle["cycle_s"] * (output_tokens - 1) / cycle["tokens_per_cycle"]
+            cycle["speedup"] = alone_s / others_s if others_s else None
         seconds = first_s + others_s
         row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s} | cycle
         row |= {"tokens_per_s": generated / seconds, "price_per_million_tokens": None}

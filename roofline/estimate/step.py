@@ -68,8 +68,13 @@ class Network:
         if fit and (fit.ranks <= self.node_devices) == is_inside:
             slower = 1 if is_inside or op in BETWEEN_PAIRS else self.node_devices / members
             return fit.seconds(slower * size_bytes, ranks)
+        if is_inside:
+            return size_bytes * bus_factor(op, ranks) / self.link_bytes_per_s
+        if op == "all-to-all":  # only what is for other nodes takes the network
+            others = 1 - max(1, self.node_devices // stride) / ranks
+            return size_bytes * others / self.network_bytes_per_s
         across = min(self.link_bytes_per_s, members * self.network_bytes_per_s)
-        return size_bytes * bus_factor(op, ranks) / (self.link_bytes_per_s if is_inside else across)
+        return size_bytes * bus_factor(op, ranks) / across
 
     @property
     def source(self) -> str:

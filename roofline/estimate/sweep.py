@@ -12,7 +12,7 @@ from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, Row
-from roofline.estimate.question import exact, parameters, positive, values_of
+from roofline.estimate.question import exact, is_of_all, parameters, positive, values_of
 
 MAX_POINTS = 1000
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
@@ -94,10 +94,10 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
         )
     function: Callable[..., Answer] = getattr(estimate, name)
     known = [parameter.name for parameter in parameters(function).values()]
-    for option in swept_options:
-        if option not in known:
-            options = ", ".join(f"--{option}" for option in known)
-            raise ConfigError(f"{name} has no option --{option}; it has {options}")
+    unknown = [option for option in swept_options if option not in known]
+    if unknown:
+        options = ", ".join(f"--{option}" for option in known)
+        raise ConfigError(f"{name} has no option --{unknown[0]}; it has {options}")
     count = prod(len(over.values) for over in overs)
     if count > MAX_POINTS:
         raise ConfigError(f"{count:,} points exceed {MAX_POINTS:,}")
@@ -108,6 +108,8 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
     for point in points:
         at = {option.replace("-", "_"): value for option, value in point.items()}
         parsed.append(values_of(function, {**given, **at}))
+    if any(map(is_of_all, parsed)):
+        raise ConfigError("--gpu all ranks GPUs: name those of a sweep")
     rows: list[Row] = []
     parts = {}
     main = None

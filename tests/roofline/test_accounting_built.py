@@ -1,10 +1,12 @@
 """Models that transformers builds, since no formula is known for their architecture."""
 
+import json
 import sys
 
 import pytest
 from test_accounting_parameters import VARIED, meta_model, total_of
 
+from roofline import estimate
 from roofline.accounting.built import built_config
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import train_flops
@@ -72,7 +74,6 @@ FAMILIES = [
     "recurrent_gemma",
     "solar_open",
     "stablelm",
-    "zamba2",
 ]
 
 
@@ -110,7 +111,11 @@ def test_layers_with_a_state_have_no_cache_and_no_scores():
     ("values", "reason"),
     [
         ({"model_type": "t5"}, "encoder and decoder have 60,506,624 parameters"),
-        ({"model_type": "rwkv"}, "num_atte"),
+        ({"model_type": "rwkv"}, "num_attention_heads"),
+        ({"model_type": "zamba2"}, "its layers share weights"),
+        (QWEN3_NEXT | {"num_hidden_layers": 10**18}, "more than 1,000 layers"),
+        (QWEN3_NEXT | {"num_experts_per_tok": 600}, "more experts than there are"),
+        ({"model_type": "olmo", "num_hidden_layers": 0}, "a size is below 1"),
         ({"model_type": "nothing"}, "Unrecognized"),
         ({"model_type": "glm4_mo"}, "did you mean glm4_moe?"),
         ({"model_type": "gemma3", "hidden_size": 96}, "does not read 'hidden_size'"),
@@ -128,6 +133,26 @@ def test_what_cannot_be_built_is_one_line(values, reason):
     assert reason in message
     assert "\n" not in message
     assert len(message) < 450
+
+
+def test_layers_of_an_mlp_have_no_cache_and_unknown_kinds_are_named():
+    kinds = {"layers_block_type": ["mamba", "moe", "attention", "moe"]}
+    mixed = read_config({"model_type": "nemotron_h", **kinds}, "config.json")
+    assert (mixed.layers, mixed.cached_layers) == (4, 1)
+    sparse = read_config({"model_type": "deepseek_v32"}, "config.json")
+    note = "layers of indexed_attention are counted as attention to all keys"
+    assert note in sparse.assumptions
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "mpt", "kimi_linear"])
+def test_memory_and_layouts_of_built_models(family, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": family}))
+    given = {"config": str(path), "pipeline_parallel": 2, "tensor_parallel": 2}
+    assert estimate.memory(**given, sequence_parallel=True).values["total_bytes"] > 0
+    half = estimate.memory(**given).values["state_bytes"]
+    whole = estimate.memory(config=str(path)).values["state_bytes"]
+    assert 0.25 * whole <= half < 0.4 * whole  # routers and norms are not split
 
 
 def test_without_transformers_the_command_to_install_it_is_named(monkeypatch):

@@ -121,7 +121,7 @@ def test_the_readme_has_the_error_of_each_published_run():
         ("narayanan", -0.06, 0.12),
         ("korthikanti", -0.05, 0.22),
         ("llama", -0.07, 0.0),
-        ("deepseek", 0.5, 0.7),
+        ("deepseek", 0.4, 0.55),
         ("nemo", -0.79, 0.0),
         ("nemo_context", -0.1, 0.0),
         ("mosaic", -0.53, 0.05),
@@ -145,8 +145,7 @@ def test_an_estimate_has_the_range_of_the_published_runs_of_its_kind():
 def test_a_model_with_experts_has_a_range_and_no_single_time():
     options = {"gpu": "gb200", "gpus": 256, "zero": 1, "pipeline_parallel": 8, "batch": 8192}
     answer = estimate.train(model="qwen3-235b-a22b", expert_parallel=32, **options)
-    least, most = answer.main_texts()[:2]
-    assert (least[:5], most[:3], most[-11:]) == ("from ", "to ", " for a step")
+    assert answer.main_texts()[0] == f"{answer.values['step_range']} for a step"
     assert answer.values["most_step_seconds"] == 4.59 * answer.values["step_seconds"]
 
 

@@ -48,7 +48,7 @@ def layout_of(sharding, model="llama-3-8b", network=LINKS, **changes):
         ("all-reduce", 2, 4, 450e9),  # two devices of one node
         ("all-reduce", 16, 1, 400e9),  # 8 network cards of a node
         ("all-reduce", 16, 8, 50e9),  # 8 such groups share them
-        ("all-to-all", 16, 1, 50e9),
+        ("all-to-all", 16, 1, 50e9 * 15 / 8),  # half of it stays in the node
         ("send-recv", 2, 8, 50e9),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_collective_is_that_of_nccl_tests():
     rack = estimate.collective(gpu="gb200", size=10**9, gpus=64, kind="all-to-all").values
     assert rack["seconds"] == pytest.approx(10**9 * 63 / 64 / 900e9)
     node = estimate.collective(gpu="gb200", size=10**9, gpus=64, kind="all-to-all", node=8).values
-    assert node["seconds"] == pytest.approx(10**9 * 63 / 64 / 50e9)
+    assert node["seconds"] == pytest.approx(10**9 * 56 / 64 / 50e9)  # 8 of 64 are in the node
     both = estimate.collective(gpu="rtx-4090,h100-sxm")
     assert "rtx-4090 has no known link" in both.assumptions
     with pytest.raises(ValueError, match="--gpus is 2 at least"):
