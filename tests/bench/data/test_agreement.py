@@ -1,6 +1,7 @@
 """Results of functions without an op: what rounding explains passes, and nothing else."""
 
 import math
+import resource
 from functools import partial
 
 import numpy as np
@@ -371,6 +372,26 @@ def test_a_few_delayed_calls_are_not_slower(monkeypatch):
         now[0] += 1e-3 + next(delays_s, 0.0)
 
     assert slower_on_new(delayed, [X.clone()], lambda: None, row_s=0.01) is None
+
+
+def test_new_contents_that_stay_do_not_cost_a_call_its_pages():
+    x = torch.randn(2**18)
+    kept = []
+    faults = []
+
+    def make():
+        kept.append(torch.randn(2**18))
+        return [kept[-1]]
+
+    def call():
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        torch.neg(x)
+        faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+    slower_on_new(call, [x], lambda: None, row_s=60.0, make=make)
+    assert len(faults) >= 14
+    on_new = faults[1::2]
+    assert min(on_new) < 64  # of 256 pages; the fastest of these calls counts
 
 
 def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeypatch):
