@@ -51,8 +51,8 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     """
     family = str(values["model_type"])
     try:
-        import torch
-        import transformers
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
     except ImportError:
         raise ConfigError(
             f"{where}: '{family}' is built by transformers: pip install 'roofmark[bench,models]'"
@@ -61,8 +61,26 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     layers = values.get("num_hidden_layers")
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise ConfigError(f"{where}: more than {MAX_LAYERS:,} layers")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            config, text = _build(family, given, where)
+    except Exception as error:  # whatever a class of transformers raises
+        reason = one_line(str(error).strip().rpartition("\n")[2], 200)
+        raise ConfigError(f"{where}: transformers builds no language model: {reason}") from None
+    for key in DIMENSIONS:
+        if values.get(key, getattr(text, key, None)) != getattr(text, key, None):
+            raise ConfigError(f"{where}: a {family} does not read '{key}' where it stands")
+    return config
+
+
+def _build(family: str, given: Mapping[str, Any], where: str) -> tuple[ModelConfig, Any]:
+    """Return a model, and the configuration that transformers has of it, without its messages."""
+    import torch
+    import transformers
+
+    verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    warnings.simplefilter("ignore")
     try:
         whole = transformers.AutoConfig.for_model(family, **given)
         if getattr(whole, "is_encoder_decoder", False):
@@ -73,14 +91,9 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
-        config = _read(model, text, family, where)
-    except Exception as error:  # whatever a class of transformers raises
-        reason = one_line(str(error).strip().rpartition("\n")[2], 200)
-        raise ConfigError(f"{where}: transformers builds no language model: {reason}") from None
-    for key in DIMENSIONS:
-        if values.get(key, getattr(text, key, None)) != getattr(text, key, None):
-            raise ConfigError(f"{where}: a {family} does not read '{key}' where it stands")
-    return config
+        return _read(model, text, family, where), text
+    finally:
+        transformers.logging.set_verbosity(verbosity)
 
 
 def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 
 import pytest
 from test_accounting_parameters import VARIED, meta_model, total_of
@@ -160,6 +161,13 @@ def test_without_transformers_the_command_to_install_it_is_named(monkeypatch):
     with pytest.raises(ConfigError, match="pip install 'roofmark") as refusal:
         read_config({"model_type": "jamba"}, "config.json")
     assert "--experts) or --params" in str(refusal.value)
+
+
+def test_warnings_of_the_caller_stay_on():
+    read_config({"model_type": "arcee"}, "config.json")  # imports add filters of their own
+    filters = list(warnings.filters)
+    read_config({"model_type": "arcee"}, "config.json")
+    assert warnings.filters == filters
 
 
 def test_code_of_a_repository_is_never_run(tmp_path):
