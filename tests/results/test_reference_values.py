@@ -22,7 +22,10 @@ from results.stats.comparison import (
 )
 from results.stats.samples import Z_975, Interval, interval_of_median
 from results.stats.spread import (
+    MAD_EFFICIENCY,
+    MEDIAN_EFFICIENCY,
     RUNS,
+    PeerSpread,
     Repeats,
     RowSpreads,
     Spread,
@@ -238,6 +241,40 @@ def test_repeats_sum_the_squares_within_groups():
     assert repeats.squares / 2 == pytest.approx(variance([1.0, 2.0, 6.0]) + 1)
 
 
+def test_repeats_of_a_history_ignore_a_few_large_steps():
+    logs = np.cumsum([0.0, 0.02, 0.03, 0.01, 0.5, 0.0, 0.02, 0.04, 0.02, 0.03, 0.01, 0.0, 0.4])
+    mad = 1.4826 * 0.01  # around the middle of the steps, 0.02
+    repeats = Repeats.of_steps(logs.tolist())
+    assert repeats == (pytest.approx(4 * mad**2 / 2), 4)
+    assert Repeats.of_steps(logs[:5].tolist()).degrees == 1
+    assert Repeats.of_steps(logs[:4].tolist()) == Repeats()
+
+
+def test_efficiencies_as_published():
+    assert pytest.approx(0.3675, rel=0.01) == MAD_EFFICIENCY  # Rousseeuw and Croux (1993)
+    assert pytest.approx(2 / math.pi, rel=0.01) == MEDIAN_EFFICIENCY
+
+
+@pytest.mark.parametrize("values", [[3.0, 3.1, 2.8, 9.0, 3.2, 3.05, -4.0], [1.0, 1.2, 1.5]])
+def test_spread_of_peers_is_a_moderated_median_absolute_deviation(values):
+    count = len(values)
+    own = 0.37 * (count - 1)
+    deviation = stats.median_abs_deviation(values, scale="normal") * count / (count - 0.8)
+    spread = PeerSpread.of(values, 0.05, 4)
+    assert spread.center == np.median(values)
+    assert spread.degrees == pytest.approx(4 + own)
+    square = (4 * 0.05**2 + own * deviation**2) / (4 + own)
+    assert spread.scale == pytest.approx(math.sqrt(square), rel=1e-4)
+    below = (spread.center - 2.5) / spread.scale
+    assert spread.p_value(2.5) == pytest.approx(stats.t.sf(below, spread.degrees))
+
+
+def test_two_peers_have_the_assumed_spread_around_the_faster_one():
+    spread = PeerSpread.of([1.0, 2.0], 0.05, 4)
+    assert (spread.center, spread.degrees) == (2.0, 4)
+    assert spread.scale == pytest.approx(0.05)
+
+
 THROMBOLYSIS = [
     *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262),
     *(0.5719, 0.6528, 0.7590, 1.0000),
@@ -269,6 +306,8 @@ def test_false_discoveries_as_published():
     assert benjamini_hochberg(THROMBOLYSIS, 0.05) == [True] * 4 + [False] * 11
     assert benjamini_hochberg(THROMBOLYSIS[::-1], 0.05) == [False] * 11 + [True] * 4
     assert benjamini_hochberg([], 0.05) == []
+    assert benjamini_hochberg([0.05], 0.05) == [True]
+    assert benjamini_hochberg([0.06], 0.05) == [False]
 
 
 def limit_of_looks(counts, trials=50_000):

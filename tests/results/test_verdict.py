@@ -4,6 +4,7 @@ words.
 
 import math
 from collections import Counter
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -204,6 +205,7 @@ def test_a_verdict_has_at_most_one_percent_of_chance(p_value, verdict):
 def test_a_comparison_of_unknown_origin_claims_nothing():
     row = Comparison(1.5, (1.4, 1.6), SLOWER, "", 50, 0.01)
     assert (row.p_value, row.drift, row.degrees) == (1.0, 0.0, 1.0)
+    assert Comparison.of(Interval(0.001, 0.0, 0.002, 20), 50, 0.01).p_value == 1.0
     assert Comparison.of(Interval(0.0, -0.1, 0.1, 20), 50, 0.01).drift == 0.0
     assert Comparison.of(Interval(0.0, -900.0, 900.0, 20), 50, 0.01).ci95 == (0.0, math.exp(700))
 
@@ -347,4 +349,7 @@ def test_the_bound_of_disturbed_rounds_is_the_end_nearer_to_1():
     faster = judge_rounds(ratios, [1.0] * 80, 0.01, is_disturbed=True)
     assert (slower.bound, slower.shown_ratio) == ("at least ", pytest.approx(low))
     assert (faster.bound, faster.shown_ratio) == ("at most ", pytest.approx(1 / low))
-    assert judge_rounds([1.0] * 80, ratios, 0.01).bound == ""
+    assert slower.interval is None
+    measured = judge_rounds([1.0] * 80, ratios, 0.01)
+    assert (measured.bound, measured.interval) == ("", (low, high))
+    assert replace(measured, ci95=(0.0, math.inf)).interval is None  # no noise would be that large
