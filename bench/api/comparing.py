@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +22,7 @@ from bench.api.function import (
     raising,
 )
 from bench.api.records import Records
-from bench.comparing.contender import Contender
+from bench.comparing.contender import Contender, Within
 from bench.comparing.turns import ComparePolicy, compare_contenders
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.agreement import (
@@ -192,9 +193,13 @@ def interleaved(
     check: bool = True,
     make_inputs: Inputs | None = None,
     flags: Mapping[str, Sequence[Flag]] | None = None,
+    within: Mapping[str, Within] | None = None,
 ) -> tuple[Device, list[Record]]:
     """Time functions in turns, the baseline first, on the arguments of `subject`; return the device
-    and the records. `make_inputs` makes others for a check; `flags` has what is known of functions.
+    and the records.
+
+    `make_inputs` makes others for a check; by function, `flags` has what is known of it, and
+    `within` the context of its turns.
     """
     name = next(iter(named))
     first = subject.first_call()
@@ -233,6 +238,7 @@ def interleaved(
                     move=move,
                     restore=restore,
                     calls=[new_call(candidate, copy) for copy in range(len(sets))],
+                    within=(within or {}).get(provider, nullcontext),
                     cache=reached,
                     fn=candidate,
                     before=before,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.api.comparing import interleaved, ordered
 from bench.api.function import Function, extents, known_ceilings
+from bench.comparing.case import Case
 from bench.comparing.files import FileCase
 from bench.comparing.interleave import without_culprits
 from bench.comparing.problems import Problem
@@ -68,7 +69,7 @@ def run_functions(options: Options, settings: Settings, argv: Argv, ops: Collect
 
 
 def run_cases(
-    cases: Sequence[FileCase] | Sequence[Problem],
+    cases: Sequence[Case],
     names: Sequence[str],
     notes: Sequence[str],
     options: Options,
@@ -142,9 +143,7 @@ def is_slower(run: Run, records: Sequence[Record], baseline: str, margin: float)
     return any(row.compared.verdict == SLOWER for row in compared.rows)
 
 
-def measured(
-    case: FileCase | Problem, names: Sequence[str], run: Run, policy: ComparePolicy
-) -> list[Record]:
+def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) -> list[Record]:
     """Return the records of a case, measured in a worker."""
     unknown = Record(
         op="function",
@@ -168,14 +167,14 @@ def measured(
     try:
         return without_culprits(blanks, measure, run.progress.note)
     except UsageError as error:
-        if isinstance(case, FileCase):
+        if not isinstance(case, Problem):
             raise
         failed = replace(blanks[0], status="failed", reason=str(error))
         return completed(blanks, [failed, *(None for _ in names[1:])])
 
 
 def measure_in_worker(
-    case: FileCase | Problem, device: Device, policy: ComparePolicy, names: Sequence[str]
+    case: Case, device: Device, policy: ComparePolicy, names: Sequence[str]
 ) -> list[Record]:
     """Load the named functions, the baseline first, make their arguments and time them in turns."""
     device.use()
@@ -188,11 +187,12 @@ def measure_in_worker(
         case.settings.tolerance,
         make_inputs=case.make,
         flags=case.flags,
+        within=case.within,
     )
     return [known_of(case, record) for record in records]
 
 
-def subject_of(case: FileCase | Problem, function: Callable[..., Any]) -> Function:
+def subject_of(case: Case, function: Callable[..., Any]) -> Function:
     """Return a function of a case with new arguments."""
     import torch
 
@@ -207,7 +207,7 @@ def subject_of(case: FileCase | Problem, function: Callable[..., Any]) -> Functi
     )
 
 
-def known_of(case: FileCase | Problem, record: Record) -> Record:
+def known_of(case: Case, record: Record) -> Record:
     """Return a record with what is known of its case without measuring."""
     return replace(
         record,

@@ -15,6 +15,7 @@ from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.device.device import Device
 from bench.harness.op import Families, parse_batch_shape
 from bench.harness.op_file import error_text, import_file
+from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.settings import MACHINE, SAVING, Argv, Settings
 from bench.harness.timing import protocol
 from bench.model.layers import load_model, unsupported
@@ -29,7 +30,7 @@ from bench.profiling.target import (
     target_of,
     user_function,
 )
-from results.record import Record, StepTotals
+from results.record import ProfileOp, Record, StepTotals
 from results.show.options import WHAT, Names, Parameter, add, given, number, parameters, path
 from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError, ModelConfig
@@ -52,6 +53,7 @@ OF_A_MODEL = (
     "on",
     "compile",
     "signature",
+    "replacing",
     "trace",
     "device",
     "budget_s",
@@ -78,6 +80,7 @@ runs in a separate process. --signature prints a file to start from.
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
   python -m bench profile --model gpt2 --layers 2 --train --by module
   python -m bench profile --model llama-3-8b --on h100-sxm,a100-sxm-80gb --dtype bf16
+  python -m bench profile mine.py:make --with aten.gelu=mine.py:gelu
   python -m bench profile --from trace.json.gz
 
 FLOPs and compulsory bytes are counted call by call. The rows have the times of a step under
@@ -86,7 +89,7 @@ unattributed, host-gap and profiler-overhead. Rows flagged unmodelled have no ru
 Caches are warm, so small operations may exceed the memory roof. --from takes times and shapes from
 a trace. The GPU of a trace need not be here: its datasheet is the roofline.
 
-exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
+exit codes: 0 ok; 1 no time could be measured, the work is saved, or with --with as `bench compare`; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,15 @@ class Options:
         False
     )
     signature: Annotated[bool, "print a file to start from, and exit", bool, ADVANCED] = False
+    replacing: Annotated[
+        str | None,
+        Parameter(
+            "measure the operation and the step with a function of yours in place of the "
+            "operation, against both as they are: aten.gelu=mine.py:gelu",
+            metavar="OP=FILE:FUNCTION",
+            flags=("--with",),
+        ),
+    ] = None
     by: Annotated[str | None, "group the rows (default: one row per signature)", BY, ADVANCED] = (
         None
     )
@@ -206,6 +218,19 @@ class Options:
         return self.target or self.op or str(self.source or model_of(self).name)
 
 
+def check_replacement(options: Options) -> None:
+    name, _, new = (options.replacing or "").partition("=")
+    for option in ("on", "compile", "trace", "by"):
+        if getattr(options, option):
+            raise UsageError(f"--with compares steps as they are; remove --{option}")
+    try:
+        problem = find(new).problem
+    except UserKernelError:
+        problem = "expected OP=path/to/file.py:function, such as aten.gelu=mine.py:gelu"
+    if problem or not name:
+        raise UsageError(f"--with {options.replacing}: {problem}")
+
+
 def model_of(options: Options) -> ModelConfig:
     """Return the model of `--model`, with the number of layers of `--layers`."""
     try:
@@ -248,6 +273,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     check_places(settings)
     if options.on:
         return project(options, settings)
+    if options.replacing:
+        return replace_operation(options, settings, argv)
     is_here = True
     host = ""
     if options.source is not None:
@@ -284,6 +311,53 @@ def project(options: Options, settings: Settings) -> int:
         step = answer_of(options, settings, counted_step)
     print_out(Projection(step, machines).table(options.top).render(settings.format))
     return 0
+
+
+def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
+    """Compare an operation with a function in its place, alone and in the step, and print what the
+    time of the operation lets expect.
+    """
+    from bench.commands import compare
+    from bench.commands.compare_functions import run_cases
+    from bench.comparing.replaced import Replacement
+    from bench.harness.cli.main import device_of
+    from bench.harness.run import Progress
+    from results.compare.comparison import compare_live
+
+    name, _, new = (options.replacing or "").partition("=")
+    with closing(Progress(settings.quiet)) as progress:
+        progress.say(f"profiling {options.name}")
+        records, totals = answer_of(options, settings, records_of, device_of(settings))
+    if totals is None:
+        raise UsageError(f"{options.name}: {records[0].reason}")
+    spent_s = [row.median_s for row in records if row.op == name]
+    if not spent_s:
+        called = {
+            row.op for row in records if isinstance(row.details, ProfileOp) and row.details.phase
+        }
+        raise UsageError(
+            f"{options.name} does not call {name}; it calls {', '.join(sorted(called))}"
+        )
+    alone = Replacement(
+        settings=settings,
+        dtype=options.dtype or "fp32",
+        known={"op": name, "case": "largest call"},
+        hashes={new: find(new).sha256()},
+        target=partial(chosen_target, options, settings),
+        mode=options.mode,
+    )
+    known = {"op": options.name, "case": f"{options.mode} step"}
+    step = replace(alone, known=known, is_whole=True)
+    how = compare.Options()
+    run = run_cases([alone, step], [name, new], [], how, settings, argv)
+    code = compare.show(run, how.fail_on)
+    compared = compare_live(run.environment, run.records, name, how.margin)
+    share = sum(spent_s) / totals.time_s
+    for row in compared.rows:
+        if row.key.op == name:
+            ratio = 1 + share * (row.compared.shown_ratio - 1)
+            say(f"{name} takes {share:.1%} of the step, so {ratio:.3f}x is expected for the step")
+    return code
 
 
 def answer_of(
@@ -437,6 +511,8 @@ def check(options: Options, settings: Settings) -> None:
         raise UsageError("--layers requires --model")
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {options.trace}: no such directory")
+    if options.replacing is not None:
+        check_replacement(options)
     if options.on:
         values = vars(options) | vars(settings)
         for option in ("compile", "trace", "by", "plot", "output"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
+from bench.comparing.contender import Within
 from bench.harness.data.torch_settings import settings_kept
 from bench.harness.measure.flags import Flag, of_settings
 from bench.harness.op import UsageError
@@ -16,8 +18,8 @@ from bench.profiling.target import guarded_call
 
 
 @dataclass(kw_only=True)
-class Case:
-    """What `FileCase` and `Problem` have in common."""
+class Case(ABC):
+    """Functions of files, solutions of a problem, or an operation and a function in its place."""
 
     settings: Settings
     dtype: str
@@ -32,6 +34,20 @@ class Case:
     """Makes new arguments, once the functions are loaded."""
     flags: dict[str, tuple[Flag, ...]] = field(default_factory=dict)
     """What is known of functions once they are loaded."""
+    within: dict[str, Within] = field(default_factory=dict)
+    """The context of the turns of a function."""
+
+    @abstractmethod
+    def functions(self, names: Sequence[str]) -> dict[str, Callable[..., Any]]:
+        """Return the named functions, the baseline first, as `loaded` does."""
+
+    @abstractmethod
+    def arguments(self) -> tuple[Any, ...]:
+        """Return the arguments of a call, once the functions are loaded."""
+
+    def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Return declared FLOPs and bytes of a call."""
+        return {}
 
     def loaded(
         self, names: Sequence[str], load: Callable[[str], Any]

@@ -9,6 +9,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from bench.harness.timing.protocol import LIMITS, Sampler, Samples
 from results.record import Record
 
 T = TypeVar("T")
+
+Within = Callable[[], AbstractContextManager[None]]
 
 MAX_SHARED_SAMPLE_S = 0.02
 """Maximum length of a sample, seconds, that is extended to match those of other contenders."""
@@ -51,6 +54,8 @@ class Contender(ABC):
     """A call for each copy of the inputs, of functions a `partial`."""
     restore: samplers.Call | None = None
     """Restores all copies before each sample, if calls may change their inputs."""
+    within: Within = nullcontext
+    """The context of its turns."""
     cache: str = "cold"
     record: Record | None = None
     sampler: Sampler = field(init=False)
@@ -113,7 +118,8 @@ class Contender(ABC):
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 
     def slot(self) -> tuple[float, ...] | None:
-        return self.attempt(self._turn)
+        with self.within():
+            return self.attempt(self._turn)
 
     def _turn(self) -> tuple[float, ...]:
         if (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch.library import Library
     from torch.nn import Module
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 
@@ -105,6 +106,11 @@ def free_capture(pool: Any) -> None:
 def forget_compiled(module: Module) -> None:
     """Undo `Module.compile`; without the attribute, the module stays compiled."""
     module._compiled_call_impl = None
+
+
+def remove_kernels(library: Library) -> None:
+    """Remove what `Library.impl` registered; without it, a replaced operation stays replaced."""
+    library._destroy()
 
 
 def watched_autograd() -> Any:

@@ -55,11 +55,17 @@ class ProfiledStep:
         self.mode = mode
         self.phase = "forward"
         self.tags: Tags | None = None
-        self._leaves = leaves_of(target) if mode in ("backward", "train") else []
+        self.leaves = leaves_of(target) if mode in ("backward", "train") else []
         self._optimizer: Any = None
 
     def __call__(self) -> None:
-        for leaf in self._leaves:
+        self.run()
+        if self.target.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def run(self) -> Any:
+        """Return the result of the target; a GPU may still be running."""
+        for leaf in self.leaves:
             leaf.grad = None
         self.phase = "forward"
         with torch.no_grad() if self.mode == "forward" else nullcontext():
@@ -74,8 +80,7 @@ class ProfiledStep:
                 parameters = self.target.modules.parameters()
                 self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
             self._optimizer.step()
-        if self.target.device.startswith("cuda"):
-            torch.cuda.synchronize()
+        return result
 
 
 def leaves_of(target: Target) -> list[torch.Tensor]:
