@@ -86,6 +86,10 @@ class Step(nn.Module):
         self.step = ProfiledStep(target, mode)
         self.override = override
 
+    def to(self, *args: Any, **kwargs: Any) -> Step:
+        self.step.optimizer = None  # its state has the dtype of before
+        return super().to(*args, **kwargs)
+
     def forward(self, args: Any, kwargs: Any) -> list[Tensor]:
         self.step.target = replace(self.step.target, args=args, kwargs=kwargs)
         self.step.leaves = leaves_of(self.step.target)

@@ -56,7 +56,7 @@ class ProfiledStep:
         self.phase = "forward"
         self.tags: Tags | None = None
         self.leaves = leaves_of(target) if mode in ("backward", "train") else []
-        self._optimizer: Any = None
+        self.optimizer: Any = None
 
     def __call__(self) -> None:
         self.run()
@@ -75,11 +75,11 @@ class ProfiledStep:
             backward(result)
         if self.mode == "train":
             self.phase = "optimizer"
-            if self._optimizer is None:
+            if self.optimizer is None:
                 # A learning rate of 0 leaves the parameters unchanged.
                 parameters = self.target.modules.parameters()
-                self._optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
-            self._optimizer.step()
+                self.optimizer = torch.optim.AdamW(parameters, lr=0.0, fused=True)
+            self.optimizer.step()
         return result
 
 

@@ -488,18 +488,22 @@ def _run_in(dtype: torch.dtype, call: Call, rows_of: tuple[int, ...] | None = No
 
     has_changed = False
 
+    def is_coarser(x: Tensor) -> bool:
+        has_fraction = x.is_floating_point() or x.is_complex()
+        return has_fraction and torch.finfo(x.dtype).eps > torch.finfo(dtype).eps
+
     def raised(value: Any) -> Any:
         nonlocal has_changed
         if isinstance(value, torch.nn.Module):
-            has_changed = True
+            has_changed |= any(map(is_coarser, [*value.parameters(), *value.buffers()]))
             return copy.deepcopy(value).to(dtype)
         if not isinstance(value, torch.Tensor):
             return value
         if value.shape[:1] == rows_of:
             value = value[:FIRST_ROWS]
         wanted = dtype.to_complex() if value.is_complex() else dtype
-        is_raised = value.dtype.is_floating_point or value.is_complex()
-        has_changed |= is_raised and torch.finfo(value.dtype).eps > torch.finfo(dtype).eps
+        is_raised = value.is_floating_point() or value.is_complex()
+        has_changed |= is_coarser(value)
         copied = copy.deepcopy(value.detach())
         return copied.to(wanted).requires_grad_(value.requires_grad) if is_raised else copied
 

@@ -408,3 +408,13 @@ def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeyp
     assert taken == [1.0, 1.1]
     assert slower_on_new(lambda: takes(1e-6, 1e-5), [x], lambda: None, row_s=20.0) is None
     assert slower_on_new(lambda: 1 / 0, [x], lambda: None, row_s=20.0) is None
+
+
+class OnlyFp32(torch.nn.Linear):
+    def forward(self, x):
+        return torch.mm(x.to(torch.float32), self.weight.T)
+
+
+def test_a_module_is_no_reference_in_its_own_precision():
+    call = partial(OnlyFp32(8, 4), torch.randn(4, 8))
+    assert Expected.of(call, call()).precision == "baseline"

@@ -1,6 +1,7 @@
 """An operation of a model replaced by a function: `bench profile --with`."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from bench.__main__ import main
 from bench.comparing.replaced import Override, Step, largest_call
+from bench.harness.data.agreement import Expected
 from bench.profiling.step import ProfiledStep
 from bench.profiling.target import Target
 
@@ -70,6 +72,14 @@ def test_a_step_returns_its_results_and_gradients():
     torch.testing.assert_close(gradient, gate.T @ x)
     [plain] = Step(target, "forward")(target.args, {})
     torch.testing.assert_close(plain, torch.nn.functional.gelu(x @ weight.T))
+
+
+def test_the_reference_of_a_training_step_is_a_copy_in_fp64():
+    target = model_of(nn.Linear(8, 4), nn.GELU())
+    step = Step(target, "train")
+    step(target.args, {})  # the optimizer has a state
+    call = partial(step, target.args, {})
+    assert Expected.of(call, call()).precision == "fp64"
 
 
 def test_the_largest_call_is_that_with_the_most_elements():
