@@ -1,6 +1,7 @@
 """How rows share a budget, and estimates of a case from smaller ones."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,9 @@ from bench.harness.measure.budget import (
     CALLS_PER_CASE,
     CASE_ALLOWANCE_S,
     MIN_PILOT_S,
+    MIN_ROW_S,
     Budget,
+    is_scalable,
     total,
 )
 from bench.harness.measure.rows import Row, Settings
@@ -21,6 +24,7 @@ from bench.matvec import OPS as MATVEC
 from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
 from tests.bench.commands import CPU, GPU, HALF_SECONDS, Clock
+from tests.bench.fake_clock import set_clock
 
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION)}
 
@@ -118,6 +122,51 @@ def test_pilots_the_op_does_not_support_are_left_out(monkeypatch):
     assert Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None
     assert machine.ran == []
     assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) > 0
+
+
+@pytest.mark.parametrize(
+    ("call_s", "calls"), [(1e-3, 5), (0.0125, 4), (0.02, 3)], ids=["short", "at-the-limit", "long"]
+)
+def test_a_pilot_is_called_three_to_five_times_after_the_first(monkeypatch, call_s, calls):
+    now = Clock()
+    ran = []
+
+    def call():
+        ran.append(now.now)
+        now.now += 1.0 if len(ran) == 1 else call_s  # the first call loads libraries
+
+    provider = SimpleNamespace(call=lambda _: call)
+    monkeypatch.setattr("bench.harness.measure.budget.load", lambda *_: provider)
+    set_clock(monkeypatch, now)
+    seconds = Budget(CPU, Settings())._time(OPS["add"], ADD.case)
+    assert seconds == pytest.approx(call_s)
+    assert len(ran) == 1 + calls
+
+
+@pytest.mark.parametrize(
+    ("first_s", "second_s", "is_enough"),
+    [
+        (0.1, 0.3, True),  # whatever a delay was, the work shows
+        (0.01, 0.059, False),
+        (0.05, 0.1, True),
+        (0.02, 0.1, False),  # a unit of work costs more than twice as much
+    ],
+)
+def test_two_sizes_are_enough_if_their_times_differ_by_the_work(first_s, second_s, is_enough):
+    assert is_scalable({10: 1.0, 100: first_s, 200: second_s}) == is_enough
+    assert not is_scalable({100: second_s})
+
+
+def test_a_row_takes_its_calls_its_inputs_and_its_check(monkeypatch):
+    monkeypatch.setattr(Budget, "call_s", lambda *_: 0.5)
+    budget = Budget(CPU, Settings())
+    check_s = 3e-8 * ADD.op.work(ADD.case).bytes
+    prepare_s = budget.prepare_s(ADD)
+    assert budget.expected_s(ADD) == pytest.approx(
+        MIN_ROW_S + 0.5 * CALLS_PER_CASE + prepare_s + check_s
+    )
+    monkeypatch.setattr(Budget, "call_s", lambda *_: 1 / 0)
+    assert budget.expected_s(ADD) == pytest.approx(MIN_ROW_S + prepare_s + check_s)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import (
     ABOVE_ROOF,
@@ -12,6 +13,8 @@ from bench.harness.measure.flags import (
     PREEMPTIONS_PER_S,
     disturbance,
     judged,
+    of_check,
+    of_settings,
     recorded,
     slowed,
     too_low,
@@ -516,3 +519,20 @@ def test_not_converged_states_the_interval_and_the_target(target, reason):
         .flag_reasons["not-converged"]
         .startswith(reason)
     )
+
+
+def test_restored_settings_are_named():
+    assert of_settings([], "the function") == ()
+    [flag] = of_settings(["threads", "default dtype"], "the function")
+    assert flag.name == "settings-restored"
+    assert flag.reason.startswith("the function changed threads, default dtype; ")
+
+
+def test_flags_of_a_check_are_what_is_not_verified_or_was_allowed():
+    assert list(of_check(CheckResult(None, max_error_of_bound=1.0), "--tolerance")) == []
+    [allowed] = of_check(CheckResult(None, max_error_of_bound=1.5), "--tolerance")
+    assert allowed.name == "beyond-rounding"
+    assert "1.5 times" in allowed.reason
+    assert "--tolerance allowed it" in allowed.reason
+    [unknown] = of_check(CheckResult(None, unverified="it takes no tensor"), "")
+    assert unknown.name == "not-fresh"

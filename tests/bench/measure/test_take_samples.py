@@ -58,7 +58,6 @@ def test_sampling_takes_longer_than_preparation(limits_seen):
     assert limits_seen[0].cap_s >= limits_seen[0].min_time_s
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("disturbed", "repeats"),
     [([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3), ([0, 1, 2, 3], 3), ([1], 0)],
@@ -78,6 +77,15 @@ def test_noisy_samples_are_repeated_up_to_three_times(monkeypatch, disturbed, re
     found = take_samples([lambda: None], "warm", cpu_device(), quick)
     assert found.telemetry["repeats"] == repeats
     assert next(turn) == repeats + 1  # the telemetry is of the last repeat
+
+
+def test_each_measurement_is_reported_to_the_parent_process(monkeypatch):
+    reports = []
+    monkeypatch.setattr(meter.protocol, "report", lambda *report: reports.append(report))
+    found = take_samples([lambda: None], "warm", cpu_device(), LIMITS)
+    count = len(found.samples_s)
+    total_s = sum(found.samples_s) * found.launches_per_sample
+    assert reports[-2:] == [(0.0, 0), (pytest.approx(total_s), count)]
 
 
 def test_bimodal_samples_are_repeated_on_a_cpu(monkeypatch):
