@@ -4,6 +4,8 @@ beside it.
 Most are the inputs of public reports about other counters, named by their issue.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -207,6 +209,22 @@ def square(x):
 
 LINEAR = nn.Linear(8, 6)
 AS_TORCH = {
+    "mm": (torch.mm, spread(4, 5), spread(5, 6)),
+    "addmm of a matrix": (
+        lambda *args: torch.addmm(*args, beta=0.5, alpha=0.5),
+        spread(4, 6),
+        spread(4, 5),
+        spread(5, 6),
+    ),
+    "addmm of a column": (torch.addmm, spread(4, 1), spread(4, 5), spread(5, 6)),
+    "addmm of a row": (torch.addmm, spread(6), spread(4, 5), spread(5, 6)),
+    "matmul of batches": (torch.matmul, spread(2, 3, 5, 6), spread(6, 7)),
+    "linear": (LINEAR, spread(4, 8)),
+    "scripted": (torch.jit.script(square), spread(5, 5)),
+    "gradient": (
+        lambda x: torch.func.grad(lambda y: square(y).sum())(x.detach()).sum() + (x @ x),
+        spread(3, 3),
+    ),
     "einsum": (lambda x, y: torch.einsum("ab,bc->ac", x, y), spread(4, 5), spread(5, 6)),
     "baddbmm": (torch.baddbmm, spread(3, 4, 6), spread(3, 4, 5), spread(3, 5, 6)),
     "expanded bmm": (lambda x, y: x.expand(7, 4, 6) @ y, spread(1, 4, 6), spread(7, 6, 7)),
@@ -228,6 +246,10 @@ AS_TORCH = {
     "jacobian": (lambda x: torch.func.jacrev(square)(x.detach()).sum() + (x @ x), spread(3, 3)),
     "checkpoint": (
         lambda x: torch.utils.checkpoint.checkpoint(LINEAR, x, use_reentrant=True),
+        spread(4, 8),
+    ),
+    "checkpoint without reentry": (
+        lambda x: torch.utils.checkpoint.checkpoint(LINEAR, x, use_reentrant=False),
         spread(4, 8),
     ),
 }
@@ -322,6 +344,23 @@ def test_causal_attention_has_the_flops_of_every_pair_and_of_those_that_run(quer
     ]
     assert operation.matmul_flops == 4 * 2 * queries * keys * 16
     assert operation.flops == 4 * 2 * pairs * 16
+
+
+@pytest.mark.parametrize(("keys", "flops"), [(128, 134_217_728), (256, 268_435_456)])
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"dropout_p": 0.5}, {}])
+def test_attention_has_the_flops_of_torch_s_own_tests(keys, flops, options):
+    """Source: test/test_flop_counter.py of torch; its counter answers 0 on a CPU."""
+    query, key = spread(4, 8, 128, 64), spread(4, 8, keys, 64)
+    attention = partial(functional.scaled_dot_product_attention, **options)
+    assert products_of(attention, query, key, key) == flops
+    assert products_of(attention, query, key, key, mode="backward") == 3 * flops
+
+
+def test_attention_with_a_mask_one_head_of_keys_and_narrow_values():
+    query, key, value = spread(2, 4, 8, 16), spread(2, 1, 6, 16), spread(2, 1, 6, 4)
+    mask = torch.ones(8, 6, dtype=torch.bool)
+    attention = partial(functional.scaled_dot_product_attention, attn_mask=mask, enable_gqa=True)
+    assert products_of(attention, query, key, value) == 2 * 2 * 4 * 8 * 6 * (16 + 4)
 
 
 def test_packed_sequences_count_as_of_their_longest_length():
