@@ -49,6 +49,10 @@ ERRORS = (ConfigError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
 def draw(question: str) -> None:
     function: Callable[..., Answer] = getattr(estimate, question)
+    if st.session_state.get("page", question) != question:
+        st.query_params.clear()  # those of fields of the same name on the page before
+        st.session_state.clear()
+    st.session_state["page"] = question
     st.title(QUESTIONS[question][1].capitalize(), anchor=False)
     head = st.container()
     left, right = st.columns((2, 3), gap="large")
