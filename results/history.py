@@ -37,6 +37,7 @@ from results.stats.comparison import (
     FASTER,
     MARGIN,
     SLOWER,
+    TOO_NOISY,
     UNSURE,
     Comparison,
     with_holm,
@@ -328,6 +329,9 @@ def _cells(point: Object, provider: str, case: Series) -> Cells:
     base = case["base"]
     value = point[f"ratio_to_{base}"]
     ratio = f"{value:.4f}" if value else ABSENT
+    low, high = point["ratio_ci95"] or (1, 1)
+    if high > TOO_NOISY * low:
+        ratio = ABSENT
     flags = list(point["flags"])
     if point["is_redefined"]:
         flags.append("<- the op was redefined")

@@ -1,6 +1,7 @@
 """The commands and Python examples of the READMEs run as written."""
 
 import io
+import json
 import os
 import re
 import runpy
@@ -37,6 +38,10 @@ README = PAGES["README.md"]
 INSTALLING = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
 MAX_LINES = {"README.md": 160, "bench/README.md": 175}
 SHORT_BUDGET_S = 3
+INTERPRETED = "TRITON_INTERPRET=1 python "
+"""Of a command that needs a process of its own, because Triton reads the variable when it is
+imported.
+"""
 
 
 def commands(page):
@@ -45,8 +50,16 @@ def commands(page):
         line
         for block in re.findall(r"^```bash\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
         for line in block.splitlines()
-        if line.startswith("python ")
+        if line.startswith(("python ", INTERPRETED))
     ]
+
+
+def write_files(page):
+    """Write the files that a page shows, and return their names."""
+    shown = re.findall(r"^```toml\n# (\S+)\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    for name, text in shown:
+        Path(name).write_text(text)
+    return {name for name, _ in shown}
 
 
 def in_a_shell(command):
@@ -59,6 +72,8 @@ def in_a_shell(command):
 
 def here(command):
     """Run a command in this process, where torch is loaded already."""
+    if command.startswith(INTERPRETED):
+        return in_a_shell(command)
     line, _, target = command.partition(" > ")
     _, _, module, *words = shlex.split(line)
     out, code = io.StringIO(), 0
@@ -127,6 +142,7 @@ def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(LIMITS, "cpu", QUICK)  # the times do not matter
     assert commands(page)
+    shown = write_files(page)
     keep_ceilings(runs)
     # The pages share commands that need no earlier one.
     done = commands("README.md") if page == "bench/README.md" else []
@@ -135,7 +151,38 @@ def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path, monkeypatch, 
             check_command(command, here)
     option = r"(?:-o|--output|--plot|--trace|(?<!-)>) (\S+)"
     written = {name for command in commands(page) for name in re.findall(option, command)}
-    assert written == {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+    assert written | shown == {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+
+
+def test_a_kernel_is_checked_without_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path))
+    keep_ceilings(tmp_path)
+    command = next(line for line in commands("kernels/README.md") if line.startswith(INTERPRETED))
+    done = in_a_shell(f"{command} --format json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["records"]
+    assert (row["status"], row["flops_per_s"], row["mfu"]) == ("ok", None, None)
+    assert row["provider"].startswith("triton-v")
+    assert "interpreted" in row["flags"]
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_a_new_gpu_has_a_roofline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert write_files("roofline/README.md") == {"my-gpu.toml"}
+    recipe = [line for line in commands("roofline/README.md") if "my-gpu" in line]
+    facts, plot, intensity = map(here, recipe)
+    assert re.search(r"bf16_tensor .* 222 ", facts.stdout)  # 400e12 / 1.8e12
+    assert plot.returncode == 0, plot.stderr
+    assert Path("my-gpu.png").exists()
+    assert "on my-gpu in bf16\n\n=> ridge at 222.2 FLOP/B" in intensity.stdout
+    path = Path("my-gpu.toml")
+    path.write_text(path.read_text().replace("bandwidth", "bandwith"))
+    for command in recipe:
+        wrong = here(command)
+        assert wrong.returncode == 2
+        assert wrong.stderr.count("\n") == 1
+        assert "my-gpu.toml: unknown key memory_bandwith_bytes_per_s" in wrong.stderr
 
 
 @pytest.mark.exhaustive

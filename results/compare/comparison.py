@@ -30,6 +30,7 @@ from results.stats.comparison import (
     FASTER,
     MORE_SAMPLES,
     SLOWER,
+    TOO_NOISY,
     Comparison,
     verdict_of,
     with_holm,
@@ -81,7 +82,7 @@ class ComparedRow:
         if self.compared.is_bound or abs(math.log(medians / ratio)) <= allowed:
             return ""
         low, high = self.ci95 or (ratio, ratio)
-        if low <= medians <= high and (medians > 1) == (ratio > 1):
+        if high > TOO_NOISY * low or (low <= medians <= high and (medians > 1) == (ratio > 1)):
             return ""
         if BIMODAL in (*self.baseline.flags, *self.candidate.flags):
             cause = "the samples have two speeds, and the median is that of the more frequent one"

@@ -115,7 +115,7 @@ class Comparison:
         ends = (math.exp(interval.low), math.exp(min(interval.high, MAX_LOG)))
         reason = _reason(*ends, margin, remedy)
         if drift:
-            reason += f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements"
+            reason += f"; {_spread(math.exp(drift))} is the spread between measurements"
         compared = cls(
             ratio=math.exp(interval.center),
             ci95=ends,
@@ -223,6 +223,12 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
     if low > 1 or high < 1:
         return f"{between}: different, but possibly within {allowed}; {remedy}"
     return f"{between}: wider than {allowed}, possibly no difference; {remedy}"
+
+
+def _spread(factor: float) -> str:
+    if factor > MAX_SHOWN:
+        return f"more than {MAX_SHOWN} times"
+    return f"±{100 * (factor - 1):.2g} %" if factor < 2 else f"a factor of {factor:.2g}"
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:

@@ -25,7 +25,7 @@ mfu --params 540B --gpu tpu-v4 --gpus 6144 --tokens-per-s 238e3
 gpus --params 70B --tokens 15T --days 90 --gpu h100-sxm --mfu 0.4
 params --model llama-3-8b
 flops --model llama-3-8b --sequence 8192 --convention palm
-memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
+memory --model llama-3-8b --batch 8 --sequence 2048 --checkpoint full --gpu h100-sxm
 parallel --model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full
 collective --gpu h100-sxm --gpus 64 --size 1e9
 context --model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8

@@ -60,6 +60,7 @@ def options(port: int, is_headless: bool) -> list[str]:
         "client.toolbarMode": "viewer",
         "logger.level": "warning",
         "logger.hideWelcomeMessage": True,
+        "global.disableWidgetStateDuplicationWarning": True,  # sliders write their fields
         "theme.light.primaryColor": "#0062b1",  # contrast on white according to axe
         "theme.dark.primaryColor": "#6db6ff",
         "server.port": port,

@@ -24,7 +24,7 @@ WRITERS: dict[str, Callable[[Any], str]] = {
     "bytes": lambda value: quantity(value, "B"),
     "count": count,
     "devices": lambda value: count(value, "device"),
-    "letters": lambda value: quantity(value, "", COUNT_LETTERS),
+    "letters": lambda value: quantity(value, "", COUNT_LETTERS) if value < 1e15 else number(value),
     "memory": gibibytes,
     "number": number,
     "percent": lambda value: f"{100 * value:.1f} %",

@@ -209,8 +209,9 @@ def flops(
         main = list(run)[1:]
         subject = f"training {config.name} on {number(tokens)} tokens"
         landmark = landmark_of(run["run_flops"])
-        sources.append(landmark["source"])
-        steps += steps_of(LANDMARK_STEP, run_flops=run["run_flops"], landmark=landmark)
+        if landmark["ratio"] > 1e-3:
+            sources.append(landmark["source"])
+            steps += steps_of(LANDMARK_STEP, run_flops=run["run_flops"], landmark=landmark)
         values |= {**run, "landmark": landmark}
     return Answer(
         main=main,

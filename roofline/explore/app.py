@@ -4,8 +4,10 @@ answer and the command. A page starts with an example of `estimate --help`.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from roofline.accounting.presets import preset_names
 from roofline.commands.estimate import example_of
 from roofline.estimate import QUESTIONS
 from roofline.estimate.answer import Answer, folded
-from roofline.estimate.question import HELP, parameters, share
+from roofline.estimate.question import HELP, parameters, positive, share, whole
 from roofline.estimate.sweep import Over, swept
 from roofline.explore.pictures import plain, show, show_roofs, table
 from roofline.gpu_table import UnknownGpuError, load_gpus
@@ -38,11 +40,19 @@ MAX_LETTERS = 500
 # Letters of a text.
 URL = "query-params"
 
+POWERS = {str(2**power) for power in range(21)}
+DIGITS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+# Stops of sliders: of integers, and within a factor of 1,000.
+
 ERRORS = (ConfigError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
 
 def draw(question: str) -> None:
     function: Callable[..., Answer] = getattr(estimate, question)
+    if st.session_state.get("page", question) != question:
+        st.query_params.clear()  # those of fields of the same name on the page before
+        st.session_state.clear()
+    st.session_state["page"] = question
     st.title(QUESTIONS[question][1].capitalize(), anchor=False)
     head = st.container()
     left, right = st.columns((2, 3), gap="large")
@@ -109,7 +119,33 @@ def field(parameter: Parameter, first: Any) -> Any:
     text = ",".join(first or ()) if parameter.is_list else first or ""
     if known:
         return ",".join(st.multiselect(label, known, text.split(",") if text else None, **own))
-    return st.text_input(label, text, placeholder=default, max_chars=MAX_LETTERS, **own)
+    text = st.text_input(label, text, placeholder=default, max_chars=MAX_LETTERS, **own)
+    if parameter.read in (positive, whole):
+        show_slider(parameter, text)
+    return text
+
+
+def show_slider(parameter: Parameter, text: str) -> None:
+    """Show the number of a field, if it has one, on a log scale; moving it changes the field."""
+    name = f"{parameter.name} slider"
+    with suppress(ConfigError):
+        value = positive(text)
+        # The first number is the middle; all stay when the slider moves on.
+        typed = st.session_state.setdefault(f"{parameter.name} typed", {text: value})
+        typed[text] = value
+        stops = POWERS
+        if parameter.read is positive:
+            thousands = math.floor(math.log10(next(iter(typed.values()))) / 3) * 3
+            stops = {f"{d}e{thousands + shift}" for shift in (-3, 0, 3) for d in DIGITS}
+        values = sorted({*stops, *typed}, key=positive)
+        st.session_state[name] = text
+        st.select_slider(
+            name, values, key=name, on_change=take, args=(name,), label_visibility="collapsed"
+        )
+
+
+def take(slider: str) -> None:
+    st.session_state[slider.removesuffix(" slider")] = st.session_state[slider]
 
 
 def show_command(words: Sequence[str], given: Given, *more: str) -> None:

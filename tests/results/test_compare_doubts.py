@@ -320,6 +320,18 @@ def test_a_median_that_is_not_that_of_the_samples_is_remarked(save, make_record,
     )
 
 
+def test_a_ratio_too_noisy_to_print_has_no_remark_on_the_medians(save, measured, capsys):
+    """Visits of a busy machine: the median of all samples is far from the mean of the visits."""
+    visits = [samples(scale, seed, 20) for seed, scale in enumerate((1.0, 1.0, 1.0, 30.0))]
+    busy = measured(samples_s=sum(visits, ()), median_s=4e-6, visits=(20,) * 4)
+    paths = save("a", measured(1.2)), save("b", busy)
+    assert main(["compare", *paths, "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    low, high = row["ci95"]
+    assert high > 4 * low
+    assert "ratio of the medians" not in row["reason"]
+
+
 def test_a_run_of_bad_lines_says_how_many_and_the_first(save, measured, tmp_path, capsys):
     good, bad = save("a", measured(seed=1)), save("b", measured(seed=2), measured(seed=3))
     lines = (tmp_path / "b.jsonl").read_text().replace('"dtype":"bf16"', '"dtype":"bf61"')

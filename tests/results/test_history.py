@@ -188,6 +188,17 @@ def test_a_history_of_the_mfu_says_where_the_code_is_the_same(keep, capsys, tmp_
     )
 
 
+def test_a_ratio_too_noisy_to_print_is_absent(keep, capsys):
+    keep(1)
+    noisy = [4e-6] * 40 + [1.2e-4] * 40
+    keep(2, samples_s=noisy, visits=(20,) * 4, source_sha256="b" * 64)
+    (series,) = shown(capsys)
+    low, high = series["points"][-1]["ratio_ci95"]
+    assert high > 4 * low
+    assert main(["history", "--format", "md"]) == 0
+    assert " | - | UNSURE | too noisy; " in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_the_table_says_why_a_run_is_unsure_and_what_would_decide_it(keep, capsys):
     for day, scale in ((1, 37.2), (2, 5.99), (3, 12.0)):
         keep(day, scale, source_sha256=f"{day}" * 64)

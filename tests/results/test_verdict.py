@@ -189,6 +189,22 @@ def test_reasons_at_their_limits(low, high, words):
     assert words in Comparison.of(Interval(0.0, math.log(low), math.log(high), 9), 50, 0.01).reason
 
 
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.017, "±1.7 % is"),
+        (0.99, "±99 % is"),
+        (4.1, "a factor of 5.1 is"),
+        (1e100, "more than 100"),
+    ],
+)
+def test_a_large_spread_is_a_factor(share, words):
+    interval = Interval(0.0, -9.0, 9.0, 9)
+    reason = Comparison.of(interval, 50, 0.01, drift=math.log1p(share)).reason
+    assert f"; {words}" in reason
+    assert reason.endswith("the spread between measurements")
+
+
 @pytest.mark.parametrize(("p_value", "verdict"), [(0.0099, SLOWER), (0.0101, UNSURE)])
 def test_a_verdict_has_at_most_one_percent_of_chance(p_value, verdict):
     """20 degrees: the center is that many half widths beyond the margin, of 2.086 deviates each."""

@@ -103,6 +103,26 @@ def test_a_fraction_is_a_slider_and_labels_are_words(capsys):
     assert app.text_input(key="gpus").help.startswith("--gpus: ")
 
 
+def test_a_number_has_a_slider_that_types_into_its_field():
+    app = opened("train")
+    sliders = {slider.key: slider.value for slider in app.select_slider}
+    assert sliders == {"params slider": "70e9", "tokens slider": "15e12", "gpus slider": "1024"}
+    app.select_slider(key="gpus slider").set_value("2048").run()
+    assert app.text_input(key="gpus").value == "2048"
+    assert app.header[0].value == "71.97 days"
+    slider = app.select_slider(key="params slider")
+    assert slider.options[0] == "1e6"
+    assert slider.options[-1] == "500e12"
+    app.text_input(key="params").set_value("13B").run()
+    assert app.select_slider(key="params slider").value == "13B"
+    app.select_slider(key="params slider").set_value("1e9").run()
+    assert "--params 1e9" in app.code[0].value
+    assert "13B" in app.select_slider(key="params slider").options
+    app.text_input(key="params").set_value("many").run()
+    assert "'many' is not a number" in errors_of(app)[0]
+    assert "params slider" not in [slider.key for slider in app.select_slider]
+
+
 def test_the_command_has_checkpoints_of_the_address_and_no_defaults(capsys):
     app = opened("memory", checkpoint="every-2")
     assert errors_of(app) == []
@@ -121,13 +141,12 @@ def test_a_product_is_drawn_under_the_roofs_of_the_page():
 
 def test_what_is_left_out_and_what_is_wrong_is_said_in_words():
     app = opened("train")
-    field = app.text_input(key="tokens")
     for text, said in (
         ("", "expected --tokens or --days"),
         ("--help", "'--help' is not a number"),
         ("-1", "'-1' is not"),
     ):
-        field.set_value(text).run()
+        app.text_input(key="tokens").set_value(text).run()
         assert said in errors_of(app)[0]
 
 
@@ -224,6 +243,9 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     app.selectbox(key="model").set_value("-").run()
     app.text_input(key="kv-heads").set_value("8").run()
     assert typed(capsys, app.code[0].value)["total"] == 1498482688
+    app.select_slider(key="layers slider").set_value("32").run()
+    assert "--layers 32" in app.code[0].value
+    app.select_slider(key="layers slider").set_value("16").run()
     app.toggle(key="tied").set_value(True).run()
     assert typed(capsys, app.code[0].value)["total"] == 1235814400  # Llama 3.2 1B
     config = {

@@ -132,3 +132,18 @@ def test_each_calculator_opens_answers_and_is_taken_away(request, served, opened
         for url in opened.asked
         if not url.startswith((served, served.replace("http", "ws"), "data:"))
     ] == []
+
+
+def test_another_page_starts_with_its_example_after_a_slider_was_moved(served, opened):
+    opened.set_viewport_size({"width": 1366, "height": 900})  # with the list of pages
+    opened.goto(f"{served}/train")
+    opened.get_by_text("143.9 days").first.wait_for(timeout=60_000)
+    slider = opened.get_by_role("slider", name="gpus slider")
+    slider.focus()
+    slider.press("ArrowRight")
+    opened.get_by_text("--gpus 2048").first.wait_for(timeout=60_000)
+    opened.wait_for_url(lambda url: "gpus=2048" in url)
+    opened.get_by_role("link", name="chinchilla").click()
+    opened.get_by_text("12.63 B parameters").wait_for(timeout=20_000)
+    assert opened.get_by_role("textbox", name="Number of devices").input_value() == "32"
+    assert opened.wrong == []

@@ -71,6 +71,11 @@ def test_flops_are_split_into_forward_and_backward():
     parts = [answer.values[f"run_{name}flops"] for name in ("forward_", "backward_", "")]
     assert parts == [32e12, 64e12, 96e12]
     assert answer.main_texts() == ["96 T FLOPs", "32 T of them forward", "64 T backward"]
+    assert "landmark" not in [step.label for step in answer.steps]  # 3e-10 of GPT-3
+    answer = estimate.flops(params=175e9, tokens=300e9)
+    texts = ["315e21 FLOPs", "105e21 of them forward", "210e21 backward"]
+    assert answer.main_texts() == texts  # no letter is above 10^15
+    assert "landmark" in [step.label for step in answer.steps]
     step = estimate.flops(model="gpt2").values
     assert step["backward_flops"] == 2 * step["forward_flops"]
     assert step["forward_flops"] + step["backward_flops"] == step["per_step"]
