@@ -105,7 +105,8 @@ def _add_options(parser: Parser, name: str) -> None:
     from roofline.estimate.question import parameters
 
     function = getattr(estimate, name)
-    parser.description = str(function.__doc__).partition("\n")[0]
+    paragraph, _, _ = str(function.__doc__).partition("\n\n")
+    parser.description = " ".join(paragraph.split())
     add(parser, parameters(function), is_raw=True)
     if name == "params":
         from textwrap import fill
