@@ -8,6 +8,7 @@ import argparse
 import re
 from collections.abc import Mapping
 from itertools import chain
+from textwrap import wrap
 from typing import Any
 
 from bench.harness.cli.arguments import UsageError
@@ -97,5 +98,10 @@ def answer(text: str) -> list[str]:
 
 
 def listed(words: Mapping[str, Word]) -> list[str]:
+    """Return the names and meanings in two columns, 100 characters wide."""
     width = max(map(len, words))
-    return [f"  {name:<{width}}  {word.meaning}" for name, word in words.items()]
+    lines = []
+    for name, word in words.items():
+        first = f"  {name:<{width}}  "
+        lines += wrap(word.meaning, 100, initial_indent=first, subsequent_indent=" " * len(first))
+    return lines
