@@ -7,7 +7,9 @@ family lacks are required.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from roofline.accounting.config import (
@@ -18,6 +20,11 @@ from roofline.accounting.config import (
     ModelConfig,
     StateSpace,
 )
+
+Values = dict[str, Any]
+"""Fields of a `ModelConfig`."""
+
+NO_FLAGS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 PARTLY_ROTATED = ("gpt_neox", "nanogpt", "falcon")
 """Families with partial or no rotary positions."""
@@ -72,7 +79,7 @@ def _decoder(
     is_tied: bool = False,
     kv_heads: int | None = None,
     names: Mapping[str, str] = NAMES,
-) -> dict[str, Any]:
+) -> Values:
     width = keys.whole(names["width"])
     heads = keys.whole(names["heads"])
     has_head_dim = keys.has(names["head_dim"])
@@ -92,18 +99,54 @@ def _decoder(
     }
 
 
-def _grouped(keys: ConfigKeys, is_tied: bool = False, is_optional: bool = False) -> dict[str, Any]:
-    default = keys.whole("num_attention_heads") if is_optional else None
-    return _decoder(keys, is_tied, keys.whole("num_key_value_heads", default=default))
+QKV = ("has_qkv_bias",)
+ATTENTION = (*QKV, "has_output_bias")
+ALL = (*ATTENTION, "has_mlp_bias")
+"""Weights that a flag gives a bias."""
+QK_NORM = ("has_qk_norm",)
+LAYER_NORM: Values = {"is_gated": False, "norm": "layer", "has_norm_bias": True}
 
 
-def _attention_biases(keys: ConfigKeys, default: bool) -> dict[str, bool]:
-    return dict.fromkeys(("has_qkv_bias", "has_output_bias"), keys.flag("attention_bias", default))
+def _grouped(
+    keys: ConfigKeys,
+    is_tied: bool = False,
+    has_all_heads: bool = False,
+    needs_head_dim: bool = False,
+    off: Mapping[str, Sequence[str]] = NO_FLAGS,
+    on: Mapping[str, Sequence[str]] = NO_FLAGS,
+    full_every: int | None = None,
+    experts: Sequence[str] = (),
+    has_router_bias: bool = False,
+    **fixed: Any,
+) -> Values:
+    """Return the fields of a decoder with grouped queries, RMSNorm and a gated MLP.
 
-
-def _layer_norm(is_biased: bool) -> dict[str, Any]:
-    biases = dict.fromkeys(("has_qkv_bias", "has_output_bias", "has_mlp_bias"), is_biased)
-    return {"is_gated": False, "norm": "layer", "has_norm_bias": True, **biases}
+    Args:
+        keys: those of the file.
+        is_tied: default of `tie_word_embeddings`.
+        has_all_heads: whether the file may leave out the number of key and value heads.
+        needs_head_dim: whether it may not leave out `head_dim`.
+        off: fields that a flag of the file sets, which is off by default.
+        on: the same for flags that are on by default.
+        full_every: every n-th layer sees all keys, the others a window; 0: none does.
+        experts: keys of the number of experts, which all layers have.
+        has_router_bias: whether their router has a bias.
+        fixed: fields that are the same in all files of the family.
+    """
+    default = keys.whole("num_attention_heads") if has_all_heads else None
+    values = _decoder(keys, is_tied, keys.whole("num_key_value_heads", default=default))
+    for is_on, flags in ((False, off), (True, on)):
+        for key, names in flags.items():
+            values |= dict.fromkeys(names, keys.flag(key, is_on))
+    layers = values["layers"]
+    if needs_head_dim:
+        values["head_dim"] = keys.whole("head_dim")
+    if experts:
+        sizes = {"mlp_width": values["mlp_width"], "layers": layers}
+        values["experts"] = _experts(keys, *experts, **sizes, has_router_bias=has_router_bias)
+    if full_every is not None:
+        values |= _window(keys, layers, layers // full_every if full_every else 0)
+    return values | fixed
 
 
 def _refuse_if_on(keys: ConfigKeys, name: str) -> None:
@@ -111,16 +154,17 @@ def _refuse_if_on(keys: ConfigKeys, name: str) -> None:
         keys.refuse(name, "false")
 
 
-def _window(keys: ConfigKeys, layers: int, windowed_layers: int | None = None) -> dict[str, Any]:
+def _window(keys: ConfigKeys, layers: int, full: int) -> Values:
+    """Return the window of all layers but `full`, unless the file lists the kinds of layers."""
     if not keys.has("sliding_window"):
         return {}
+    windowed = layers - full
     kinds = keys.words("layer_types", ATTENTION_KINDS)
     if kinds is not None:
         if len(kinds) != layers:
             keys.refuse("layer_types", f"a list with one entry for each of the {layers} layers")
-        windowed_layers = kinds.count("sliding_attention")
-    count = layers if windowed_layers is None else windowed_layers
-    return {"window": keys.whole("sliding_window"), "windowed_layers": count} if count else {}
+        windowed = kinds.count("sliding_attention")
+    return {"window": keys.whole("sliding_window"), "windowed_layers": windowed} if windowed else {}
 
 
 def _experts(keys: ConfigKeys, *count_keys: str, **others: Any) -> Experts:
@@ -129,166 +173,64 @@ def _experts(keys: ConfigKeys, *count_keys: str, **others: Any) -> Experts:
     )
 
 
-def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
+def _gpt2(keys: ConfigKeys) -> Values:
     _refuse_if_on(keys, "add_cross_attention")
     positions = keys.whole("n_positions")
-    values = _decoder(keys, is_tied=True, names=GPT2_NAMES)
-    return values | {"position_embeddings": positions} | _layer_norm(True)
+    values = _decoder(keys, is_tied=True, names=GPT2_NAMES) | LAYER_NORM
+    return values | {"position_embeddings": positions, **dict.fromkeys(ALL, True)}
 
 
-def _nanogpt(keys: ConfigKeys) -> dict[str, Any]:
+def _nanogpt(keys: ConfigKeys) -> Values:
     """GPT-2 as nanoGPT writes it: `bias` switches all biases, `has_positions` the learned
     positions.
     """
-    values = _gpt2(keys)
-    is_biased = keys.flag("bias", False)
-    values |= _layer_norm(is_biased) | {"has_norm_bias": is_biased}
+    values = _gpt2(keys) | dict.fromkeys((*ALL, "has_norm_bias"), keys.flag("bias", False))
     return values if keys.flag("has_positions", True) else values | {"position_embeddings": 0}
 
 
-def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
-    return _decoder(keys) | _layer_norm(True) | _attention_biases(keys, True)
+def _gpt_neox(keys: ConfigKeys) -> Values:
+    biases = dict.fromkeys(ATTENTION, keys.flag("attention_bias", True))
+    return _decoder(keys) | LAYER_NORM | {"has_mlp_bias": True} | biases
 
 
-def _llama(keys: ConfigKeys) -> dict[str, Any]:
-    """Llama: RMSNorm, gated MLP; Llama 1 has no `num_key_value_heads`."""
-    values = _grouped(keys, is_optional=True) | _attention_biases(keys, False)
-    return values | {"has_mlp_bias": keys.flag("mlp_bias", False)}
-
-
-def _smollm3(keys: ConfigKeys) -> dict[str, Any]:
-    """SmolLM3: Llama, tied, with layers without rotary positions."""
-    return _llama(keys) | _grouped(keys, is_tied=True)
-
-
-def _seed_oss(keys: ConfigKeys) -> dict[str, Any]:
-    values = _grouped(keys) | {"has_mlp_bias": keys.flag("mlp_bias", False)}
-    values["has_qkv_bias"] = keys.flag("attention_bias", True)
-    return values | {"has_output_bias": keys.flag("attention_out_bias", False)}
-
-
-def _ernie(keys: ConfigKeys) -> dict[str, Any]:
-    biases = ("has_qkv_bias", "has_output_bias", "has_mlp_bias")
-    return _grouped(keys, is_tied=True) | dict.fromkeys(biases, keys.flag("use_bias", False))
-
-
-def _starcoder2(keys: ConfigKeys) -> dict[str, Any]:
-    values = _grouped(keys, is_tied=True) | _layer_norm(keys.flag("use_bias", True))
-    return values | _window(keys, values["layers"])
-
-
-def _glm4(keys: ConfigKeys) -> dict[str, Any]:
-    """GLM-4: norms before and after each part; query, key and value have biases."""
-    values = _grouped(keys) | {"norms_per_layer": 4}
-    return values | {"has_qkv_bias": keys.flag("attention_bias", True)}
-
-
-def _mistral(keys: ConfigKeys) -> dict[str, Any]:
-    values = _grouped(keys)
-    return values | _window(keys, values["layers"])
-
-
-def _phi3(keys: ConfigKeys) -> dict[str, Any]:
-    """Phi-3: Llama with query, key and value, and gate and up, in one matrix each; the counts are
-    the same.
-    """
-    values = _grouped(keys, is_optional=True)
-    return values | _window(keys, values["layers"])
-
-
-def _mixtral(keys: ConfigKeys) -> dict[str, Any]:
-    values = _mistral(keys)
-    sizes = {"mlp_width": values["mlp_width"], "layers": values["layers"]}
-    return values | {"experts": _experts(keys, "num_local_experts", **sizes)}
-
-
-def _granite_moe(keys: ConfigKeys) -> dict[str, Any]:
-    """Llama whose layers all have experts."""
-    values = _grouped(keys, is_optional=True) | _attention_biases(keys, False)
-    sizes = {"mlp_width": values["mlp_width"], "layers": values["layers"]}
-    return values | {"experts": _experts(keys, "num_local_experts", "num_experts", **sizes)}
-
-
-def _olmoe(keys: ConfigKeys) -> dict[str, Any]:
-    values = _granite_moe(keys) | _grouped(keys)
-    return values | {"has_qk_norm": True, "is_qk_norm_per_head": True}
-
-
-def _qwen2(keys: ConfigKeys) -> dict[str, Any]:
-    values = _grouped(keys) | {"has_qkv_bias": True}
-    return values | _qwen_window(keys, values["layers"])
-
-
-def _qwen_window(keys: ConfigKeys, layers: int) -> dict[str, Any]:
+def _qwen(keys: ConfigKeys, **differences: Any) -> Values:
+    values = _grouped(keys, **differences)
     if not keys.has("use_sliding_window") or not keys.flag("use_sliding_window", False):
-        return {}
-    full = min(layers, keys.whole("max_window_layers", least=0))
-    return _window(keys, layers, windowed_layers=layers - full)
+        return values
+    layers = values["layers"]
+    return values | _window(keys, layers, min(layers, keys.whole("max_window_layers", least=0)))
 
 
-def _qwen3(keys: ConfigKeys) -> dict[str, Any]:
-    values = _grouped(keys) | {"head_dim": keys.whole("head_dim"), "has_qk_norm": True}
-    return values | _attention_biases(keys, False) | _qwen_window(keys, values["layers"])
-
-
-def _qwen_experts(keys: ConfigKeys, layers: int, shared_mlp_width: int = 0) -> dict[str, Experts]:
+def _qwen_moe(keys: ConfigKeys, has_shared: bool = False, **differences: Any) -> Values:
+    values = _qwen(keys, **differences)
+    layers = values["layers"]
     step = keys.whole("decoder_sparse_step", default=1)
     dense = keys.layer_indices("mlp_only_layers", layers)
-    experts = _experts(
+    values["experts"] = _experts(
         keys,
         "num_experts",
         "num_local_experts",
         mlp_width=keys.whole("moe_intermediate_size"),
         layers=sum((index + 1) % step == 0 and index not in dense for index in range(layers)),
-        shared_mlp_width=shared_mlp_width,
-        has_shared_gate=shared_mlp_width > 0,
+        shared_mlp_width=keys.whole("shared_expert_intermediate_size") if has_shared else 0,
+        has_shared_gate=has_shared,
     )
-    return {"experts": experts}
+    return values
 
 
-def _qwen2_moe(keys: ConfigKeys) -> dict[str, Any]:
-    values = _qwen2(keys) | {"has_qkv_bias": keys.flag("qkv_bias", True)}
-    return values | _qwen_experts(
-        keys, values["layers"], keys.whole("shared_expert_intermediate_size")
-    )
-
-
-def _qwen3_moe(keys: ConfigKeys) -> dict[str, Any]:
-    values = _qwen3(keys)
-    return values | _qwen_experts(keys, values["layers"])
-
-
-def _gemma(keys: ConfigKeys) -> dict[str, Any]:
-    return (
-        _grouped(keys, is_tied=True)
-        | {"head_dim": keys.whole("head_dim")}
-        | _attention_biases(keys, False)
-    )
-
-
-def _gemma2(keys: ConfigKeys) -> dict[str, Any]:
-    """Gemma 2: norms before and after each part; every second layer, from the first, sees a
-    window.
-    """
-    values = _gemma(keys) | {"norms_per_layer": 4}
-    layers = values["layers"]
-    return values | _window(keys, layers, windowed_layers=(layers + 1) // 2)
-
-
-def _gemma3(keys: ConfigKeys) -> dict[str, Any]:
+def _gemma3(keys: ConfigKeys) -> Values:
     """Gemma 3: query and key normalized; every sixth layer sees all keys, the others a window.
 
     Published files leave out keys that have the default value.
     """
     keys.fill(num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=262_208)
-    values = _gemma(keys) | {"norms_per_layer": 4, "has_qk_norm": True}
-    layers = values["layers"]
-    pattern = keys.whole("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    return values | _window(keys, layers, windowed_layers=layers - layers // pattern)
+    every = keys.whole("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    return _grouped(keys, **GEMMA, full_every=every, norms_per_layer=4, has_qk_norm=True)
 
 
-def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
+def _deepseek(keys: ConfigKeys) -> Values:
     _refuse_if_on(keys, "attention_bias")
+    _refuse_if_on(keys, "mlp_bias")
     latent = LatentAttention(
         query_rank=keys.rank("q_lora_rank", default=1536),
         kv_rank=keys.whole("kv_lora_rank"),
@@ -321,59 +263,13 @@ def _routed_experts(keys: ConfigKeys, layers: int) -> Experts | None:
     return experts if experts.layers else None
 
 
-def _glm4_moe(keys: ConfigKeys) -> dict[str, Any]:
-    values = _grouped(keys) | {"has_qkv_bias": keys.flag("attention_bias", False)}
-    values["has_qk_norm"] = keys.flag("use_qk_norm", False)
+def _glm4_moe(keys: ConfigKeys) -> Values:
+    values = _grouped(keys, off={"attention_bias": QKV, "use_qk_norm": QK_NORM})
     return values | {"experts": _routed_experts(keys, values["layers"])}
 
 
-def _deepseek_v2(keys: ConfigKeys) -> dict[str, Any]:
-    _refuse_if_on(keys, "mlp_bias")
-    return _deepseek_v3(keys)
-
-
-def _olmo2(keys: ConfigKeys) -> dict[str, Any]:
-    """OLMo 2: norms after each part instead of before; query and key normalized over all heads
-    together.
-    """
-    return _llama(keys) | {"has_mlp_bias": False, "has_qk_norm": True, "is_qk_norm_per_head": True}
-
-
-def _olmo3(keys: ConfigKeys) -> dict[str, Any]:
-    """OLMo 3: every fourth layer sees all keys, the others a window."""
-    values = _olmo2(keys)
-    layers = values["layers"]
-    return values | _window(keys, layers, windowed_layers=layers - layers // 4)
-
-
-def _cohere(keys: ConfigKeys) -> dict[str, Any]:
-    """Command-R: parallel attention and MLP after one LayerNorm without biases, tied."""
-    norms = {"is_qk_norm_per_head": True, "norm": "layer", "norms_per_layer": 1}
-    values = _grouped(keys, is_tied=True, is_optional=True) | _attention_biases(keys, False)
-    return values | norms | {"has_qk_norm": keys.flag("use_qk_norm", False)}
-
-
-def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
-    values = _grouped(keys) | _attention_biases(keys, True)
-    layers = values["layers"]
-    experts = _experts(
-        keys,
-        "num_local_experts",
-        mlp_width=values["mlp_width"],
-        layers=layers,
-        has_router_bias=True,
-    )
-    values |= {
-        "head_dim": keys.whole("head_dim"),
-        "has_mlp_bias": True,
-        "has_sinks": True,
-        "experts": experts,
-    }
-    return values | _window(keys, layers, windowed_layers=(layers + 1) // 2)
-
-
-def _llama4(keys: ConfigKeys) -> dict[str, Any]:
-    values = _llama(keys)
+def _llama4(keys: ConfigKeys) -> Values:
+    values = _grouped(keys, **LLAMA)
     layers = values["layers"]
     width = values["mlp_width"]
     step = keys.whole("interleave_moe_layer_step", default=1)
@@ -400,7 +296,7 @@ def _llama4(keys: ConfigKeys) -> dict[str, Any]:
     }
 
 
-def _falcon(keys: ConfigKeys) -> dict[str, Any]:
+def _falcon(keys: ConfigKeys) -> Values:
     """Falcon: one or two norms for parallel attention and MLP; one key/value head, or groups in
     newer models.
     """
@@ -417,12 +313,13 @@ def _falcon(keys: ConfigKeys) -> dict[str, Any]:
     values = _decoder(keys, True, kv_heads, NAMES | {"head_dim": "", "ffn": "ffn_hidden_size"})
     return values | {
         "context": keys.whole("max_position_embeddings", default=2048),
-        **_layer_norm(keys.flag("bias", False)),
+        **LAYER_NORM,
+        **dict.fromkeys(ALL, keys.flag("bias", False)),
         "norms_per_layer": 2 if not is_parallel or norms == 2 else 1,
     }
 
 
-def _opt(keys: ConfigKeys) -> dict[str, Any]:
+def _opt(keys: ConfigKeys) -> Values:
     """OPT: GPT-3 with two unused positions; 350M, with a narrower embedding, is not supported."""
     values = _decoder(keys, is_tied=True, names=NAMES | {"head_dim": "", "ffn": "ffn_dim"})
     if keys.has("word_embed_proj_dim") and keys.whole("word_embed_proj_dim") != values["width"]:
@@ -434,12 +331,13 @@ def _opt(keys: ConfigKeys) -> dict[str, Any]:
     )
     return values | {
         "position_embeddings": keys.whole("max_position_embeddings") + 2,
-        **_layer_norm(keys.flag("enable_bias", True)),
+        **LAYER_NORM,
+        **dict.fromkeys(ALL, keys.flag("enable_bias", True)),
         "has_final_norm": keys.flag("do_layer_norm_before", True) and not is_removed,
     }
 
 
-def _mamba(keys: ConfigKeys) -> dict[str, Any]:
+def _mamba(keys: ConfigKeys) -> Values:
     if keys.has("time_step_rank"):
         rank = keys.whole("time_step_rank")
     else:
@@ -447,7 +345,7 @@ def _mamba(keys: ConfigKeys) -> dict[str, Any]:
     return _state_space(keys, True, state_size=keys.whole("state_size", default=16), step_rank=rank)
 
 
-def _mamba2(keys: ConfigKeys) -> dict[str, Any]:
+def _mamba2(keys: ConfigKeys) -> Values:
     heads = keys.whole("num_heads")
     groups = keys.whole("n_groups")
     values = _state_space(
@@ -461,7 +359,7 @@ def _mamba2(keys: ConfigKeys) -> dict[str, Any]:
     return values
 
 
-def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> dict[str, Any]:
+def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> Values:
     keys.assumptions.append("FLOPs of state updates, like those of norms, are not counted")
     width = keys.whole("hidden_size")
     state = StateSpace(
@@ -483,42 +381,94 @@ def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> dict[str, Any
     }
 
 
-FAMILIES: dict[str, Callable[[ConfigKeys], dict[str, Any]]] = {
+LLAMA_FLAGS = {"attention_bias": ATTENTION, "mlp_bias": ("has_mlp_bias",)}
+LLAMA: Values = {"has_all_heads": True, "off": LLAMA_FLAGS}
+"""Llama 1 has no `num_key_value_heads`."""
+GEMMA: Values = {"is_tied": True, "needs_head_dim": True, "off": {"attention_bias": ATTENTION}}
+OLMO2: Values = {**LLAMA, "has_mlp_bias": False, "has_qk_norm": True, "is_qk_norm_per_head": True}
+"""Norms after each part instead of before; query and key normalized over all heads together."""
+OLMOE = partial(
+    _grouped,
+    off={"attention_bias": ATTENTION},
+    experts=("num_local_experts", "num_experts"),
+    has_qk_norm=True,
+    is_qk_norm_per_head=True,
+)
+QWEN2 = partial(_qwen, has_qkv_bias=True)
+QWEN3_KEYS: Values = {
+    "needs_head_dim": True,
+    "off": {"attention_bias": ATTENTION},
+    "has_qk_norm": True,
+}
+QWEN3 = partial(_qwen, **QWEN3_KEYS)
+QWEN3_MOE = partial(_qwen_moe, **QWEN3_KEYS)
+
+FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
     "gpt2": _gpt2,
     "nanogpt": _nanogpt,
     "gpt_neox": _gpt_neox,
-    "llama": _llama,
-    "mistral": _mistral,
-    "mixtral": _mixtral,
-    "phi3": _phi3,
-    "qwen2": _qwen2,
-    "qwen2_vl_text": _qwen2,
-    "qwen2_5_vl_text": _qwen2,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3": _qwen3,
-    "qwen3_vl_text": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    "qwen3_vl_moe_text": _qwen3_moe,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
+    "llama": partial(_grouped, **LLAMA),
+    "mistral": partial(_grouped, full_every=0),
+    "mixtral": partial(_grouped, full_every=0, experts=("num_local_experts",)),
+    # Query, key and value, and gate and up, are in one matrix each; the counts are the same.
+    "phi3": partial(_grouped, has_all_heads=True, full_every=0),
+    "qwen2": QWEN2,
+    "qwen2_vl_text": QWEN2,
+    "qwen2_5_vl_text": QWEN2,
+    "qwen2_moe": partial(_qwen_moe, has_shared=True, on={"qkv_bias": QKV}),
+    "qwen3": QWEN3,
+    "qwen3_vl_text": QWEN3,
+    "qwen3_moe": QWEN3_MOE,
+    "qwen3_vl_moe_text": QWEN3_MOE,
+    "gemma": partial(_grouped, **GEMMA),
+    # Norms before and after each part; every second layer, from the first, sees a window.
+    "gemma2": partial(_grouped, **GEMMA, norms_per_layer=4, full_every=2),
     "gemma3_text": _gemma3,
-    "deepseek_v2": _deepseek_v2,
-    "deepseek_v3": _deepseek_v3,
-    "kimi_k2": _deepseek_v3,
-    "glm4": _glm4,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    # Norms before and after each part.
+    "glm4": partial(_grouped, on={"attention_bias": QKV}, norms_per_layer=4),
     "glm4_moe": _glm4_moe,
-    "minimax_m2": _olmoe,
-    "olmo2": _olmo2,
-    "olmo3": _olmo3,
-    "olmoe": _olmoe,
-    "smollm3": _smollm3,
-    "seed_oss": _seed_oss,
-    "ernie4_5": _ernie,
-    "starcoder2": _starcoder2,
-    "granitemoe": _granite_moe,
-    "granite": _llama,
-    "cohere": _cohere,
-    "gpt_oss": _gpt_oss,
+    "minimax_m2": OLMOE,
+    "olmo2": partial(_grouped, **OLMO2),
+    "olmo3": partial(_grouped, **OLMO2, full_every=4),
+    "olmoe": OLMOE,
+    "smollm3": partial(_grouped, is_tied=True, off=LLAMA_FLAGS),
+    "seed_oss": partial(
+        _grouped,
+        off={"mlp_bias": ("has_mlp_bias",), "attention_out_bias": ("has_output_bias",)},
+        on={"attention_bias": QKV},
+    ),
+    "ernie4_5": partial(_grouped, is_tied=True, off={"use_bias": ALL}),
+    "starcoder2": partial(_grouped, is_tied=True, on={"use_bias": ALL}, full_every=0, **LAYER_NORM),
+    "granitemoe": partial(
+        _grouped,
+        has_all_heads=True,
+        off={"attention_bias": ATTENTION},
+        experts=("num_local_experts", "num_experts"),
+    ),
+    "granite": partial(_grouped, **LLAMA),
+    # Command-R: attention and MLP in parallel after one LayerNorm without biases.
+    "cohere": partial(
+        _grouped,
+        is_tied=True,
+        has_all_heads=True,
+        off={"attention_bias": ATTENTION, "use_qk_norm": QK_NORM},
+        is_qk_norm_per_head=True,
+        norm="layer",
+        norms_per_layer=1,
+    ),
+    "gpt_oss": partial(
+        _grouped,
+        needs_head_dim=True,
+        on={"attention_bias": ATTENTION},
+        full_every=2,
+        experts=("num_local_experts",),
+        has_router_bias=True,
+        has_mlp_bias=True,
+        has_sinks=True,
+    ),
     "llama4_text": _llama4,
     "falcon": _falcon,
     "opt": _opt,
