@@ -20,6 +20,7 @@ from msgspec import field as member
 from results.show.grid import Cell, Cells
 from results.show.units import ABSENT, duration, number, percent
 from roofline.machine import Machine, Magnitude, one_of
+from roofline.work import DTYPE_BITS
 
 SCHEMA = 2
 
@@ -27,29 +28,6 @@ STATUSES = ("ok", "skipped", "invalid", "failed")
 METHODS = ("graph", "events", "host")
 CACHE_STATES = ("cold", "warm", "partly-cold")
 UNITS = ("matrix", "vector")
-DTYPES = (
-    "fp64",
-    "fp32",
-    "tf32",
-    "fp16",
-    "bf16",
-    "fp8e4m3",
-    "fp8e5m2",
-    "int8",
-    "nvfp4",
-    "mxfp4",
-    "int4",
-    "int32",
-    "int64",
-    "int16",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-)
-"""The dtypes of `roofline.work`, as a test checks."""
-
 MAX_COUNT = 2**63 - 1
 """Maximum of counts and extents: as FLOPs, two and a half hours at 1 PFLOP/s."""
 
@@ -500,7 +478,7 @@ class Record(Line):
 
     op: str
     provider: str
-    dtype: Annotated[str, one_of(DTYPES)]
+    dtype: Annotated[str, one_of(DTYPE_BITS)]
     shape: Extents
     """Extent of each axis, for example `{"m": 4096, "n": 4096, "k": 4096}`."""
     case: str

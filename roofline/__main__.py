@@ -76,10 +76,11 @@ def _parser(chosen: str | None) -> Parser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
+        added = commands.add_parser(name, help=summary)
         if name == chosen:
-            import_module(f"roofline.commands.{name}").add_parser(commands)
-        else:
-            commands.add_parser(name, help=summary)
+            command = import_module(f"roofline.commands.{name}")
+            command.add_options(added)
+            added.set_defaults(run=command.run, prog=added.prog)
     return parser
 
 

@@ -28,7 +28,11 @@ NOT_IN_FILES = {"slug", "entries", "note", "source", "run", "mfu", "stated_peaks
 KEYS = {each.name for each in fields(Machine)} - NOT_IN_FILES | {"peaks_flops_per_s"}
 
 
-class GpuFileError(ValueError):
+class UnknownGpuError(ValueError):
+    """No GPU of the table has this slug, or its file is not that of a GPU."""
+
+
+class GpuFileError(UnknownGpuError):
     """A file is not that of a GPU; the message has the file and the key."""
 
 

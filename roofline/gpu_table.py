@@ -18,6 +18,7 @@ from typing import Any
 
 from results.show.spelling import did_you_mean
 from roofline.gpu_file import GpuFileError, read_gpu_file
+from roofline.gpu_file import UnknownGpuError as UnknownGpuError
 from roofline.machine import Ceiling, Machine
 from roofline.work import DTYPES
 
@@ -72,10 +73,6 @@ PCIE_BITS_PER_S = {
 
 Source: PCI-SIG, PCI Express Base Specification, revisions 3.0 to 6.0: 8, 16, 32 and 64 GT/s, with
 128b/130b encoding, and 242 of 256 bytes per FLIT in generation 6."""
-
-
-class UnknownGpuError(ValueError):
-    """No GPU of the table has this slug, or its file is not that of a GPU."""
 
 
 def gpu_files() -> dict[str, Path]:
@@ -159,10 +156,7 @@ def find_gpu(slug: str) -> Machine:
         return gpus[slug]
     path = Path(slug) if slug.endswith(".toml") else gpu_files().get(slug)
     if path is not None:
-        try:
-            return read_gpu(path)
-        except GpuFileError as error:
-            raise UnknownGpuError(str(error)) from None
+        return read_gpu(path)
     wanted = "-".join(re.findall(r"[a-z0-9]+", slug.lower()[:80]))
     words = set(wanted.split("-"))
     meant = [gpu for gpu in gpus.values() if slug in (*gpu.driver_names, gpu.name)]

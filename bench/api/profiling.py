@@ -19,10 +19,11 @@ from bench.profiling.records import main_dtype, product_dtypes
 from bench.profiling.step import ProfiledStep, counted
 from bench.profiling.target import target_of, without_memory
 from bench.profiling.tracing import profiled
-from results.record import DTYPES, Record
+from results.record import Record
 from results.show.profile import render, totals_of
 from results.show.rows import document
 from results.store.runfile import runs_directory
+from roofline.work import DTYPE_BITS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +132,7 @@ def with_work(
         for call in counted(step).operations
         if call.flops or call.bytes_moved or not call.is_modelled
     ]
-    if working and not blank.dtype and (dtype := main_dtype(working)) in DTYPES:
+    if working and not blank.dtype and (dtype := main_dtype(working)) in DTYPE_BITS:
         blank = replace(blank, dtype=dtype)
     if not missing:
         return blank

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from results.record import DTYPES, Fusion, Record
-from roofline.work import dtype_named
+from results.record import Fusion, Record
+from roofline.work import DTYPE_BITS, dtype_named
 
 HOST_SYNC = "host-sync"
 DATA_DEPENDENT = "data-dependent"
@@ -84,7 +84,7 @@ class Operation:
         """
         floats = [dtype for dtype in self.dtypes if "float" in dtype]
         name = dtype_named((floats or self.dtypes or ("float32",))[0])
-        return name if name in DTYPES else "fp32"
+        return name if name in DTYPE_BITS else "fp32"
 
     @property
     def bytes_moved(self) -> int:

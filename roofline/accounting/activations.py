@@ -82,6 +82,8 @@ class Kernels:
         return norm == "layer" or self.is_norm_fused or self.stream_bytes == FP32_BYTES
 
 
+FUSED = Kernels()
+
 EFFICIENT_ATTENTION_QUERIES = 32
 """Source: torch 2.11, `torch/_meta_registrations.py`,
 `meta__scaled_dot_product_efficient_attention`.
@@ -136,7 +138,7 @@ def layer_activations(
     config: ModelConfig,
     sequence: int,
     batch: int = 1,
-    kernels: Kernels | None = None,
+    kernels: Kernels = FUSED,
     has_experts: bool = False,
 ) -> dict[str, int]:
     """Return the bytes that one layer saves for `batch` sequences on one device, by component.
@@ -149,7 +151,6 @@ def layer_activations(
     """
     if config.state:
         raise ConfigError(f"{config.name}: activations of state-space models are not supported")
-    kernels = kernels or Kernels()
     tokens = sequence * batch
     saved = {
         name: ceil(tokens * size / kernels.token_ways)
@@ -235,7 +236,7 @@ def model_activations(
     config: ModelConfig,
     sequence: int,
     batch: int = 1,
-    kernels: Kernels | None = None,
+    kernels: Kernels = FUSED,
     checkpoint: str = "none",
     micro_batches: int = 1,
 ) -> dict[str, int]:
@@ -250,7 +251,6 @@ def model_activations(
     Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with
     Sublinear Memory Cost (2016): groups of sqrt(L).
     """
-    kernels = kernels or Kernels()
     kinds = {False: config.dense_layers, True: config.layers - config.dense_layers}
     layers = {
         kind: layer_activations(config, sequence, batch, kernels, has_experts=kind)

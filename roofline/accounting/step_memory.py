@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from roofline.accounting import state
 from roofline.accounting.activations import (
+    FUSED,
     ID_BYTES,
     Kernels,
     layer_activations,
@@ -42,7 +43,7 @@ class StepPlan:
     micro_batches: int = 1
     """Sequential parts of a step whose gradients are accumulated."""
     checkpoint: str = "none"
-    kernels: Kernels | None = None
+    kernels: Kernels = FUSED
     sharding: Sharding = field(default_factory=Sharding)
     loss_chunks: int = 1
     lora: Lora | None = None
@@ -186,7 +187,7 @@ class _Stage:
 
     def __init__(self, plan: StepPlan, is_last: bool) -> None:
         sharding = plan.sharding
-        if sharding.context_parallel > 1 and plan.kernels and not plan.kernels.is_flash:
+        if sharding.context_parallel > 1 and not plan.kernels.is_flash:
             raise ConfigError("--context-parallel needs flash attention")
         plan = replace(plan, sequence=ceil(plan.sequence / sharding.context_parallel))
         is_whole = sharding.pipeline_parallel == 1
@@ -194,8 +195,7 @@ class _Stage:
         self.recipe = plan.recipe
         self.ways = sharding.tensor_parallel
         self.config = sharding.stage(plan.config)
-        kernels = plan.kernels or Kernels(plan.recipe.activation_bytes)
-        self.kernels = replace(kernels, tensor_parallel=self.ways)
+        self.kernels = replace(plan.kernels, tensor_parallel=self.ways)
         self.held = state.held_weights(plan.config, sharding, is_last)
         self.trained = self.held if plan.lora is None else state.adapters(self.held, plan.lora)
         self.state = state.state_bytes(

@@ -42,6 +42,10 @@ sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.pn
 """Estimates with arguments; a page of `python -m roofline explore` starts with the first of its
 estimate.
 """
+DESCRIPTION = """\
+Estimate the time, memory and FLOPs of training and inference.
+Each answer shows its steps, formula, sources and assumptions.
+Numbers may be written as 70e9 or 70B. Nothing is measured."""
 EXIT_CODES = "exit codes: 0 success, 2 invalid argument or unreadable file"
 SWEEP = """\
 Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over
@@ -72,20 +76,15 @@ class _Question(Parser):
         return super().parse_known_args(args, namespace)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
+def add_options(parser: Parser) -> None:
     examples = [f"  {PROG} {words}" for words in EXAMPLES.splitlines()]
-    parser = subparsers.add_parser(
-        "estimate",
-        description="Estimate the time, memory and FLOPs of training and inference.\n"
-        "Each answer shows its steps, formula, sources and assumptions.\n"
-        "Numbers may be written as 70e9 or 70B. Nothing is measured.",
-        epilog="\n".join(["examples:", *examples, "", EXIT_CODES]),
-    )
+    parser.description = DESCRIPTION
+    parser.epilog = "\n".join(["examples:", *examples, "", EXIT_CODES])
     questions = parser.add_subparsers(metavar="ESTIMATE", required=True, parser_class=_Question)
     for name, (_, help_text) in QUESTIONS.items():
         inner = questions.add_parser(name, help=help_text)
         add_format(inner)
-        inner.set_defaults(run=run, prog=inner.prog, question=name, output=None)
+        inner.set_defaults(prog=inner.prog, question=name, output=None)
         if name in PLOTS:
             add_picture(inner, f"save a plot of {PLOTS[name]}: .png, .svg or .pdf")
     sweep = questions.add_parser(
@@ -96,7 +95,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     sweep.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="ESTIMATE [options] --over OPTION=VALUES"
     )
-    sweep.set_defaults(run=run, prog=sweep.prog, question="sweep")
+    sweep.set_defaults(prog=sweep.prog, question="sweep")
 
 
 def _add_options(parser: Parser, name: str) -> None:

@@ -7,7 +7,7 @@ import socket
 from importlib.util import find_spec
 from pathlib import Path
 
-from results.show.terminal import fail, install_command, say
+from results.show.terminal import Parser, fail, install_command, say
 
 APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
@@ -19,13 +19,12 @@ Matplotlib's font cache. Stop with Ctrl-C. Requires Streamlit and Plotly, the ex
 this project."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("explore", description=DESCRIPTION)
+def add_options(parser: Parser) -> None:
+    parser.description = DESCRIPTION
     parser.add_argument(
         "--port", type=_port, metavar="N", help="port (default: the first free one from 8501)"
     )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
-    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def _port(text: str) -> int:

@@ -45,6 +45,8 @@ DENSE = (
     "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
 )
 
+RIDGE = "The ridge point is the peak over the memory bandwidth, in FLOP/byte."
+
 FACTS: list[tuple[str, str, float]] = KEYS_TABLE["facts"]
 """Rows below the peaks: label, field, divisor to the unit of the label (0: text). Indented: empty
 if not known.
@@ -61,18 +63,13 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    parser = subparsers.add_parser(
-        "gpus",
-        description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in "
-        f"FLOP/byte.",
-        epilog=EXAMPLES,
-    )
+def add_options(parser: Parser) -> None:
+    parser.description = f"{DENSE}\n{RIDGE}"
+    parser.epilog = EXAMPLES
     parser.add_argument(
         "slugs", nargs="*", metavar="SLUG[,SLUG]", help="GPUs; a single one is shown in detail"
     )
     add_format(parser)
-    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def run(args: argparse.Namespace) -> int:

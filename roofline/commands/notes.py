@@ -41,15 +41,12 @@ COMMAND = {"command": 1}
 """The column that --verbose adds."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    parser = subparsers.add_parser(
-        "notes",
-        description="Compare claims of five study notes on CS336 lecture 2 with the values "
-        "computed here.",
+def add_options(parser: Parser) -> None:
+    parser.description = (
+        "Compare claims of five study notes on CS336 lecture 2 with the values computed here."
     )
     add_format(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="show the commands")
-    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def run(args: argparse.Namespace) -> int:

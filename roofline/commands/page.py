@@ -26,8 +26,9 @@ EXAMPLES = """examples:
 """  # noqa: E501
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    parser = subparsers.add_parser("page", description=DESCRIPTION, epilog=EXAMPLES)
+def add_options(parser: Parser) -> None:
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
     add_sources(parser, "dtypes to show")
     parser.group("output").add_argument(
         "-o", "--output", type=Path, required=True, metavar="PATH", help="HTML file"
@@ -37,7 +38,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         "--estimate", action="append", type=Path, default=[], metavar="FILE", help=text
     )
     add_selection(parser, "with `latest`: the newest run", LATEST)
-    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def run(args: argparse.Namespace) -> int:

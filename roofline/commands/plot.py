@@ -124,8 +124,9 @@ def _listed(names: str | Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
-    parser = subparsers.add_parser("plot", description=DESCRIPTION, epilog=EXAMPLES)
+def add_options(parser: Parser) -> None:
+    parser.description = DESCRIPTION
+    parser.epilog = EXAMPLES
     add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
     add_picture(
         parser, "save a plot: .png, .svg or .pdf (default: one in characters on a terminal)"
@@ -136,7 +137,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--check", action="append", default=[], metavar="OP>=FRACTION", help=text)
     add_selection(parser, "with `latest`: the newest run", LATEST)
-    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def add_sources(parser: Parser, dtypes: str) -> None:

@@ -233,8 +233,8 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
         plan=layout.plan,
         sharding=sharding,
         context_ways=context_ways,
-        sent=layout.sent(),
-        sending=layout.sending,
+        sent=layout.traffic.sent,
+        sending=layout.traffic.sending,
         communication=row["communication"],
         moved=moved,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Unpack
 
 from results.show.units import count, duration, number, quantity
 from roofline.accounting import activations, parameters
-from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
+from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
 from roofline.accounting.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
@@ -349,7 +349,7 @@ def memory(
 def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     config = plan.config
     sharding = plan.sharding
-    saved = plan.kernels or Kernels()
+    saved = plan.kernels
     attention = "flash" if saved.is_flash else "unfused"
     dropout = "with" if saved.has_dropout else "no"
     is_eager = kernels == "eager"

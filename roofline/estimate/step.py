@@ -88,7 +88,7 @@ class Network:
 class Traffic(NamedTuple):
     """What a device sends in a step, by kind of parallelism."""
 
-    sent: dict[str, float]
+    sent: dict[str, int]
     """Bytes."""
     sending: dict[str, float]
     """Seconds."""
@@ -112,8 +112,7 @@ class Layout:
 
     @cached_property
     def kernels(self) -> Kernels:
-        kernels = self.plan.kernels or Kernels(self.plan.recipe.activation_bytes)
-        return replace(kernels, tensor_parallel=self.plan.sharding.tensor_parallel)
+        return replace(self.plan.kernels, tensor_parallel=self.plan.sharding.tensor_parallel)
 
     @cached_property
     def total_bytes(self) -> int:
@@ -155,7 +154,7 @@ class Layout:
         data = sharding.data_parallel
         tensor = sharding.tensor_parallel
         pipeline = sharding.pipeline_parallel
-        sent = dict.fromkeys(KINDS, 0.0)
+        sent = dict.fromkeys(KINDS, 0)
         sending = dict.fromkeys(KINDS, 0.0)
 
         def send(
@@ -165,7 +164,7 @@ class Layout:
             `roofline.links`.
             """
             if ranks > 1:
-                sent[kind] += times * size_bytes * bus_factor(op, ranks)
+                sent[kind] += round(times * size_bytes * bus_factor(op, ranks))
                 sending[kind] += times * self.network.seconds(op, size_bytes, ranks, stride)
 
         context = sharding.context_parallel
@@ -204,15 +203,6 @@ class Layout:
             send("data", reduction, gradients, ranks, reduced, stride)
             send("data", "all-gather", weights, ranks, gathered, stride)
         return Traffic(sent, sending)
-
-    def sent(self) -> dict[str, int]:
-        """Return the bytes that a device sends in a step, by kind of parallelism."""
-        return {kind: round(sent) for kind, sent in self.traffic.sent.items()}
-
-    @property
-    def sending(self) -> dict[str, float]:
-        """Seconds that the links are busy in a step, by kind of parallelism."""
-        return self.traffic.sending
 
     @cached_property
     def computing(self) -> tuple[float, float]:
@@ -264,7 +254,7 @@ class Layout:
         plan = self.plan
         count = plan.micro_batches
         pipeline = plan.sharding.pipeline_parallel
-        sending = self.sending
+        sending = self.traffic.sending
         layers_s, head_s = self.computing
         inside_s = sending["tensor"] + sending["context"] + sending["expert"]
         whole_s = layers_s + inside_s / count
@@ -302,7 +292,7 @@ class Layout:
     def row(self) -> Row:
         sharding = self.plan.sharding
         waiting_s = sum(self.parts[kind] for kind in KINDS)
-        sent = self.sent()
+        sent = self.traffic.sent
         row = self.use.row
         row |= asdict(sharding)
         row["micro_batches"] = self.plan.micro_batches

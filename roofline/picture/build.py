@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from results.record import Record
 from results.show.picture import INK, SERIES_COLORS
+from results.show.profile import op_of
 from results.show.terminal import one_line
 from roofline.machine import KINDS, Ceiling, Machine, judging, machines_of
 from roofline.model import judge, limits_s, ridge_intensity
@@ -19,7 +20,6 @@ from roofline.picture.scene import (
     Point,
     Roof,
     Scene,
-    share_of,
 )
 from roofline.picture.style import MARKERS, dtype_color
 from roofline.picture.texts import chosen_for_labels, point_label, roof_label
@@ -96,7 +96,7 @@ def _point(
         raise _LeftOutError(record.status)
     if dtypes is not None and record.dtype not in dtypes:
         raise _LeftOutError("of other dtypes")
-    share = share_of(record)
+    share = op_of(record).share
     if share is not None and share < MIN_DRAWN_SHARE:
         raise _LeftOutError(f"below {100 * MIN_DRAWN_SHARE:g} % of the time")
     try:
@@ -259,7 +259,7 @@ def _grouped(scene: Scene) -> list[Point]:
     """Group the rows of a profile whose center is inside the point of a row with more time."""
     pt_per_decade = AXES_PT / (scene.view.right - scene.view.left)
     groups: list[Point] = []
-    for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
+    for point in sorted(scene.points, key=lambda point: -(point.share)):
         for group in groups:
             wide = math.log10(point.spot[0] / group.spot[0])
             tall = math.log10(point.spot[1] / group.spot[1])

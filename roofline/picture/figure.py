@@ -68,8 +68,6 @@ RING_PT = 16
 """Diameters of markers and of rings around them."""
 MIX_WIDTH = 0.8
 """Line width of mixes."""
-TURN = 10.0
-"""Dash length of coinciding roofs, line widths."""
 LETTERS_PER_INCH = 13.3
 MAX_LEGEND_LETTERS = 90
 
@@ -175,7 +173,7 @@ def _marks(scene: Scene) -> list[str]:
     if not scene.points:
         return []
     if scene.is_profile:
-        drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
+        drawn_pct = 100 * sum(point.share for point in scene.points)
         named = "module, operation" if scene.has_modules else "operation"
         return [
             f"Labels: {named}, share of time",
@@ -238,15 +236,11 @@ def _draw(scene: Scene, axes: Axes) -> int:
                 zorder=5,
             )
     for group in scene.flats:
-        # The longest of each color; colors take turns along a common line.
-        longest = {roof.color: roof for roof in sorted(group, key=lambda roof: -(roof.ridge or 0))}
-        for turn, roof in enumerate(longest.values()):
-            style = _line(roof.color, roof.ceiling.kind, roof.machine)
-            if len(longest) > 1:
-                style["linestyle"] = (TURN * turn, (TURN, TURN * (len(longest) - 1)))
-            _draw_roof(axes, scene, roof, style, 3)
+        longest = min(group, key=lambda roof: roof.ridge or 0)
+        style = _line(shared_color(group), longest.ceiling.kind, longest.machine)
+        _draw_roof(axes, scene, longest, style, 3)
     series: dict[tuple[object, ...], list[Point]] = {}
-    for point in sorted(scene.points, key=lambda point: (-(point.share or 0), point.x, point.y)):
+    for point in sorted(scene.points, key=lambda point: (-(point.share), point.x, point.y)):
         if scene.is_profile:
             style = {"color": tone(point.color), "markeredgecolor": tone("white"), "alpha": 0.75}
             axes.plot(*point.spot, "o", ms=point.diameter_pt, mew=0.6, zorder=7, **style)

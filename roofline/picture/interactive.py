@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from results.record import ProfileOp, Record
 from results.show.picture import INK, MUTED
+from results.show.profile import op_of
 from results.show.terminal import one_line
 from results.show.units import duration, number, percent, quantity
-from roofline.picture.scene import Point, Roof, Scene, View, module_of
+from roofline.picture.scene import Point, Roof, Scene, View
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
 from roofline.picture.texts import (
     OUTSIDE,
@@ -226,7 +227,7 @@ def _hover(point: Point) -> str:
         facts.append(f"{percent(point.roofline_pct, 100)} of its roof")
     if point.share:
         share = percent(point.share)
-        facts.append(f"{share} of the step, {module_of(record)}")
+        facts.append(f"{share} of the step, {op_of(record).module}")
     if point.others:
         facts.append(f"with {len(point.others)} more rows at this place")
     return _lines([*facts, point.excess or "", ", ".join(record.flags)])

@@ -104,7 +104,7 @@ def page_html(
         style=stylesheet(),
         data={
             "figures": drawn,
-            "dark": {color: on_dark(color) for color in colors},
+            "dark": {color: on_dark(color) for color in sorted(colors)},
             "table": table,
         },
         scripts=list(map(Markup, scripts)),

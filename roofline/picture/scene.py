@@ -16,8 +16,9 @@ from os.path import commonprefix
 from pathlib import Path
 
 from results.compare.flags import DISTURBED, ONE_SIDED
-from results.record import Environment, ProfileOp, Record
+from results.record import Environment, Record
 from results.show.picture import end_of
+from results.show.profile import op_of
 from results.show.terminal import PlotError as PlotError
 from results.show.terminal import one_line
 from results.show.units import number
@@ -92,18 +93,6 @@ class Roof:
         return (first, first * value), (last, last * value)
 
 
-def module_of(record: Record) -> str:
-    """Return the module of a row of a profile; empty for other records."""
-    operation = record.details_as(ProfileOp)
-    return operation.module if operation else ""
-
-
-def share_of(record: Record) -> float | None:
-    """Return the fraction of the step's time of a row of a profile; None for other records."""
-    operation = record.details_as(ProfileOp)
-    return operation.share if operation else None
-
-
 @dataclass
 class Point:
     """A record in the plane, with its style."""
@@ -143,16 +132,14 @@ class Point:
         return self.record.cache == "warm" or not ONE_SIDED.isdisjoint(self.record.flags)
 
     @property
-    def share(self) -> float | None:
-        """Fraction of the step's time of the rows of a profile; None for other records."""
-        shares = [share_of(record) for record in (self.record, *self.others)]
-        known = [share for share in shares if share is not None]
-        return sum(known) if known else None
+    def share(self) -> float:
+        """Fraction of the step's time of the rows of a profile; 0 for other records."""
+        return sum(op_of(record).share or 0 for record in (self.record, *self.others))
 
     @property
     def diameter_pt(self) -> float:
         """Diameter of a row of a profile, points; its area is proportional to its share."""
-        return max(MIN_POINT_PT, MAX_POINT_PT * math.sqrt(self.share or 0))
+        return max(MIN_POINT_PT, MAX_POINT_PT * math.sqrt(self.share))
 
     @property
     def doubts(self) -> list[str]:
@@ -189,12 +176,14 @@ class Scene:
 
     @property
     def is_profile(self) -> bool:
-        return bool(self.points) and all(point.share is not None for point in self.points)
+        return bool(self.points) and all(
+            op_of(point.record).share is not None for point in self.points
+        )
 
     @cached_property
     def has_modules(self) -> bool:
         """Whether a row of a profile has a module: rows of a trace have none."""
-        return any(map(module_of, self.records))
+        return any(op_of(record).module for record in self.records)
 
     @cached_property
     def records(self) -> list[Record]:

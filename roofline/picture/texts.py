@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from results.show.picture import INK, MUTED, end_of
+from results.show.profile import op_of
 from results.show.terminal import one_line
 from results.show.units import PREFIXES, count, number, quantity
 from roofline.picture.scene import (
@@ -19,7 +20,6 @@ from roofline.picture.scene import (
     Point,
     Roof,
     Scene,
-    module_of,
 )
 from roofline.picture.style import short_case
 from roofline.work import ordered_dtypes
@@ -143,8 +143,8 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
     points = scene.points
     chosen = [point for point in points if point.excess or point.is_outlier]
     if scene.is_profile:
-        large = [point for point in points if (point.share or 0) >= MIN_LABELED_SHARE]
-        large.sort(key=lambda point: -(point.share or 0))
+        large = [point for point in points if (point.share) >= MIN_LABELED_SHARE]
+        large.sort(key=lambda point: -(point.share))
         chosen = large[:MAX_PROFILE_LABELS] + [point for point in points if point.is_outlier]
     else:
         parts = 3 if len(points) > MAX_LABELED_SERIES else None
@@ -162,11 +162,11 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
     words = []
     if scene.is_profile:
         if scene.has_modules:
-            module = module_of(record) or OUTSIDE
+            module = op_of(record).module or OUTSIDE
             words.append(f"{end_of(module, MAX_MODULE_LETTERS)}:")
         op = one_line(record.op.rpartition(".")[2], MAX_NAME_LETTERS)
         more = f" and {len(point.others)} more" if point.others else ""
-        words.append(f"{op}{more}, {100 * (point.share or 0):.2g} % of time")
+        words.append(f"{op}{more}, {100 * (point.share):.2g} % of time")
     else:
         if is_first:
             words += scene.series_words(point)

@@ -6,9 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from results.record import DTYPES, MAX_COUNT, SCHEMA, Copy, Environment, Record, RecordError, Step
+from results.record import MAX_COUNT, SCHEMA, Copy, Environment, Record, RecordError, Step
 from results.store.runfile import encode_line
-from roofline.work import DTYPE_BITS
 
 BAD_TIMES = [-1.0, 0, "0.001", True, [], math.nan, math.inf, 1e13, 1e-16]
 
@@ -65,10 +64,6 @@ def test_a_value_of_another_kind_or_none_is_refused(make_record, key, value):
         match=rf"at `\$\.{key}|missing required field `{key}`|'{key}' is missing although",
     ):
         Record.from_dict(changed(make_record(), **{key: value}))
-
-
-def test_dtypes_are_those_of_the_model():
-    assert tuple(DTYPE_BITS) == DTYPES
 
 
 @pytest.mark.parametrize(

@@ -191,13 +191,13 @@ def test_zero_sends_as_much_as_its_paper_says(zero, psis):
     """Rajbhandari et al. (2020), section 7: 2 Psi up to stage 2, 3 Psi with stage 3, of many
     devices.
     """
-    assert layout_of(Sharding(zero, data_parallel=1000)).sent()["data"] == pytest.approx(
+    assert layout_of(Sharding(zero, data_parallel=1000)).traffic.sent["data"] == pytest.approx(
         psis * PSI, rel=2e-3
     )
 
 
 def test_zero_3_sends_anew_for_each_micro_batch():
-    assert layout_of(Sharding(3, data_parallel=1000), micro_batches=4).sent()[
+    assert layout_of(Sharding(3, data_parallel=1000), micro_batches=4).traffic.sent[
         "data"
     ] == pytest.approx(12 * PSI, rel=2e-3)
 
@@ -208,7 +208,7 @@ def test_tensor_parallelism_reduces_hidden_states_four_times_a_layer():
     """
     hidden_bytes = 2048 * 4096 * 2
     assert (
-        layout_of(Sharding(0, tensor_parallel=8)).sent()["tensor"]
+        layout_of(Sharding(0, tensor_parallel=8)).traffic.sent["tensor"]
         == 32 * 4 * 2 * hidden_bytes * 7 // 8
     )
 

@@ -72,11 +72,11 @@ def test_experts_send_each_token_to_them_and_back():
     config = load_preset("mixtral-8x7b")
     layout = layout_of(Sharding(data_parallel=8, expert_parallel=8), model="mixtral-8x7b")
     hidden_bytes = 2048 * config.width * 2
-    assert layout.sent()["expert"] == 8 * config.layers * 4 * 2 * hidden_bytes * 7 // 8
+    assert layout.traffic.sent["expert"] == 8 * config.layers * 4 * 2 * hidden_bytes * 7 // 8
     dense = config.layers * config.experts.count * 3 * config.width * config.mlp_width
     gradients = 2 * (count_parameters(config).total - dense)
     # No two devices have the same experts.
-    assert layout.sent()["data"] == pytest.approx(2 * gradients * 7 / 8)
+    assert layout.traffic.sent["data"] == pytest.approx(2 * gradients * 7 / 8)
 
 
 def test_a_collective_is_that_of_nccl_tests():
@@ -107,10 +107,11 @@ def test_context_parallelism_splits_sequences_and_gathers_keys_and_values():
     assert split.parts["compute"] == pytest.approx(whole.parts["compute"] / 4)
     config = load_preset("llama-3-8b")
     gathered = 2 * config.kv_heads // 2 * config.head_dim * 2 * 2048 * config.layers
-    assert split.sent()["context"] == 8 * 3 * gathered * 3 // 4  # twice gathered, once scattered
-    assert split.sent()["tensor"] == whole.sent()["tensor"] // 4
+    # Twice gathered, once scattered.
+    assert split.traffic.sent["context"] == 8 * 3 * gathered * 3 // 4
+    assert split.traffic.sent["tensor"] == whole.traffic.sent["tensor"] // 4
     # The weights are the same on these devices, so gradients are reduced over them.
-    assert (whole.sent()["data"], split.sent()["data"] > 0) == (0, True)
+    assert (whole.traffic.sent["data"], split.traffic.sent["data"] > 0) == (0, True)
     given = {"model": "llama-3-8b", "zero": "3", "recipe": "bf16-master"}
     long = estimate.memory(**given, sequence=32768, context_parallel=8).values
     short = estimate.memory(**given, sequence=4096, data_parallel=8).values
@@ -121,7 +122,7 @@ def test_context_parallelism_splits_sequences_and_gathers_keys_and_values():
 
 def test_recomputation_repeats_the_collectives_of_the_forward_pass():
     none, full = (
-        layout_of(Sharding(tensor_parallel=8), checkpoint=name).sent()["tensor"]
+        layout_of(Sharding(tensor_parallel=8), checkpoint=name).traffic.sent["tensor"]
         for name in ("none", "full")
     )
     assert full == none * 6 / 4
@@ -130,7 +131,7 @@ def test_recomputation_repeats_the_collectives_of_the_forward_pass():
 @pytest.mark.parametrize("network_bytes_per_s", [1e9, 1e12])
 def test_the_backward_pass_hides_all_gradients_but_the_last_layer(network_bytes_per_s):
     layout = layout_of(Sharding(data_parallel=1024), network=Network(450e9, network_bytes_per_s))
-    sending_s, micro_batch_s = layout.sending["data"], layout.parts["compute"] / 8
+    sending_s, micro_batch_s = layout.traffic.sending["data"], layout.parts["compute"] / 8
     longer_s = sending_s - BACKWARD * micro_batch_s
     assert layout.parts["data"] == pytest.approx(max(longer_s, sending_s / 32))
     assert (longer_s > sending_s / 32) == (network_bytes_per_s == 1e9)
@@ -139,7 +140,7 @@ def test_the_backward_pass_hides_all_gradients_but_the_last_layer(network_bytes_
 def test_a_pipeline_waits_only_for_the_sends_that_fill_and_drain_it():
     layout = layout_of(Sharding(tensor_parallel=8, pipeline_parallel=4))
     send_s = 2048 * 4096 * 2 / 50e9
-    assert layout.sending["pipeline"] == pytest.approx(2 * 8 * send_s)
+    assert layout.traffic.sending["pipeline"] == pytest.approx(2 * 8 * send_s)
     assert layout.parts["pipeline"] == pytest.approx(2 * 3 * send_s)
 
 
