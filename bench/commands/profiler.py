@@ -37,7 +37,7 @@ from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.work import dtype_named
 
 BY = ("op", "module", "phase", "shape", "kernel", "category")
-"""Groups of `results.show.profile.group_of`, which is slower to import."""
+"""Groups of `results.show.profile.groups_of`, which is slower to import."""
 
 DEFAULT_SHAPE = "4x128"
 

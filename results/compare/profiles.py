@@ -5,7 +5,6 @@ A profile times each operation in one step, so the differences have no interval 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from results.compare.sides import CompareError
@@ -21,41 +20,6 @@ if TYPE_CHECKING:
 
 BY = ("op", "category", "module", "kernel")
 """Groups of rows that can be compared, see `results.show.profile.groups_of`."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A group of rows in both profiles."""
-
-    name: str
-    before: Group
-    after: Group
-
-    @property
-    def difference_s(self) -> float:
-        return self.after.time_s - self.before.time_s
-
-    def to_row(self, by: str) -> Row:
-        return {
-            by: self.name,
-            "baseline_s": self.before.time_s,
-            "candidate_s": self.after.time_s,
-            "difference_s": self.difference_s,
-            "baseline_calls": self.before.calls,
-            "candidate_calls": self.after.calls,
-        }
-
-    def cells(self, by: str) -> Cells:
-        calls = str(self.before.calls)
-        if self.after.calls != self.before.calls:
-            calls += f" -> {self.after.calls}"
-        return {
-            by: Cell(self.name, goes_below=4),
-            "baseline": Cell(duration(self.before.time_s or None), "right"),
-            "candidate": Cell(duration(self.after.time_s or None), "right"),
-            "difference": Cell(difference(self.before.time_s, self.after.time_s), "right"),
-            "calls": Cell(calls, "right", leaves=1),
-        }
 
 
 def difference(before_s: float, after_s: float) -> str:
@@ -88,18 +52,41 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     after_s = step_of(candidate).time_s
     before = groups_of(scored(baseline.environment, baseline.records), by)
     after = groups_of(scored(candidate.environment, candidate.records), by)
-    changes = []
+    rows: list[Row] = []
+    cells: list[Cells] = []
     for path in before | after:
-        group = before.get(path, Group())
-        changes.append(Change(".".join(path), group, after.get(path, Group())))
-    changes.sort(key=lambda change: -abs(change.difference_s))
+        old = before.get(path, Group())
+        new = after.get(path, Group())
+        name = ".".join(path)
+        rows.append(
+            {
+                by: name,
+                "baseline_s": old.time_s,
+                "candidate_s": new.time_s,
+                "difference_s": new.time_s - old.time_s,
+                "baseline_calls": old.calls,
+                "candidate_calls": new.calls,
+            }
+        )
+    rows.sort(key=lambda row: -abs(row["difference_s"]))
+    for row in rows:
+        calls = " -> ".join(
+            map(str, dict.fromkeys((row["baseline_calls"], row["candidate_calls"])))
+        )
+        times = (row["baseline_s"], row["candidate_s"])
+        cells.append(
+            {
+                by: Cell(row[by], goes_below=4),
+                "baseline": Cell(duration(times[0] or None), "right"),
+                "candidate": Cell(duration(times[1] or None), "right"),
+                "difference": Cell(difference(*times), "right"),
+                "calls": Cell(calls, "right", leaves=1),
+            }
+        )
     names = f"{baseline.environment.run_id} -> {candidate.environment.run_id}"
     head = printable(
         f"{names}: {duration(before_s)} -> {duration(after_s)}, {difference(before_s, after_s)}"
     )
-
-    rows = [change.to_row(by) for change in changes]
-    cells = [change.cells(by) for change in changes]
     document = {
         "baseline": baseline.environment.run_id,
         "candidate": candidate.environment.run_id,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from results.fleet.judge import OK, SLOW, VERDICTS, Finding, change
+from results.fleet.judge import OK, SLOW, VERDICTS, Finding
 from results.record import Object
 from results.show.grid import (
     Cell,
@@ -60,35 +60,32 @@ def _share(log_ratio: float | None) -> float | None:
     return round(math.expm1(log_ratio), 6)
 
 
-def _cells(finding: Finding) -> Cells:
-    device = finding.device
-    rule = finding.rule
-    cells = {
-        "where": Cell(f"node {finding.node}" if finding.node else "fleet"),
-        "device": Cell("", leaves=2),
-        "verdict": Cell(finding.verdict),
-        "deviation": Cell(""),
-        "95% CI": Cell("", leaves=1),
-        "cause": Cell(""),
-        "severity": Cell(finding.severity or ""),
-        "evidence": Cell("; ".join(finding.evidence)),
+def _cells(entry: Object) -> Cells:
+    where = "fleet"
+    if entry["node"]:
+        where = f"node {entry['node']}"
+    if entry["rank"] is not None:
+        where = f"rank {entry['rank']} on {entry['node']}"
+    evidence = filter(None, [*entry["evidence"], entry["action"]])
+    return {
+        "where": Cell(where),
+        "device": Cell(str(entry["uuid"] or entry["device"] or ""), leaves=2),
+        "verdict": Cell(entry["verdict"]),
+        "deviation": Cell(_percent(entry["deviation"])),
+        "95% CI": Cell(" to ".join(map(_percent, entry["ci95"] or ())), leaves=1),
+        "cause": Cell(entry["cause"] or ""),
+        "severity": Cell(entry["severity"] or ""),
+        "evidence": Cell("; ".join(evidence)),
     }
-    if device:
-        cells["where"] = Cell(f"rank {device.fleet.rank} on {finding.node}")
-        cells["device"] = Cell(str(device.uuid or device.group[0]), leaves=2)
-    if finding.rows:
-        row = finding.rows[0]
-        cells["deviation"] = Cell(change(row.rate))
-        cells["95% CI"] = Cell(" to ".join(map(change, row.ends)), leaves=1)
-    if rule:
-        cells["cause"] = Cell(rule.cause)
-        cells["evidence"] = Cell("; ".join([*finding.evidence, rule.action]))
-    return cells
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:+.1f} %"
 
 
 def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> str:
     """Return the report as `table`, `json` or `md`; the table ends with the counts of verdicts."""
-    rows = [_cells(finding) for finding in findings if shows_all or finding.verdict != OK]
+    rows = [_cells(_entry(finding)) for finding in findings if shows_all or finding.verdict != OK]
     counts = Counter(finding.verdict for finding in findings if finding.device)
     known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
     text = ", ".join(known) or "no device"

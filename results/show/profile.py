@@ -79,18 +79,6 @@ def op_of(record: Record) -> ProfileOp:
     return record.details_as(ProfileOp) or NO_DETAILS
 
 
-def group_of(record: Record, by: str) -> str:
-    """Return the name of a row's group by `op`, `module`, `phase` or `shape`."""
-    details = op_of(record)
-    if by == "module":
-        return details.module
-    if by == "phase" and details.phase:
-        return details.phase
-    if by == "shape" and record.op not in REMAINDERS:
-        return f"{record.op} {record.case}"
-    return record.op
-
-
 @dataclass
 class Totals:
     """Totals of a profiled step."""
@@ -225,7 +213,7 @@ def render(
     by: str | None = None,
     is_whole: bool = False,
 ) -> None:
-    """Print a profile: `top` rows, in groups if `by` is given, see `group_of`; if `is_whole`, all
+    """Print a profile: `top` rows, in groups if `by` is given, see `groups_of`; if `is_whole`, all
     rows and a module tree.
     """
     print_header(environment, records, console)
@@ -529,11 +517,16 @@ def groups_of(every: Sequence[Scored], by: str) -> dict[tuple[str, ...], Group]:
             for name, time_s, calls in parts:
                 groups[name,].add(record, score, time_s, calls, len(parts) == 1)
             continue
-        path: tuple[str, ...] = (group_of(record, by),)
+        details = op_of(record)
+        path: tuple[str, ...] = (record.op,)
         if by == "module":
-            path = ("all", *filter(None, path[0].split(".")))
+            path = ("all", *filter(None, details.module.split(".")))
+        elif by == "phase":
+            path = (details.phase or record.op,)
+        elif by == "shape" and record.op not in REMAINDERS:
+            path = (f"{record.op} {record.case}",)
         for depth in range(1, len(path) + 1):
-            time_s = op_of(record).time_s or 0.0
+            time_s = details.time_s or 0.0
             groups[path[:depth]].add(record, score, time_s, record.count or 0, is_whole=True)
     return dict(groups)
 

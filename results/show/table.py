@@ -15,7 +15,6 @@ from results.show.grid import (
     columns_of,
     escaped,
     print_cells,
-    print_grid,
     print_lines,
     texts_of,
 )
@@ -39,6 +38,7 @@ MAX_ROWS_PER_REASON = 3
 """Maximum number of rows with the same reason that get a line each; more rows share a line."""
 
 ALWAYS = {
+    "status",
     "op",
     "case",
     "dtype",
@@ -50,6 +50,8 @@ ALWAYS = {
     "% roof",
     "first call",
     "n",
+    "flags",
+    "reason",
 }
 """Columns that are shown even if empty."""
 
@@ -331,16 +333,21 @@ def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) ->
         row |= _values(record, score, unit)
         row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
+        row["flags"] = Cell(_flags(record))
         rows.append(row)
-    columns = columns_of(rows)
-    shown = []
-    for column in columns:
+    console.print()
+    _print_telling(rows, "flags", console)
+
+
+def _print_telling(rows: Sequence[Cells], notes_title: str, console: Console) -> None:
+    """Print rows without the columns that say nothing."""
+    for column in columns_of(rows):
         texts = set(column.cells)
         is_silent = texts <= NOTHING or (column.side == "left" and len(texts) == 1)
-        if column.title in ALWAYS or not is_silent:
-            shown.append(column)
-    console.print()
-    print_grid(console, shown, list(map(_flags, records)), "flags")
+        if is_silent and column.title not in ALWAYS:
+            for row in rows:
+                row.pop(column.title, None)
+    print_cells(console, rows, notes_title)
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
@@ -365,18 +372,10 @@ def _print_alone(records: Sequence[Record], console: Console) -> None:
     telling = _telling_options(records)
     rows = []
     for record in records:
-        row = {
-            "status": Cell(record.status),
-            "op": Cell(record.op),
-            "case": Cell(record.case),
-            "dtype": Cell(record.dtype),
-            "provider": Cell(record.provider, goes_below=2),
-        }
-        if telling:
-            row["options"] = Cell(_options(record, telling), goes_below=9)
+        row = {"status": Cell(record.status)} | _names(record, telling)
         row["reason"] = Cell(record.reason or ABSENT)
         rows.append(row)
-    print_cells(console, rows, "reason")
+    _print_telling(rows, "reason", console)
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
