@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from statistics import median
-from typing import Any
 
-from results.record import Copy, Environment, Loop, Record, Step
+from results.record import Copy, Environment, Loop, Object, Record, Step
 from roofline.limits import Compute, Launch, Limit
 from roofline.machine import Machine
 
@@ -36,13 +35,6 @@ def intensity(flops: int, bytes_moved: int) -> float | None:
 def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return the intensity in FLOP/byte above which the peak binds."""
     return peak_flops_per_s / bandwidth_bytes_per_s
-
-
-def min_time_s(
-    flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float
-) -> float:
-    """Return the minimum time, max(FLOPs / peak, bytes / bandwidth), seconds."""
-    return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
 
 
 def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
@@ -210,8 +202,8 @@ def _measured_pct(record: Record, machine: Machine, time_s: float) -> float | No
     return 100 * longest_s / time_s if kind == "measured" else None
 
 
-def _transfer(record: Record) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _transfer(record: Record) -> Object:
+    values: Object = {}
     time_s = record.median_s
     shape = record.shape
     if record.status != "ok" or not time_s:
@@ -229,6 +221,6 @@ def _transfer(record: Record) -> dict[str, Any]:
     return values
 
 
-def judged(environment: Environment, records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return the keys of `Judgment` for each record, in order."""
-    return [vars(judge(record, environment.machine)) for record in records]
+def judged(environment: Environment, records: Iterable[Record]) -> list[tuple[Record, Object]]:
+    """Return each record with its values of `Judgment` by key."""
+    return [(record, vars(judge(record, environment.machine))) for record in records]

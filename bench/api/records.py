@@ -16,7 +16,7 @@ from results.show.table import render_table
 from results.show.terminal import printable
 from results.show.units import duration, percent, quantity
 from results.store.runfile import Run, RunWriter
-from roofline.model import JUDGED_KEYS, judged
+from roofline.model import JUDGED_KEYS, judge
 from roofline.picture.figure import plot_run
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class JudgedRecord(Record):
         return cls(
             **values,
             environment=environment,
-            judged=judged(environment, [record])[0],
+            judged=vars(judge(record, environment.machine)),
             result=result,
         )
 

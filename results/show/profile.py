@@ -185,13 +185,14 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
 
 def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
     """Return the records with their scores; the bound of too short kernels is `latency`."""
-    scores = judged(environment, records)
-    for record, score in zip(records, scores, strict=True):
+    every: list[Scored] = []
+    for record, score in judged(environment, records):
         details = op_of(record)
         is_short = (details.time_s or 0.0) < LATENCY_S * sum(details.kernel_calls)
         if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
             score["bound"] = "latency"
-    return list(zip(records, scores, strict=True))
+        every.append((record, score))
+    return every
 
 
 def roof_fraction(record: Record, score: Score) -> float:

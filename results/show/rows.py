@@ -57,13 +57,11 @@ def document(environment: Environment, records: Iterable[Record]) -> Object:
     """Return a run as a JSON object, `{"environment": ..., "records": [...]}`, each record with its
     computed keys.
     """
-    records = list(records)
-    scores = judged(environment, records)
     return {
         "environment": environment.to_dict(),
         "records": [
             record.to_json() | {"units": record.units} | score
-            for record, score in zip(records, scores, strict=True)
+            for record, score in judged(environment, records)
         ],
     }
 
@@ -72,10 +70,8 @@ def flat_rows(environment: Environment, records: Iterable[Record]) -> list[Objec
     """Return a row of numbers in SI base units, texts, booleans or None for each record; see
     `COLUMNS`.
     """
-    records = list(records)
-    scores = judged(environment, records)
     return _aligned(
-        [_row(environment, record, score) for record, score in zip(records, scores, strict=True)]
+        [_row(environment, record, score) for record, score in judged(environment, records)]
     )
 
 

@@ -102,10 +102,10 @@ def render_table(
     """Print a run: the machine and its ceilings, a row for each measurement, then rows without one
     and the reason.
     """
-    measured = []
+    measured: list[tuple[Record, Object]] = []
     others = []
     records = list(records)
-    for record, score in zip(records, judged(environment, records), strict=True):
+    for record, score in judged(environment, records):
         if record.status == "ok":
             measured.append((record, score))
         else:
@@ -248,8 +248,8 @@ def _options(record: Record, names: Iterable[str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in record.options.items() if name in names)
 
 
-def _rate_unit(scores: Iterable[Score]) -> tuple[float, str]:
-    fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
+def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
+    fastest = max((score["flops_per_s"] or 0 for _, score in scored), default=0)
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
@@ -290,11 +290,10 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
 
 def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, str]]:
     """Return a row of texts for each record, by title; empty for what is unknown."""
-    records = list(records)
-    scores = judged(environment, records)
-    unit = _rate_unit(scores)
+    scored = judged(environment, records)
+    unit = _rate_unit(scored)
     rows = []
-    for record, score in zip(records, scores, strict=True):
+    for record, score in scored:
         row = _names(record, record.options)
         row["status"] = Cell(record.status)
         row["reason"] = Cell(record.reason or "")
@@ -323,7 +322,7 @@ def _bound(score: Score) -> str:
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
     records = [record for record, _ in scored]
-    unit = _rate_unit(score for _, score in scored)
+    unit = _rate_unit(scored)
     telling = _telling_options(records)
     has_one_provider = len({record.provider for record in records}) == 1
     rows = []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out, say
 from roofline.gpu_file import KEYS_TABLE
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"note: left out {problem}")
     table = Table(
         rows=lambda: list(map(_flat_row, gpus)),
-        shown=lambda: list(map(_cells, gpus)),
+        shown=lambda: texts_of(list(map(_cells, gpus))),
         document=lambda: list(map(gpu_row, gpus)),
         draw=lambda console: (
             _print_page(console, gpus[0]) if len(names) == 1 else _print_overview(console, gpus)
@@ -143,11 +143,10 @@ def _ridge_text(gpu: Machine, dtype: str) -> str:
     return str(math.floor(point + 0.5))  # rounds half up, as datasheets do: 312.5 becomes 313
 
 
-def _cells(gpu: Machine) -> dict[str, str]:
+def _cells(gpu: Machine) -> Cells:
     headline = "bf16" if gpu.peak("bf16") else "fp16"
     facts = {label: text for label, text, _ in _fact_rows(gpu)}
-    return {
-        "GPU": gpu.slug,
+    texts = {
         **{label: _peak_text(gpu, dtype) for label, dtype in SHOWN_DTYPES.items()},
         "GB/s": facts["memory bandwidth GB/s"],
         "GiB": facts["memory GiB"],
@@ -155,6 +154,11 @@ def _cells(gpu: Machine) -> dict[str, str]:
         "W": facts["TDP W"],
         "ridge": f"{_ridge_text(gpu, headline)} {headline}",
     }
+    cells = {"GPU": Cell(gpu.slug)}
+    for title, text in texts.items():
+        leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
+        cells[title] = Cell(text, "right", leaves)
+    return cells
 
 
 def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
@@ -173,13 +177,7 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
-    rows = list(map(_cells, gpus))
-    columns = []
-    for title in rows[0]:
-        cells = [row[title] for row in rows]
-        leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
-        columns.append(Column(title, cells, "left" if title == "GPU" else "right", leaves))
-    print_grid(console, columns, hint="--format json has all")
+    print_cells(console, list(map(_cells, gpus)), hint="--format json has all")
     print_lines(
         console,
         "",
@@ -196,8 +194,11 @@ def _print_page(console: Console, gpu: Machine) -> None:
     print_lines(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
     _print_peaks(console, gpu)
     print_lines(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
-    labels, values, kinds = zip(*(row for row in _fact_rows(gpu) if row[1]), strict=True)
-    _print_known(console, [Column("fact", labels), Column("value", values, "right")], kinds)
+    facts = []
+    for label, text, kind in _fact_rows(gpu):
+        if text:
+            facts.append({"fact": Cell(label), "value": Cell(text, "right")} | _known(kind))
+    print_cells(console, facts, "from")
     print_lines(
         console, "", "stated: given by a source below; other words say how the value was obtained."
     )
@@ -205,9 +206,9 @@ def _print_page(console: Console, gpu: Machine) -> None:
         print_lines(console, "", title, *(f"- {line}" for line in lines), indent="  ")
 
 
-def _print_known(console: Console, columns: Sequence[Column], kinds: Sequence[str]) -> None:
-    words, _, details = zip(*(kind.partition(": ") for kind in kinds), strict=True)
-    print_grid(console, [*columns, Column("how known", words)], details, "from")
+def _known(kind: str) -> Cells:
+    word, _, detail = kind.partition(": ")
+    return {"how known": Cell(word), "from": Cell(detail)}
 
 
 def _print_peaks(console: Console, gpu: Machine) -> None:
@@ -216,18 +217,20 @@ def _print_peaks(console: Console, gpu: Machine) -> None:
     for dtype in DTYPES:
         key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or ""
         dtypes_of.setdefault(key, []).append(dtype)
-    rows = []
+    texts = []
     for key, peak in gpu.stated_peaks_flops_per_s.items():
         dtypes = dtypes_of[key]
         limit = clock_limited_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock else None
         limited = _tera(limit) if limit else ""
         point = _ridge_text(gpu, dtypes[0]) if dtypes else ""
         kind = gpu.kinds.get(key, "stated")
-        rows.append((key, " ".join(dtypes), _tera(peak), limited, point, kind))
-    rows += [("", dtype, _peak_text(gpu, dtype), "", "", "") for dtype in dtypes_of.get("", [])]
-    keys, of, peaks, limits, points, kinds = zip(*rows, strict=True)
-    columns = [Column("peak", keys), Column("ceiling of", of), Column("TFLOP/s", peaks, "right")]
-    if clock:
-        columns.append(Column(f"at {clock / 1e6:.0f} MHz", limits, "right"))
-    columns.append(Column("ridge", points, "right"))
-    _print_known(console, columns, kinds)
+        texts.append((key, " ".join(dtypes), _tera(peak), limited, point, kind))
+    texts += [("", dtype, _peak_text(gpu, dtype), "", "", "") for dtype in dtypes_of.get("", [])]
+    rows: list[Cells] = []
+    for key, of, peak_text, limited, point, kind in texts:
+        row = {"peak": Cell(key), "ceiling of": Cell(of), "TFLOP/s": Cell(peak_text, "right")}
+        if clock:
+            row[f"at {clock / 1e6:.0f} MHz"] = Cell(limited, "right")
+        row["ridge"] = Cell(point, "right")
+        rows.append(row | _known(kind))
+    print_cells(console, rows, "from")

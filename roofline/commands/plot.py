@@ -309,15 +309,19 @@ def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str])
 
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
-    dated = [(run.environment.started_at, run.environment.machine) for run in runs]
-    for slug in sorted({machine.slug for _, machine in dated}):
-        own = [(start, machine) for start, machine in dated if machine.slug == slug]
-        values: set[tuple[str, str, str, float]] = set()
-        for _, machine in own:
-            values.update((e.quantity, e.name, e.kind, e.value) for e in machine.entries)
-        if len({value[:3] for value in values}) < len(values):
-            newest = max(start for start, _ in own)
-            _note(f"runs of {slug} differ in their ceilings; those of {newest} are drawn")
+    values: dict[tuple[str, ...], float] = {}
+    newest: dict[str, str] = {}
+    differ = set()
+    for run in runs:
+        machine = run.environment.machine
+        slug = machine.slug
+        newest[slug] = max(run.environment.started_at, newest.get(slug, ""))
+        for entry in machine.entries:
+            key = (slug, entry.quantity, entry.name, entry.kind)
+            if values.setdefault(key, entry.value) != entry.value:
+                differ.add(slug)
+    for slug in sorted(differ):
+        _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:

@@ -18,7 +18,7 @@ from roofline.estimate.options import MAX_SOURCES, Roofs, Use, uses_of
 from roofline.estimate.products import OUT_DTYPES
 from roofline.estimate.question import extents, question
 from roofline.machine import MEASURED_FIRST
-from roofline.model import bound, mfu, min_time_s, ridge_intensity
+from roofline.model import bound, mfu, ridge_intensity
 from roofline.model import intensity as intensity_of
 from roofline.work import (
     FLOPS_PER_ELEMENT,
@@ -239,11 +239,13 @@ def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
     if op in VECTOR_OPS and (vector := use.machine.vector_peak(use.dtype, MEASURED_FIRST)):
         peak = vector.value
     bandwidth = bandwidth_of(use.machine, work)
-    flops_per_s = work.flops / min_time_s(work.flops, work.bytes, peak, bandwidth)
+    compute_s = work.flops / peak
+    memory_s = work.bytes / bandwidth
+    flops_per_s = work.flops / max(compute_s, memory_s)
     row: Row = {"op": op, "shape": "x".join(map(str, shape)), **use.row}
     row |= {"flops": work.flops, "bytes": work.bytes}
     row["intensity"] = intensity_of(work.flops, work.bytes)
-    row["bound"] = bound(compute=work.flops / peak, memory=work.bytes / bandwidth)
+    row["bound"] = bound(compute=compute_s, memory=memory_s)
     row["attainable_flops_per_s"] = flops_per_s
     row["peak_pct"] = 100 * mfu(flops_per_s, use.peak)
     return row

@@ -56,10 +56,11 @@ def build_scene(
     for run, (environment, records) in enumerate(runs):
         own = judging(environment, gpus)
         for record in records:
-            try:
-                points.append(_point(slugs.index(own.slug), run, record, own, dtypes))
-            except _LeftOutError as reason:
-                left_out[str(reason)] += 1
+            point = _point(slugs.index(own.slug), run, record, own, dtypes)
+            if isinstance(point, str):
+                left_out[point] += 1
+            else:
+                points.append(point)
     environments = [environment for environment, _ in runs]
     scene = Scene(tuple(machines.values()), environments, [], points, left_out)
     _add_details(points)
@@ -85,34 +86,31 @@ def build_scene(
     return scene
 
 
-class _LeftOutError(Exception):
-    """A record is not drawn; the message is the reason."""
-
-
 def _point(
     machine: int, run: int, record: Record, ceilings: Machine, dtypes: Sequence[str] | None
-) -> Point:
+) -> Point | str:
+    """Return the point of a record, or why it is not drawn."""
     if record.status != "ok":
-        raise _LeftOutError(record.status)
+        return record.status
     if dtypes is not None and record.dtype not in dtypes:
-        raise _LeftOutError("of other dtypes")
+        return "of other dtypes"
     share = op_of(record).share
     if share is not None and share < MIN_DRAWN_SHARE:
-        raise _LeftOutError(f"below {100 * MIN_DRAWN_SHARE:g} % of the time")
+        return f"below {100 * MIN_DRAWN_SHARE:g} % of the time"
     try:
         judged = judge(record, ceilings)
         if not record.flops or judged.intensity is None or judged.flops_per_s is None:
-            raise _LeftOutError("without FLOPs or bytes")
+            return "without FLOPs or bytes"
         ends_s = [record.median_s, record.median_s]
         if share is None and record.ci95_s:
             ends_s = list(record.ci95_s)
         high, low = (record.flops / (end_s or math.nan) for end_s in ends_s)
         limits = limits_s(record, ceilings.limits)
     except ArithmeticError:
-        raise _LeftOutError("with impossible values") from None
+        return "with impossible values"
     values = (judged.intensity, judged.flops_per_s, low, high)
     if not all(math.isfinite(value) and value > 0 for value in values):
-        raise _LeftOutError("with impossible values")
+        return "with impossible values"
     point = Point(machine, run, record, judged.intensity, judged.flops_per_s, low, high)
     point.spot = (point.x, point.y)
     point.roofline_pct = judged.roofline_pct

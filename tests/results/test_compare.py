@@ -70,7 +70,7 @@ def test_mfu_of_both_sides_is_that_of_the_judge(save, measured, make_environment
     one, other = measured(seed=1), measured(0.9, seed=2)
     paths = save("a", one), save("b", other)
     (row,) = compared(capsys, *paths)[1]["rows"]
-    scores = judged(make_environment(), [one, other])
+    scores = [score for _, score in judged(make_environment(), [one, other])]
     assert (row["mfu_baseline"], row["mfu_candidate"]) == pytest.approx(
         [score["mfu"] for score in scores]
     )
@@ -107,7 +107,7 @@ def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment
     found = [Side("", [record], environment).of_ceiling for record in records]
     scores = judged(environment, records)
     assert [100 * share for share, _ in found] == pytest.approx(
-        [score["roofline_pct"] for score in scores]
+        [score["roofline_pct"] for _, score in scores]
     )
     assert [bound for _, bound in found] == ["memory", "compute", "compute", "memory", "memory"]
     unknown = make_environment(machine=Machine())
