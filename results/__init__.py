@@ -56,7 +56,6 @@ def load(
         StoreError: there is no such run, or it cannot be read.
         ValueError: `since` is no time.
     """
-    import argparse
     import warnings
     from pathlib import Path
 
@@ -66,10 +65,7 @@ def load(
     from results.store.runfile import StoreError
     from results.store.runs import list_runs
 
-    try:
-        since_s = None if since is None else moment(since)
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(f"since={error}") from None
+    since_s = None if since is None else moment(since)
     given = {"op": op, "dtype": dtype, "case": case, "provider": provider}
     selected = {
         name: frozenset([value] if isinstance(value, str) else value)

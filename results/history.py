@@ -199,7 +199,11 @@ def history(
         for side, base in bases.items()
     ]
     compared = dict(zip(bases, with_holm(rows), strict=True))
-    against = _against(chosen, window)
+    against = {"base": "last"}
+    if window:
+        against = {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
+    elif chosen:
+        against = {"base": "chosen", "against": chosen.environment.run_id}
     series: list[Series] = []
     for (key, host), sides in by_row.items():
         case: Series = {name: getattr(key, name) for name in CASE}
@@ -243,14 +247,6 @@ def _median_of(sides: Sequence[Side]) -> Side:
     quiet = [side for side in sides if DISTURBED.isdisjoint(side.flags)]
     ordered = sorted(quiet or sides, key=lambda side: side.time_s)
     return replace(ordered[len(ordered) // 2], runs=round(len(ordered) * MEDIAN_EFFICIENCY))
-
-
-def _against(chosen: Run | None, window: int | None) -> dict[str, str]:
-    if window:
-        return {"base": "window", "against": f"the median of the last {count(window, 'run')}"}
-    if chosen:
-        return {"base": "chosen", "against": chosen.environment.run_id}
-    return {"base": "last"}
 
 
 def _host(run: Run) -> str:
@@ -408,9 +404,9 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         scale = 0.01
         label = "MFU, %, 95 % CI"
     with picture.own_style(theme):
-        figure = picture.new_figure(WIDTH, 1.0)
-        title = picture.plain(_heading(series), 200)
-        top = picture.write_head(figure, title, count(len(order), "run"), foot + AXES_HEIGHT)
+        runs_text = count(len(order), "run")
+        below = foot + AXES_HEIGHT
+        figure, top = picture.titled_figure(WIDTH, _heading(series), runs_text, below)
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
         for number, (name, case) in enumerate(zip(_names(series), series, strict=True)):

@@ -167,12 +167,12 @@ class Details(Struct, frozen=True, kw_only=True, tag_field="kind"):
     extra: Object = {}
     """Unknown keys of the file, written back unchanged."""
 
-    def to_dict(self) -> dict[str, Any]:
-        values: dict[str, Any] = to_builtins(self)
+    def to_dict(self) -> Object:
+        values: Object = to_builtins(self)
         extra: Object = values.pop("extra")
         return values | extra
 
-    def keys_in_json(self) -> dict[str, Any]:
+    def keys_in_json(self) -> Object:
         """Return what stands beside the keys that every row has in JSON outputs."""
         values = self.to_dict()
         del values["kind"]
@@ -289,7 +289,7 @@ class Rounds(Details, frozen=True, tag="rounds"):
     sm_clock_hz: tuple[Clock, ...] | None = None
     """SM clock last read at the end of each round; None if unknown."""
 
-    def keys_in_json(self) -> dict[str, Any]:
+    def keys_in_json(self) -> Object:
         return {"interleaved": super().keys_in_json()}
 
 
@@ -379,7 +379,7 @@ class Line:
     extra: Object = field(default_factory=dict)
     """Unknown keys of the file, written back unchanged."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         # A subclass may have more fields than the file.
         own = Environment if isinstance(self, Environment) else Record
         values = {f.name: getattr(self, f.name) for f in fields(own) if f.name != "extra"}
@@ -397,7 +397,7 @@ class Line:
                 range.
         """
         known = _KNOWN_KEYS[cls]
-        values: dict[str, Any] = {
+        values: Object = {
             key: value for key, value in data.items() if value is not None and key in known
         }
         if not data.keys() <= known:
@@ -441,7 +441,7 @@ class Environment(Line):
     """The step of a profile; not in the file of other runs."""
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         values = super().to_dict()
         values["hardware"] = values.pop("machine").to_dict()
         values["profile"] = to_builtins(self.profile)
@@ -596,7 +596,7 @@ class Record(Line):
             cache=self.cache,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Object:
         values = super().to_dict()
         if self.details is not None:
             values["details"] = self.details.to_dict()
@@ -607,7 +607,7 @@ class Record(Line):
             values["samples_s"] = None
         return values
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Object:
         """Return the record for JSON outputs: the keys of its details beside the others."""
         values = self.to_dict()
         if self.details is None:

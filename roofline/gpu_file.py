@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from results.show.facts import facts_beside, facts_of
 from results.show.spelling import did_you_mean
 from roofline.machine import Machine
 
-KEYS_TABLE: dict[str, Any] = tomllib.loads(
-    Path(__file__).with_name("gpu_keys.toml").read_text(encoding="utf-8")
-)
+KEYS_TABLE = facts_beside(__file__, "gpu_keys.toml")
 PROVENANCE: dict[str, str] = KEYS_TABLE["provenance"]
 """The words that open each source, so that a reader sees how far to trust a value."""
 
@@ -44,7 +42,7 @@ def read_gpu_file(path: Path, peaks: set[str], classes: set[str]) -> dict[str, A
         GpuFileError: a key is missing or unknown, or a value is of another type or unit.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = facts_of(path)
     except (OSError, ValueError) as error:
         raise GpuFileError(f"{path}: {error}") from None
     problem = _problem(data, peaks, classes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -16,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
 from roofline.gpu_file import GpuFileError, read_gpu_file
 from roofline.gpu_file import UnknownGpuError as UnknownGpuError
@@ -140,7 +140,7 @@ def read_gpu(path: Path) -> Machine:
 @cache
 def load_rates() -> dict[str, dict[str, int]]:
     """Return dense FLOPs per clock per SM (AMD: CU) by rate class and key of a peak."""
-    rates = tomllib.loads(RATES_FILE.read_text(encoding="utf-8"))
+    rates = facts_of(RATES_FILE)
     return {name: entry["flops_per_clock_per_sm"] for name, entry in rates["classes"].items()}
 
 

@@ -559,9 +559,9 @@ def expected_of(ceilings: Machine, quantity: str, name: str) -> tuple[float, str
     """Return the expected value, its kind (`published` or `datasheet`) and its source; None if none
     is known.
     """
-    import tomllib
+    from results.show.facts import facts_of
 
-    for record in tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["record"]:
+    for record in facts_of(PUBLISHED)["record"]:
         if ceilings.slug in record["gpus"] and (record["quantity"], record["name"]) == (
             quantity,
             name,

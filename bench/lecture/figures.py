@@ -7,18 +7,15 @@ A figure names rows of `rows.toml`; its function gets them with the keys of reco
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
+from results.show.facts import facts_beside
 from roofline.work import DTYPE_BITS
 
-CODE: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("code.toml").read_text(encoding="utf-8")
-)
+CODE: dict[str, str] = facts_beside(__file__, "code.toml")
 """Code of each claim that `python -c` runs; code of the notes is wrong in part."""
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +20,11 @@ from bench.harness.run import Run
 from bench.harness.settings import Settings
 from bench.lecture.figures import CODE, FIGURES
 from results.record import Record
+from results.show.facts import facts_beside
 from results.show.options import given
 from results.show.rows import document
 
-_TABLES = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))
+_TABLES = facts_beside(__file__, "rows.toml")
 ROWS: dict[str, str] = _TABLES["rows"]
 SIZES: dict[str, dict[str, Any]] = _TABLES["sizes"]
 QUICK: dict[str, dict[str, Any]] = _TABLES["quick"]

@@ -5,9 +5,10 @@ GPU data come from the TOML files in `roofline/gpus`; `kernels` imports nothing 
 """
 
 import functools
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+
+from results.show.facts import facts_of
 
 GPU_FILES = Path(__file__).resolve().parents[2] / "roofline" / "gpus"
 
@@ -98,7 +99,7 @@ def _up(value: int, unit: int) -> int:
 
 @functools.cache
 def _facts(slug: str) -> dict[str, float]:
-    return tomllib.loads((GPU_FILES / f"{slug}.toml").read_text(encoding="utf-8"))
+    return facts_of(GPU_FILES / f"{slug}.toml")
 
 
 def issue_budget(arch: int, bytes_an_element: float) -> float:

@@ -19,11 +19,10 @@ from results.show.picture import (
     POINT_PT,
     end_of,
     frame,
-    new_figure,
     own_style,
     plain,
+    titled_figure,
     tone,
-    write_head,
 )
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 
@@ -62,10 +61,8 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
     if len(rows) < len(compared.rows):
         rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, the most important"
     with own_style(theme):
-        figure = new_figure(WIDTH, 1.0)
-        top = write_head(
-            figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4)
-        )
+        below = FOOT + ROW_HEIGHT * (len(rows) + 0.4)
+        figure, top = titled_figure(WIDTH, title, rest, below)
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
         names = []
         has_one_baseline = len({row.baseline.provider for row in rows}) == 1

@@ -89,21 +89,32 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
+def names(text: str) -> list[str]:
+    listed = [name.strip() for name in text.split(",") if name.strip()]
+    if not listed:
+        raise argparse.ArgumentTypeError(f"expected names separated by commas, got '{text}'")
+    return listed
 
 
-def since(text: str) -> float:
+class SinceError(argparse.ArgumentTypeError, ValueError):
+    """A text is no time; the message is one line."""
+
+
+def since(value: object) -> float:
     """Parse a time ago such as `2d`, or an ISO 8601 date or time in UTC such as `2026-11-20`, into
     Unix time.
+
+    Raises:
+        SinceError: it is neither.
     """
+    text = str(value)
     ago = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
     if ago:
         return time.time() - float(ago[1]) * SECONDS[ago[2]]
     try:
         return unix_time(text.strip())
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(
+        raise SinceError(
             f"expected a time ago such as 30m, 12h, 2d or 1w, or a date such as 2026-11-20, got "
             f"'{text}'"
         ) from None

@@ -4,12 +4,12 @@ code.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-DATA = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
+from results.show.facts import facts_beside
+
+DATA = facts_beside(__file__, "rules.toml")
 SEVERITIES = ("MONITOR", "RESET", "REBOOT", "ISOLATE")
 
 

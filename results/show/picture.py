@@ -54,6 +54,8 @@ POINT_PT = 9.5
 LEGEND_PT = 9.5
 CAPTION_PT = 8.5
 
+MAX_LETTERS = 400
+"""Of a title or a subtitle."""
 INDENT = 0.3
 """Left margin of texts, inches."""
 EDGE = 0.16
@@ -154,11 +156,14 @@ def frame(axes: Axes, grid: str = "both") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def new_figure(width: float, height: float) -> Figure:
+def titled_figure(width: float, title: str, subtitle: str, below: float) -> tuple[Figure, float]:
+    """Return a figure with a wrapped title and subtitle, and `below` inches under them, with the
+    end of the subtitle as a fraction of the height.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=100)
+    figure = Figure(figsize=(width, below), dpi=100)
     FigureCanvasAgg(figure)
 
     def png() -> bytes:
@@ -168,19 +173,11 @@ def new_figure(width: float, height: float) -> Figure:
 
     # Without it a notebook shows a figure only if pyplot is imported.
     figure._repr_png_ = png  # type: ignore[attr-defined]
-    return figure
-
-
-def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float:
-    """Write a wrapped title and subtitle, and set the height of the figure for them and `below`
-    inches under them.
-
-    Returns the end of the subtitle as a fraction of the height.
-    """
-    width = figure.get_figwidth()
-    lines = [(line, TITLE_PT, "bold", tone(INK)) for line in wrapped(title, width, TITLE_PT * 1.15)]
+    head = plain(title, MAX_LETTERS)
+    lines = [(line, TITLE_PT, "bold", tone(INK)) for line in wrapped(head, width, TITLE_PT * 1.15)]
+    foot = plain(subtitle, MAX_LETTERS)
     lines += [
-        (line, SUBTITLE_PT, "normal", tone(MUTED)) for line in wrapped(subtitle, width, SUBTITLE_PT)
+        (line, SUBTITLE_PT, "normal", tone(MUTED)) for line in wrapped(foot, width, SUBTITLE_PT)
     ]
     height = below + sum(size for _, size, _, _ in lines) / 72 * LINE_HEIGHT + 2 * EDGE
     figure.set_size_inches(width, height)
@@ -196,7 +193,7 @@ def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float
             va="top",
         )
         y -= size / 72 * LINE_HEIGHT
-    return below / height
+    return figure, below / height
 
 
 def write_caption(figure: Figure, text: str, top: float) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 
-SYNONYMS: dict[str, list[str]] = tomllib.loads(
-    Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8")
-)
+from results.show.facts import facts_beside
+
+SYNONYMS: dict[str, list[str]] = facts_beside(__file__, "synonyms.toml")
 """Terms that users try, with the names that they may mean."""
 
 

@@ -269,13 +269,16 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     half_width = format_half_width(record.ci95_s, record.median_s)
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
     of_measured = None if is_measured else score["measured_pct"]
+    bound = score["bound"] or ABSENT
+    if score["held_back_by"] and bound in ROOFS:
+        bound += " side"
     cells = {
         "median": Cell(duration(record.median_s), "right"),
         "95% CI": Cell(half_width, "right", leaves=12),
         rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
         "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
-        "bound": Cell(_bound(score), leaves=7),
+        "bound": Cell(bound, leaves=7),
         "MFU": Cell(percent(score["mfu"]), "right", leaves=13),
         "HFU": Cell(percent(score["hfu"]), "right", leaves=10),
         "MBU": Cell(percent(score["mbu"]), "right", leaves=4),
@@ -313,11 +316,6 @@ def _flags(record: Record) -> str:
     if record.converged is False and not any("converge" in flag for flag in flags):
         flags.append("not converged")
     return ", ".join(flags)
-
-
-def _bound(score: Score) -> str:
-    bound = score["bound"] or ABSENT
-    return f"{bound} side" if score["held_back_by"] and bound in ROOFS else bound
 
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:

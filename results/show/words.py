@@ -6,10 +6,9 @@ The texts are in `words.toml`.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
+from results.show.facts import facts_beside
 from roofline.limits import LIMITS
 
 
@@ -28,7 +27,7 @@ class Word:
     """Common remedies for a kernel far from the limit, of a bound."""
 
 
-_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TEXTS = facts_beside(__file__, "words.toml")
 
 
 def _words(kind: str) -> dict[str, Word]:

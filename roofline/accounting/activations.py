@@ -77,10 +77,6 @@ class Kernels:
     def token_ways(self) -> int:
         return self.tensor_parallel if self.is_sequence_parallel else 1
 
-    def saves_input(self, norm: str) -> bool:
-        """Return whether a norm saves its input tensor without a cast."""
-        return norm == "layer" or self.is_norm_fused or self.stream_bytes == FP32_BYTES
-
 
 FUSED = Kernels()
 

@@ -281,18 +281,20 @@ def all_layers_core(
     sees_windows: bool = True,
     is_absorbed: bool = False,
 ) -> int:
-    """Return `attention_core_flops` of all layers; `is_absorbed` as in `inference.decode_flops`."""
+    """Return the FLOPs of Q K^T and P V of one sequence in all layers, forward: 2 x pairs x a x
+    (d_qk + d_v) in each; `is_absorbed` as in `inference.decode_flops`.
+
+    Source: Chowdhery et al., PaLM (2022), appendix B, for all pairs; `doubled_pairs` for the masks.
+    """
     query_key_dim = config.head_dim
     value_dim = config.value_dim
     if is_absorbed and config.latent:
         query_key_dim = config.latent.kv_rank + config.latent.rope_dim
         value_dim = config.latent.kv_rank
-    core = partial(
-        attention_core_flops, queries, keys, config.heads, query_key_dim, value_dim, mask
-    )
     windowed = config.windowed_layers if sees_windows else 0
-    full = config.cached_layers - windowed
-    return full * core() + windowed * core(window=config.window)
+    pairs = (config.cached_layers - windowed) * doubled_pairs(queries, keys, mask)
+    pairs += windowed * doubled_pairs(queries, keys, mask, config.window)
+    return pairs * config.heads * (query_key_dim + value_dim)
 
 
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:
@@ -314,20 +316,3 @@ def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None)
     if mask == "causal-half":
         return 2 * queries * keys - queries**2
     return 2 * causal_pairs(queries, keys, keys)
-
-
-def attention_core_flops(
-    queries: int,
-    keys: int,
-    heads: int,
-    query_key_dim: int,
-    value_dim: int,
-    mask: str = "full",
-    window: int | None = None,
-) -> int:
-    """Return the FLOPs of Q K^T and P V of one sequence in one layer, forward: 2 x pairs x a x
-    (d_qk + d_v).
-
-    Source: Chowdhery et al., PaLM (2022), appendix B, for all pairs; `doubled_pairs` for the masks.
-    """
-    return doubled_pairs(queries, keys, mask, window) * heads * (query_key_dim + value_dim)

@@ -67,7 +67,7 @@ def cache_copies(config: ModelConfig, devices: int) -> Fraction:
 def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
     """Return the FLOPs of prefill: 2 N_mm s and the causal pairs; the head for the last token only.
 
-    Source: `flops.gemm_flops` and `flops.attention_core_flops`, forward.
+    Source: `flops.gemm_flops` and `flops.all_layers_core`, forward.
     """
     products = gemm_flops(config, sequence)
     products["lm_head"] = products.get("lm_head", 0) // sequence

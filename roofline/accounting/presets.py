@@ -4,7 +4,6 @@ transformers.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
 from results.show.terminal import busy
 from roofline.accounting.built import built_config
@@ -45,7 +45,7 @@ def load_preset(name: str) -> ModelConfig:
         raise ConfigError(
             f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json"
         )
-    data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    data = facts_of(MODEL_FOLDER / f"{name}.toml")
     keys = ConfigKeys(data["config"], name)
     config = build_config(data["config"]["model_type"], keys, name, data["source"])
     return _stored(config, data["config"])

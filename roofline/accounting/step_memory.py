@@ -268,7 +268,8 @@ class _Stage:
         tensor.
         """
         saved = self._kept(self.in_flight)
-        if not self.group or not self.kernels.saves_input(self.config.norm):
+        is_cast = self.kernels.stream_bytes != FP32_BYTES and not self.kernels.is_norm_fused
+        if not self.group or (is_cast and self.config.norm != "layer"):
             return saved
         return saved | {"norm_inputs": saved["norm_inputs"] - self.stream}
 

@@ -7,11 +7,13 @@ import socket
 from importlib.util import find_spec
 from pathlib import Path
 
+from results.show.options import number
 from results.show.terminal import Parser, fail, install_command, say
 
 APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
 PORTS = range(8501, 8601)
+PORT = number(1024, 65535, "a port from 1024 to 65535", int)
 
 DESCRIPTION = """Open the estimates of `python -m roofline estimate` in a browser, with plots. Only
 this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and
@@ -22,15 +24,9 @@ this project."""
 def add_options(parser: Parser) -> None:
     parser.description = DESCRIPTION
     parser.add_argument(
-        "--port", type=_port, metavar="N", help="port (default: the first free one from 8501)"
+        "--port", type=PORT, metavar="N", help="port (default: the first free one from 8501)"
     )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1024 <= int(text[:6]) <= 65535:
-        raise argparse.ArgumentTypeError(f"'{text[:20]}' is not a port from 1024 to 65535")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

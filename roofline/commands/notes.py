@@ -5,11 +5,11 @@ computed here.
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.show.facts import facts_of
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out
@@ -68,7 +68,7 @@ def load_notes() -> dict[str, Any]:
 
     A claim has `KEYS`, and the `unit` of what `python -m bench lecture` measures.
     """
-    document = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    document = facts_of(FILE)
     claims = []
     for index, subject in enumerate(SECTIONS, 1):
         for claim in document.pop(subject):

@@ -10,8 +10,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import LATEST, Selection, add_selection
-from results.record import Environment, Record
+from results.compare.selection import LATEST, Selection, add_selection, names
 from results.show.picture import add_picture, check_picture, save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import (
@@ -33,7 +32,7 @@ from roofline.model import judge
 from roofline.picture.build import build_scene
 from roofline.picture.characters import in_characters
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import PlotError, Scene
+from roofline.picture.scene import Measured, PlotError, Scene
 from roofline.picture.style import MAX_MACHINES
 from roofline.work import DTYPES, dtype_named, ordered_dtypes
 
@@ -75,7 +74,7 @@ class Sources(NamedTuple):
     gpus: list[Machine]
 
     @property
-    def measured(self) -> list[tuple[Environment, Sequence[Record]]]:
+    def measured(self) -> list[Measured]:
         return [(run.environment, run.records) for run in self.runs]
 
     @property
@@ -147,7 +146,7 @@ def add_sources(parser: Parser, dtypes: str) -> None:
         metavar="RUN",
         help="path, run id or its unique start, git revision, or `latest[~N][:OP]`",
     )
-    several: dict[str, Any] = {"action": "extend", "type": _names, "default": []}
+    several: dict[str, Any] = {"action": "extend", "type": names, "default": []}
     parser.add_argument(
         "--gpu",
         **several,
@@ -188,13 +187,6 @@ def run(args: argparse.Namespace) -> int:
         )
     print_out("".join(f"{line}\n" for line in lines), kept=kept)
     return sources.exit_code or (WRONG_RESULT if short else OK)
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise argparse.ArgumentTypeError(f"expected names separated by commas, got '{text}'")
-    return names
 
 
 def dtypes_of(words: Iterable[str]) -> list[str]:

@@ -10,10 +10,10 @@ value or a model, `UnknownGpuError` for a GPU; a missing run raises `results.Sto
 
 from __future__ import annotations
 
-import tomllib
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from results.show.facts import facts_beside
 
 if TYPE_CHECKING:
     from roofline.estimate.budgets import chinchilla as chinchilla
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from roofline.estimate.serving import generate as generate
     from roofline.estimate.serving import infer as infer
 
-QUESTIONS: dict[str, list[str]] = tomllib.loads(
-    Path(__file__).with_name("questions.toml").read_text(encoding="utf-8")
-)
+QUESTIONS: dict[str, list[str]] = facts_beside(__file__, "questions.toml")
 
 
 def __getattr__(name: str) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from results.show.facts import facts_beside
 from results.show.grid import WHOLE_WORDS, Column, html_of, print_grid, print_lines
 from results.show.terminal import drawn, one_line
 from results.show.units import COUNT_LETTERS, count, duration, gibibytes, number, quantity
@@ -143,9 +142,7 @@ def text_of_value(key: str, value: float | str) -> str:
     return TEXTS.format(PHRASES.get(key, f"{{:letters}} {key.replace('_', ' ')}"), value)
 
 
-PHRASES: dict[str, str] = tomllib.loads(
-    Path(__file__).with_name("phrases.toml").read_text(encoding="utf-8")
-)
+PHRASES: dict[str, str] = facts_beside(__file__, "phrases.toml")
 
 
 MAX_WIDTH = 100

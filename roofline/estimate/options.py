@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -52,14 +51,6 @@ Options = Mapping[str, Any]
 """Parsed options by name."""
 
 
-def moment(value: object) -> float:
-    """Return a Unix time, parsed as by `results.compare.selection.since`."""
-    try:
-        return since(str(value))
-    except ArgumentTypeError as error:
-        raise ConfigError(str(error)) from None
-
-
 class Dimensions(TypedDict, total=False):
     """A model by its file or its dimensions."""
 
@@ -86,7 +77,7 @@ class Machines(TypedDict, total=False):
     op: Names
     provider: Names
     machine: str
-    since: Annotated[float, moment]
+    since: Annotated[float, since]
 
 
 class Roofs(TypedDict, total=False):

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, wraps
 from inspect import signature
-from pathlib import Path
 from typing import Annotated, Any, ParamSpec, cast
 
+from results.compare.selection import SinceError
 from results.show import options
+from results.show.facts import facts_beside
 from results.show.options import Parameter
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, one_line
@@ -205,13 +205,9 @@ RANKS = {
 _P = ParamSpec("_P")
 
 
-def _table(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-
-
-HELP: dict[str, str] = _table("help.toml")
-NEEDS: dict[str, dict[str, list[str]]] = _table("needs.toml")
-ELSEWHERE: dict[str, str] = _table("elsewhere.toml")
+HELP: dict[str, str] = facts_beside(__file__, "help.toml")
+NEEDS: dict[str, dict[str, list[str]]] = facts_beside(__file__, "needs.toml")
+ELSEWHERE: dict[str, str] = facts_beside(__file__, "elsewhere.toml")
 
 
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
@@ -349,6 +345,6 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
     for key, value in values.items():
         try:
             values[key] = read(known[key], value)
-        except ConfigError as error:
+        except (ConfigError, SinceError) as error:
             raise ConfigError(f"argument --{known[key].name}: {error}") from None
     return values

@@ -66,16 +66,9 @@ def landmark_of(flops: float) -> Row:
 
 
 FITTED_LOSS = "1.69 + 406.4 / N^0.34 + 410.7 / D^0.28"
+"""L = E + A / N^alpha + B / D^beta.
 
-
-def fitted_loss(params: float, tokens: float) -> float:
-    """Return L = E + A / N^alpha + B / D^beta with the constants of `FITTED_LOSS`.
-
-    Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants.
-    """
-    loss: float = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
-    return loss
-
+Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants."""
 
 SIZES = [10 ** (power / 12) for power in range(-18, 19)]
 """Sizes of the models along a budget, relative to the compute-optimal one: 1/32 to 32."""

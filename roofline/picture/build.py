@@ -21,7 +21,7 @@ from roofline.picture.scene import (
     Roof,
     Scene,
 )
-from roofline.picture.style import MARKERS, dtype_color
+from roofline.picture.style import DTYPE_COLORS, FOREIGN_COLOR, MARKERS
 from roofline.picture.texts import chosen_for_labels, point_label, roof_label
 
 MIN_DRAWN_SHARE = 0.001
@@ -170,7 +170,7 @@ def _color(scene: Scene, machine: int, dtype: str = "", provider: str = "") -> s
     if scene.colored_by == "provider" and provider:
         return SERIES_COLORS[scene.names["provider"].index(provider) % len(SERIES_COLORS)]
     if scene.colored_by == "dtype" and dtype:
-        return dtype_color(dtype)
+        return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
     return INK
 
 

@@ -14,12 +14,11 @@ from results.show.picture import (
     MUTED,
     SERIES_MARKERS,
     frame,
-    new_figure,
     own_style,
     plain,
     series_color,
+    titled_figure,
     tone,
-    write_head,
 )
 from results.show.units import duration, number, quantity
 from roofline.accounting.config import ConfigError
@@ -67,9 +66,7 @@ def draw_parts(title: str, words: str, steps: Sequence[Step], theme: str = "ligh
     """Return a plot of the parts of a total as bars, the last at the top."""
     amounts = [step.amount or 0 for step in steps]
     with own_style(theme):
-        figure = new_figure(WIDTH, PANEL)
-        below = ROW * len(steps) + 0.8
-        top = write_head(figure, plain(title, 200), plain(words, 200), below)
+        figure, top = titled_figure(WIDTH, title, words, ROW * len(steps) + 0.8)
         axes = figure.add_axes((0.28, 0.06, 0.58, top - 0.08))
         frame(axes, "x")
         axes.barh([plain(step.label) for step in steps], amounts, color=series_color(0))
@@ -151,8 +148,7 @@ def draw_stacks(
 
 
 def _new_axes(title: str, subtitle: str, width: float) -> Axes:
-    figure = new_figure(WIDTH, PANEL)
-    top = write_head(figure, plain(title, 200), plain(subtitle, 200), PANEL)
+    figure, top = titled_figure(WIDTH, title, subtitle, PANEL)
     axes = figure.add_axes((0.09, 0.12, width, top - 0.15))
     frame(axes)
     return axes

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Record
+from results.record import Environment, Object, Record
 from results.show.picture import (
     AXIS_PT,
     CAPTION_PT,
@@ -19,14 +19,13 @@ from results.show.picture import (
     MUTED,
     POINT_PT,
     frame,
-    new_figure,
     own_style,
     plain,
     save_picture,
+    titled_figure,
     tone,
     wrapped,
     write_caption,
-    write_head,
 )
 from results.show.units import count, number
 from roofline.picture.build import build_scene
@@ -84,11 +83,11 @@ def draw_roofline(
         theme: one of `THEMES`.
     """
     names, subtitle = title_lines(scene)
-    heading = plain(names if title is None else title, 200)
+    heading = names if title is None else title
     with own_style(theme):
         handles = _legend_handles(scene)
         if axes is not None:
-            axes.set_title(heading, fontsize=AXIS_PT, color=tone(INK), loc="left")
+            axes.set_title(plain(heading, 200), fontsize=AXIS_PT, color=tone(INK), loc="left")
             axes.set_facecolor(tone("white"))
             if handles:
                 axes.legend(
@@ -98,9 +97,9 @@ def draw_roofline(
             return axes.figure.figure
         longest = caption(scene, _marks(scene), len(scene.points))
         foot = CAPTION_ROW * len(wrapped(longest, WIDTH, CAPTION_PT))
-        figure = new_figure(WIDTH, 1.0)
-        axes = _add_axes(figure, foot + TICKS, heading, plain(subtitle, 200), handles)
+        axes = _new_axes(foot + TICKS, heading, subtitle, handles)
         unlabeled = _draw(scene, axes)
+        figure = axes.figure.figure
         write_caption(figure, caption(scene, _marks(scene), unlabeled), foot + 0.12)
         return figure
 
@@ -122,15 +121,14 @@ def plot_run(
     return figure
 
 
-def _add_axes(
-    figure: Figure, foot: float, title: str, subtitle: str, handles: Sequence[Line2D]
-) -> Axes:
-    """Add the axes above `foot` inches, and the legend and title above the axes."""
+def _new_axes(foot: float, title: str, subtitle: str, handles: Sequence[Line2D]) -> Axes:
+    """Return axes above `foot` inches of a figure, with the legend and title above them."""
     wide = WIDTH - LEFT - RIGHT
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 5)))
     rows = math.ceil(len(handles) / columns)
-    write_head(figure, title, subtitle, foot + HEIGHT + LEGEND_ROW * rows + 0.1)
+    below = foot + HEIGHT + LEGEND_ROW * rows + 0.1
+    figure, _ = titled_figure(WIDTH, title, subtitle, below)
     tall = figure.get_figheight()
     axes = figure.add_axes((LEFT / WIDTH, foot / tall, wide / WIDTH, HEIGHT / tall))
     if handles:
@@ -196,7 +194,7 @@ def _marks(scene: Scene) -> list[str]:
     return marks
 
 
-def _marker(color: str, shape: int, is_hollow: bool = False) -> dict[str, Any]:
+def _marker(color: str, shape: int, is_hollow: bool = False) -> Object:
     return {
         "color": tone(color),
         "linestyle": "none",
@@ -207,7 +205,7 @@ def _marker(color: str, shape: int, is_hollow: bool = False) -> dict[str, Any]:
     }
 
 
-def _line(color: str, kind: str, machine: int) -> dict[str, Any]:
+def _line(color: str, kind: str, machine: int) -> Object:
     return {
         "color": tone(color),
         "linewidth": machine_width(machine),
@@ -279,7 +277,7 @@ def _tick(value: float) -> str:
     return count(value) if value > 1 else number(value, 1)
 
 
-def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: dict[str, Any], layer: float) -> None:
+def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: Object, layer: float) -> None:
     (x0, y0), (x1, y1) = roof.ends(scene.view)
     axes.plot([x0, x1], [y0, y1], zorder=layer, **style)
     if roof.ceiling.band and not roof.is_mix:
@@ -297,7 +295,7 @@ def _draw_series(points: Sequence[Point], axes: Axes) -> None:
     axes.plot(xs, [point.y for point in inside], color=color, linewidth=1, alpha=0.45, zorder=4)
     for point in points:
         at = [point.x, point.x]
-        bar: dict[str, Any] = {"color": color, "marker": "_", "linewidth": 1.2, "markersize": 5}
+        bar: Object = {"color": color, "marker": "_", "linewidth": 1.2, "markersize": 5}
         axes.plot(at, [point.low, point.high], markeredgewidth=1.2, zorder=6, **bar)
         if point.cap:
             axes.plot(at, [point.y, point.cap], color=color, lw=0.8, ls=(0, (1, 2)), zorder=4.4)
@@ -340,7 +338,7 @@ def _label_roofs(scene: Scene, axes: Axes) -> None:
     for label in [*flat_labels(scene, line), *slope_labels(scene, 1.2 * line)]:
         rise = -4.0 if label.is_below else 3.0
         offset = (-4.0, rise)
-        style: dict[str, Any] = {"ha": "right", "va": "top" if label.is_below else "bottom"}
+        style: Object = {"ha": "right", "va": "top" if label.is_below else "bottom"}
         if not label.roof.is_flat:
             offset = (-rise, rise)
             style |= {"ha": "center", "rotation": angle}

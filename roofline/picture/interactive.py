@@ -6,9 +6,9 @@ import html
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from results.record import ProfileOp, Record
+from results.record import Object, ProfileOp, Record
 from results.show.picture import INK, MUTED
 from results.show.profile import op_of
 from results.show.terminal import one_line
@@ -35,7 +35,7 @@ SLOPE = "slope"
 """Names of the labels, for `page.js`."""
 
 
-def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> Figure:
+def roofline_figure(scene: Scene, estimates: Sequence[Object] = ()) -> Figure:
     """Return the interactive plot; `customdata` of a point is its index in the scene."""
     from plotly.graph_objects import Figure, Scatter
 
@@ -153,7 +153,7 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
     )
 
 
-def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
+def _roof_trace(roof: Roof, view: View) -> Object:
     ceiling = roof.ceiling
     (x0, y0), (x1, _) = roof.ends(view)
     middle = [x0 ** (1 - share) * x1**share for share in (0.25, 0.5, 0.75)]  # points to hover
@@ -180,12 +180,12 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     }
 
 
-def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, Any]:
+def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> Object:
     points = [scene.points[index] for index in indices]
     first = points[0]
     is_crowded = len(scene.points) > MAX_BARS
     outline_px = 0 if is_crowded else 1.5
-    marker: dict[str, Any] = {
+    marker: Object = {
         "color": first.color,
         "symbol": list(MARKERS.values())[first.shape % len(MARKERS)],
         "size": 11.5 - outline_px,

@@ -19,14 +19,14 @@ from results.compare.output import describe as describe_row
 from results.compare.output import foremost, headline, json_row
 from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
-from results.record import Environment, Record
+from results.record import Object, Record
 from results.show.picture import on_dark
 from results.show.table import describe, table_rows
 from results.show.terminal import install_command, one_line, reason_of
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, load_run
 from roofline.picture.interactive import MAX_BARS, modules_figure, roofline_figure
-from roofline.picture.scene import PlotError, Scene
+from roofline.picture.scene import Measured, PlotError, Scene
 from roofline.picture.texts import caption, title_lines
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def check_extra(required: Sequence[str] = REQUIRED) -> None:
 
 def page_html(
     scene: Scene,
-    runs: Sequence[tuple[Environment, Sequence[Record]]] = (),
+    runs: Sequence[Measured] = (),
     title: str | None = None,
     verdicts: Sequence[Mapping[str, Any]] = (),
-    estimates: Sequence[dict[str, Any]] = (),
+    estimates: Sequence[Object] = (),
 ) -> str:
     """Return the page of a scene as self-contained HTML."""
     from markupsafe import Markup
@@ -144,12 +144,12 @@ def summary(records: Sequence[Record]) -> str:
     return "; ".join(parts) + "."
 
 
-def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -> dict[str, Any]:
+def _table(scene: Scene, runs: Sequence[Measured]) -> Object:
     points = {id(point.record): index for index, point in enumerate(scene.points)}
-    rows: list[dict[str, Any]] = []
+    rows: list[Object] = []
     for number, (environment, records) in enumerate(runs):
         for record, texts in zip(records, table_rows(environment, records), strict=True):
-            known: dict[str, Any] = {"point": points.get(id(record)), "median_s": record.median_s}
+            known: Object = {"point": points.get(id(record)), "median_s": record.median_s}
             known |= {"details": "\n".join(describe(record))}
             rows.append(known | {"cells": {"run": scene.run_name(number)} | texts})
     titles = list(dict.fromkeys(chain.from_iterable(row["cells"] for row in rows)))
@@ -178,7 +178,7 @@ PARTS = ("", "prefill_", "decode_")
 """Prefixes of `flops`, `bytes` and `seconds` in the rows of an estimate."""
 
 
-def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]]:
+def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[Object]:
     """Return the comparisons of the first run with the others, or of the providers of a single run.
 
     Each is a JSON object with `runs` (ids of baseline and candidate), `headline`, `rows` with the
@@ -196,14 +196,14 @@ def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]
     return [_compared(runs[0], other, earlier) for other in runs[1:]]
 
 
-def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dict[str, Any]:
+def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> Object:
     known = {"runs": [run.environment.run_id for run in (first, other or first)]}
     try:
         compared = compare(
             first, other, CompareOptions(by=None if other else "provider"), earlier=earlier
         )
     except StoreError as error:
-        none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
+        none: Object = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
         return known | none | {"headline": str(error)}
     chosen = {id(row) for row in foremost(compared, MAX_ROWS)}
     rows = [json_row(row) for row in compared.rows if id(row) in chosen]
@@ -216,11 +216,11 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dic
     }
 
 
-def estimates_of(paths: Iterable[Path]) -> list[dict[str, Any]]:
+def estimates_of(paths: Iterable[Path]) -> list[Object]:
     """Return each row of the estimates that has FLOPs, bytes and seconds, as a JSON object with its
     rates.
     """
-    estimates: list[dict[str, Any]] = []
+    estimates: list[Object] = []
     for path in paths:
         shown = one_line(str(path), 200)
         try:
@@ -244,7 +244,7 @@ def estimates_of(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return estimates
 
 
-def _estimates(name: str, row: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+def _estimates(name: str, row: Mapping[str, Any], part: str) -> list[Object]:
     """Return the part of a row, or nothing without positive FLOPs, bytes and seconds."""
     values: list[Any] = [row.get(f"{part}{quantity}") for quantity in ("flops", "bytes", "seconds")]
     for value in values:

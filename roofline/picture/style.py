@@ -65,10 +65,6 @@ MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 MAX_MACHINES = len(SERIES_COLORS)
 
 
-def dtype_color(dtype: str) -> str:
-    return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
-
-
 def text_color(color: str) -> str:
     """Return a readable text color for an object in a color of the light theme."""
     if is_dark():

@@ -58,7 +58,7 @@ def test_a_line_that_cannot_be_used_is_told(folder):
         ({"run": "nothing"}, results.StoreError, "no run 'nothing'"),
         ({"run": "no/such/file.jsonl"}, results.StoreError, "no run file"),
         ({"op": "softmax"}, results.StoreError, "has a matching record"),
-        ({"since": "soon"}, ValueError, "since=expected a time ago"),
+        ({"since": "soon"}, ValueError, "expected a time ago"),
     ],
 )
 def test_what_is_not_there_raises_one_line(folder, words, kind, said):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from roofline.accounting.flops import attention_core_flops, doubled_pairs, gemm_flops, train_flops
+from roofline.accounting.flops import doubled_pairs, gemm_flops, train_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset, preset_names
 from roofline.estimate.scaling import six_nd
@@ -68,7 +68,7 @@ def test_palm_mfu():
     """
     weights, attention = (
         6 * 540_350_000_000,
-        3 * attention_core_flops(2048, 2048, 48, 256, 256) * 118 // 2048,
+        3 * doubled_pairs(2048, 2048, "full") * 48 * (256 + 256) * 118 // 2048,
     )
     assert attention == 12 * 118 * 48 * 256 * 2048
     seconds_per_token = 1 / 238_300
@@ -92,10 +92,10 @@ def test_chinchilla_appendix_f():
 
 def test_attention_of_published_shapes():
     # pytorch/pytorch issue 195460: SDPA (1, 12, 64, 64) in full
-    assert attention_core_flops(64, 64, 12, 64, 64) == 12_582_912
+    assert doubled_pairs(64, 64, "full") * 12 * (64 + 64) == 12_582_912
     # facebookresearch/xformers issue 1402: q [1, 1, 4, 8], v [1, 1, 10, 16], bottom right
-    assert attention_core_flops(4, 10, 1, 8, 16, "causal-half") == 1536
-    assert attention_core_flops(4, 10, 1, 8, 16, "causal-exact") == 1632
+    assert doubled_pairs(4, 10, "causal-half") * (8 + 16) == 1536
+    assert doubled_pairs(4, 10, "causal-exact") * (8 + 16) == 1632
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 7, 12, 50])

@@ -174,7 +174,7 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
     for text in ("80", "70000", "x"):
         with pytest.raises(SystemExit, match="2"):
             main(["explore", "--port", text])
-        assert "is not a port" in capsys.readouterr().err
+        assert "must be a port" in capsys.readouterr().err
     monkeypatch.setattr(explore, "find_spec", lambda name: None)
     assert main(["explore", "--no-browser"]) == 2
     assert install_command("explore") in capsys.readouterr().err
