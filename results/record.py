@@ -19,7 +19,7 @@ from msgspec import field as member
 
 from results.show.grid import Cell, Cells
 from results.show.units import ABSENT, duration, number, percent
-from roofline.machine import Machine, Magnitude, one_of
+from roofline.machine import Machine, Magnitude, Texts, one_of
 from roofline.work import DTYPE_BITS
 
 SCHEMA = 2
@@ -42,7 +42,6 @@ Object = dict[str, Any]
 Score = Mapping[str, Any]
 """What a record means on its machine: the keys of `roofline.model.Judgment`."""
 Facts = dict[str, str | bool | int | float | None]
-Texts = tuple[str, ...]
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """A driver may report any number: a counter of energy that starts again gives a negative one."""

@@ -17,6 +17,7 @@ from roofline.work import ordered_dtypes
 if TYPE_CHECKING:
     from results.record import Environment
 
+Texts = tuple[str, ...]
 Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
@@ -120,7 +121,7 @@ class Machine:
     run: str | None = None
     mfu: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     """By dtype: MFU of the run, and a note on its origin."""
-    driver_names: tuple[str, ...] = ()
+    driver_names: Texts = ()
     vendor: str | None = None
     architecture: str | None = None
     chip: str | None = None
@@ -152,14 +153,14 @@ class Machine:
     pcie_lanes: int | None = None
     stated_peaks_flops_per_s: Mapping[str, float] = field(default_factory=dict)
     """By the keys of the file, which distinguish tensor, vector and accumulation."""
-    unsupported: tuple[str, ...] = ()
-    capped: tuple[str, ...] = ()
+    unsupported: Texts = ()
+    capped: Texts = ()
     """Keys of peaks that are capped below SMs x rate x clock."""
     confidence: str | None = None
     """`high`, `medium` or `low`."""
-    sources: tuple[str, ...] = ()
+    sources: Texts = ()
     """Each starts with its kind, see `tests/roofline/test_gpu_files.py`."""
-    notes: tuple[str, ...] = ()
+    notes: Texts = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
     """Origin of values that no source states, by key: "derived: from the datasheet bf16 peak"."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, isqrt
 
-from roofline.accounting.config import ConfigError, Experts, ModelConfig
+from roofline.accounting.config import ByName, ConfigError, Experts, ModelConfig
 from roofline.accounting.parameters import selective_products
 from roofline.accounting.state import FP32_BYTES, Recipe, shard
 
@@ -136,7 +136,7 @@ def layer_activations(
     batch: int = 1,
     kernels: Kernels = FUSED,
     has_experts: bool = False,
-) -> dict[str, int]:
+) -> ByName:
     """Return the bytes that one layer saves for `batch` sequences on one device, by component.
 
     Exact for blocks of GPT-2 and Llama. Experts have an even load, with permuted inputs and
@@ -162,7 +162,7 @@ def layer_activations(
     return {name: size for name, size in saved.items() if size}
 
 
-def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
+def _norm_bytes(config: ModelConfig, kernels: Kernels) -> ByName:
     count = config.norms_per_layer
     width = config.width
     statistics = 2 if config.norm == "layer" else 1
@@ -235,7 +235,7 @@ def model_activations(
     kernels: Kernels = FUSED,
     checkpoint: str = "none",
     micro_batches: int = 1,
-) -> dict[str, int]:
+) -> ByName:
     """Return the peak bytes of the activations of all layers on one device, by component.
 
     `full` stores the input of each layer, plus one recomputed layer; groups of K layers one input
@@ -262,7 +262,7 @@ def model_activations(
             boundary += largest["log_sum_exp"] + _kept_outputs(config, sequence * batch, kernels)
         alive = {name: group * size for name, size in largest.items()}
         return {"checkpoints": micro_batches * boundary * ceil(config.layers / group), **alive}
-    total: dict[str, int] = {}
+    total: ByName = {}
     for kind, count in kinds.items():
         for name, size in layers[kind].items():
             if count:

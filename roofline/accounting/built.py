@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from results.show.terminal import one_line
-from roofline.accounting.config import ConfigError, Experts, LatentAttention, ModelConfig
+from roofline.accounting.config import ConfigError, Experts, Keys, LatentAttention, ModelConfig
 from roofline.accounting.parameters import Weight
 
 COMPONENTS = {
@@ -43,7 +43,7 @@ MAX_LAYERS = 1000
 DIMENSIONS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
-def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
+def built_config(values: Keys, where: str) -> ModelConfig:
     """Return the model of a `config.json`.
 
     Raises:
@@ -74,7 +74,7 @@ def built_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     return config
 
 
-def _build(family: str, given: Mapping[str, Any], where: str) -> tuple[ModelConfig, Any]:
+def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
     """Return a model, and the configuration that transformers has of it, without its messages."""
     import torch
     import transformers

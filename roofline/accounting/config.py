@@ -10,6 +10,12 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from results.show.terminal import one_line
 
+Keys = Mapping[str, Any]
+"""Those of a `config.json`."""
+
+ByName = dict[str, int]
+"""Bytes or FLOPs by component."""
+
 MAX_EXTENT = 10**12
 """Maximum of any extent, batch or length."""
 
@@ -194,7 +200,7 @@ MAX_VALUES = {"layers": 100_000, "extent": 100_000_000}
 class ConfigKeys:
     """The keys of one configuration; `where` names it in messages."""
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+    def __init__(self, values: Keys, where: str) -> None:
         self._values = values
         self._where = where
         self.assumptions: list[str] = []

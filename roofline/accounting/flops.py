@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from roofline.accounting.activations import checkpoint_group
-from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.config import ByName, ConfigError, ModelConfig
 from roofline.accounting.parameters import selective_products, weights
 from roofline.work import causal_pairs
 
@@ -103,17 +103,17 @@ class FlopCount:
 
     convention: Convention
     tokens: int
-    forward: dict[str, int]
-    input_gradients: dict[str, int] = field(default_factory=dict)
+    forward: ByName
+    input_gradients: ByName = field(default_factory=dict)
     """Backward pass, gradients of inputs (dgrad), including both inputs of the attention
     matmuls.
     """
-    weight_gradients: dict[str, int] = field(default_factory=dict)
+    weight_gradients: ByName = field(default_factory=dict)
     """Backward pass, gradients of weights (wgrad)."""
-    recomputed: dict[str, int] = field(default_factory=dict)
+    recomputed: ByName = field(default_factory=dict)
 
     @property
-    def components(self) -> dict[str, int]:
+    def components(self) -> ByName:
         parts = (self.forward, self.input_gradients, self.weight_gradients)
         return {name: sum(part.get(name, 0) for part in parts) for name in self.forward}
 
@@ -193,7 +193,7 @@ def train_flops(
             f"convention '{convention}' does not count attention scores, which --checkpoint "
             f"selective recomputes"
         )
-    recomputed: dict[str, int] = {}
+    recomputed: ByName = {}
     if checkpoint_group(checkpoint, config.layers):
         recomputed = {
             name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")
@@ -223,9 +223,9 @@ CORES = ("attention_core", "attention_softmax", "state_scan")
 
 def _forward(
     config: ModelConfig, sequence: int, convention: Convention, document: int | None
-) -> dict[str, int]:
+) -> ByName:
     if convention.left_out is not None:
-        flops: dict[str, int] = {}
+        flops: ByName = {}
         for weight in weights(config):
             name = weight.component
             if config.is_tied and name == "embedding":  # it is also the head
@@ -250,7 +250,7 @@ def _forward(
     return products
 
 
-def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
+def gemm_flops(config: ModelConfig, tokens: int) -> ByName:
     """Return the forward FLOPs of all matmuls with weights, by component: 2 x tokens x N_mm.
 
     State-space models also have a convolution and the product of the state with its output matrix,
@@ -259,7 +259,7 @@ def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
     Source: 2 m n k per matmul; N_mm of `count_parameters`; the convolution and scan of Gu and Dao,
     Mamba (2023).
     """
-    flops: dict[str, int] = {}
+    flops: ByName = {}
     for weight in weights(config):
         if weight.is_gemm:
             name = "attention_projections" if weight.component == "attention" else weight.component

@@ -4,10 +4,8 @@ transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -15,7 +13,7 @@ from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
 from results.show.terminal import busy
 from roofline.accounting.built import built_config
-from roofline.accounting.config import ConfigError, ConfigKeys, ModelConfig, shown_value
+from roofline.accounting.config import ConfigError, ConfigKeys, Keys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
 from roofline.accounting.storage import quantization_of
 
@@ -66,7 +64,7 @@ def load_config(path: Path) -> ModelConfig:
     return read_config(values, str(path))
 
 
-def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
+def read_config(values: Keys, where: str) -> ModelConfig:
     family = values.get("model_type")
     inner = values.get("text_config")
     if inner is None and "vision_config" in values:  # Qwen-VL: the text model's keys are its own
@@ -86,7 +84,7 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     )
 
 
-def _built(values: Mapping[str, Any], where: str) -> ModelConfig:
+def _built(values: Keys, where: str) -> ModelConfig:
     try:
         with busy("building the model with transformers"):
             return built_config(values, where)
@@ -99,7 +97,7 @@ def _built(values: Mapping[str, Any], where: str) -> ModelConfig:
         raise ConfigError("; ".join(filter(None, (str(error), hint, ways)))) from None
 
 
-def _stored(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
+def _stored(config: ModelConfig, values: Keys) -> ModelConfig:
     """Return the model with the format of its weights in `quantization_config`."""
     given = values.get("quantization_config")
     if not isinstance(given, dict):
@@ -111,7 +109,7 @@ def _stored(config: ModelConfig, values: Mapping[str, Any]) -> ModelConfig:
     return replace(config, quantization=found, assumptions=(*config.assumptions, note))
 
 
-def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> ModelConfig:
+def _text_part(values: Keys, inner: Keys, where: str) -> ModelConfig:
     of_whole = ("tie_word_embeddings", "vocab_size", "quantization_config")
     shared = {key: values[key] for key in of_whole if key in values}
     config = read_config({**shared, **inner}, f"{where}: text_config")

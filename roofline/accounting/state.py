@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import NamedTuple
 
-from roofline.accounting.config import ConfigError, ModelConfig, dense_model
+from roofline.accounting.config import ByName, ConfigError, ModelConfig, dense_model
 from roofline.accounting.parameters import Weight, weights
 from roofline.accounting.storage import stored_bytes
 
@@ -298,7 +298,7 @@ def state_bytes(
     sharding: Sharding | None = None,
     is_last: bool = False,
     lora: Lora | None = None,
-) -> dict[str, int]:
+) -> ByName:
     """Return the bytes of the training state on one device, by component.
 
     With adapters, the base model has no gradients, master weights and moments. ZeRO 3 over several

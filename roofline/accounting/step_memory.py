@@ -19,7 +19,7 @@ from roofline.accounting.activations import (
     model_activations,
     recomputed_layers,
 )
-from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.config import ByName, ConfigError, ModelConfig
 from roofline.accounting.state import FP32_BYTES, Lora, Recipe, Sharding
 
 STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
@@ -70,11 +70,11 @@ class Moment:
     name: str
     temporary: int
     """Gradients of activations, and temporaries of the optimizer."""
-    layers: dict[str, int] = field(default_factory=dict)
+    layers: ByName = field(default_factory=dict)
     """Activations of the layers, by component as in `activations.model_activations`."""
     cast_copies: int = 0
     """Weights in the compute dtype under autocast."""
-    head: dict[str, int] = field(default_factory=dict)
+    head: ByName = field(default_factory=dict)
     logits: int = 0
     logits_gradients: int = 0
     """Part of `temporary`, as `logits`."""
@@ -90,7 +90,7 @@ class Moment:
 class StepMemory:
     """Bytes of a step on one device at its peak."""
 
-    state: dict[str, int]
+    state: ByName
     """Persistent bytes by component, as in `state.state_bytes`."""
     step_counters: int
     token_ids: int
@@ -104,7 +104,7 @@ class StepMemory:
     def inputs(self) -> int:
         return self.token_ids + self.rotary_table
 
-    def components(self) -> dict[str, int]:
+    def components(self) -> ByName:
         moment = self.moment
         held = sum(self.state.values()) + self.step_counters
         weights = self.state["weights"] + self.state.get("gathered_layer", 0)
@@ -121,7 +121,7 @@ class StepMemory:
         )
         return dict(zip(COMPONENTS, sizes, strict=True))
 
-    def parts(self) -> dict[str, int]:
+    def parts(self) -> ByName:
         """Return the bytes by part; parts of the layers and the head may be 0 at the moment of the
         peak.
         """
@@ -147,7 +147,7 @@ class StepMemory:
     def total(self) -> int:
         return sum(self.components().values())
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> ByName:
         return self.components() | {"total": self.total, "kept_by_layers": self.kept_by_layers}
 
 
@@ -242,14 +242,14 @@ class _Stage:
             kept_by_layers=sum(self._most_kept().values()),
         )
 
-    def _kept(self, micro_batches: int) -> dict[str, int]:
+    def _kept(self, micro_batches: int) -> ByName:
         plan = self.plan
         batch = plan.batch // plan.micro_batches
         return model_activations(
             self.config, plan.sequence, batch, self.kernels, plan.checkpoint, micro_batches
         )
 
-    def _stored(self, micro_batches: int) -> dict[str, int]:
+    def _stored(self, micro_batches: int) -> ByName:
         saved = self._kept(micro_batches)
         if self.group:
             return {"checkpoints": saved["checkpoints"]}
@@ -260,7 +260,7 @@ class _Stage:
             if not (is_selective and name == "attention_scores")
         }
 
-    def _most_kept(self) -> dict[str, int]:
+    def _most_kept(self) -> ByName:
         """Return the peak activations of the layers: with checkpointing, after the last group is
         recomputed.
 
@@ -276,7 +276,7 @@ class _Stage:
     def _gradient(self, elements: int) -> int:
         return self.recipe.gradient_bytes * elements if self.plan.lora is None else 0
 
-    def _kept_by_head(self) -> dict[str, int]:
+    def _kept_by_head(self) -> ByName:
         """Return the activations of final norm, head and loss: 4 V of log-probabilities per token.
 
         Source: torch.nn.functional.cross_entropy saves the fp32 output of log_softmax, not the

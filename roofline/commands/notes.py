@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.facts import facts_of
-from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.grid import Column, Row, Table, print_grid, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out
 
@@ -89,7 +89,7 @@ def _print_tables(console: Console, document: dict[str, Any], columns: Mapping[s
 
 def print_by_subject(
     console: Console,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Row],
     key: str,
     columns: Mapping[str, int],
     titled: str,
@@ -106,7 +106,7 @@ def print_by_subject(
         print_lines(console, "")
 
 
-def verdict_counts(claims: Sequence[Mapping[str, Any]]) -> str:
+def verdict_counts(claims: Sequence[Row]) -> str:
     """Return such as "56 hold, 30 are wrong, 1 depends"."""
     verdicts = [claim["verdict"].split()[0] for claim in claims]
     counts = {word: verdicts.count(word) for word in VERDICTS}

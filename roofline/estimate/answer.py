@@ -191,11 +191,11 @@ def print_answer(console: Console, answer: Answer) -> None:
         paragraph("- ", note)
 
 
-def _cells(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+def _cells(rows: Sequence[Row], key: str) -> list[str]:
     return [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows]
 
 
-def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
+def print_rows(console: Console, rows: Sequence[Row], keys: Sequence[str]) -> None:
     columns = [Column(key.replace("_", " "), _cells(rows, key), "right") for key in keys]
     print_grid(console, columns)
 

@@ -203,6 +203,7 @@ RANKS = {
 """Values by which all GPUs are ranked, the first that an estimate has: 1 if less is better."""
 
 _P = ParamSpec("_P")
+Estimate = Callable[..., Answer]
 
 
 HELP: dict[str, str] = facts_beside(__file__, "help.toml")
@@ -213,7 +214,7 @@ ELSEWHERE: dict[str, str] = facts_beside(__file__, "elsewhere.toml")
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
     """Parse the arguments of an estimate, and document them."""
     bind = signature(function).bind_partial
-    by_name = cast(Callable[..., Answer], function)
+    by_name = cast(Estimate, function)
 
     @wraps(function)
     def ask(*args: _P.args, **named: _P.kwargs) -> Answer:
@@ -235,7 +236,7 @@ def is_of_all(values: Mapping[str, Any]) -> bool:
     return any(name.lower() == "all" for name in values.get("gpu") or ())
 
 
-def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answer:
+def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
     """Answer for all GPUs of the table that have the dtype and the memory, the best first."""
     if values.get("price"):
         raise ConfigError("--price is that of one GPU: name the GPUs, with a price for each")
@@ -267,7 +268,7 @@ def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answe
     return replace(answer, assumptions=notes)
 
 
-def _rows_of_all(function: Callable[..., Answer], values: Mapping[str, Any]) -> list[Row]:
+def _rows_of_all(function: Estimate, values: Mapping[str, Any]) -> list[Row]:
     """Return the rows of all GPUs, without those of which an estimate is refused, such as for a
     missing link.
     """
@@ -287,7 +288,7 @@ def _rows_of_all(function: Callable[..., Answer], values: Mapping[str, Any]) -> 
 
 
 @cache
-def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
+def parameters(function: Estimate) -> dict[str, Parameter]:
     """Return the parameters of an estimate by Python name, with their help and group."""
     known = {}
     for key, parameter in options.parameters(function).items():
@@ -323,7 +324,7 @@ def _check_effects(question: str, given: Sequence[str]) -> None:
                 raise ConfigError(f"--{name} has no effect without --{' or --'.join(needed)}")
 
 
-def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> dict[str, Any]:
+def values_of(function: Estimate, given: Mapping[str, object]) -> dict[str, Any]:
     """Parse the arguments of an estimate; None, False and empty texts count as omitted."""
     known = parameters(function)
     values = {}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, Row
-from roofline.estimate.question import exact, is_of_all, parameters, positive, values_of
+from roofline.estimate.answer import Row
+from roofline.estimate.question import Estimate, exact, is_of_all, parameters, positive, values_of
 
 MAX_POINTS = 1000
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
@@ -92,7 +92,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             "expected one or two different options: --over sequence=2048:131072:x2 --over "
             "batch=1,8,64"
         )
-    function: Callable[..., Answer] = getattr(estimate, name)
+    function: Estimate = getattr(estimate, name)
     known = [parameter.name for parameter in parameters(function).values()]
     unknown = [option for option in swept_options if option not in known]
     if unknown:
@@ -151,7 +151,7 @@ def _typed(value: str) -> float | str:
         return value
 
 
-def memory_marks(rows: Sequence[Mapping[str, Any]], option: str) -> dict[str, float]:
+def memory_marks(rows: Sequence[Row], option: str) -> dict[str, float]:
     """Return the value of an option at which the model stops or starts to fit in memory, by its
     label.
     """

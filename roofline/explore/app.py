@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from roofline.accounting.presets import preset_names
 from roofline.commands.estimate import example_of
 from roofline.estimate import QUESTIONS
 from roofline.estimate.answer import Answer, folded
-from roofline.estimate.question import HELP, parameters, positive, share, whole
+from roofline.estimate.question import HELP, Estimate, parameters, positive, share, whole
 from roofline.estimate.sweep import Over, swept
 from roofline.explore.pictures import plain, show, show_roofs, table
 from roofline.gpu_table import UnknownGpuError, load_gpus
@@ -48,7 +48,7 @@ ERRORS = (ConfigError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
 
 def draw(question: str) -> None:
-    function: Callable[..., Answer] = getattr(estimate, question)
+    function: Estimate = getattr(estimate, question)
     if st.session_state.get("page", question) != question:
         st.query_params.clear()  # those of fields of the same name on the page before
         st.session_state.clear()

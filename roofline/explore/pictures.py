@@ -13,7 +13,7 @@ import streamlit as st
 
 from results.show.picture import on_dark
 from roofline import estimate
-from roofline.estimate.answer import Answer, cell
+from roofline.estimate.answer import Answer, Row, cell
 from roofline.estimate.options import machines_of
 from roofline.estimate.question import values_of
 from roofline.picture.build import build_scene
@@ -41,7 +41,7 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+def table(rows: Sequence[Row], columns: Sequence[tuple[str, str]]) -> None:
     titles = [title for _, title in columns]
     unique = [title + " " * titles[:index].count(title) for index, title in enumerate(titles)]
     cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]

@@ -29,7 +29,7 @@ from results.show.picture import (
 )
 from results.show.units import count, number
 from roofline.picture.build import build_scene
-from roofline.picture.scene import Point, Roof, Scene
+from roofline.picture.scene import Point, Roof, Scene, Spot
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, text_color
 from roofline.picture.texts import (
     UP_TO_TERA,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
     from matplotlib.text import Annotation
 
-Line = tuple[tuple[float, float], tuple[float, float]]
+Line = tuple[Spot, Spot]
 WIDTH = 11.0
 """Width of the figure, inches."""
 LEFT = 0.95
@@ -309,8 +309,8 @@ def _draw_series(points: Sequence[Point], axes: Axes) -> None:
 
 def _write(
     axes: Axes,
-    spot: tuple[float, float],
-    offset_pt: tuple[float, float],
+    spot: Spot,
+    offset_pt: Spot,
     text: str,
     color: str,
     **style: Any,
@@ -369,7 +369,7 @@ def _label_points(scene: Scene, axes: Axes) -> int:
     import textalloc
     from matplotlib.transforms import Affine2D
 
-    ridges: dict[tuple[float, float], list[Roof]] = {}
+    ridges: dict[Spot, list[Roof]] = {}
     for roof in scene.roofs:
         if roof.corner:
             ridges.setdefault(roof.corner, []).append(roof)

@@ -42,6 +42,9 @@ HEADROOM = 0.07
 """Room above roofs and points as a fraction of the height, and more for each label that may be
 stacked there."""
 
+Spot = tuple[float, float]
+"""A place in the plane: FLOP/byte and FLOP/s."""
+
 Measured = tuple[Environment, Sequence[Record]]
 
 
@@ -79,11 +82,11 @@ class Roof:
         return self.ceiling.unit == "FLOP/s"
 
     @property
-    def corner(self) -> tuple[float, float] | None:
+    def corner(self) -> Spot | None:
         """Ridge point of a peak (FLOP/byte, FLOP/s)."""
         return (self.ridge, self.ceiling.value) if self.is_flat and self.ridge else None
 
-    def ends(self, view: View) -> tuple[tuple[float, float], tuple[float, float]]:
+    def ends(self, view: View) -> tuple[Spot, Spot]:
         """Return both ends within the view (FLOP/byte, FLOP/s)."""
         value = self.ceiling.value
         if self.is_flat:
@@ -124,7 +127,7 @@ class Point:
     """Further rows of a profile at the same position."""
     is_outlier: bool = False
     """Whether the point is drawn at the edge of the view."""
-    spot: tuple[float, float] = (0.0, 0.0)
+    spot: Spot = (0.0, 0.0)
     """Drawn position (FLOP/byte, FLOP/s)."""
 
     @property

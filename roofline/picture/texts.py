@@ -20,6 +20,7 @@ from roofline.picture.scene import (
     Point,
     Roof,
     Scene,
+    Spot,
 )
 from roofline.picture.style import short_case
 from roofline.work import ordered_dtypes
@@ -101,7 +102,7 @@ def slope_labels(scene: Scene, line: float) -> list[RoofLabel]:
     return labels
 
 
-def _place(roof: Roof, scene: Scene) -> tuple[float, float]:
+def _place(roof: Roof, scene: Scene) -> Spot:
     (x0, _), (x1, _) = roof.ends(scene.view)
     x = 0.55 * math.log10(x0) + 0.45 * math.log10(x1)
     return x, x + math.log10(roof.ceiling.value)
