@@ -260,7 +260,7 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
         raise CompareError(
             f"no run has a successful record of {shown}; list runs with python -m results list"
         )
-    for name in CASE:
+    for name in (*CASE, "shape"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
             shown = ", ".join(values[:MAX_LISTED]) + (", ..." if len(values) > MAX_LISTED else "")
@@ -268,11 +268,6 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
                 f"a history shows one case, but {len(values)} values of --{name} match: {shown}; "
                 f"choose one"
             )
-    shapes = {key.shape for key in keys}
-    if len(shapes) > 1:
-        raise CompareError(
-            f"a history shows one case, but {len(shapes)} shapes are named {keys[0].case}"
-        )
 
 
 def _point(side: Side, base: str, compared: Comparison | None, is_redefined: bool) -> Object:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from results.record import Record
     from roofline.machine import Ceiling, Machine
 
+    Limited = tuple[int | None, list[Ceiling]]
+
 SLOWER_THEN = (
     "the machine was slower when the ceiling was measured (remeasure it with python -m "
     "bench calibrate)"
@@ -45,7 +47,7 @@ class Limit:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
-    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+    def of(self, record: Record) -> Limited:
         """Return the FLOPs or bytes of a record that this limits, None if unknown, and their known
         ceilings: first the one that judges the record, last the measured one.
         """
@@ -78,7 +80,7 @@ class Compute(Limit):
     """FLOPs over the peak of the dtype."""
 
     name = "compute"
-    quantities = ("flops", "fma", "burst", "sustained")
+    quantities = ("flops", "fma")
     unit = "FLOP/s"
     is_needed = True
     meaning = (
@@ -91,7 +93,7 @@ class Compute(Limit):
         "the tiles"
     )
 
-    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+    def of(self, record: Record) -> Limited:
         """Return the FLOPs, and the peaks of the vector units for operations without a matmul, else
         of matmuls.
 
@@ -131,7 +133,7 @@ class Memory(Limit):
         "wide and aligned loads, more of them in flight, fewer passes over the data, a larger case"
     )
 
-    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+    def of(self, record: Record) -> Limited:
         """Return the bytes, 0 if a measured cache serves them, and the bandwidths."""
         from_cache, _ = Cache(self.machine).of(record)
         moved = (record.bytes_read or 0, record.bytes_written or 0)
@@ -170,7 +172,7 @@ class Cache(Limit):
     tried = "tiles that fit a nearer cache, wide and aligned loads, more of them in flight"
     source = "bench/harness/README.md"
 
-    def of(self, record: Record) -> tuple[int | None, list[Ceiling]]:
+    def of(self, record: Record) -> Limited:
         bandwidth = self.machine.fastest("cache-bandwidth")
         if bandwidth is None or record.cache != "warm":
             return 0, []

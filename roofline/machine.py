@@ -32,8 +32,7 @@ for kind in LIMITS:
 
 `flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of
 the vector units. `launch` is the minimum time of a launch; `cache-bandwidth` is that of the last
-level of cache, by launches on half of it. Older runs also have `burst` and
-`sustained`, the matmul at the start and in the later half of a long run, which are not used."""
+level of cache, by launches on half of it. Other quantities, of older runs, are not read."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
 """`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock;

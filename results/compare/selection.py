@@ -11,7 +11,7 @@ from pathlib import Path
 
 from results.show.terminal import ADVANCED, Parser
 from results.show.units import count
-from results.store.runfile import MEASURING, Run, RunFileError, StoreError, load_run
+from results.store.runfile import MEASURING, Run, StoreError, load_run
 from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -80,10 +80,7 @@ class Selection:
             self.since_s is not None and run.started_s < self.since_s
         ):
             return False
-        try:
-            return not self.has_names or bool(self.records_of(load_run(run.path)).records)
-        except RunFileError:
-            return False
+        return not self.has_names or bool(self.records_of(load_run(run.path)).records)
 
 
 EVERYTHING = Selection()

@@ -394,17 +394,16 @@ def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
     rows = []
     for record, score in every[:top]:
         details = op_of(record)
-        has_roof = record.moved_bytes  # views have none
-        bound = score["bound"] if has_roof else None
-        share_pct = score["roofline_pct"] if has_roof else None
+        if not record.moved_bytes:  # a view has no roof
+            score = {**score, "bound": None, "roofline_pct": None}
         row = name_cells(record)
         row["time"] = Cell(duration(details.time_s), "right")
         row["share"] = Cell(percent(details.share), "right")
         row |= work_cells(record)
         row["FLOP/s"] = Cell(quantity(score["flops_per_s"] or None), "right", leaves=4)
         row["B/s"] = Cell(quantity(score["bytes_per_s"] or None), "right", leaves=3)
-        row["bound"] = Cell(bound or ABSENT)
-        row["% roof"] = Cell(percent(share_pct, 100), "right")
+        row["bound"] = Cell(score["bound"] or ABSENT)
+        row["% roof"] = Cell(percent(score["roofline_pct"], 100), "right")
         row["phase"] = Cell(details.phase, leaves=1)
         row["module"] = module_cell(record)
         row["flags"] = Cell(_note(record, score))

@@ -176,7 +176,7 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> ByName:
         "norm_inputs": norm_inputs,
         "product_inputs": kernels.element_bytes * inputs * width,
         "norm_statistics": kernels.statistic_bytes * statistics * count,
-        "dropout_masks": 2 * width if kernels.has_dropout else 0,
+        "dropout_masks": 2 * width * kernels.has_dropout,
     }
 
 
@@ -208,7 +208,7 @@ def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[s
         queries = ceil(sequence / multiple) * multiple
         return {"log_sum_exp": FP32_BYTES * config.heads * Fraction(queries, sequence)}
     width = config.heads * sequence
-    dropped = width * (kernels.element_bytes + 1) if kernels.has_dropout else 0
+    dropped = width * (kernels.element_bytes + 1) * kernels.has_dropout
     if kernels.is_softmax_fp32 and kernels.element_bytes < FP32_BYTES:
         dropped += FP32_BYTES * width
     return {"attention_scores": kernels.element_bytes * width + dropped}

@@ -118,7 +118,7 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     Source: see `weights`; GPT-2 small has 124,439,808 parameters, Llama 3 8B 8,030,261,248.
     """
     tensors = weights(config)
-    head = config.vocabulary * config.width if config.is_tied else 0
+    head = config.vocabulary * config.width * config.is_tied
     components: dict[str, int] = {}
     for weight in tensors:
         components[weight.component] = components.get(weight.component, 0) + weight.elements

@@ -208,7 +208,7 @@ class _Stage:
         self.group = recomputed_layers(plan.checkpoint, self.config.layers, self.kernels)
         self.table = ceil(self.config.vocabulary / self.ways) * self.config.width
         """Elements of the embedding or head on this device."""
-        self.head = self.table if self.has_head else 0
+        self.head = self.table * self.has_head
         self.logits = ceil(plan.tokens / plan.loss_chunks) * self.head // self.config.width
         self.rows = ceil(plan.tokens * self.config.width / self.kernels.token_ways)
         """Elements of the residual stream on this device."""
@@ -366,7 +366,7 @@ class _Stage:
         tables = 1
         if is_shared:
             tables = 2 if self.recipe.cast_bytes else 3
-        table = self._gradient(self.table) if self.has_embedding else 0
+        table = self._gradient(self.table) * self.has_embedding
         temporary = tables * table + (self.stream if tables < 3 else 0) + SCALARS
         return Moment("embedding", temporary, layers=self._stored(self.in_flight - 1))
 
@@ -383,7 +383,7 @@ class _Stage:
         mlp = "experts" if "experts" in saved else "mlp"
         inside = [w for w in self.held if w.is_gemm and w.component != "lm_head"]
         product = max(prod(w.shape) for w in self.trained if w.is_gemm and w.component != "lm_head")
-        largest = recipe.gradient_bytes * (product + (config.width if config.has_mlp_bias else 0))
+        largest = recipe.gradient_bytes * (product + config.width * config.has_mlp_bias)
         tied = self._gradient(self.head) if config.is_tied and self.has_embedding else 0
         mlp_width = ceil((experts.mlp_width if experts else config.mlp_width) / self.ways)
         per_token = experts.per_token if experts else 1

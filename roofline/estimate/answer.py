@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from string import Formatter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +21,9 @@ Row = dict[str, Any]
 """Values by key, as in JSON: those of one machine and dtype."""
 
 WRITERS: dict[str, Callable[[Any], str]] = {
-    "bytes": lambda value: quantity(value, "B"),
+    "bytes": partial(quantity, unit="B"),
     "count": count,
-    "devices": lambda value: count(value, "device"),
+    "devices": partial(count, noun="device"),
     "letters": lambda value: quantity(value, "", COUNT_LETTERS) if value < 1e15 else number(value),
     "memory": gibibytes,
     "number": number,

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache, wraps
@@ -240,9 +239,18 @@ def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
     """Answer for all GPUs of the table that have the dtype and the memory, the best first."""
     if values.get("price"):
         raise ConfigError("--price is that of one GPU: name the GPUs, with a price for each")
+    rows: list[Row] = []
+    problem = None
+    for slug in load_gpus():
+        try:
+            rows += function(**{**values, "gpu": [slug]}).rows
+        except ConfigError as error:  # such as a missing link
+            problem = error
+    if not rows and problem:
+        raise problem
     ranks: dict[str, list[float]] = {}
     short: dict[str, int] = {}
-    for row in _rows_of_all(function, values):
+    for row in rows:
         slug = row["gpu"]
         known = [
             sign * float(f"{row[key]:.9g}")  # equal but for rounding
@@ -266,25 +274,6 @@ def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
     if others:
         notes.append(f"left out, without the dtype, a link or a place: {', '.join(others)}")
     return replace(answer, assumptions=notes)
-
-
-def _rows_of_all(function: Estimate, values: Mapping[str, Any]) -> list[Row]:
-    """Return the rows of all GPUs, without those of which an estimate is refused, such as for a
-    missing link.
-    """
-    slugs = list(load_gpus())
-    with suppress(ConfigError):
-        return list(function(**{**values, "gpu": slugs}).rows)
-    rows: list[Row] = []
-    problem = None
-    for slug in slugs:
-        try:
-            rows += function(**{**values, "gpu": [slug]}).rows
-        except ConfigError as error:
-            problem = error
-    if not rows and problem:
-        raise problem
-    return rows
 
 
 @cache

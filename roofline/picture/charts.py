@@ -54,11 +54,6 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
         title = f"{answer.title}: {words}" if words else answer.title
         return draw_lines(title, *answer.curve, {}, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
-    if not steps:
-        raise ConfigError(
-            "plots exist for tensor, dtype, params, flops, memory, train, chinchilla and intensity;"
-            " for others use sweep"
-        )
     return draw_parts(answer.title, words, steps, theme)
 
 

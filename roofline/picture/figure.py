@@ -368,6 +368,7 @@ def _label_points(scene: Scene, axes: Axes) -> int:
     """
     import textalloc
     from matplotlib.transforms import Affine2D
+    from numpy import transpose
 
     ridges: dict[Spot, list[Roof]] = {}
     for roof in scene.roofs:
@@ -411,20 +412,23 @@ def _label_points(scene: Scene, axes: Axes) -> int:
         for one, two in pairwise(scene.points):
             if one.series == two.series:
                 lines.append((one.spot, two.spot))
+    places, texts, colors = zip(*labels, strict=True)
+    x_texts, y_texts = transpose(places)
+    x_spots, y_spots = transpose(spots)
     # textalloc prints if a label does not fit in its first direction.
     with redirect_stdout(io.StringIO()):
         placed = textalloc.allocate(
             axes,
-            [spot[0] for spot, _, _ in labels],
-            [spot[1] for spot, _, _ in labels],
-            [text for _, text, _ in labels],
-            x_scatter=[x for x, _ in spots],
-            y_scatter=[y for _, y in spots],
+            x_texts,
+            y_texts,
+            list(texts),
+            x_scatter=x_spots,
+            y_scatter=y_spots,
             scatter_sizes=radii_px,  # type: ignore[arg-type]
             x_lines=[[a[0], b[0]] for a, b in lines],
             y_lines=[[a[1], b[1]] for a, b in lines],
             textsize=POINT_PT,
-            textcolor=[color for _, _, color in labels],
+            textcolor=list(colors),
             linecolor=tone(MUTED),
             linewidth=0.7,
             draw_all=False,
