@@ -14,104 +14,83 @@ from roofline.accounting.storage import stored_bytes
 FP32_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Precision of the training state: bytes per parameter."""
-
-    name: str
-    weight_bytes: int
-    gradient_bytes: int
-    master_bytes: int
-    """Bytes of an fp32 copy of the weights for the optimizer; 0 without one."""
-    moment_bytes: int
-    cast_bytes: int
-    """Bytes of copies of matmul weights in the compute dtype, during forward and backward."""
-    activation_bytes: int
-    compute_dtype: str
-    source: str
-    least_zero: int = 0
-    """ZeRO stage without which the recipe makes no sense."""
-
-
 FP8_SOURCE = (
     "Transformer Engine on Hopper: bf16 weights, an fp8 copy and its transpose; "
     "activations counted as bf16"
 )
 
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Precision of the training state: bytes per parameter."""
+
+    name: str
+    source: str
+    weight_bytes: int = 2
+    gradient_bytes: int = 2
+    master_bytes: int = 0
+    """Bytes of an fp32 copy of the weights for the optimizer; 0 without one."""
+    moment_bytes: int = 4
+    cast_bytes: int = 0
+    """Bytes of copies of matmul weights in the compute dtype, during forward and backward."""
+    activation_bytes: int = 2
+    compute_dtype: str = "bf16"
+    least_zero: int = 0
+    """ZeRO stage without which the recipe makes no sense."""
+
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe(
-            "fp32", 4, 4, 0, 4, 0, 4, "fp32", "CS336 (2025) lecture 2: 4 + 4 + 8 = 16 with AdamW"
+            name="fp32",
+            source="CS336 (2025) lecture 2: 4 + 4 + 8 = 16 with AdamW",
+            weight_bytes=4,
+            gradient_bytes=4,
+            activation_bytes=4,
+            compute_dtype="fp32",
         ),
         Recipe(
-            "amp",
-            4,
-            4,
-            0,
-            4,
-            2,
-            2,
-            "bf16",
-            "torch.autocast: fp32 parameters and a cached bf16 copy",
+            name="amp",
+            source="torch.autocast: fp32 parameters and a cached bf16 copy",
+            weight_bytes=4,
+            gradient_bytes=4,
+            cast_bytes=2,
         ),
         Recipe(
-            "fsdp",
-            4,
-            4,
-            0,
-            4,
-            0,
-            2,
-            "bf16",
-            "torch.distributed.fsdp.MixedPrecisionPolicy: fp32 shards, gathered in bf16",
+            name="fsdp",
+            source="torch.distributed.fsdp.MixedPrecisionPolicy: fp32 shards, gathered in bf16",
+            weight_bytes=4,
+            gradient_bytes=4,
             least_zero=3,
         ),
         Recipe(
-            "bf16-master",
-            2,
-            2,
-            4,
-            4,
-            0,
-            2,
-            "bf16",
-            "Rajbhandari et al., ZeRO (2020): 2 + 2 + 12 = 16 with Adam",
+            name="bf16-master",
+            source="Rajbhandari et al., ZeRO (2020): 2 + 2 + 12 = 16 with Adam",
+            master_bytes=4,
         ),
         Recipe(
-            "bf16-master-fp32-grad",
-            2,
-            4,
-            4,
-            4,
-            0,
-            2,
-            "bf16",
-            "Megatron-LM theoretical memory: 18 bytes with Adam",
+            name="bf16-master-fp32-grad",
+            source="Megatron-LM theoretical memory: 18 bytes with Adam",
+            gradient_bytes=4,
+            master_bytes=4,
         ),
         Recipe(
-            "bf16-fp32-moments",
-            2,
-            2,
-            0,
-            4,
-            0,
-            2,
-            "bf16",
-            "CS336 (2026) lecture 2: 2 + 2 + 8 = 12 with AdamW",
+            name="bf16-fp32-moments",
+            source="CS336 (2026) lecture 2: 2 + 2 + 8 = 12 with AdamW",
         ),
         Recipe(
-            "bf16",
-            2,
-            2,
-            0,
-            2,
-            0,
-            2,
-            "bf16",
-            "torch.optim.AdamW on bf16 parameters: its moments are bf16 too",
+            name="bf16",
+            source="torch.optim.AdamW on bf16 parameters: its moments are bf16 too",
+            moment_bytes=2,
         ),
-        Recipe("fp8", 2, 2, 4, 4, 2, 2, "fp8e4m3", FP8_SOURCE),
+        Recipe(
+            name="fp8",
+            source=FP8_SOURCE,
+            master_bytes=4,
+            cast_bytes=2,
+            compute_dtype="fp8e4m3",
+        ),
     )
 }
 
