@@ -194,6 +194,7 @@ def intensity(
             "flops": "FLOPs",
             "bytes": "bytes",
             "intensity": "FLOP/B",
+            "min_time_s": "time",
             "bound": "bound",
             "attainable_flops_per_s": "attainable",
             "peak_pct": "% of peak",
@@ -241,10 +242,12 @@ def _row(use: Use, op: str, shape: tuple[int, ...]) -> Row:
     bandwidth = bandwidth_of(use.machine, work)
     compute_s = work.flops / peak
     memory_s = work.bytes / bandwidth
-    flops_per_s = work.flops / max(compute_s, memory_s)
+    min_time_s = max(compute_s, memory_s)
+    flops_per_s = work.flops / min_time_s
     row: Row = {"op": op, "shape": "x".join(map(str, shape)), **use.row}
     row |= {"flops": work.flops, "bytes": work.bytes}
     row["intensity"] = intensity_of(work.flops, work.bytes)
+    row["min_time_s"] = min_time_s
     row["bound"] = bound(compute=compute_s, memory=memory_s)
     row["attainable_flops_per_s"] = flops_per_s
     row["peak_pct"] = 100 * mfu(flops_per_s, use.peak)

@@ -118,6 +118,13 @@ def test_an_index_has_a_position_and_a_picture_shows_the_strides(capsys):
     assert axes.get_window_extent().x1 < legend.x0 < legend.x1 < axes.figure.bbox.x1
 
 
+def test_the_minimum_time_of_a_copy_is_that_of_its_bytes(capsys):
+    """`contiguous` of the transposed MLP matrix of GPT-3, read and written at 3.352e12 B/s."""
+    words = "intensity --op copy --shape 603979776 --dtype fp32 --gpu h100-sxm"
+    [row] = data_of(capsys, words)["rows"]
+    assert row["min_time_s"] == pytest.approx(2 * 49152 * 12288 * 4 / 3.352e12)
+
+
 def test_more_rows_raise_the_intensity_of_a_matmul(capsys):
     """x (rows, 4096) W (4096, 4096): at one row it is a matrix-vector product."""
     words = "sweep matmul --shape 1x4096x4096 --gpu h100-sxm --over rows=1:4096:x16"
