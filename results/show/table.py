@@ -280,6 +280,7 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
         "% roof": Cell(percent(score["roofline_pct"], 100), "right", leaves=9),
         "% meas": Cell(percent(of_measured, 100), "right", leaves=6),
         "mix": Cell(score["mix"] or ABSENT, leaves=1),
+        "peak memory": Cell(quantity(record.peak_memory_bytes, "B"), "right", leaves=8),
     }
     if record.details:
         cells |= record.details.cells(record, score)

@@ -153,6 +153,10 @@ def device_of(settings: Settings) -> Device:
         detected = device.detect(settings.device)
     if settings.require_quiet and detected.is_gpu:
         device.check_quiet("GPU", gpu_state.health(detected.uuid)["utilization"] or 0.0)
+    if settings.peak_memory and not detected.is_gpu:
+        raise UsageError(
+            "--peak-memory requires a GPU: a CPU does not report what a call allocates"
+        )
     handle_signals((leave,), signal.default_int_handler)
     if settings.threads is None:
         return detected

@@ -199,6 +199,11 @@ def test_a_busy_machine_is_refused_if_it_must_be_quiet(capsys, runs, monkeypatch
     assert "the CPU is busy: other processes use 60 %, and --require-quiet allows 10 %" in err
 
 
+def test_peak_memory_is_refused_on_a_cpu(capsys, runs):
+    err = refused(capsys, runs, "softmax", "--dtype", "fp32", "--shape", "64", "--peak-memory")
+    assert "--peak-memory requires a GPU: a CPU does not report what a call allocates" in err
+
+
 def test_if_no_case_can_run_the_error_gives_the_first_reason(capsys, runs):
     err = refused(capsys, runs, "matmul", "--shape", "64,128", "--dtype", "tf32,fp8e4m3")
     assert "has no tf32 arithmetic (and 3 more)" in err
