@@ -243,7 +243,8 @@ def _telling_options(records: Sequence[Record]) -> set[str]:
 
 
 def _options(record: Record, names: Iterable[str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in record.options.items() if name in names)
+    shown = {name: value for name, value in record.options.items() if name in names}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if value != "")
 
 
 def _rate_unit(scores: Iterable[Score]) -> tuple[float, str]:

@@ -36,7 +36,7 @@ from roofline.picture.texts import (
     UP_TO_TERA,
     caption,
     flat_labels,
-    shared_color,
+    ridge_labels,
     slope_labels,
     title_lines,
     version_steps,
@@ -377,15 +377,8 @@ def _label_points(scene: Scene, axes: Axes) -> int:
     import textalloc
     from matplotlib.transforms import Affine2D
 
-    ridges: dict[tuple[float, float], list[Roof]] = {}
-    for roof in scene.roofs:
-        if roof.corner:
-            ridges.setdefault(roof.corner, []).append(roof)
-    doubt = " (doubtful)" if any(roof.ceiling.disturbed for roof in scene.roofs) else ""
-    labels = []
-    for corner, roofs in ridges.items():
-        ridge = f"ridge {number(corner[0], 3)}{doubt}"
-        labels.append((corner, ridge, text_color(shared_color(roofs))))
+    ridges = ridge_labels(scene)
+    labels = [(corner, text, text_color(color)) for corner, (text, color) in ridges.items()]
     outliers = 0
     for point in scene.points:
         color = text_color(point.color)

@@ -81,7 +81,7 @@ def page_html(
     flags = dict.fromkeys(chain.from_iterable(record.flags for record in records))
     words = [(flag, FLAGS.get(flag, unknown)) for flag in flags]
     words += [*BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]
-    colors = set(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(drawn)))
+    colors = dict.fromkeys(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(drawn)))
     return template("page.html").render(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
@@ -168,6 +169,22 @@ def test_a_profile_has_no_legend_of_equal_circles_and_facts_have_units(visit):
     assert "2.0 GiB" in " ".join(facts)
     assert "0.04 us" in " ".join(facts)
     assert "2 s" in " ".join(facts)
+
+
+def test_long_names_of_a_profile_leave_its_flags_in_sight(visit):
+    rows = []
+    for index, record in enumerate(profiled()[:8]):
+        long = {"op": f"{record.op}{index}" + "_backward" * 9, "case": f"{index}x4096," * 20}
+        options = {"module": f"blocks.{index}.attention" * 5, "phase": "backward"}
+        rows.append(replace(record, **long, options=options, flags=("unmodelled",)))
+    opened = visit(page_of([on(BOTH, *rows)]), viewport={"width": 1366, "height": 800})
+    heads = opened.page.locator("#rows thead th")
+    titles = heads.all_inner_texts()
+    for title in ("median", "% roof", "MFU", "bound", "flags"):
+        box = heads.nth(titles.index(title)).bounding_box()
+        assert box["x"] + 40 <= 1366, title
+    cell = opened.page.locator("#rows tbody tr").first.locator("td").nth(titles.index("case"))
+    assert cell.get_attribute("title") == rows[0].case
 
 
 def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit):

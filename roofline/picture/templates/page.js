@@ -28,6 +28,7 @@ function fitPhone(data, layout, width) {
     label.font.size = 9;
     const letters = Math.max(...label.text.split("<br>").map((line) => line.length));
     const room = ((label.x - left) / (right - left)) * (width - 55);
+    if (label.name === "side" && label.xanchor === "right" && letters * letterWidth + 12 > room) label.visible = false;
     if (label.name === "slope" && letters * letterWidth > room) { // or it would cover the numbers of the axis
       Object.assign(label, { align: "left", xanchor: "left", yanchor: "top", xshift: 10 });
     }
@@ -77,7 +78,7 @@ function showTable() {
   for (const row of shown.slice(0, mostRows)) {
     const line = element("tr", "", body, row === chosen ? { "aria-current": "true" } : {});
     line.addEventListener("click", () => choose(row));
-    for (const text of columns.map((column) => row.cells[column])) element("td", text, line, isNumber(text) ? { class: "number" } : {});
+    for (const text of columns.map((column) => row.cells[column])) element("td", text, line, { title: text, ...(isNumber(text) ? { class: "number" } : {}) });
   }
   const more = shown.length > mostRows ? `, the first ${mostRows} here` : "";
   byId("status").textContent = `${shown.length} of ${table.rows.length} rows${more}${shared.length ? `; all: ${shared.join(", ")}` : ""}`;
