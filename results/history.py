@@ -93,7 +93,7 @@ def add_options(parser: Parser, run_help: str) -> None:
     )
     text = (
         "compare each run with the median of the N runs before it, not with the last, so that a "
-        "drift of 0.5 % a commit is found; needs no repeated runs: what most runs differ by from "
+        "drift of 0.5 %% a commit is found; needs no repeated runs: what most runs differ by from "
         "the one before is the spread"
     )
     whole = f"a whole number from 2 to {MAX_WINDOW}"
