@@ -120,8 +120,10 @@ def render_table(
     for _, score in measured:
         causes = score["held_back_by"]
         if causes:
-            text = "memory side or compute side: below 30 % of every ceiling because of"
-            remarks[f"{text} {causes}"] = None
+            text = (
+                "bound 'memory side' or 'compute side': less than 30 % of every ceiling is reached"
+            )
+            remarks[f"{text}; {causes} may be the limit"] = None
     print_lines(console, *map(printable, remarks), style="yellow")
     if others:
         _print_others(others, console)
