@@ -56,7 +56,7 @@ def test_a_step_without_matmuls_has_no_mfu_to_say():
     breakdown = Breakdown(sums, samples_s=[2e-6], unattributed=Counter(), gaps=Counter())
     environment = replace(ENVIRONMENT, profile=step_of(breakdown))
     text = "\n".join(printed(Profile(environment, records_of(breakdown), render)))
-    assert "It computes 100 FLOP; its operations move 1.200 kB: MBU 60.0%." in text
+    assert "It computes 100 FLOP; its operations move 1.200 kB: MBU 60%." in text
     assert "matmul" not in text
 
 
