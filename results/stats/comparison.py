@@ -115,7 +115,9 @@ class Comparison:
         ends = (math.exp(interval.low), math.exp(min(interval.high, MAX_LOG)))
         reason = _reason(*ends, margin, remedy)
         if drift:
-            reason += f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements"
+            share = math.expm1(drift)
+            shown = f"±{100 * share:.2g} %" if share <= 1 else "more than a factor of 2"
+            reason += f"; {shown} is the spread between measurements"
         compared = cls(
             ratio=math.exp(interval.center),
             ci95=ends,

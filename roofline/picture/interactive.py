@@ -277,10 +277,9 @@ def _add_ridges(figure: Figure, scene: Scene) -> None:
             text=text,
             x=math.log10(x),
             y=log_y,
-            xanchor="left",
-            xshift=4,
-            yanchor="top",
-            yshift=-2,
+            xanchor="right",
+            xshift=-4,
+            yanchor="bottom",
             showarrow=False,
             font={"color": color},
         )

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -113,6 +114,8 @@ def test_ridges_and_the_bounds_beside_them_are_named():
     assert 10 ** left["x"] == pytest.approx(66.9 / 3.35, rel=1e-3)
     assert 10 ** right["x"] == pytest.approx(1978.9 / 3.35, rel=1e-3)
     assert (left["xanchor"], right["xanchor"]) == ("right", "left")
+    ridge = notes["ridge 295"]  # above its roof, where no other one is
+    assert (ridge["xanchor"], ridge["yanchor"]) == ("right", "bottom")
 
 
 def test_ridges_close_to_each_other_have_one_label():
@@ -228,6 +231,10 @@ def test_runs_are_compared_with_the_first(tmp_path):
     )
     assert "<summary>Runs without a comparison: 1</summary>" in text
     assert "<p>nothing to compare" not in text
+    assert re.search(r'<td class="number">0.500</td><td class="number">0.\d+ to 0.\d+</td>', text)
+    noisy = faster | {"rows": [faster["rows"][0] | {"ci95": [0.1, 9.0]}]}
+    page = page_of([], [BOTH], verdicts=[noisy])
+    assert '<td class="number">-</td><td class="number">too noisy</td>' in page
     assert verdicts_of(paths[:1], EVERYTHING) == []
     assert (faster["runs"], none["runs"]) == (["a", "b"], ["a", "c"])
 
