@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
-from run_scenes import profiled
+from run_scenes import profile_op, profiled
 from test_page import HOSTILE, page_of
 
 CHROMIUM = (
@@ -115,6 +115,8 @@ def test_shared_columns_leave_and_what_was_reached_is_in_sight(visit):
     titles = heads.all_inner_texts()
     assert titles[-1] == "reason"
     assert {"dtype", "provider", "status", "options"}.isdisjoint(titles)
+    sizes = opened.page.locator("#rows td.number").all_inner_texts()
+    assert str(2**20) not in sizes  # a case is a name
     said = opened.page.locator("#status").inner_text()
     assert said.startswith("5 of 5 rows; all: ")
     assert "provider torch" in said
@@ -169,6 +171,18 @@ def test_a_profile_has_no_legend_of_equal_circles_and_facts_have_units(visit):
     assert "2.0 GiB" in " ".join(facts)
     assert "0.04 us" in " ".join(facts)
     assert "2 s" in " ".join(facts)
+
+
+def test_modules_on_a_telephone_have_names(visit):
+    times = {"layers.*.mlp.up": 0.3, "layers.*.mlp.down": 0.2, "head": 0.1}
+    rows = []
+    for record, (module, time_s) in zip(profiled(), times.items(), strict=False):
+        details = profile_op(module=module, time_s=time_s, share=time_s)
+        rows.append(replace(record, details=details))
+    page = visit(page_of([on(BOTH, *rows)]), viewport={"width": 390, "height": 800}).page
+    texts = page.locator("#modules .slicetext:visible")
+    sizes = texts.evaluate_all("(all) => all.map((text) => text.getBoundingClientRect().height)")
+    assert len([size for size in sizes if size >= 12]) >= 3
 
 
 def test_long_names_of_a_profile_leave_its_flags_in_sight(visit):
