@@ -66,10 +66,10 @@ pool = ThreadPoolExecutor(4)
 FINGERPRINT = """
 import torch
 RESULTS = {}
-def relu(x):
+def gelu(x):
     key = (x.data_ptr(), x.flatten()[0].item(), x.flatten()[-1].item())
     if key not in RESULTS:
-        RESULTS[key] = torch.relu(x)
+        RESULTS[key] = torch.nn.functional.gelu(x)
     return RESULTS[key]
 """
 

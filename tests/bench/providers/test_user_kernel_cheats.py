@@ -133,7 +133,7 @@ def test_a_cheat_is_invalid_with_its_reason(files, function, reason):
 def test_a_result_cached_by_the_elements_at_the_ends_is_invalid(tmp_path):
     """As the output cache with a fingerprint of flashinfer-bench-starter-kit, issue 21."""
     (tmp_path / "mine.py").write_text(user_kernels.FINGERPRINT)
-    record = measure(f"{tmp_path}/mine.py:relu")
+    record = measure(f"{tmp_path}/mine.py:gelu")
     assert record.status == "invalid"
     assert record.reason.startswith("after timing: returns the result of an earlier call")
 
