@@ -96,22 +96,16 @@ class Device:
             # After an illegal access; what is measured in a new process finds out by itself.
             return self.memory_bytes
 
-    def peak_bytes(self, call: Callable[[], object]) -> int | None:
-        """Return the maximum that torch's allocator holds during a call, above what it holds
-        before; None on a CPU, where torch does not count.
-
-        Memory that a library takes from the driver itself is not included.
+    def peak_bytes(self, call: Callable[[], object]) -> int:
+        """Return the maximum bytes that torch's allocator of a GPU holds during a call, above those
+        before it. Memory that a library takes from the driver itself is not included.
         """
-        if not self.is_gpu:
-            return None
         import torch
 
-        self.synchronize()
         torch.cuda.reset_peak_memory_stats(self.torch_name)
         before = torch.cuda.memory_allocated(self.torch_name)
         call()
-        self.synchronize()
-        return int(torch.cuda.max_memory_allocated(self.torch_name)) - before
+        return torch.cuda.max_memory_allocated(self.torch_name) - before
 
     def use(self) -> None:
         import torch
