@@ -530,10 +530,10 @@ def current(device: Device) -> Any:
     return torch.cuda.device(device.torch_name) if device.is_gpu else nullcontext()
 
 
-def known_ceilings(device: Device) -> Machine:
+def known_ceilings(device: Device, gpu: str | None = None) -> Machine:
     """Return the known ceilings of a device, including those saved by bench commands."""
     saved = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None).load()
-    return ceilings_of(device, None).with_entries(saved)
+    return ceilings_of(device, gpu).with_entries(saved)
 
 
 def environment_of(device: Device, command: str) -> Environment:
