@@ -177,7 +177,7 @@ def draw_lines(
 
     with own_style(theme):
         is_beside = any(lines) and max(map(len, lines)) <= MAX_BESIDE
-        width = 0.755 if is_beside else 0.835
+        width = 0.7 if is_beside else 0.835
         axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
