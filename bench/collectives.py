@@ -4,16 +4,17 @@ slow.
 Size      S is the whole array of all-gather and reduce-scatter, else the array of one rank.
           all-gather, reduce-scatter and all-to-all divide it: S is rounded up to equal parts of all
           ranks.
-Time      From the arrival of the last rank: the shortest time of a round, by the host's timer; of
-          broadcast and send-recv, whose ranks do not wait for all, the longest. The median of the
-          rounds.
-Skew      Between the first and the last arrival, the median of the rounds. It is not in the time.
+Time      The median of the rounds, by the host's timer. A round starts when its last rank arrives,
+          and takes the shortest time of all ranks. Ranks of broadcast and send-recv do not wait for
+          each other: there it takes the longest time.
+Skew      The time from the first to the last arrival, the median of the rounds. It is not in Time.
 algbw     S / time.
 busbw     S / time x factor: 2(n - 1)/n for all-reduce; (n - 1)/n for all-gather, reduce-scatter and
           all-to-all; 1 for broadcast and send-recv. It can be compared with the one-way bandwidth
           of a link.
-Causes    Late after a slow matmul: device. Late after a usual one: host or input. On time, with
-          slow exchanges (`--pairs`, 4 ranks or more): link. Nothing else is claimed.
+Causes    device: a rank is late after a slow matmul. host or input: it is late after a matmul that
+          took the usual time. link: it is on time, and its exchanges are slow (`--pairs`, 4 ranks
+          or more). No other cause is named.
 Send-recv Each rank sends to the next one.
 
 Source  NVIDIA, nccl-tests, doc/PERFORMANCE.md, for sizes and factors.

@@ -61,6 +61,7 @@ SPARSE_KEYS = (
     "launched_kernels",
     "kernel_s",
     "eager_s",
+    "peak_memory_bytes",
     "details",
 )
 """Keys that a line has only if they have a value."""
@@ -568,6 +569,8 @@ class Record(Line):
     """
     eager_s: Time | None = None
     """Seconds per launch if the host launches each one separately."""
+    peak_memory_bytes: Count | None = None
+    """Maximum that torch's allocator holds during one call, besides what it holds before."""
     details: AnyDetails | None = None
     """What only this kind of rows has."""
 

@@ -362,7 +362,17 @@ class Function:
         return arguments if isinstance(arguments, tuple) else (arguments,)
 
     def first_call(self) -> Call:
-        return call_of(self.fn, self.first_set(), self.kwargs)
+        from bench.harness.torch_private import tree_leaves
+
+        call = call_of(self.fn, self.first_set(), self.kwargs)
+        for leaf in tree_leaves(arguments_of(call)):
+            layout = str(getattr(leaf, "layout", "")).removeprefix("torch.")
+            if layout.startswith("sparse"):
+                raise UsageError(
+                    f"an argument is a {layout} tensor, which cannot be copied: hold it in the "
+                    "function, such as lambda: f(x)"
+                )
+        return call
 
     @property
     def is_renewed(self) -> bool:
@@ -423,7 +433,7 @@ class Function:
 
     def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str]:
         """Return sets of arguments that evict each other from the cache, and the cache state."""
-        has_arrays = bool(arrays_in(first))
+        has_arrays = any(array.nbytes for array in arrays_in(first))
         if self.in_place and not has_arrays:
             raise UsageError("in_place=True restores positional tensors, but there are none")
         if self.cache == "warm" or (self.make is None and not has_arrays):
@@ -434,7 +444,8 @@ class Function:
         sizes = _memory(sets[1]).items()
         fresh_bytes = sum(size for address, size in sizes if address not in shared)
         if not fresh_bytes:
-            same = "the same tensors again" if shared else "no tensors or arrays"
+            has_bytes = any(shared.values())
+            same = "the same tensors again" if has_bytes else "no tensors or arrays"
             raise UsageError(
                 f"inputs= returned {same}; return new ones at each call, or use cache='warm'"
             )
@@ -519,10 +530,10 @@ def current(device: Device) -> Any:
     return torch.cuda.device(device.torch_name) if device.is_gpu else nullcontext()
 
 
-def known_ceilings(device: Device) -> Machine:
+def known_ceilings(device: Device, gpu: str | None = None) -> Machine:
     """Return the known ceilings of a device, including those saved by bench commands."""
     saved = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None).load()
-    return ceilings_of(device, None).with_entries(saved)
+    return ceilings_of(device, gpu).with_entries(saved)
 
 
 def environment_of(device: Device, command: str) -> Environment:

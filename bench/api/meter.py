@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.harness.calibrate.calibration import ceilings_of
+from bench.api.function import known_ceilings
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.torch_private import current_autograd_node
@@ -98,7 +98,7 @@ class Meter:
         if block < 1 or not any(True for _ in tensors_in(inputs)):
             raise UsageError("Meter expects an example input with a tensor, and block of 1 or more")
         self.target = target_of(type(model).__name__, model, inputs)
-        self.machine = ceilings_of(detect(self.target.device), gpu)
+        self.machine = known_ceilings(detect(self.target.device), gpu)
         self.block = block
         self.unit = "samples" if all(map(is_real, tensors_in(inputs))) else "tokens"
         self._works: dict[str, StepWork] = {}
@@ -203,5 +203,5 @@ def is_real(tensor: torch.Tensor) -> bool:
 
 def percent_text(interval: Interval | None) -> str:
     if interval is None:
-        return f"{ABSENT} (no peak is known)"
+        return f"{ABSENT} (no peak is known; python -m bench calibrate measures it)"
     return f"{percent(interval.center)} ({percent(interval.low)} to {percent(interval.high)})"

@@ -141,6 +141,13 @@ class Settings:
         bool,
         ADVANCED,
     ] = False
+    peak_memory: Annotated[
+        bool,
+        "after timing on a GPU, record how much memory one call allocates at most, besides its "
+        "inputs",
+        bool,
+        ADVANCED,
+    ] = False
     format: Annotated[str, FORMAT] = "table"
     output: Annotated[
         Path | str | None,
@@ -181,6 +188,8 @@ class Settings:
             saved["in_place"] = True
         if self.kernels:
             saved["kernels"] = True
+        if self.peak_memory:
+            saved["peak_memory"] = True
         return saved
 
 

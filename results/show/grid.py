@@ -372,7 +372,7 @@ def csv_text(rows: Sequence[Row], columns: Iterable[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(printable, names))
-    writer.writerows([_cell(row[name]) for name in names] for row in rows)
+    writer.writerows([_csv_cell(row[name]) for name in names] for row in rows)
     return text.getvalue()
 
 
@@ -391,6 +391,12 @@ def markdown_text(rows: Sequence[Row], columns: Iterable[str]) -> str:
             line.append(f"{value:.6g}" if isinstance(value, float) else _cell(value))
         lines.append(line)
     return "".join(f"| {' | '.join(map(escaped, line))} |\n" for line in lines)
+
+
+def _csv_cell(value: Any) -> str:
+    """Return a cell that a spreadsheet does not evaluate: a name may look like a formula."""
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@"))
+    return f"'{_cell(value)}" if is_formula and value != ABSENT else _cell(value)
 
 
 def _cell(value: Any) -> str:

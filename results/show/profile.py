@@ -263,8 +263,8 @@ def sentences(totals: Totals) -> list[str]:
         said.append(f"Operations by phase: {', '.join(parts)}.")
     if step.no_shape is None:
         said.append(
-            "Operations were timed in one profiled step, the one whose time is closest to that of "
-            "a step without the profiler."
+            "Times of operations are those of one profiled step, which took about as long as a "
+            "step without the profiler."
         )
     else:
         said += trace_sentences(totals)
@@ -312,9 +312,15 @@ def work_sentences(totals: Totals) -> list[str]:
     said = []
     said.append(
         f"It computes {quantity(totals.flops, 'FLOP')}; its operations move {moved}: MBU "
-        f"{percent(totals.mbu)}. MFU counts {quantity(totals.matmul_flops, 'FLOP')} of matmuls, "
-        f"with every pair of tokens of causal attention: {percent(totals.mfu)}."
+        f"{percent(totals.mbu)}."
     )
+    if totals.matmul_flops:
+        mfu = "unknown" if totals.mfu is None else percent(totals.mfu)
+        said.append(
+            f"MFU {mfu}: its matmuls compute "
+            f"{quantity(totals.matmul_flops, 'FLOP')}; causal attention counts "
+            f"every pair of tokens."
+        )
     covered = totals.counted / totals.busy if totals.busy else 1.0
     if covered < MOSTLY:
         said.append(

@@ -33,6 +33,7 @@ COLUMNS = {
     "fill": TEXT,
     **dict.fromkeys(("converged", "settled"), TRUTH),
     **dict.fromkeys(("host_latency_s", "first_call_s"), NUMBER),
+    "peak_memory_bytes": WHOLE,
     **dict.fromkeys(
         ("flags", "flag_reasons", "source_sha256", "source_git", "op_sha256", "units"), TEXT
     ),
@@ -109,6 +110,7 @@ def _row(environment: Environment, record: Record, score: Object) -> Object:
     known = record.to_dict() | score
     known |= {
         "units": record.units,
+        "peak_memory_bytes": record.peak_memory_bytes,
         "run_id": environment.run_id,
         "started_at": environment.started_at,
         "device_slug": environment.device["slug"],

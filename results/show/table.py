@@ -122,8 +122,10 @@ def render_table(
     for _, score in measured:
         causes = score["held_back_by"]
         if causes:
-            text = "memory side or compute side: below 30 % of every ceiling because of"
-            remarks[f"{text} {causes}"] = None
+            text = (
+                "bound 'memory side' or 'compute side': less than 30 % of every ceiling is reached"
+            )
+            remarks[f"{text}; {causes} may be the limit"] = None
     print_lines(console, *map(printable, remarks), style="yellow")
     if others:
         _print_others(others, console)
@@ -245,7 +247,8 @@ def _telling_options(records: Sequence[Record]) -> set[str]:
 
 
 def _options(record: Record, names: Iterable[str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in record.options.items() if name in names)
+    shown = {name: value for name, value in record.options.items() if name in names}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if value != "")
 
 
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
@@ -285,6 +288,7 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
         "% roof": Cell(percent(score["roofline_pct"], 100), "right", leaves=9),
         "% meas": Cell(percent(of_measured, 100), "right", leaves=6),
         "mix": Cell(score["mix"] or ABSENT, leaves=1),
+        "peak memory": Cell(quantity(record.peak_memory_bytes, "B"), "right", leaves=8),
     }
     if record.details:
         cells |= record.details.cells(record, score)

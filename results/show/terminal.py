@@ -138,10 +138,10 @@ def fail(prog: str, message: object, code: int = USAGE) -> int:
 
 
 def _hang(line: str) -> str:
-    """Return the indentation of the lines that continue a line, which may start with a term and two
-    spaces.
+    """Return the indentation of the lines that continue a line, which may start with a bullet, or
+    with a term and two spaces.
     """
-    return " " * re.match(r"\s*(?=\S)(.{1,16}?\s{2,}(?=\S))?|", line).end()  # type: ignore[union-attr]
+    return " " * re.match(r"\s*(?=\S)(- |.{1,16}?\s{2,}(?=\S))?|", line).end()  # type: ignore[union-attr]
 
 
 def _is_command(line: str) -> bool:

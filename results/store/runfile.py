@@ -172,6 +172,18 @@ def _object(raw: bytes, kind: str) -> Object:
     return data
 
 
+def target_of(path: Path) -> Path:
+    """Return the file that a path leads to.
+
+    Raises:
+        OSError: its links form a loop.
+    """
+    try:
+        return path.resolve()
+    except RuntimeError:  # of Python before 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+
+
 def write_output(path: Path, data: bytes) -> None:
     """Replace a file atomically; missing directories are created."""
     try:
@@ -180,7 +192,7 @@ def write_output(path: Path, data: bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(data)  # a device or a pipe
             return
-        target = path.resolve()  # keep a link, replace its target
+        target = target_of(path)  # keep a link, replace its target
         unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

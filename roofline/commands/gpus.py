@@ -193,7 +193,9 @@ def _print_page(console: Console, gpu: Machine) -> None:
     kind = f" ({gpu.kinds['driver_names']})" if "driver_names" in gpu.kinds else ""
     print_lines(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
     _print_peaks(console, gpu)
-    print_lines(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
+    has_fp16_sums = any(name.endswith("_fp16acc") for name in gpu.stated_peaks_flops_per_s)
+    sums = " _fp16acc: sums kept in fp16." if has_fp16_sums else ""
+    print_lines(console, "", f"{DENSE} {MARKS}{sums}", "")
     facts = []
     for label, text, kind in _fact_rows(gpu):
         if text:

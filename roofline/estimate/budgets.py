@@ -169,7 +169,10 @@ def train(
     config = model_of(model, options, params)
     priced = {**options, "price": price}
     if tokens and days:
-        raise ConfigError("--tokens and --days are mutually exclusive")
+        raise ConfigError(
+            "--tokens and --days are mutually exclusive; `python -m roofline estimate gpus` takes "
+            "both and says how many devices it takes"
+        )
     if not (tokens or days) or options.keys() & LAYOUT:
         if params is not None:
             raise ConfigError(

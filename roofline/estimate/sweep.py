@@ -112,7 +112,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
         raise ConfigError("--gpu all ranks GPUs: name those of a sweep")
     rows: list[Row] = []
     parts = {}
-    main = None
+    main: Sequence[str] | None = None
     problem = None
     for values, point in zip(parsed, points, strict=True):
         here = {option: _typed(value) for option, value in point.items()}
@@ -141,6 +141,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
     names = dict.fromkeys(swept_options)
     for row in rows:
         names |= dict.fromkeys(row)
+    main = [key for key in main if key not in swept_options]  # it would be drawn over itself
     return Sweep(overs, main, [names | row for row in rows], parts)
 
 

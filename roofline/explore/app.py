@@ -39,6 +39,13 @@ OVER = {"infer": "batch=1:4096:x2", "generate": "batch=1:1024:x2", "gpus": "days
 MAX_LETTERS = 500
 # Letters of a text.
 URL = "query-params"
+STYLE = """<style>
+[data-testid="stMainBlockContainer"] { padding-inline: clamp(1rem, 2vw, 3rem); }
+[data-testid="stImageContainer"] { overflow-x: auto; }
+[data-testid="stImageContainer"] img { min-width: 642px; }
+code { font-size: max(0.75em, 12px) !important; }
+</style>"""
+# All text has at least 12 pixels: a picture does not shrink below it, a narrow window scrolls.
 
 POWERS = {str(2**power) for power in range(21)}
 DIGITS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -55,7 +62,7 @@ def draw(question: str) -> None:
     st.session_state["page"] = question
     st.title(QUESTIONS[question][1].capitalize(), anchor=False)
     head = st.container()
-    left, right = st.columns((2, 3), gap="large")
+    left, right = st.columns((1, 2))
     with left:
         given = fields(question, parameters(function))
         over = st.text_input(
@@ -199,6 +206,7 @@ def main() -> None:
     page = st.navigation(pages, expanded=True)
     st.set_page_config(page_title=f"{page.title} - Roofmark", layout="wide")
     st.sidebar.caption("Each answer shows its command. Nothing leaves this machine.")
+    st.html(STYLE)
     page.run()
 
 

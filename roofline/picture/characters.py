@@ -6,6 +6,7 @@ import math
 from itertools import cycle
 from string import ascii_letters
 
+from results.show.units import number
 from roofline.picture.scene import Scene
 from roofline.picture.texts import point_label, title_lines
 
@@ -37,5 +38,5 @@ def in_characters(scene: Scene, width: int) -> str:
     for letter, point in zip(cycle(ascii_letters), scene.points, strict=False):
         put(*point.spot, letter)
         lines.append(f"{letter}  {point_label(point, scene, is_first=True)}")
-    axis = f"{10**view.left:.2g} to {10**view.right:.2g} FLOP/byte"
+    axis = f"{number(10**view.left, 2)} to {number(10**view.right, 2)} FLOP/byte"
     return "\n".join([*title_lines(scene), *map("".join, rows), axis, *lines])

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 10.0
-"""Width of the figure, inches."""
+WIDTH = 7.8
+"""Width of the figure, inches. In a column of 650 pixels its smallest text has 12."""
 PANEL = 5.0
 """Height of a panel, inches."""
 ROW = 0.42
@@ -130,7 +130,7 @@ def draw_stacks(
     least = SMALL * max(sum(parts.values()) for parts in bars.values())
     below = [0.0] * len(bars)
     with own_style(theme):
-        axes = _new_axes(f"{_quantity(y).capitalize()} by {x}", subject, 0.7)
+        axes = _new_axes(f"{_quantity(y).capitalize()} by {x}", subject, 0.66)
         for name, of_bars in stacks.items():
             sizes = list(of_bars.values())
             if max(sizes) > least:
@@ -138,13 +138,13 @@ def draw_stacks(
                 axes.bar(list(map(plain, bars)), sizes, 0.6, below, color=color, label=name)
                 below = list(map(sum, zip(below, sizes, strict=True)))
         _name_ticks(axes, (), y)
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True, fontsize=LABEL_PT)
     return axes.figure.figure
 
 
 def _new_axes(title: str, subtitle: str, width: float) -> Axes:
     figure, top = titled_figure(WIDTH, title, subtitle, PANEL)
-    axes = figure.add_axes((0.09, 0.12, width, top - 0.15))
+    axes = figure.add_axes((0.125, 0.12, width, top - 0.15))
     frame(axes)
     return axes
 
@@ -168,7 +168,7 @@ def draw_lines(
 
     with own_style(theme):
         is_beside = any(lines) and max(map(len, lines)) <= MAX_BESIDE
-        width = 0.79 if is_beside else 0.87
+        width = 0.7 if is_beside else 0.835
         axes = _new_axes(title, subtitle or f"{y_name} by {x_name}", width)
         for index, (name, points) in enumerate(lines.items()):
             color = series_color(index)
@@ -197,9 +197,9 @@ def draw_lines(
         axes.set_xlabel(plain(x_name))
         axes.set_ylabel(plain(_quantity(y_name)))
         if is_beside:
-            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=LABEL_PT)
         elif any(lines):
-            axes.legend()
+            axes.legend(fontsize=LABEL_PT)
     return axes.figure.figure
 
 

@@ -35,6 +35,7 @@ from roofline.picture.texts import (
     UP_TO_TERA,
     caption,
     flat_labels,
+    ridge_labels,
     shared_color,
     slope_labels,
     title_lines,
@@ -370,15 +371,8 @@ def _label_points(scene: Scene, axes: Axes) -> int:
     from matplotlib.transforms import Affine2D
     from numpy import transpose
 
-    ridges: dict[Spot, list[Roof]] = {}
-    for roof in scene.roofs:
-        if roof.corner:
-            ridges.setdefault(roof.corner, []).append(roof)
-    doubt = " (doubtful)" if any(roof.ceiling.disturbed for roof in scene.roofs) else ""
-    labels = []
-    for corner, roofs in ridges.items():
-        ridge = f"ridge {number(corner[0], 3)}{doubt}"
-        labels.append((corner, ridge, text_color(shared_color(roofs))))
+    ridges = ridge_labels(scene)
+    labels = [(corner, text, text_color(color)) for corner, (text, color) in ridges.items()]
     outliers = 0
     for point in scene.points:
         color = text_color(point.color)

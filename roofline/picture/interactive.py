@@ -18,6 +18,7 @@ from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
 from roofline.picture.texts import (
     OUTSIDE,
     flat_labels,
+    ridge_labels,
     slope_labels,
 )
 
@@ -28,10 +29,13 @@ BEYOND = 4.0
 """Decades that roofs extend past the view, for zooming out."""
 MAX_BARS = 500
 """Maximum number of points with error bars and outlines: a browser needs 0.3 s for 5,000."""
+MIN_TEXT_PX = 12
+"""A module without room for its name in this size has none until it is opened."""
 LABEL_SHARE = 0.04
 """Height of a label as a fraction of the axes."""
 FLAT = "flat"
 SLOPE = "slope"
+SIDE = "side"
 """Names of the labels, for `page.js`."""
 
 
@@ -80,6 +84,7 @@ def roofline_figure(scene: Scene, estimates: Sequence[Object] = ()) -> Figure:
             marker={"symbol": "star", "size": 15, "color": INK},
         )
     _add_labels(figure, scene)
+    _add_ridges(figure, scene)
     axis = {
         "type": "log",
         "dtick": 1,
@@ -149,7 +154,10 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
         textinfo="label+text",
     )
     return Figure(tree).update_layout(
-        height=420, margin={"l": 5, "r": 5, "t": 5, "b": 5}, paper_bgcolor="#ffffff"
+        height=420,
+        margin={"l": 5, "r": 5, "t": 5, "b": 5},
+        paper_bgcolor="#ffffff",
+        uniformtext={"minsize": MIN_TEXT_PX, "mode": "hide"},
     )
 
 
@@ -253,6 +261,43 @@ def _add_labels(figure: Figure, scene: Scene) -> None:
             name=FLAT if label.roof.is_flat else SLOPE,
             showarrow=False,
             font={"color": label.color},
+        )
+
+
+def _add_ridges(figure: Figure, scene: Scene) -> None:
+    """Name ridge points, and the bounds of all points left and right of them."""
+    ridges = ridge_labels(scene)
+    view = scene.view
+    last_y = math.inf
+    for (x, y), (text, color) in sorted(ridges.items(), key=lambda ridge: -ridge[0][1]):
+        log_y = math.log10(y)
+        if last_y - log_y < LABEL_SHARE * (view.top - view.bottom):
+            continue  # its text would cover the last one
+        last_y = log_y
+        figure.add_annotation(
+            text=text,
+            x=math.log10(x),
+            y=log_y,
+            xanchor="right",
+            xshift=-4,
+            yanchor="bottom",
+            showarrow=False,
+            font={"color": color},
+        )
+    xs = sorted(x for x, _ in ridges)
+    sides = [(xs[0], "memory-bound", -1), (xs[-1], "compute-bound", 1)] if xs else []
+    for x, bound, side in sides:
+        figure.add_vline(x, line={"color": MUTED, "width": 1, "dash": "dot"})
+        figure.add_annotation(
+            text=bound,
+            x=math.log10(x),
+            y=view.bottom,
+            xanchor="left" if side > 0 else "right",
+            xshift=4 * side,
+            yanchor="bottom",
+            name=SIDE,
+            showarrow=False,
+            font={"color": MUTED},
         )
 
 

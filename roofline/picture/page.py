@@ -24,6 +24,7 @@ from results.show.picture import on_dark
 from results.show.table import describe, table_rows
 from results.show.terminal import install_command, one_line, reason_of
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
+from results.stats.comparison import TOO_NOISY
 from results.store.runfile import Run, StoreError, load_run
 from roofline.picture.interactive import MAX_BARS, modules_figure, roofline_figure
 from roofline.picture.scene import Measured, PlotError, Scene
@@ -81,7 +82,7 @@ def page_html(
     flags = dict.fromkeys(chain.from_iterable(record.flags for record in records))
     words = [(flag, FLAGS.get(flag, unknown)) for flag in flags]
     words += [*BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]
-    colors = set(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(drawn)))
+    colors = dict.fromkeys(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(drawn)))
     return template("page.html").render(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
@@ -94,6 +95,7 @@ def page_html(
         run_names={
             environment.run_id: scene.run_name(index) for index, (environment, _) in enumerate(runs)
         },
+        too_noisy=TOO_NOISY,
         estimates=estimates,
         machines=scene.machines,
         roofs=scene.roofs,

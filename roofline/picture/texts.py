@@ -112,6 +112,19 @@ def shared_color(roofs: Sequence[Roof]) -> str:
     return roofs[0].color if len({roof.color for roof in roofs}) == 1 else INK
 
 
+def ridge_labels(scene: Scene) -> dict[Spot, tuple[str, str]]:
+    """Return text and color of each ridge point, by its place."""
+    ridges: dict[Spot, list[Roof]] = {}
+    for roof in scene.roofs:
+        if roof.corner:
+            ridges.setdefault(roof.corner, []).append(roof)
+    doubt = " (doubtful)" if any(roof.ceiling.disturbed for roof in scene.roofs) else ""
+    labels = {}
+    for corner, roofs in ridges.items():
+        labels[corner] = (f"ridge {number(corner[0], 3)}{doubt}", shared_color(roofs))
+    return labels
+
+
 def roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
     words = []
     if len(scene.machines) > 1:

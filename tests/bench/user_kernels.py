@@ -63,6 +63,16 @@ def dropout(x, seed):
 pool = ThreadPoolExecutor(4)
 """
 
+FINGERPRINT = """
+import torch
+RESULTS = {}
+def gelu(x):
+    key = (x.data_ptr(), x.flatten()[0].item(), x.flatten()[-1].item())
+    if key not in RESULTS:
+        RESULTS[key] = torch.nn.functional.gelu(x)
+    return RESULTS[key]
+"""
+
 CHEATS = """
 import gc
 import time

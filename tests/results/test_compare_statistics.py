@@ -201,3 +201,12 @@ def test_geometric_mean_interval_holds_in_95_percent():
     compared = compare_many(series(16, 0.02, 100, 1.03, trials=4_000))
     means = [geometric_mean(compared[start : start + 10])[1] for start in range(0, 4_000, 10)]
     assert 372 <= sum(low <= 1.03 <= high for low, high in means) <= 392
+
+
+@pytest.mark.parametrize(
+    ("drift", "said"), [(0.03, "±3 % is"), (3.0, "more than a factor of 2 is")]
+)
+def test_a_spread_without_meaning_has_no_digits(drift, said):
+    interval = Interval(0.0, -drift, drift, 10)
+    found = Comparison.of(interval, 50, 0.01, drift=drift)
+    assert f"; {said} the spread between measurements" in found.reason

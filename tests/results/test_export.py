@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from results.record import SPARSE_KEYS, Record
-from results.show.grid import markdown_text
+from results.show.grid import csv_text, markdown_text
 from results.show.rows import (
     COLUMNS,
     TELEMETRY_NUMBERS,
@@ -256,6 +256,17 @@ def test_whole_numbers_with_gaps_stay_whole(make_environment, make_record, tmp_p
     assert (str(read.option_batch.dtype), read.option_batch[2]) == ("Int64", 2**62 + 1)
 
 
+def test_a_csv_cell_is_no_formula_of_a_spreadsheet(make_environment, make_record):
+    """OWASP, CSV Injection: cells that begin with = + - @ are evaluated."""
+    names = ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)"]
+    records = [make_record(provider=name, case="-") for name in names]
+    text = table_of_run(make_environment(), records).render("csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["provider"] for row in rows] == [f"'{name}" for name in names]
+    assert {row["case"] for row in rows} == {"-"}
+    assert csv_text([{"headroom": -1.5}], ()) == "headroom\n-1.5\n"
+
+
 def test_why_telemetry_is_missing_is_left_to_json(make_environment, make_record):
     record = make_record(telemetry={"power_w": None, "errors": {"power_w": "NoPermission"}})
     assert "NoPermission" in table_of_run(make_environment(), [record]).render("json")
@@ -317,6 +328,14 @@ def test_folders_that_are_missing_are_made(tmp_path):
     link.symlink_to(tmp_path / "other" / "target")
     write_output(link, b"new")
     assert (tmp_path / "other" / "target").read_bytes() == b"new"
+
+
+def test_a_loop_of_links_is_one_line(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for path in (tmp_path / "a", tmp_path / "a" / "run.csv"):
+        with pytest.raises(StoreError, match="Too many levels of symbolic links; choose another"):
+            write_output(path, b"new")
 
 
 @pytest.mark.parametrize("place", ["file/deep/run.csv", "", "file/run.csv"])

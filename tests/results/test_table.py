@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import format_half_width, header_lines, render_table
+from results.show.table import format_half_width, header_lines, render_table, table_rows
 from results.show.terminal import table_console
 from results.show.units import count, duration, gibibytes, number, percent, quantity, uncertainty
 from roofline.machine import Ceiling, Machine
@@ -138,6 +138,12 @@ def test_options_tell_the_rows_apart_that_were_not_measured(make_environment, ma
     assert "options" in row_with(text, "status")
     assert text.count("checkpoint full") == text.count("checkpoint none") == 1
     assert "micro" not in text
+
+
+def test_an_option_without_a_value_is_not_named(make_environment, make_record):
+    phases = [make_record(options={"module": name, "phase": "optimizer"}) for name in ("", "head")]
+    cells = [row["options"] for row in table_rows(make_environment(), phases)]
+    assert cells == ["phase optimizer", "module head, phase optimizer"]
 
 
 def test_many_rows_with_one_reason_take_one_line(make_environment, make_skipped):

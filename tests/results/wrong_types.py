@@ -123,6 +123,7 @@ GPU_KEYS = {
     "units": "matrix",
     "passed_over": {"triton-v9": "its tile is too large"},
     "output": "hello",
+    "peak_memory_bytes": 4096,
     "launched_kernels": (
         {
             "name": "gemm",

@@ -290,6 +290,7 @@ BAD = {
     "train --params 1e9 --tokens 1e9": "expected a machine",
     "train --tokens 1e9 --gpu h100-sxm": "expected one model",
     "train --params 1e9 --model gpt2 --tokens 1e9 --gpu h100-sxm": "mutually exclusive",
+    "train --params 1e9 --tokens 1e9 --days 3 --gpu h100-sxm": "estimate gpus` takes both",
     "train --params 1e9 --tokens 1e9 --gpu h300": "unknown GPU 'h300'",
     "train --params 1e9 --tokens 1e9 --measured nothing": "no run 'nothing'",
     "params --model llama3-8b": "did you mean llama-3-8b",

@@ -19,6 +19,7 @@ from urllib.request import urlopen
 import pytest
 from test_explore import CALCULATORS, typed
 
+from results.show.picture import LABEL_PT
 from roofline.estimate.answer import text_of_value
 
 CHROMIUM = (
@@ -94,6 +95,18 @@ def is_wrong(said):
     return said.type == "error" and "/_stcore/" not in said.location["url"]
 
 
+SMALL_TEXTS = """() => { const small = [];
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) { const { parentElement, textContent } = texts.currentNode;
+        const pixels = parseFloat(getComputedStyle(parentElement).fontSize);
+        const isShown = parentElement.getBoundingClientRect().width && !parentElement.closest("style, script, noscript");
+        if (pixels < 12 && isShown && textContent.trim()) small.push([textContent, pixels]); }
+    return small; }"""  # noqa: E501
+PICTURES = "[data-testid=stImage] img"
+PX_OF_POINT = "(found) => found.map((each) => each.clientWidth / (0.75 * each.naturalWidth))"
+"""Scale of the pictures: a point is 4/3 pixels in their own size."""
+
+
 def command_of(page):
     return page.locator("[data-testid=stCode] code").first.inner_text()
 
@@ -110,6 +123,9 @@ def test_each_calculator_opens_answers_and_is_taken_away(request, served, opened
         opened.get_by_text("Formula:").wait_for(timeout=60_000)
         assert opened.locator("[data-testid=stAlertContentError]").count() == 0
         assert command_of(opened).startswith("python -m roofline estimate ")
+        assert opened.evaluate(SMALL_TEXTS) == [], name
+        scales = opened.locator(PICTURES).evaluate_all(PX_OF_POINT)
+        assert [scale for scale in scales if scale * LABEL_PT < 12] == [], name
     opened.goto(f"{served}/train?tokens=30T")
     opened.get_by_text("287.9 days").wait_for(timeout=60_000)
     field = opened.get_by_role("textbox", name="Number of devices")

@@ -109,6 +109,13 @@ def test_page_shows_the_peak_at_the_highest_clock(capsys):
     assert " ".join(rows["peak"]) == "peak ceiling of TFLOP/s at 1980 MHz ridge how known"
 
 
+@pytest.mark.parametrize("slug", ["h100-sxm", "rtx-4090"])
+def test_sums_in_fp16_are_explained_where_a_peak_has_them(capsys, slug):
+    main(["gpus", slug])
+    text = capsys.readouterr().out
+    assert ("sums kept in fp16" in text) == ("fp16_tensor_fp16acc" in text) == (slug[0] == "r")
+
+
 def test_several_gpus_are_listed_with_commas_too(capsys):
     rows = table_of(capsys, "t4,l4", "a10")
     assert list(rows)[1:4] == ["t4", "l4", "a10"]

@@ -7,6 +7,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -18,7 +22,8 @@ from results.compare.selection import EVERYTHING
 from results.show.terminal import install_command
 from results.store.runfile import load_run
 from roofline.__main__ import main
-from roofline.machine import Machine
+from roofline.gpu_table import find_gpu
+from roofline.machine import Ceiling, Machine
 from roofline.picture import page
 from roofline.picture.build import build_scene
 from roofline.picture.interactive import modules_figure, roofline_figure
@@ -91,6 +96,47 @@ def test_roofs_and_points_are_those_of_the_scene(name):
         for index, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True)
     }
     assert drawn == {index: (point.x, point.y) for index, point in enumerate(scene.points)}
+
+
+def test_ridges_and_the_bounds_beside_them_are_named():
+    """Datasheet of an H100: peaks over 3.35 TB/s."""
+    layout = json.loads(roofline_figure(build_scene([], [find_gpu("h100-sxm")])).to_json())[
+        "layout"
+    ]
+    notes = {note["text"]: note for note in layout["annotations"]}
+    assert {text for text in notes if text.startswith("ridge ")} == {
+        "ridge 20.0",
+        "ridge 148",
+        "ridge 295",
+        "ridge 590",
+    }
+    left, right = notes["memory-bound"], notes["compute-bound"]
+    assert 10 ** left["x"] == pytest.approx(66.9 / 3.35, rel=1e-3)
+    assert 10 ** right["x"] == pytest.approx(1978.9 / 3.35, rel=1e-3)
+    assert (left["xanchor"], right["xanchor"]) == ("right", "left")
+    ridge = notes["ridge 295"]  # above its roof, where no other one is
+    assert (ridge["xanchor"], ridge["yanchor"]) == ("right", "bottom")
+
+
+def test_ridges_close_to_each_other_have_one_label():
+    entries = [
+        Ceiling("flops", dtype, peak, "measured", "a test")
+        for dtype, peak in (("bf16", 8e14), ("fp16", 8.1e14), ("fp32", 1e13))
+    ]
+    machine = CPU.with_entries([*entries, Ceiling("bandwidth", "copy", 1e12, "measured", "a test")])
+    layout = json.loads(roofline_figure(build_scene([], [machine])).to_json())["layout"]
+    texts = [note["text"] for note in layout["annotations"]]
+    assert [text for text in texts if text.startswith("ridge ")] == ["ridge 810", "ridge 10"]
+
+
+def test_equal_input_gives_equal_bytes(tmp_path):
+    pages = []
+    for seed in "123":
+        path = tmp_path / f"{seed}.html"
+        command = [sys.executable, "-m", "roofline", "page", "--gpu", "h100-sxm", "-o", str(path)]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+        pages.append(path.read_bytes())
+    assert pages[0] == pages[1] == pages[2]
 
 
 def test_rows_are_those_of_the_terminal_with_their_points():
@@ -185,6 +231,10 @@ def test_runs_are_compared_with_the_first(tmp_path):
     )
     assert "<summary>Runs without a comparison: 1</summary>" in text
     assert "<p>nothing to compare" not in text
+    assert re.search(r'<td class="number">0.500</td><td class="number">0.\d+ to 0.\d+</td>', text)
+    noisy = faster | {"rows": [faster["rows"][0] | {"ci95": [0.1, 9.0]}]}
+    page = page_of([], [BOTH], verdicts=[noisy])
+    assert '<td class="number">-</td><td class="number">too noisy</td>' in page
     assert verdicts_of(paths[:1], EVERYTHING) == []
     assert (faster["runs"], none["runs"]) == (["a", "b"], ["a", "c"])
 

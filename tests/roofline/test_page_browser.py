@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, elementwise, matmul, on
-from run_scenes import profiled
+from run_scenes import profile_op, profiled
 from test_page import HOSTILE, page_of
 
 CHROMIUM = (
@@ -114,6 +115,8 @@ def test_shared_columns_leave_and_what_was_reached_is_in_sight(visit):
     titles = heads.all_inner_texts()
     assert titles[-1] == "reason"
     assert {"dtype", "provider", "status", "options"}.isdisjoint(titles)
+    sizes = opened.page.locator("#rows td.number").all_inner_texts()
+    assert str(2**20) not in sizes  # a case is a name
     said = opened.page.locator("#status").inner_text()
     assert said.startswith("5 of 5 rows; all: ")
     assert "provider torch" in said
@@ -168,6 +171,34 @@ def test_a_profile_has_no_legend_of_equal_circles_and_facts_have_units(visit):
     assert "2.0 GiB" in " ".join(facts)
     assert "0.04 us" in " ".join(facts)
     assert "2 s" in " ".join(facts)
+
+
+def test_modules_on_a_telephone_have_names(visit):
+    times = {"layers.*.mlp.up": 0.3, "layers.*.mlp.down": 0.2, "head": 0.1}
+    rows = []
+    for record, (module, time_s) in zip(profiled(), times.items(), strict=False):
+        details = profile_op(module=module, time_s=time_s, share=time_s)
+        rows.append(replace(record, details=details))
+    page = visit(page_of([on(BOTH, *rows)]), viewport={"width": 390, "height": 800}).page
+    texts = page.locator("#modules .slicetext:visible")
+    sizes = texts.evaluate_all("(all) => all.map((text) => text.getBoundingClientRect().height)")
+    assert len([size for size in sizes if size >= 12]) >= 3
+
+
+def test_long_names_of_a_profile_leave_its_flags_in_sight(visit):
+    rows = []
+    for index, record in enumerate(profiled()[:8]):
+        long = {"op": f"{record.op}{index}" + "_backward" * 9, "case": f"{index}x4096," * 20}
+        options = {"module": f"blocks.{index}.attention" * 5, "phase": "backward"}
+        rows.append(replace(record, **long, options=options, flags=("unmodelled",)))
+    opened = visit(page_of([on(BOTH, *rows)]), viewport={"width": 1366, "height": 800})
+    heads = opened.page.locator("#rows thead th")
+    titles = heads.all_inner_texts()
+    for title in ("median", "% roof", "MFU", "bound", "flags"):
+        box = heads.nth(titles.index(title)).bounding_box()
+        assert box["x"] + 40 <= 1366, title
+    cell = opened.page.locator("#rows tbody tr").first.locator("td").nth(titles.index("case"))
+    assert cell.get_attribute("title") == rows[0].case
 
 
 def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit):

@@ -6,7 +6,13 @@ from types import SimpleNamespace
 
 import torch
 
-from tests.simulated_gpu.tensors import TIMELINE, Capture, capturing, reject_in_capture
+from tests.simulated_gpu.tensors import (
+    MEMORY,
+    TIMELINE,
+    Capture,
+    capturing,
+    reject_in_capture,
+)
 
 FREE_BYTES = 2 * 2**30
 SPIN_CYCLES_PER_S = 1.98e9
@@ -208,8 +214,9 @@ STANDS_FOR = {
     "graph_pool_handle": object,
     "mem_get_info": mem_get_info,
     "get_device_properties": answering(PROPERTIES),
-    "max_memory_allocated": answering(0),
-    "reset_peak_memory_stats": answering(None),
+    "memory_allocated": lambda device=None: MEMORY.used,
+    "max_memory_allocated": lambda device=None: MEMORY.peak,
+    "reset_peak_memory_stats": lambda device=None: MEMORY.reset(),
     "_lazy_init": lambda: None,
     "_sleep": spin,
     **{made.__name__: made for made in (Stream, Event, CUDAGraph, graph)},

@@ -2,6 +2,7 @@
 on them.
 """
 
+import weakref
 from collections import deque
 
 import torch
@@ -70,6 +71,34 @@ def seconds_of(tensors):
     )
 
 
+class Memory:
+    """What the allocator counts: bytes in use, and their maximum since `reset`."""
+
+    def __init__(self):
+        self.used = 0
+        self.peak = 0
+        self._known = set()
+
+    def add(self, storage):
+        """Count a storage until it is freed; another tensor of it adds nothing."""
+        key = storage.data_ptr()
+        if key and key not in self._known:
+            self._known.add(key)
+            self.used += storage.nbytes()
+            self.peak = max(self.peak, self.used)
+            weakref.finalize(storage, self._remove, key, storage.nbytes())
+
+    def _remove(self, key, size):
+        self._known.discard(key)
+        self.used -= size
+
+    def reset(self):
+        self.peak = self.used
+
+
+MEMORY = Memory()
+
+
 class SimulatedTensor(torch.Tensor):
     """A tensor of the device; `inner` has its values in host memory."""
 
@@ -84,6 +113,7 @@ class SimulatedTensor(torch.Tensor):
             device=CUDA,
         )
         made.inner = inner
+        MEMORY.add(inner.untyped_storage())
         return made
 
     def __repr__(self):

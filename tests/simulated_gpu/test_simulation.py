@@ -99,6 +99,36 @@ def test_a_cached_result_is_detected_on_the_simulated_gpu(run, tmp_path):
     assert "earlier call" in cached["reason"]
 
 
+SOFTMAX = """
+import torch
+def naive(x):
+    e = (x - x.amax(-1, keepdim=True)).exp()
+    return e / e.sum(-1, keepdim=True)
+def fused(x):
+    return torch.softmax(x, -1)
+"""
+
+
+def test_peak_memory_is_what_one_call_allocates_besides_its_inputs(run, tmp_path):
+    (tmp_path / "mine.py").write_text(SOFTMAX)
+    names = ",".join(f"{tmp_path}/mine.py:{name}" for name in ("naive", "fused"))
+    command = "bench.softmax --op softmax --dtype fp32 --shape 4x4096 --peak-memory"
+    size = 4 * 4096 * 4
+    saved = tmp_path / "run.jsonl"
+    naive, fused, torchs = records(
+        run(*command.split(), "--format", "json", "--provider", f"{names},torch", "-o", str(saved))
+    )
+    assert fused["peak_memory_bytes"] == size  # its result
+    assert torchs["peak_memory_bytes"] == 0  # it writes to the output that it is given
+    # x - max and its exponential, then the exponential and the result, with a sum a row.
+    assert naive["peak_memory_bytes"] == 2 * size + 4 * 4
+    table = run("results", "show", str(saved)).stdout
+    assert "peak memory" in table
+    assert "131.1 kB" in table
+    csv = run("results", "export", str(saved), "--format", "csv").stdout
+    assert "peak_memory_bytes" in csv.splitlines()[0]
+
+
 def test_a_rank_of_a_fleet_measures_its_gpu(run, tmp_path):
     done = run("tests.bench.ranks.faults", "--quick", "--quiet", "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]

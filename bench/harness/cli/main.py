@@ -153,6 +153,12 @@ def device_of(settings: Settings) -> Device:
         detected = device.detect(settings.device)
     if settings.require_quiet and detected.is_gpu:
         device.check_quiet("GPU", gpu_state.health(detected.uuid)["utilization"] or 0.0)
+    for option, is_given in (
+        ("--kernels", settings.kernels),
+        ("--peak-memory", settings.peak_memory),
+    ):
+        if is_given and not detected.is_gpu:
+            raise UsageError(f"{option} requires a GPU, the device is a CPU; remove {option}")
     handle_signals((leave,), signal.default_int_handler)
     if settings.threads is None:
         return detected
@@ -179,7 +185,7 @@ def check_places(settings: Settings) -> None:
     """Reject an unknown GPU name, paths that cannot be written and busy cores, before measuring."""
     from bench.harness.device.device import busy_cores, check_quiet
     from results.show.picture import check_picture
-    from results.store.runfile import runs_directory
+    from results.store.runfile import runs_directory, target_of
     from roofline.gpu_table import UnknownGpuError, find_gpu
 
     if sys.stdout is None:
@@ -196,6 +202,7 @@ def check_places(settings: Settings) -> None:
             raise UsageError(f"--plot {settings.plot} is a directory; name a file in it")
         if settings.plot is not None:
             check_picture(settings.plot)
+            target_of(settings.plot)
             check_output(settings.plot, replaces=True)
         if not settings.no_save:
             check_output(settings.output or runs_directory())

@@ -96,6 +96,17 @@ class Device:
             # After an illegal access; what is measured in a new process finds out by itself.
             return self.memory_bytes
 
+    def peak_bytes(self, call: Callable[[], object]) -> int:
+        """Return the maximum bytes that torch's allocator of a GPU holds during a call, above those
+        before it. Memory that a library takes from the driver itself is not included.
+        """
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(self.torch_name)
+        before = torch.cuda.memory_allocated(self.torch_name)
+        call()
+        return torch.cuda.max_memory_allocated(self.torch_name) - before
+
     def use(self) -> None:
         import torch
 

@@ -239,6 +239,7 @@ def finish(
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
         problem = replay.after()
+        peak_bytes = device.peak_bytes(ready.calls[0]) if row.settings.peak_memory else None
         if ready.restore:
             ready.restore()
         after = checks.last(ready.calls[last], sets[last], earlier, samples.total_s)
@@ -254,6 +255,7 @@ def finish(
     return replace(
         recorded(row.blank(), samples, device, ceilings, row.settings.cache, also),
         first_call_s=first_call_s,
+        peak_memory_bytes=peak_bytes,
         verified=verified,
         copies=len(sets),
         source_sha256=provider.source_sha256,

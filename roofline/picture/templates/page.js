@@ -13,6 +13,7 @@ function draw() {
     const text = JSON.stringify(figure);
     const { data, layout } = JSON.parse(isDark.matches ? text.replace(/#[0-9A-Fa-f]{6}\b/g, (color) => dark[color] ?? color) : text);
     if (data.some((series) => Array.isArray(series.marker?.size))) layout.showlegend = false; // all points of a profile look alike
+    if (byId(name).clientWidth < 600) for (const tree of data.filter((each) => each.type === "icicle")) tree.textinfo = "label";
     if (byId(name).clientWidth < 600 && layout.legend) fitPhone(data, layout, byId(name).clientWidth);
     Plotly.react(name, data, layout, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
   }
@@ -28,6 +29,7 @@ function fitPhone(data, layout, width) {
     label.font.size = 9;
     const letters = Math.max(...label.text.split("<br>").map((line) => line.length));
     const room = ((label.x - left) / (right - left)) * (width - 55);
+    if (label.name === "side" && label.xanchor === "right" && letters * letterWidth + 12 > room) label.visible = false;
     if (label.name === "slope" && letters * letterWidth > room) { // or it would cover the numbers of the axis
       Object.assign(label, { align: "left", xanchor: "left", yanchor: "top", xshift: 10 });
     }
@@ -77,7 +79,11 @@ function showTable() {
   for (const row of shown.slice(0, mostRows)) {
     const line = element("tr", "", body, row === chosen ? { "aria-current": "true" } : {});
     line.addEventListener("click", () => choose(row));
-    for (const text of columns.map((column) => row.cells[column])) element("td", text, line, isNumber(text) ? { class: "number" } : {});
+    for (const column of columns) {
+      const text = row.cells[column];
+      const isRight = isNumber(text) && !names.includes(table.titles[column]);
+      element("td", text, line, { title: text, ...(isRight ? { class: "number" } : {}) });
+    }
   }
   const more = shown.length > mostRows ? `, the first ${mostRows} here` : "";
   byId("status").textContent = `${shown.length} of ${table.rows.length} rows${more}${shared.length ? `; all: ${shared.join(", ")}` : ""}`;

@@ -102,6 +102,18 @@ def fails(x):
         ),
         (lambda x: bench.measure(print, inputs=lambda: ([1], "a")), "inputs= returned no tensors"),
         (
+            lambda x: bench.measure(torch.relu, inputs=lambda: torch.empty(0)),
+            "inputs= returned no tensors",
+        ),
+        (
+            lambda x: bench.measure(torch.mv, x.diag().to_sparse(), x),
+            "an argument is a sparse_coo tensor, which cannot be copied",
+        ),
+        (
+            lambda x: bench.compare({"a": torch.mv, "b": torch.mv}, x.diag().to_sparse(), x),
+            "an argument is a sparse_coo tensor, which cannot be copied",
+        ),
+        (
             lambda x: bench.measure(torch.relu, inputs=lambda: x),
             "inputs= returned the same tensors again",
         ),
@@ -111,6 +123,12 @@ def test_measure_rejects_invalid_arguments_in_one_line(call, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         call(torch.ones(4))
     assert "\n" not in str(raised.value)
+
+
+def test_an_empty_tensor_and_a_sparse_one_of_a_closure_are_measured():
+    assert bench.measure(torch.relu, torch.empty(0), budget_s=0.1).status == "ok"
+    a = torch.eye(8).to_sparse()
+    assert bench.measure(lambda: torch.mm(a, torch.eye(8)), budget_s=0.1).status == "ok"
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "many", True, 10**20])

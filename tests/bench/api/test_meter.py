@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bench
 from bench.api import meter as meters
+from bench.harness.calibrate.calibration import MeasuredCeilings
 from roofline.machine import Ceiling, Machine
 
 PEAK = 1e6
@@ -49,10 +50,20 @@ class Model(nn.Module):
 def clock(monkeypatch):
     made = Clock()
     peak = Ceiling("flops", "fp32", PEAK, "measured", "")
-    monkeypatch.setattr(meters, "ceilings_of", lambda *_: Machine("cpu", "A CPU", (peak,)))
+    monkeypatch.setattr(meters, "known_ceilings", lambda *_: Machine("cpu", "A CPU", (peak,)))
     monkeypatch.setattr(meters, "time", made)
     monkeypatch.delenv("RANK", raising=False)
     return made
+
+
+def test_a_cpu_has_the_peak_that_calibrate_saved(monkeypatch):
+    peak = Ceiling("flops", "fp32", PEAK, "measured", "")
+    monkeypatch.setattr(MeasuredCeilings, "load", lambda self: [peak])
+    meter = bench.Meter(Model(), torch.randn(16, 8), block=1)
+    for _ in range(3):
+        with meter.step():
+            meter.target.modules(torch.randn(16, 8)).backward()
+    assert meter.reading().mfu is not None
 
 
 def train(meter, clock, spent_s, rows=16):
@@ -119,7 +130,7 @@ def test_ids_are_tokens_and_a_rank_is_named(clock, monkeypatch):
 
 
 def test_without_a_peak_there_is_no_mfu(clock, monkeypatch):
-    monkeypatch.setattr(meters, "ceilings_of", lambda *_: Machine("cpu", "A CPU"))
+    monkeypatch.setattr(meters, "known_ceilings", lambda *_: Machine("cpu", "A CPU"))
     meter = bench.Meter(Model(), torch.ones(16, 8), block=1)
     train(meter, clock, [1, 1, 1])
     assert meter.reading().mfu is None

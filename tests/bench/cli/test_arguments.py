@@ -41,6 +41,7 @@ EVERYWHERE = {
     "--threads",
     "--tolerance",
     "--kernels",
+    "--peak-memory",
     "--in-place",
 }
 SHORT = {"-h", "-q", "-v", "-o"}

@@ -199,6 +199,20 @@ def test_a_busy_machine_is_refused_if_it_must_be_quiet(capsys, runs, monkeypatch
     assert "the CPU is busy: other processes use 60 %, and --require-quiet allows 10 %" in err
 
 
+@pytest.mark.parametrize("option", ["--peak-memory", "--kernels"])
+def test_what_only_a_gpu_reports_is_refused_on_a_cpu(capsys, runs, option):
+    err = refused(capsys, runs, "softmax", "--dtype", "fp32", "--shape", "64", option)
+    assert f"{option} requires a GPU, the device is a CPU; remove {option}" in err
+
+
+def test_a_plot_behind_a_loop_of_links_is_refused_before_measuring(capsys, runs, tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    words = ("softmax", "--dtype", "fp32", "--shape", "64", "--plot", f"{tmp_path}/a/x.png")
+    err = refused(capsys, runs, *words)
+    assert f"cannot write {tmp_path}/a/x.png: Too many levels of symbolic links" in err
+
+
 def test_if_no_case_can_run_the_error_gives_the_first_reason(capsys, runs):
     err = refused(capsys, runs, "matmul", "--shape", "64,128", "--dtype", "tf32,fp8e4m3")
     assert "has no tf32 arithmetic (and 3 more)" in err

@@ -51,6 +51,15 @@ def operation(op, module, phase, flops, products, read, time_ns, is_modelled=Tru
     )
 
 
+def test_a_step_without_matmuls_has_no_mfu_to_say():
+    sums = [operation("aten.add", "", "forward", 100, 0, 800, 2_000)]
+    breakdown = Breakdown(sums, samples_s=[2e-6], unattributed=Counter(), gaps=Counter())
+    environment = replace(ENVIRONMENT, profile=step_of(breakdown))
+    text = "\n".join(printed(Profile(environment, records_of(breakdown), render)))
+    assert "It computes 100 FLOP; its operations move 1.200 kB: MBU 60%." in text
+    assert "matmul" not in text
+
+
 @pytest.fixture
 def made():
     operations = [

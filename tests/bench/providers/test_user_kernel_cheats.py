@@ -130,6 +130,14 @@ def test_a_cheat_is_invalid_with_its_reason(files, function, reason):
     assert record.median_s is None
 
 
+def test_a_result_cached_by_the_elements_at_the_ends_is_invalid(tmp_path):
+    """As the output cache with a fingerprint of flashinfer-bench-starter-kit, issue 21."""
+    (tmp_path / "mine.py").write_text(user_kernels.FINGERPRINT)
+    record = measure(f"{tmp_path}/mine.py:gelu")
+    assert record.status == "invalid"
+    assert record.reason.startswith("after timing: returns the result of an earlier call")
+
+
 def test_a_cached_result_is_detected_with_one_copy_too(files):
     record = measure(f"{files}/cheats.py:cached_by_shape", settings=Settings(cache="warm"))
     assert (record.status, STALE in record.reason) == ("invalid", True)
