@@ -37,7 +37,7 @@ from roofline.estimate.options import (
     model_of,
     sharding_of,
 )
-from roofline.estimate.question import Model, Names, Number, Whole, question
+from roofline.estimate.question import Model, Names, Number, Rate, Size, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
 
@@ -241,8 +241,8 @@ def memory(
     lora_on: Names | None = None,
     weight_dtype: Stored | None = None,
     dropout: bool = False,
-    disk: Number | None = None,
-    memory: Number | None = None,
+    disk: Rate | None = None,
+    memory: Size | None = None,
     **options: Unpack[Sharded],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""

@@ -22,13 +22,14 @@ from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, one_line
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer, Row
-from roofline.gpu_table import load_gpus
+from roofline.gpu_table import find_gpu, load_gpus
 from roofline.work import dtype_named
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 NUMBER = re.compile(
     r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)"
 )
+WITH_UNIT = re.compile(r"([\d._eE+-]+) ?([kKmMgGtT])(i?)[bB]")
 MAX_NUMBER = 10**30
 
 
@@ -45,16 +46,39 @@ def _number(text: str) -> Fraction | None:
     return Fraction(match[1]) * SUFFIXES[match[2].lower()] if match else None
 
 
+def _bytes(text: str) -> Fraction | None:
+    match = WITH_UNIT.fullmatch(text)
+    if match is None:  # B alone may be bytes or billions
+        return None if text.endswith(("b", "B")) else _number(text)
+    number = _number(match[1])
+    base = 1024 if match[3] else 1000
+    return number and number * base ** ("kmgt".index(match[2].lower()) + 1)
+
+
 def _shown(text: object) -> str:
     return f"'{one_line(str(text))}'"
 
 
 def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
-    number = _number(text := text_of(value))
+    return _above_0(value, _number, "70e9, 70B or 0.5")
+
+
+def size(value: object) -> float:
+    """Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
+    return _above_0(value, _bytes, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
+
+
+def rate(value: object) -> float:
+    """Return bytes per second above 0, such as 3.35e12 or "3.35TB/s"."""
+    return size(text_of(value).removesuffix("/s"))
+
+
+def _above_0(value: object, parse: Callable[[str], Fraction | None], examples: str) -> float:
+    number = parse(text := text_of(value))
     if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
         raise ConfigError(
-            f"{_shown(text)} is not a number above 0, at most 10^30, such as 70e9, 70B or 0.5"
+            f"{_shown(text)} is not a number above 0, at most 10^30, such as {examples}"
         )
     return int(number) if number.denominator == 1 else float(number)
 
@@ -67,10 +91,17 @@ def whole(value: object) -> int:
     return int(number)
 
 
-def numbers(value: object) -> list[float]:
-    """Return numbers above 0 of a text such as "2.5,0.8" or a list."""
-    texts = value if isinstance(value, list | tuple) else [value]
-    return [positive(word) for word in ",".join(map(text_of, texts)).split(",")]
+def prices(value: object) -> list[float] | dict[str, float]:
+    """Return the prices of a text such as "2.5,0.8" or a list, or those of GPUs by slug, of a text
+    such as "h100-sxm=2.5,b200=4".
+    """
+    if not isinstance(value, Mapping):
+        texts = value if isinstance(value, list | tuple) else [value]
+        words = ",".join(map(text_of, texts)).split(",")
+        if "=" not in words[0]:
+            return [positive(word) for word in words]
+        value = dict(word.partition("=")[::2] for word in words)
+    return {find_gpu(name.strip()).slug: positive(price) for name, price in value.items()}
 
 
 def share(value: object) -> float:
@@ -88,7 +119,8 @@ def share(value: object) -> float:
 def exact(value: object) -> Fraction:
     """Return a number of either sign, exactly as written, with at most 300 digits."""
     text = text_of(value)
-    number = _number(text.removeprefix("-"))
+    digits = text.removeprefix("-")
+    number = _number(digits) or _bytes(digits)
     if number is None or number > 10**300 or (number and number < Fraction(1, 10**330)):
         raise ConfigError(f"{_shown(text)} is not a number such as 1e-8")
     return -number if text.startswith("-") else number
@@ -146,7 +178,9 @@ def one_of(word: str, known: tuple[str, ...]) -> str:
 Number = Annotated[float, positive]
 Whole = Annotated[int, whole]
 Share = Annotated[float, share]
-Numbers = Annotated[list[float], numbers]
+Size = Annotated[float, size]
+Rate = Annotated[float, rate]
+Prices = Annotated[list[float] | dict[str, float], prices]
 Names = Annotated[list[str], names]
 Model = Annotated[str | ModelConfig | None, model_named]
 
@@ -226,6 +260,11 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
         values = values_of(ask, {**given, **others})
         if is_of_all(values):
             return _ranked(by_name, values)
+        price = values.get("price")
+        if isinstance(price, dict) and price.keys() - {
+            find_gpu(word).slug for word in values.get("gpu", ())
+        }:
+            raise ConfigError("--price names a GPU that --gpu does not")
         return by_name(**values)
 
     lines = [f"    {parameter.key}: {parameter.help}" for parameter in parameters(ask).values()]
@@ -235,14 +274,30 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
 
 
 def is_of_all(values: Mapping[str, Any]) -> bool:
-    """Return whether the GPUs are all of the table."""
-    return any(name.lower() == "all" for name in values.get("gpu") or ())
+    """Return whether the GPUs are all of the table.
+
+    Raises:
+        ConfigError: another machine is named too, or a figure that would be that of all.
+    """
+    given = [name.lower() for name in values.get("gpu") or ()]
+    if "all" not in given:
+        return False
+    others = {"measured", "peak", "bandwidth", "memory"} & values.keys()
+    if len(given) > 1 or others:
+        other = f"--{min(others)}" if others else "other GPUs"
+        raise ConfigError(f"--gpu all is every GPU of the table as it is: remove {other}")
+    return True
 
 
 def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answer:
     """Answer for all GPUs of the table that have the dtype and the memory, the best first."""
-    if values.get("price"):
-        raise ConfigError("--price is that of one GPU: name the GPUs, with a price for each")
+    if function.__name__ == "mfu":
+        raise ConfigError("--gpu all: a run has the utilization of its own GPU: name that one")
+    if isinstance(values.get("price"), list):
+        raise ConfigError(
+            "--price is that of one GPU: give those of --gpu all by name, such as "
+            "h100-sxm=2.5,b200=4"
+        )
     ranks: dict[str, list[float]] = {}
     short: dict[str, int] = {}
     for row in _rows_of_all(function, values):
@@ -252,6 +307,8 @@ def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answe
             for key, sign in RANKS.items()
             if row.get(key) is not None
         ]
+        if values.get("price"):  # of the whole job; without one, after all others
+            known.insert(0, row.get("price") or math.inf)
         if row.get("fits") is False:
             short[slug] = row.get("gpus_needed") or 0
         elif known:
@@ -262,6 +319,8 @@ def _ranked(function: Callable[..., Answer], values: Mapping[str, Any]) -> Answe
         raise ConfigError(f"it fits on none of the GPUs in the table{hint}")
     answer = function(**{**values, "gpu": sorted(ranks, key=ranks.__getitem__)})
     notes = list(answer.assumptions)
+    if values.get("price"):
+        notes.append("ranked by price; GPUs without one follow, by time")
     others = [slug for slug in load_gpus() if slug not in ranks and slug not in short]
     if short:
         reason = "memory or latency" if values.get("latency") else "memory"

@@ -32,7 +32,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
+from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
 from roofline.model import bound
 
 Cached = Annotated[str, tuple(STORED_DTYPES)]
@@ -221,7 +221,7 @@ def infer(
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Number | None = None,
+    memory: Size | None = None,
     latency: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
@@ -336,8 +336,8 @@ def generate(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     output_tokens: Whole = 256,
-    price: Numbers | None = None,
-    memory: Number | None = None,
+    price: Prices | None = None,
+    memory: Size | None = None,
     draft: Model = None,
     draft_tokens: Whole = 4,
     accepted: Share = 0.8,
@@ -371,7 +371,7 @@ def generate(
         row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s} | cycle
         row |= {"tokens_per_s": generated / seconds, "price_per_million_tokens": None}
         row |= use.cost(gpus, seconds)
-        if price:
+        if row["price"] is not None:
             row["price_per_million_tokens"] = row["price"] / generated * 1e6
         rows.append(row | plan.held(use, prompt + output_tokens - 1))
     row = rows[0]
@@ -452,7 +452,7 @@ def context(
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Number | None = None,
+    memory: Size | None = None,
     utilization: Share = UTILIZATION,
     **options: Unpack[Training],
 ) -> Answer:

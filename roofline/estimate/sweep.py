@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, Row
-from roofline.estimate.question import exact, is_of_all, parameters, positive, values_of
+from roofline.estimate.question import exact, is_of_all, parameters, positive, size, values_of
 
 MAX_POINTS = 1000
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
@@ -145,10 +146,10 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
 
 
 def _typed(value: str) -> float | str:
-    try:
-        return positive(value)
-    except ConfigError:
-        return value
+    for read in (positive, size):
+        with suppress(ConfigError):
+            return read(value)
+    return value
 
 
 def memory_marks(rows: Sequence[Mapping[str, Any]], option: str) -> dict[str, float]:
