@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from results.show.terminal import one_line
@@ -35,6 +36,25 @@ EXPERTS_PER_TOKEN = ("num_experts_per_tok", "moe_k", "top_k_experts", "num_exper
 EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 WITHOUT_CACHE = re.compile("linear|mamba|conv|recurrent|delta|kda|mlp|moe")
 """Kinds of layers with a state, or with an MLP only."""
+WITH_STATE = re.compile("linear|mamba|conv|recurrent|delta|kda|hybrid")
+STATES = {
+    "linear_num_value_heads": (
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+    ),
+    "linear_num_heads": ("linear_num_heads", "linear_head_dim", "linear_head_dim"),
+    "mamba_n_heads": ("mamba_n_heads", "mamba_d_head", "mamba_d_state"),
+    "mamba_num_heads": ("mamba_num_heads", "mamba_head_dim", "ssm_state_size"),
+    "mamba_expand": ("mamba_expand", "hidden_size", "mamba_d_state"),
+    "linear_attn_alpha_factor": ("num_attention_heads", "head_dim", "head_dim"),
+}
+"""Extents of the recurrent state of a layer, by a key that the configuration has: gated delta rule,
+Kimi's, Mamba 2, Mamba and lightning attention.
+
+Source: the caches that transformers allocates; Yang et al., Gated Delta Networks (2024); Qin et
+al., Lightning Attention-2 (2024).
+"""
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
@@ -136,6 +156,9 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             mlp_width=_first(text, EXPERT_WIDTHS),
             layers=len(numbers),
         )
+    kind_of_state = next((key for key in STATES if getattr(text, key, None)), "")
+    extents = STATES.get(kind_of_state, ())
+    recurrent = prod(getattr(text, key, None) or head_dim for key in extents) if extents else 0
     return ModelConfig(
         name=where,
         family=family,
@@ -151,6 +174,12 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         window=window if window and windowed else None,
         windowed_layers=windowed if window else 0,
         layers_without_cache=len(list(filter(WITHOUT_CACHE.search, kinds))),
+        convolution_state=sum(
+            parameter.numel()
+            for parameter in model.parameters()
+            if parameter.dim() == 3 and parameter.shape[1] == 1  # of each channel
+        ),
+        recurrent_state=len(list(filter(WITH_STATE.search, kinds))) * recurrent,
         latent=latent,
         experts=experts,
         built=_weights(model, count, routed),
@@ -159,7 +188,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             *_notes(kinds),
             "missing keys have the defaults of transformers",
             "activations as in a Llama of these dimensions; matmuls split evenly over devices",
-            "the state of layers without a cache, and their scans, are not counted",
+            "FLOPs of scans, and recurrent states of an unknown kind, are not counted",
         ),
     )
 

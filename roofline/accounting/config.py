@@ -124,6 +124,10 @@ class ModelConfig:
     """Weights (`parameters.Weight`) of a model that was built; else they follow from the fields."""
     layers_without_cache: int = 0
     """Layers with a state instead of attention, in a built model."""
+    convolution_state: int = 0
+    """Elements that a sequence keeps for convolutions, in all layers of a built model."""
+    recurrent_state: int = 0
+    """Elements of its recurrent states."""
     parameters: int = 0
     """Number of parameters, if only that is known (`dense_model`); else 0."""
     quantization: str | None = None
@@ -156,6 +160,8 @@ class ModelConfig:
         return replace(
             changed,
             layers_without_cache=self.layers_without_cache * layers // self.layers,
+            convolution_state=self.convolution_state * layers // self.layers,
+            recurrent_state=self.recurrent_state * layers // self.layers,
             built=tuple(weight.with_layers(layers, self.layers) for weight in self.built),
         )
 

@@ -16,6 +16,7 @@ from roofline.accounting.inference import (
     cache_copies,
     kv_bytes_per_token,
     kv_cache_bytes,
+    state_bytes,
     weight_bytes_read,
 )
 from roofline.accounting.machines import bandwidth_of, memory_of
@@ -56,6 +57,7 @@ STEPS_BY_WEIGHTS = (
 INFER_STEPS = """\
 weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
 cache per token | {plan.config.cached_layers} layers | {kv_bytes_per_token:bytes}
+states | of each sequence, beside the KV cache | {state_bytes:bytes}
 cache | {cached} | {cache_bytes:bytes}
 prefill FLOPs | {plan.batch} x {plan.prompt} tokens | {prefill_flops:number}
 prefill | {prefill_flops:number} / {peak_flops_per_s:number} | {prefill_seconds:time}, \
@@ -89,6 +91,7 @@ memory | {gpus:,} x {memory_bytes:bytes} x {utilization:g} | {total_bytes:bytes}
 weights | {params:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
 left for the cache | memory - weights | {left_bytes:bytes}
 cache per token | {layers} layers in {kv_dtype} | {kv_bytes_per_token:bytes}
+states | of each sequence, beside the KV cache | {state_bytes:bytes}
 copies of the cache | {gpus:,} devices, {stored_heads} | {copies:g}
 longest context | of {sequences} | {longest}
 largest batch | of {prompt} tokens each, {cache_bytes:bytes} of cache | {batch:,} sequences
@@ -283,6 +286,7 @@ def _infer_row(plan: _Plan, use: Use) -> Row:
     row["kv_bytes_per_token"] = None
     if not plan.config.parameters:
         row["kv_bytes_per_token"] = kv_bytes_per_token(plan.config, limits.kv_bytes)
+    row["state_bytes"] = state_bytes(plan.config, limits.kv_bytes) or None
     row["critical_batch"] = limits.critical_batch(plan.prompt)
     row["critical_batch_without_cache"] = limits.critical_batch(0)
     row["weight_bytes_read"] = weight_bytes_read(plan.config, plan.batch, limits.weight_dtype)
@@ -468,7 +472,7 @@ def context(
     repeated_bytes = (gpus - 1) * stored_bytes(attention, stored_in)
     copies = cache_copies(config, gpus)
     per_token = kv_bytes_per_token(config, element_bytes)
-    cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes)
+    cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes, gpus)
     rows: list[Row] = []
     warnings = []
     for machine in machines:
@@ -476,12 +480,13 @@ def context(
         free = int(utilization * gpus * memory_bytes) - weight_bytes
         row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
         row |= {"free_bytes": free, "fits": free >= 0, "kv_bytes_per_token": per_token}
-        row["context"] = _longest_context(config, free // copies, batch, element_bytes)
-        row["batch"] = max(0, free) // (copies * cache_bytes)
+        row["context"] = _longest_context(config, free, batch, element_bytes, gpus)
+        row["batch"] = max(0, free) // cache_bytes
         row["data_parallel_batch"] = None
         if copies > 1:
             left = max(0, free - repeated_bytes)
-            row["data_parallel_batch"] = gpus * (left // (gpus * cache_bytes))
+            alone_bytes = kv_cache_bytes(config, prompt, 1, element_bytes)
+            row["data_parallel_batch"] = gpus * (left // (gpus * alone_bytes))
         rows.append(row)
         if free < 0:
             held = f"{quantity(weight_bytes, 'B')} of weights"
@@ -513,6 +518,7 @@ def context(
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
             layers=config.cached_layers,
+            state_bytes=state_bytes(config, element_bytes) or None,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),
             longest=longest,
@@ -534,14 +540,16 @@ def context(
 
 
 def _longest_context(
-    config: ModelConfig, free_bytes: int, batch: int, element_bytes: float
+    config: ModelConfig, free_bytes: int, batch: int, element_bytes: float, devices: int
 ) -> int | None:
     """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no
     limit.
 
     A cache does not grow without limit if each layer has a window or a state.
     """
-    needed = partial(kv_cache_bytes, config, batch=batch, element_bytes=element_bytes)
+    needed = partial(
+        kv_cache_bytes, config, batch=batch, element_bytes=element_bytes, devices=devices
+    )
     if needed(MAX_EXTENT) <= free_bytes:
         return None
     if free_bytes <= 0:
