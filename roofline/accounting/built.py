@@ -208,6 +208,11 @@ def _first(text: Any, names: Sequence[str]) -> int:
     return int(next((value for value in known if value), 0))
 
 
+def component_of(path: str) -> str:
+    found = (kind for pattern, kind in COMPONENTS.items() if re.search(pattern, path))
+    return next(found, "attention")
+
+
 def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
     """Return the parameters, those of the same name in all layers together."""
     from torch import nn
@@ -216,9 +221,7 @@ def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
     for name, parameter in model.named_parameters():  # a tied head once
         module = model.get_submodule(name.rpartition(".")[0])
         path = re.sub(r"\.\d+(?=\.)", ".*", name)
-        component = next(
-            (kind for pattern, kind in COMPONENTS.items() if re.search(pattern, path)), "attention"
-        )
+        component = component_of(path)
         shape = tuple(parameter.shape)
         if len(shape) == 3 and shape[0] == experts:
             component = "experts"

@@ -132,6 +132,8 @@ class ModelConfig:
     """Number of parameters, if only that is known (`dense_model`); else 0."""
     quantization: str | None = None
     """Format of the weights in the file, of `storage.STORAGES`; None: not quantized."""
+    file_bytes: int = 0
+    """Bytes of the weights in the model's files, if these are known."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
 
@@ -164,6 +166,12 @@ class ModelConfig:
             recurrent_state=self.recurrent_state * layers // self.layers,
             built=tuple(weight.with_layers(layers, self.layers) for weight in self.built),
         )
+
+    def with_attention(self) -> Self:
+        """Return the model; ConfigError if only its number of parameters is known."""
+        if self.parameters:
+            raise ConfigError(f"{self.name}: its layers are not known; give a configuration")
+        return self
 
     def notes_on(self, sequence: int) -> list[str]:
         """Return the assumptions, and a note if the sequence exceeds the context."""

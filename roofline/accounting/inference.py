@@ -14,7 +14,6 @@ from roofline.accounting.parameters import weights
 from roofline.accounting.storage import STORAGES
 from roofline.work import DTYPE_BITS, Work
 
-
 STATE_BYTES = 4
 
 

@@ -17,6 +17,7 @@ from results.show.terminal import busy
 from roofline.accounting.built import built_config
 from roofline.accounting.config import ConfigError, ConfigKeys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
+from roofline.accounting.headers import stored_model
 from roofline.accounting.storage import quantization_of
 
 MODEL_FOLDER = Path(__file__).parent / "models"
@@ -34,6 +35,9 @@ def preset_names() -> list[str]:
 
 def load_preset(name: str) -> ModelConfig:
     names = preset_names()
+    folder = Path(name)
+    if name not in names and folder.is_dir():
+        return load_folder(folder)
     if name not in names:
         alike = sorted(
             (known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len
@@ -49,6 +53,16 @@ def load_preset(name: str) -> ModelConfig:
     keys = ConfigKeys(data["config"], name)
     config = build_config(data["config"]["model_type"], keys, name, data["source"])
     return _stored(config, data["config"])
+
+
+def load_folder(folder: Path) -> ModelConfig:
+    """Return the model of a folder: by its `config.json`, or by the tensors of its safetensors
+    files if that is missing or not supported.
+    """
+    try:
+        return load_config(folder / "config.json")
+    except ConfigError as error:
+        return stored_model(folder, str(error))
 
 
 def load_config(path: Path) -> ModelConfig:

@@ -171,9 +171,9 @@ def train(
     if tokens and days:
         raise ConfigError("--tokens and --days are mutually exclusive")
     if not (tokens or days) or options.keys() & LAYOUT:
-        if params is not None:
+        if config.parameters:
             raise ConfigError(
-                "--params: expected --tokens or --days, and no layout; a step needs a --model"
+                "--params: expected --tokens or --days, and no layout; a step needs layers"
             )
         if disk or days or convention != DEFAULT_CONVENTION:
             raise ConfigError(

@@ -129,7 +129,7 @@ def parallel(
 
     They are those of data, tensor, pipeline and expert parallelism, and of ZeRO.
     """
-    config = model_of(model, options)
+    config = model_of(model, options).with_attention()
     uses = uses_of(options, memory)
     how = {"batch": batch, "checkpoint": checkpoint}
     kind = published_runs(config, sequence)

@@ -278,7 +278,7 @@ def memory(
     main = ["total_bytes"]
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
-    step = step_memory(plan) if params is None else None
+    step = None if config.parameters else step_memory(plan)
     if step:
         parts = step.parts()
         state = sum(step.state.values())

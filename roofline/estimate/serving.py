@@ -152,6 +152,8 @@ class _Plan(NamedTuple):
     def held(self, use: Use, positions: int) -> Row:
         limits = self.limits(use)
         stored = stored_bytes(weights(self.config), limits.weight_dtype)
+        if self.config.file_bytes and not self.weight_dtype:
+            stored = self.config.file_bytes
         cache = limits.cache_bytes(positions)
         row: Row = {"weight_bytes": stored, "cache_bytes": cache}
         if self.config.parameters:
@@ -461,7 +463,7 @@ def context(
     **options: Unpack[Training],
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
-    config = model_of(model, options)
+    config = model_of(model, options).with_attention()
     element_bytes = STORED_DTYPES[kv_dtype].bits / 8
     stored_in = weight_dtype or config.quantization or "bf16"
     machines = machines_of(options, memory)
