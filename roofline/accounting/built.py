@@ -116,6 +116,18 @@ def _build(family: str, given: Mapping[str, Any], where: str) -> tuple[ModelConf
         transformers.logging.set_verbosity(verbosity)
 
 
+def composed_parameters(values: Mapping[str, Any]) -> int:
+    """Return the parameters of a composed configuration, with its image encoder and projection."""
+    import torch
+    import transformers
+
+    given = {key: values[key] for key in values if key != "auto_map"}
+    whole = transformers.AutoConfig.for_model(**given)
+    with torch.device("meta"):
+        model = transformers.AutoModelForImageTextToText.from_config(whole)  # type: ignore[no-untyped-call]
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
     layers = int(text.num_hidden_layers)
     heads = int(text.num_attention_heads)
@@ -156,8 +168,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             mlp_width=_first(text, EXPERT_WIDTHS),
             layers=len(numbers),
         )
-    kind_of_state = next((key for key in STATES if getattr(text, key, None)), "")
-    extents = STATES.get(kind_of_state, ())
+    extents = next((STATES[key] for key in STATES if getattr(text, key, None)), None)
     recurrent = prod(getattr(text, key, None) or head_dim for key in extents) if extents else 0
     return ModelConfig(
         name=where,

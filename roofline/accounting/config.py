@@ -132,6 +132,8 @@ class ModelConfig:
     """Number of parameters, if only that is known (`dense_model`); else 0."""
     quantization: str | None = None
     """Format of the weights in the file, of `storage.STORAGES`; None: not quantized."""
+    composed: Mapping[str, Any] | None = None
+    """Keys of the whole configuration, if this is its language model."""
     file_bytes: int = 0
     """Bytes of the weights in the model's files, if these are known."""
     source: str = ""

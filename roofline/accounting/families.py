@@ -523,5 +523,6 @@ FAMILIES: dict[str, Callable[[ConfigKeys], dict[str, Any]]] = {
     "falcon": _falcon,
     "opt": _opt,
     "mamba": _mamba,
+    "falcon_mamba": _mamba,
     "mamba2": _mamba2,
 }

@@ -18,8 +18,6 @@ from roofline.accounting.built import component_of
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.parameters import Weight
 
-MAX_HEADER_BYTES = 100_000_000
-"""As in safetensors."""
 NO_PARAMETERS = re.compile(r"inv_freq|scale|qzeros|g_idx|\.attn\.(masked_)?bias$")
 """Buffers, and what belongs to packed weights."""
 NO_PRODUCTS = re.compile(r"embed_tokens|wte|wpe|position|norm|bias$")
@@ -43,7 +41,8 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
         for part in list(folder.glob("model*.safetensors")) or folder.glob("*.safetensors"):
             with part.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
-                headers |= msgspec.json.decode(file.read(min(length, MAX_HEADER_BYTES)), type=dict)
+                header = file.read(min(length, 100_000_000))  # as in safetensors
+            headers |= msgspec.json.decode(header, type=dict)
         headers.pop("__metadata__", None)
         tensors = msgspec.convert(headers, dict[str, Tensor])
     except (OSError, ValueError) as error:

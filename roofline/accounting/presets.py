@@ -4,13 +4,12 @@ transformers.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from results.show.spelling import did_you_mean
 from results.show.terminal import busy
@@ -70,7 +69,7 @@ def load_config(path: Path) -> ModelConfig:
     unsupported.
     """
     try:
-        values = msgspec.json.decode(path.read_bytes())
+        values = json.loads(path.read_bytes())  # also Infinity, as in files of Mamba 2
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # including text that is not UTF-8
@@ -83,8 +82,9 @@ def load_config(path: Path) -> ModelConfig:
 def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     family = values.get("model_type")
     inner = values.get("text_config")
-    if inner is None and "vision_config" in values:  # Qwen-VL: the text model's keys are its own
-        inner = {**values, "model_type": f"{family}_text", "architectures": None}
+    alone = f"{family}_text"
+    if inner is None and "vision_config" in values and alone in FAMILIES:
+        inner = {**values, "model_type": alone, "architectures": None}  # Qwen-VL as published
     if isinstance(inner, dict) and family not in FAMILIES:
         return _text_part(values, inner, where)
     if family is None:
@@ -134,7 +134,7 @@ def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) 
         f"'text_config' of a {whole} only: image and audio encoders and their projections are "
         f"left out"
     )
-    return replace(config, name=where, assumptions=(note, *config.assumptions))
+    return replace(config, name=where, composed=values, assumptions=(note, *config.assumptions))
 
 
 def _check_head(classes: object, where: str) -> None:

@@ -49,7 +49,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Prices, Rate, Share, Size, Whole, question
+from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
 from roofline.model import mfu as share_of
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
@@ -156,7 +156,7 @@ def train(
     convention: Convention = DEFAULT_CONVENTION,
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    disk: Rate | None = None,
+    disk: Size | None = None,
     gpus: Whole = 1,
     price: Prices | None = None,
     mfu: Share | None = None,

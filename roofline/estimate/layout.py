@@ -26,7 +26,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Rate, Share, Size, Whole, question
+from roofline.estimate.question import Model, Share, Size, Whole, question
 from roofline.estimate.step import (
     NODE_DEVICES,
     Layout,
@@ -84,7 +84,7 @@ class Shared(Serving, Devices, total=False):
     micro_batch: Whole
     checkpoint: str
     interleave: Whole
-    network: Rate
+    network: Size
     node: Whole
 
 
@@ -121,7 +121,7 @@ def parallel(
     checkpoint: str = "none",
     mfu: Share = 0.5,
     memory: Size | None = None,
-    network: Rate | None = None,
+    network: Size | None = None,
     node: Whole | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
@@ -251,7 +251,7 @@ def collective(
     size: Size = 2**30,
     kind: Annotated[str, OPS] = "all-reduce",
     gpus: Whole = 8,
-    network: Rate | None = None,
+    network: Size | None = None,
     node: Whole | None = None,
     **options: Unpack[Machines],
 ) -> Answer:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Unpack
 
 from results.show.units import count, duration, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
+from roofline.accounting.built import composed_parameters
 from roofline.accounting.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
@@ -37,7 +39,7 @@ from roofline.estimate.options import (
     model_of,
     sharding_of,
 )
-from roofline.estimate.question import Model, Names, Number, Rate, Size, Whole, question
+from roofline.estimate.question import Model, Names, Number, Size, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
 
@@ -113,6 +115,11 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
     tied = "the head has separate weights"
     if config.is_tied:
         tied = "the head uses the embedding's weights"
+    notes = [tied, *config.assumptions]
+    if config.composed:
+        with suppress(Exception):  # whatever a class of transformers raises
+            total = composed_parameters(config.composed)
+            notes.append(f"{total:,} parameters with what is left out")
     return Answer(
         main=main,
         title=f"Parameters of {config.name}",
@@ -125,7 +132,7 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
         steps=[*steps, *steps_of(PARAMS_STEPS, counts=counts, chosen=chosen)],
         formula=parameters.FORMULA,
         source=f"{config.source}; {parameters.source_of(config)}",
-        assumptions=[tied, *config.assumptions],
+        assumptions=notes,
     )
 
 
@@ -241,7 +248,7 @@ def memory(
     lora_on: Names | None = None,
     weight_dtype: Stored | None = None,
     dropout: bool = False,
-    disk: Rate | None = None,
+    disk: Size | None = None,
     memory: Size | None = None,
     **options: Unpack[Sharded],
 ) -> Answer:

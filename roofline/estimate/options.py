@@ -21,7 +21,7 @@ from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.storage import STORAGES
 from roofline.estimate.answer import Row
-from roofline.estimate.question import Names, Number, Rate, Whole
+from roofline.estimate.question import Names, Number, Size, Whole
 from roofline.gpu_table import find_gpu, load_gpus
 from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
@@ -96,7 +96,7 @@ class Roofs(TypedDict, total=False):
     measured: str
     dtype: Annotated[list[str], DTYPES]
     peak: Number
-    bandwidth: Rate
+    bandwidth: Size
 
 
 class Computing(Machines, Roofs, total=False):

@@ -69,11 +69,6 @@ def size(value: object) -> float:
     return _above_0(value, _bytes, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
 
 
-def rate(value: object) -> float:
-    """Return bytes per second above 0, such as 3.35e12 or "3.35TB/s"."""
-    return size(text_of(value).removesuffix("/s"))
-
-
 def _above_0(value: object, parse: Callable[[str], Fraction | None], examples: str) -> float:
     number = parse(text := text_of(value))
     if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
@@ -179,7 +174,6 @@ Number = Annotated[float, positive]
 Whole = Annotated[int, whole]
 Share = Annotated[float, share]
 Size = Annotated[float, size]
-Rate = Annotated[float, rate]
 Prices = Annotated[list[float] | dict[str, float], prices]
 Names = Annotated[list[str], names]
 Model = Annotated[str | ModelConfig | None, model_named]
@@ -282,10 +276,11 @@ def is_of_all(values: Mapping[str, Any]) -> bool:
     given = [name.lower() for name in values.get("gpu") or ()]
     if "all" not in given:
         return False
-    others = {"measured", "peak", "bandwidth", "memory"} & values.keys()
-    if len(given) > 1 or others:
-        other = f"--{min(others)}" if others else "other GPUs"
-        raise ConfigError(f"--gpu all is every GPU of the table as it is: remove {other}")
+    if len(given) > 1 or {"measured", "peak", "bandwidth", "memory"} & values.keys():
+        raise ConfigError(
+            "--gpu all is every GPU of the table as it is: remove other GPUs, --measured, --peak, "
+            "--bandwidth and --memory"
+        )
     return True
 
 

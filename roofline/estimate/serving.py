@@ -487,8 +487,8 @@ def context(
         row["data_parallel_batch"] = None
         if copies > 1:
             left = max(0, free - repeated_bytes)
-            alone_bytes = kv_cache_bytes(config, prompt, 1, element_bytes)
-            row["data_parallel_batch"] = gpus * (left // (gpus * alone_bytes))
+            left //= gpus * kv_cache_bytes(config, prompt, 1, element_bytes)
+            row["data_parallel_batch"] = gpus * left
         rows.append(row)
         if free < 0:
             held = f"{quantity(weight_bytes, 'B')} of weights"

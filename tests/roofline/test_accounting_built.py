@@ -126,6 +126,39 @@ def allocated_states(values):
     return sum(state.nbytes for state in states if state is not None)
 
 
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 512}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SIZES}},
+        {"model_type": "qwen2_vl", **SIZES, "vision_config": {"embed_dim": 64, "depth": 2}},
+        {"model_type": "llava", "text_config": {"model_type": "llama", **SIZES}},
+    ],
+    ids=lambda values: values["model_type"],
+)
+def test_parameters_with_the_vision_tower(values, tmp_path):
+    import torch
+    import transformers
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"vision_config": {}, **values, "auto_map": {"AutoModel": "no.No"}}))
+    with torch.device("meta"):
+        config = transformers.AutoConfig.for_model(**{"vision_config": {}, **values})
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    answer = estimate.params(config=str(path))
+    assert answer.values["total"] < count
+    assert f"{count:,} parameters with what is left out" in answer.assumptions
+
+
+def test_a_configuration_with_vision_and_no_text_is_read_as_it_is():
+    values = {"model_type": "git", "vision_config": {}}
+    assert count_parameters(read_config(values, "config.json")).total == 176_619_066
+
+
 ATTENDS = {"num_hidden_layers": 4, "layer_types": [*["linear_attention"] * 3, "full_attention"]}
 
 

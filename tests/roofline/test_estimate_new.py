@@ -319,7 +319,7 @@ def test_sizes_have_units(text, size):
 
 
 def test_units_of_memory_bandwidth_and_ranges(capsys):
-    line = "infer --model llama-3-8b --peak 989e12 --bandwidth 3.35TB/s --memory 80GiB"
+    line = "infer --model llama-3-8b --peak 989e12 --bandwidth 3.35TB --memory 80GiB"
     data = data_of(capsys, line)
     assert data["bandwidth_bytes_per_s"] == 3.35e12
     assert data["memory_bytes"] == 80 * 2**30

@@ -154,7 +154,7 @@ def test_speculative_decoding_gives_the_expected_tokens_of_a_cycle():
         ),
         ("generate", {"model": "llama-3-8b", "price": 2}, "--price is that of one GPU"),
         ("mfu", {"params": 8e9, "tokens_per_s": 1e5}, "a run has the utilization of its own GPU"),
-        ("context", {"model": "llama-3-8b", "memory": "80GB"}, "as it is: remove --memory"),
+        ("context", {"model": "llama-3-8b", "memory": "80GB"}, "as it is: remove other GPUs"),
     ],
 )
 def test_all_gpus_are_refused_where_they_have_no_answer(name, given, said):
