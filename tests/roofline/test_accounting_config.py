@@ -167,7 +167,7 @@ def test_windows():
         (b"[1, 2]", "a JSON object"),
         (b"{" * 10, "not JSON"),
         (b'{"model_type": NaN}', "'model_type' is nan, not a name"),
-        (b'{"model_type": "llama", "hidden_size": Infinity}', "for 'hidden_size', got inf"),
+        (b'{"model_type": "llama", "num_attention_heads": Infinity}', "got inf"),
         (b'{"hidden_size": ' + b"9" * 10_000 + b"}", "not JSON"),
         (b"\xff\xfe\x00", "not JSON"),
         (b"{}", "'model_type' is missing"),
