@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from results.show.terminal import one_line
@@ -35,6 +36,25 @@ EXPERTS_PER_TOKEN = ("num_experts_per_tok", "moe_k", "top_k_experts", "num_exper
 EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 WITHOUT_CACHE = re.compile("linear|mamba|conv|recurrent|delta|kda|mlp|moe")
 """Kinds of layers with a state, or with an MLP only."""
+WITH_STATE = re.compile("linear|mamba|conv|recurrent|delta|kda|hybrid")
+STATES = {
+    "linear_num_value_heads": (
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+    ),
+    "linear_num_heads": ("linear_num_heads", "linear_head_dim", "linear_head_dim"),
+    "mamba_n_heads": ("mamba_n_heads", "mamba_d_head", "mamba_d_state"),
+    "mamba_num_heads": ("mamba_num_heads", "mamba_head_dim", "ssm_state_size"),
+    "mamba_expand": ("mamba_expand", "hidden_size", "mamba_d_state"),
+    "linear_attn_alpha_factor": ("num_attention_heads", "head_dim", "head_dim"),
+}
+"""Extents of the recurrent state of a layer, by a key that the configuration has: gated delta rule,
+Kimi's, Mamba 2, Mamba and lightning attention.
+
+Source: the caches that transformers allocates; Yang et al., Gated Delta Networks (2024); Qin et
+al., Lightning Attention-2 (2024).
+"""
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
@@ -96,6 +116,18 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
         transformers.logging.set_verbosity(verbosity)
 
 
+def composed_parameters(values: Keys) -> int:
+    """Return the parameters of a composed configuration, with its image encoder and projection."""
+    import torch
+    import transformers
+
+    given = {key: values[key] for key in values if key != "auto_map"}
+    whole = transformers.AutoConfig.for_model(**given)
+    with torch.device("meta"):
+        model = transformers.AutoModelForImageTextToText.from_config(whole)  # type: ignore[no-untyped-call]
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
     layers = int(text.num_hidden_layers)
     heads = int(text.num_attention_heads)
@@ -136,6 +168,8 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             mlp_width=_first(text, EXPERT_WIDTHS),
             layers=len(numbers),
         )
+    extents = next((STATES[key] for key in STATES if getattr(text, key, None)), None)
+    recurrent = prod(getattr(text, key, None) or head_dim for key in extents) if extents else 0
     return ModelConfig(
         name=where,
         family=family,
@@ -151,6 +185,12 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         window=window if window and windowed else None,
         windowed_layers=windowed if window else 0,
         layers_without_cache=len(list(filter(WITHOUT_CACHE.search, kinds))),
+        convolution_state=sum(
+            parameter.numel()
+            for parameter in model.parameters()
+            if parameter.dim() == 3 and parameter.shape[1] == 1  # of each channel
+        ),
+        recurrent_state=len(list(filter(WITH_STATE.search, kinds))) * recurrent,
         latent=latent,
         experts=experts,
         built=_weights(model, count, routed),
@@ -159,7 +199,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             *_notes(kinds),
             "missing keys have the defaults of transformers",
             "activations as in a Llama of these dimensions; matmuls split evenly over devices",
-            "the state of layers without a cache, and their scans, are not counted",
+            "FLOPs of scans, and recurrent states of an unknown kind, are not counted",
         ),
     )
 
@@ -179,6 +219,11 @@ def _first(text: Any, names: Sequence[str]) -> int:
     return int(next((value for value in known if value), 0))
 
 
+def component_of(path: str) -> str:
+    found = (kind for pattern, kind in COMPONENTS.items() if re.search(pattern, path))
+    return next(found, "attention")
+
+
 def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
     """Return the parameters, those of the same name in all layers together."""
     from torch import nn
@@ -187,9 +232,7 @@ def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
     for name, parameter in model.named_parameters():  # a tied head once
         module = model.get_submodule(name.rpartition(".")[0])
         path = re.sub(r"\.\d+(?=\.)", ".*", name)
-        component = next(
-            (kind for pattern, kind in COMPONENTS.items() if re.search(pattern, path)), "attention"
-        )
+        component = component_of(path)
         shape = tuple(parameter.shape)
         if len(shape) == 3 and shape[0] == experts:
             component = "experts"

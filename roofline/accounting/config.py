@@ -130,10 +130,18 @@ class ModelConfig:
     """Weights (`parameters.Weight`) of a model that was built; else they follow from the fields."""
     layers_without_cache: int = 0
     """Layers with a state instead of attention, in a built model."""
+    convolution_state: int = 0
+    """Elements that a sequence keeps for convolutions, in all layers of a built model."""
+    recurrent_state: int = 0
+    """Elements of its recurrent states."""
     parameters: int = 0
     """Number of parameters, if only that is known (`dense_model`); else 0."""
     quantization: str | None = None
     """Format of the weights in the file, of `storage.STORAGES`; None: not quantized."""
+    composed: Mapping[str, Any] | None = None
+    """Keys of the whole configuration, if this is its language model."""
+    file_bytes: int = 0
+    """Bytes of the weights in the model's files, if these are known."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
 
@@ -162,8 +170,16 @@ class ModelConfig:
         return replace(
             changed,
             layers_without_cache=self.layers_without_cache * layers // self.layers,
+            convolution_state=self.convolution_state * layers // self.layers,
+            recurrent_state=self.recurrent_state * layers // self.layers,
             built=tuple(weight.with_layers(layers, self.layers) for weight in self.built),
         )
+
+    def with_attention(self) -> Self:
+        """Return the model; ConfigError if only its number of parameters is known."""
+        if self.parameters:
+            raise ConfigError(f"{self.name}: its layers are not known; give a configuration")
+        return self
 
     def notes_on(self, sequence: int) -> list[str]:
         """Return the assumptions, and a note if the sequence exceeds the context."""

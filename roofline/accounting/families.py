@@ -473,5 +473,6 @@ FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
     "falcon": _falcon,
     "opt": _opt,
     "mamba": _mamba,
+    "falcon_mamba": _mamba,
     "mamba2": _mamba2,
 }

@@ -14,6 +14,8 @@ from roofline.accounting.parameters import weights
 from roofline.accounting.storage import STORAGES
 from roofline.work import DTYPE_BITS, Work
 
+STATE_BYTES = 4
+
 
 def kv_bytes_per_token(config: ModelConfig, element_bytes: float = 2) -> int:
     """Return the bytes that each token adds to the KV cache: 2 L k d w, with latent attention L
@@ -30,24 +32,38 @@ def kv_bytes_per_token(config: ModelConfig, element_bytes: float = 2) -> int:
     return ceil(config.cached_layers * elements * element_bytes)
 
 
-def kv_cache_bytes(
-    config: ModelConfig, sequence: int, batch: int = 1, element_bytes: float = 2
-) -> int:
-    """Return the bytes of the KV cache; a windowed layer stores min(W, s) positions.
+def state_bytes(config: ModelConfig, element_bytes: float = 2) -> int:
+    """Return the bytes of a sequence's states in all layers: the inputs of convolutions like the
+    cache, recurrent states in fp32.
 
-    State-space models store a state of constant size instead.
+    Source: the caches that transformers allocates; `mamba_ssm_cache_dtype` of published files.
+    """
+    convolution = config.convolution_state
+    recurrent = config.recurrent_state
+    if config.state:
+        convolution = config.layers * config.state.convolved_width * config.state.kernel
+        recurrent = config.layers * config.state.inner_width * config.state.state_size
+    return ceil(convolution * element_bytes + recurrent * STATE_BYTES)
+
+
+def kv_cache_bytes(
+    config: ModelConfig,
+    sequence: int,
+    batch: int = 1,
+    element_bytes: float = 2,
+    devices: int = 1,
+) -> int:
+    """Return the bytes of the KV cache on all devices, and of states; a windowed layer stores
+    min(W, s) positions.
 
     Source: see `kv_bytes_per_token`. Engines may reserve whole pages, or the full length in all
     layers.
     """
     positions = (config.cached_layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * min(config.window or sequence, sequence)
-    state = 0
-    if config.state:  # and the inputs of the convolution
-        state = config.state.inner_width * config.state.state_size
-        state += config.state.convolved_width * config.state.kernel
     per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
-    return batch * (positions * per_layer + ceil(config.layers * state * element_bytes))
+    cache = ceil(positions * per_layer * cache_copies(config, devices))
+    return batch * (cache + state_bytes(config, element_bytes))
 
 
 def cache_copies(config: ModelConfig, devices: int) -> Fraction:
@@ -198,8 +214,7 @@ class Serving(NamedTuple):
 
     def cache_bytes(self, positions: int) -> int:
         """Return the bytes of the KV cache on all devices."""
-        cache = kv_cache_bytes(self.config, positions, self.batch, self.kv_bytes)
-        return ceil(cache * cache_copies(self.config, self.devices))
+        return kv_cache_bytes(self.config, positions, self.batch, self.kv_bytes, self.devices)
 
     def _bytes(self, tokens: int, positions: int) -> int:
         read = weight_bytes_read(self.config, tokens, self.weight_dtype)

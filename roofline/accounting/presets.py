@@ -4,10 +4,9 @@ transformers.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
-
-import msgspec
 
 from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
@@ -15,6 +14,7 @@ from results.show.terminal import busy
 from roofline.accounting.built import built_config
 from roofline.accounting.config import ConfigError, ConfigKeys, Keys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
+from roofline.accounting.headers import stored_model
 from roofline.accounting.storage import quantization_of
 
 MODEL_FOLDER = Path(__file__).parent / "models"
@@ -32,6 +32,9 @@ def preset_names() -> list[str]:
 
 def load_preset(name: str) -> ModelConfig:
     names = preset_names()
+    folder = Path(name)
+    if name not in names and folder.is_dir():
+        return load_folder(folder)
     if name not in names:
         alike = sorted(
             (known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len
@@ -49,12 +52,22 @@ def load_preset(name: str) -> ModelConfig:
     return _stored(config, data["config"])
 
 
+def load_folder(folder: Path) -> ModelConfig:
+    """Return the model of a folder: by its `config.json`, or by the tensors of its safetensors
+    files if that is missing or not supported.
+    """
+    try:
+        return load_config(folder / "config.json")
+    except ConfigError as error:
+        return stored_model(folder, str(error))
+
+
 def load_config(path: Path) -> ModelConfig:
     """Return the model of a `config.json`; ConfigError if it is unreadable, invalid or
     unsupported.
     """
     try:
-        values = msgspec.json.decode(path.read_bytes())
+        values = json.loads(path.read_bytes())  # also Infinity, as in files of Mamba 2
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # including text that is not UTF-8
@@ -67,8 +80,9 @@ def load_config(path: Path) -> ModelConfig:
 def read_config(values: Keys, where: str) -> ModelConfig:
     family = values.get("model_type")
     inner = values.get("text_config")
-    if inner is None and "vision_config" in values:  # Qwen-VL: the text model's keys are its own
-        inner = {**values, "model_type": f"{family}_text", "architectures": None}
+    alone = f"{family}_text"
+    if inner is None and "vision_config" in values and alone in FAMILIES:
+        inner = {**values, "model_type": alone, "architectures": None}  # Qwen-VL as published
     if isinstance(inner, dict) and family not in FAMILIES:
         return _text_part(values, inner, where)
     if family is None:
@@ -118,7 +132,7 @@ def _text_part(values: Keys, inner: Keys, where: str) -> ModelConfig:
         f"'text_config' of a {whole} only: image and audio encoders and their projections are "
         f"left out"
     )
-    return replace(config, name=where, assumptions=(note, *config.assumptions))
+    return replace(config, name=where, composed=values, assumptions=(note, *config.assumptions))
 
 
 def _check_head(classes: object, where: str) -> None:

@@ -142,12 +142,8 @@ def _answered(args: argparse.Namespace) -> str:
 
         with busy("drawing"):
             save_picture(draw_answer(answer, args.theme), args.output)
-    rows = answer.rows or [step._asdict() for step in answer.steps]
-    names: dict[str, Any] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
     table = Table(
-        rows=lambda: [names | row for row in rows],
+        rows=answer.table_rows,
         document=answer.to_dict,
         draw=lambda console: print_answer(console, answer),
     )

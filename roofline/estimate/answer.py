@@ -105,6 +105,14 @@ class Answer:
         known = [key for key in self.main if self.values.get(key) is not None]
         return [text_of_value(key, self.values[key]) for key in known]
 
+    def table_rows(self) -> list[Row]:
+        """Return the rows with the same keys, or the steps if there are none."""
+        rows = list(self.rows) or [step._asdict() for step in self.steps]
+        names: Row = {}
+        for row in rows:
+            names |= dict.fromkeys(row)
+        return [names | row for row in rows]
+
     def to_dict(self) -> Row:
         """Return the JSON object."""
         document = dict(self.values)

@@ -49,7 +49,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
+from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
 from roofline.model import mfu as share_of
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
@@ -156,9 +156,9 @@ def train(
     convention: Convention = DEFAULT_CONVENTION,
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    disk: Number | None = None,
+    disk: Size | None = None,
     gpus: Whole = 1,
-    price: Numbers | None = None,
+    price: Prices | None = None,
     mfu: Share | None = None,
     **options: Unpack[Shared],
 ) -> Answer:
@@ -174,9 +174,9 @@ def train(
             "both and says how many devices it takes"
         )
     if not (tokens or days) or options.keys() & LAYOUT:
-        if params is not None:
+        if config.parameters:
             raise ConfigError(
-                "--params: expected --tokens or --days, and no layout; a step needs a --model"
+                "--params: expected --tokens or --days, and no layout; a step needs layers"
             )
         if disk or days or convention != DEFAULT_CONVENTION:
             raise ConfigError(
@@ -226,6 +226,9 @@ def train(
     )
     upkept, upkeep_steps = upkeep(gradients_each, state, disk, row)
     active = count_parameters(config).active
+    columns = {**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"}
+    if price:
+        columns["price"] = "price"
     sharing = (
         f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded "
         f"evenly (ZeRO 3)"
@@ -239,7 +242,7 @@ def train(
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{uses.source}; {landmark['source']}",
         assumptions=[*uses.notes, *run.notes, sharing, LEFT_OUT],
-        columns={**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"},
+        columns=columns,
         curve=scaling.size_against_data(
             scaling.six_nd(active, trained), scaling.TOKENS_PER_PARAM, run=(active, trained)
         ),
@@ -337,7 +340,7 @@ def gpus(
     sequence: Whole = 2048,
     convention: Convention = DEFAULT_CONVENTION,
     mfu: Share | None = None,
-    memory: Number | None = None,
+    memory: Size | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Number of devices needed to hold a model, or to train it in time."""
@@ -420,7 +423,7 @@ def fit(
     recipe: Recipe | None = None,
     optimizer: Optimizer | None = None,
     gpus: Whole = 1,
-    memory: Number | None = None,
+    memory: Size | None = None,
     **options: Unpack[Machines],
 ) -> Answer:
     """Largest model whose state fits in the memory of devices."""

@@ -26,7 +26,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Share, Whole, question
+from roofline.estimate.question import Model, Share, Size, Whole, question
 from roofline.estimate.step import (
     NODE_DEVICES,
     Layout,
@@ -84,7 +84,7 @@ class Shared(Serving, Devices, total=False):
     micro_batch: Whole
     checkpoint: str
     interleave: Whole
-    network: Number
+    network: Size
     node: Whole
 
 
@@ -120,8 +120,8 @@ def parallel(
     optimizer: Optimizer = "adamw",
     checkpoint: str = "none",
     mfu: Share = 0.5,
-    memory: Number | None = None,
-    network: Number | None = None,
+    memory: Size | None = None,
+    network: Size | None = None,
     node: Whole | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
@@ -129,7 +129,7 @@ def parallel(
 
     They are those of data, tensor, pipeline and expert parallelism, and of ZeRO.
     """
-    config = model_of(model, options)
+    config = model_of(model, options).with_attention()
     uses = uses_of(options, memory)
     how = {"batch": batch, "checkpoint": checkpoint}
     kind = published_runs(config, sequence)
@@ -248,10 +248,10 @@ time | {sent_bytes:bytes} / {bandwidth_bytes_per_s:bytes} a second | {seconds:ti
 
 @question
 def collective(
-    size: Number = 2**30,
+    size: Size = 2**30,
     kind: Annotated[str, OPS] = "all-reduce",
     gpus: Whole = 8,
-    network: Number | None = None,
+    network: Size | None = None,
     node: Whole | None = None,
     **options: Unpack[Machines],
 ) -> Answer:

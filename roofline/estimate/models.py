@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Unpack
 
 from results.show.units import count, duration, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
+from roofline.accounting.built import composed_parameters
 from roofline.accounting.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
@@ -37,7 +39,7 @@ from roofline.estimate.options import (
     model_of,
     sharding_of,
 )
-from roofline.estimate.question import Model, Names, Number, Whole, question
+from roofline.estimate.question import Model, Names, Number, Size, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
 from roofline.machine import MEASURED_FIRST, Machine
 
@@ -113,6 +115,11 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
     tied = "the head has separate weights"
     if config.is_tied:
         tied = "the head uses the embedding's weights"
+    notes = [tied, *config.assumptions]
+    if config.composed:
+        with suppress(Exception):  # whatever a class of transformers raises
+            total = composed_parameters(config.composed)
+            notes.append(f"{total:,} parameters with what is left out")
     return Answer(
         main=main,
         title=f"Parameters of {config.name}",
@@ -125,7 +132,7 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
         steps=[*steps, *steps_of(PARAMS_STEPS, counts=counts, chosen=chosen)],
         formula=parameters.FORMULA,
         source=f"{config.source}; {parameters.source_of(config)}",
-        assumptions=[tied, *config.assumptions],
+        assumptions=notes,
     )
 
 
@@ -242,8 +249,8 @@ def memory(
     lora_on: Names | None = None,
     weight_dtype: Stored | None = None,
     dropout: bool = False,
-    disk: Number | None = None,
-    memory: Number | None = None,
+    disk: Size | None = None,
+    memory: Size | None = None,
     **options: Unpack[Sharded],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""
@@ -279,7 +286,7 @@ def memory(
     main = ["total_bytes"]
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
-    step = step_memory(plan) if params is None else None
+    step = None if config.parameters else step_memory(plan)
     if step:
         parts = step.parts()
         state = sum(step.state.values())

@@ -20,7 +20,7 @@ from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.storage import STORAGES
 from roofline.estimate.answer import Row
-from roofline.estimate.question import Names, Number, Whole
+from roofline.estimate.question import Names, Number, Size, Whole
 from roofline.gpu_table import find_gpu, load_gpus
 from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
@@ -87,7 +87,7 @@ class Roofs(TypedDict, total=False):
     measured: str
     dtype: Annotated[list[str], DTYPES]
     peak: Number
-    bandwidth: Number
+    bandwidth: Size
 
 
 class Computing(Machines, Roofs, total=False):
@@ -335,12 +335,14 @@ class Uses(NamedTuple):
 def uses_of(options: Options, memory: float | None = None) -> Uses:
     """Return the machines with each dtype of known peak, and a note for each other dtype.
 
-    `price` is that of all machines, or of each.
+    `price` is that of all machines, or of each, or of some by slug.
     """
     machines = machines_of(options, memory)
     dtypes = options.get("dtype", ["bf16"])
     prices = options.get("price") or [None]
-    if len(prices) == 1:
+    if isinstance(prices, dict):
+        prices = [prices.get(machine.slug) for machine in machines]
+    elif len(prices) == 1:
         prices = prices * len(machines)
     if len(prices) != len(machines):
         raise ConfigError(f"--price has {len(prices)} prices for {len(machines)} GPUs")

@@ -21,13 +21,14 @@ from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, one_line
 from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer, Row
-from roofline.gpu_table import load_gpus
+from roofline.gpu_table import find_gpu, load_gpus
 from roofline.work import dtype_named
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 NUMBER = re.compile(
     r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)"
 )
+WITH_UNIT = re.compile(r"([\d._eE+-]+) ?([kKmMgGtT])(i?)[bB]")
 MAX_NUMBER = 10**30
 
 
@@ -44,16 +45,34 @@ def _number(text: str) -> Fraction | None:
     return Fraction(match[1]) * SUFFIXES[match[2].lower()] if match else None
 
 
+def _bytes(text: str) -> Fraction | None:
+    match = WITH_UNIT.fullmatch(text)
+    if match is None:  # B alone may be bytes or billions
+        return None if text.endswith(("b", "B")) else _number(text)
+    number = _number(match[1])
+    base = 1024 if match[3] else 1000
+    return number and number * base ** ("kmgt".index(match[2].lower()) + 1)
+
+
 def _shown(text: object) -> str:
     return f"'{one_line(str(text))}'"
 
 
 def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
-    number = _number(text := text_of(value))
+    return _above_0(value, _number, "70e9, 70B or 0.5")
+
+
+def size(value: object) -> float:
+    """Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
+    return _above_0(value, _bytes, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
+
+
+def _above_0(value: object, parse: Callable[[str], Fraction | None], examples: str) -> float:
+    number = parse(text := text_of(value))
     if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
         raise ConfigError(
-            f"{_shown(text)} is not a number above 0, at most 10^30, such as 70e9, 70B or 0.5"
+            f"{_shown(text)} is not a number above 0, at most 10^30, such as {examples}"
         )
     return int(number) if number.denominator == 1 else float(number)
 
@@ -66,10 +85,17 @@ def whole(value: object) -> int:
     return int(number)
 
 
-def numbers(value: object) -> list[float]:
-    """Return numbers above 0 of a text such as "2.5,0.8" or a list."""
-    texts = value if isinstance(value, list | tuple) else [value]
-    return [positive(word) for word in ",".join(map(text_of, texts)).split(",")]
+def prices(value: object) -> list[float] | dict[str, float]:
+    """Return the prices of a text such as "2.5,0.8" or a list, or those of GPUs by slug, of a text
+    such as "h100-sxm=2.5,b200=4".
+    """
+    if not isinstance(value, Mapping):
+        texts = value if isinstance(value, list | tuple) else [value]
+        words = ",".join(map(text_of, texts)).split(",")
+        if "=" not in words[0]:
+            return [positive(word) for word in words]
+        value = dict(word.partition("=")[::2] for word in words)
+    return {find_gpu(name.strip()).slug: positive(price) for name, price in value.items()}
 
 
 def share(value: object) -> float:
@@ -87,7 +113,8 @@ def share(value: object) -> float:
 def exact(value: object) -> Fraction:
     """Return a number of either sign, exactly as written, with at most 300 digits."""
     text = text_of(value)
-    number = _number(text.removeprefix("-"))
+    digits = text.removeprefix("-")
+    number = _number(digits) or _bytes(digits)
     if number is None or number > 10**300 or (number and number < Fraction(1, 10**330)):
         raise ConfigError(f"{_shown(text)} is not a number such as 1e-8")
     return -number if text.startswith("-") else number
@@ -145,7 +172,8 @@ def one_of(word: str, known: tuple[str, ...]) -> str:
 Number = Annotated[float, positive]
 Whole = Annotated[int, whole]
 Share = Annotated[float, share]
-Numbers = Annotated[list[float], numbers]
+Size = Annotated[float, size]
+Prices = Annotated[list[float] | dict[str, float], prices]
 Names = Annotated[list[str], names]
 Model = Annotated[str | ModelConfig | None, model_named]
 
@@ -222,6 +250,11 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
         values = values_of(ask, {**given, **others})
         if is_of_all(values):
             return _ranked(by_name, values)
+        price = values.get("price")
+        if isinstance(price, dict) and price.keys() - {
+            find_gpu(word).slug for word in values.get("gpu", ())
+        }:
+            raise ConfigError("--price names a GPU that --gpu does not")
         return by_name(**values)
 
     lines = [f"    {parameter.key}: {parameter.help}" for parameter in parameters(ask).values()]
@@ -231,32 +264,42 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
 
 
 def is_of_all(values: Mapping[str, Any]) -> bool:
-    """Return whether the GPUs are all of the table."""
-    return any(name.lower() == "all" for name in values.get("gpu") or ())
+    """Return whether the GPUs are all of the table.
+
+    Raises:
+        ConfigError: another machine is named too, or a figure that would be that of all.
+    """
+    given = [name.lower() for name in values.get("gpu") or ()]
+    if "all" not in given:
+        return False
+    if len(given) > 1 or {"measured", "peak", "bandwidth", "memory"} & values.keys():
+        raise ConfigError(
+            "--gpu all is every GPU of the table as it is: remove other GPUs, --measured, --peak, "
+            "--bandwidth and --memory"
+        )
+    return True
 
 
 def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
     """Answer for all GPUs of the table that have the dtype and the memory, the best first."""
-    if values.get("price"):
-        raise ConfigError("--price is that of one GPU: name the GPUs, with a price for each")
-    rows: list[Row] = []
-    problem = None
-    for slug in load_gpus():
-        try:
-            rows += function(**{**values, "gpu": [slug]}).rows
-        except ConfigError as error:  # such as a missing link
-            problem = error
-    if not rows and problem:
-        raise problem
+    if function.__name__ == "mfu":
+        raise ConfigError("--gpu all: a run has the utilization of its own GPU: name that one")
+    if isinstance(values.get("price"), list):
+        raise ConfigError(
+            "--price is that of one GPU: give those of --gpu all by name, such as "
+            "h100-sxm=2.5,b200=4"
+        )
     ranks: dict[str, list[float]] = {}
     short: dict[str, int] = {}
-    for row in rows:
+    for row in _rows_of_all(function, values):
         slug = row["gpu"]
         known = [
             sign * float(f"{row[key]:.9g}")  # equal but for rounding
             for key, sign in RANKS.items()
             if row.get(key) is not None
         ]
+        if values.get("price"):  # of the whole job; without one, after all others
+            known.insert(0, row.get("price") or math.inf)
         if row.get("fits") is False:
             short[slug] = row.get("gpus_needed") or 0
         elif known:
@@ -267,6 +310,8 @@ def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
         raise ConfigError(f"it fits on none of the GPUs in the table{hint}")
     answer = function(**{**values, "gpu": sorted(ranks, key=ranks.__getitem__)})
     notes = list(answer.assumptions)
+    if values.get("price"):
+        notes.append("ranked by price; GPUs without one follow, by time")
     others = [slug for slug in load_gpus() if slug not in ranks and slug not in short]
     if short:
         reason = "memory or latency" if values.get("latency") else "memory"
@@ -274,6 +319,22 @@ def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
     if others:
         notes.append(f"left out, without the dtype, a link or a place: {', '.join(others)}")
     return replace(answer, assumptions=notes)
+
+
+def _rows_of_all(function: Estimate, values: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of all GPUs, without those for which an estimate is refused, such as for a
+    missing link.
+    """
+    rows: list[Row] = []
+    problem = None
+    for slug in load_gpus():
+        try:
+            rows += function(**{**values, "gpu": [slug]}).rows
+        except ConfigError as error:  # such as a missing link
+            problem = error
+    if not rows and problem:
+        raise problem
+    return rows
 
 
 @cache

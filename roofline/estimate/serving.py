@@ -16,6 +16,7 @@ from roofline.accounting.inference import (
     cache_copies,
     kv_bytes_per_token,
     kv_cache_bytes,
+    state_bytes,
     weight_bytes_read,
 )
 from roofline.accounting.machines import bandwidth_of, memory_of
@@ -32,7 +33,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Numbers, Share, Whole, question
+from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
 from roofline.model import bound
 
 Cached = Annotated[str, tuple(STORED_DTYPES)]
@@ -56,6 +57,7 @@ STEPS_BY_WEIGHTS = (
 INFER_STEPS = """\
 weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
 cache per token | {plan.config.cached_layers} layers | {kv_bytes_per_token:bytes}
+states | of each sequence, beside the KV cache | {state_bytes:bytes}
 cache | {cached} | {cache_bytes:bytes}
 prefill FLOPs | {plan.batch} x {plan.prompt} tokens | {prefill_flops:number}
 prefill | {prefill_flops:number} / {peak_flops_per_s:number} | {prefill_seconds:time}, \
@@ -89,6 +91,7 @@ memory | {gpus:,} x {memory_bytes:bytes} x {utilization:g} | {total_bytes:bytes}
 weights | {params:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
 left for the cache | memory - weights | {left_bytes:bytes}
 cache per token | {layers} layers in {kv_dtype} | {kv_bytes_per_token:bytes}
+states | of each sequence, beside the KV cache | {state_bytes:bytes}
 copies of the cache | {gpus:,} devices, {stored_heads} | {copies:g}
 longest context | of {sequences} | {longest}
 largest batch | of {prompt} tokens each, {cache_bytes:bytes} of cache | {batch:,} sequences
@@ -149,6 +152,8 @@ class _Plan(NamedTuple):
     def held(self, use: Use, positions: int) -> Row:
         limits = self.limits(use)
         stored = stored_bytes(weights(self.config), limits.weight_dtype)
+        if self.config.file_bytes and not self.weight_dtype:
+            stored = self.config.file_bytes
         cache = limits.cache_bytes(positions)
         row: Row = {"weight_bytes": stored, "cache_bytes": cache}
         if self.config.parameters:
@@ -221,7 +226,7 @@ def infer(
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Number | None = None,
+    memory: Size | None = None,
     latency: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
@@ -283,6 +288,7 @@ def _infer_row(plan: _Plan, use: Use) -> Row:
     row["kv_bytes_per_token"] = None
     if not plan.config.parameters:
         row["kv_bytes_per_token"] = kv_bytes_per_token(plan.config, limits.kv_bytes)
+    row["state_bytes"] = state_bytes(plan.config, limits.kv_bytes) or None
     row["critical_batch"] = limits.critical_batch(plan.prompt)
     row["critical_batch_without_cache"] = limits.critical_batch(0)
     row["weight_bytes_read"] = weight_bytes_read(plan.config, plan.batch, limits.weight_dtype)
@@ -336,8 +342,8 @@ def generate(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     output_tokens: Whole = 256,
-    price: Numbers | None = None,
-    memory: Number | None = None,
+    price: Prices | None = None,
+    memory: Size | None = None,
     draft: Model = None,
     draft_tokens: Whole = 4,
     accepted: Share = 0.8,
@@ -371,7 +377,7 @@ def generate(
         row = use.row | {"gpus": gpus, "seconds": seconds, "first_token_s": first_s} | cycle
         row |= {"tokens_per_s": generated / seconds, "price_per_million_tokens": None}
         row |= use.cost(gpus, seconds)
-        if price:
+        if row["price"] is not None:
             row["price_per_million_tokens"] = row["price"] / generated * 1e6
         rows.append(row | plan.held(use, prompt + output_tokens - 1))
     row = rows[0]
@@ -452,12 +458,12 @@ def context(
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Number | None = None,
+    memory: Size | None = None,
     utilization: Share = UTILIZATION,
     **options: Unpack[Training],
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
-    config = model_of(model, options)
+    config = model_of(model, options).with_attention()
     element_bytes = STORED_DTYPES[kv_dtype].bits / 8
     stored_in = weight_dtype or config.quantization or "bf16"
     machines = machines_of(options, memory)
@@ -468,7 +474,7 @@ def context(
     repeated_bytes = (gpus - 1) * stored_bytes(attention, stored_in)
     copies = cache_copies(config, gpus)
     per_token = kv_bytes_per_token(config, element_bytes)
-    cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes)
+    cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes, gpus)
     rows: list[Row] = []
     warnings = []
     for machine in machines:
@@ -476,12 +482,13 @@ def context(
         free = int(utilization * gpus * memory_bytes) - weight_bytes
         row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
         row |= {"free_bytes": free, "fits": free >= 0, "kv_bytes_per_token": per_token}
-        row["context"] = _longest_context(config, free // copies, batch, element_bytes)
-        row["batch"] = max(0, free) // (copies * cache_bytes)
+        row["context"] = _longest_context(config, free, batch, element_bytes, gpus)
+        row["batch"] = max(0, free) // cache_bytes
         row["data_parallel_batch"] = None
         if copies > 1:
             left = max(0, free - repeated_bytes)
-            row["data_parallel_batch"] = gpus * (left // (gpus * cache_bytes))
+            left //= gpus * kv_cache_bytes(config, prompt, 1, element_bytes)
+            row["data_parallel_batch"] = gpus * left
         rows.append(row)
         if free < 0:
             held = f"{quantity(weight_bytes, 'B')} of weights"
@@ -513,6 +520,7 @@ def context(
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
             layers=config.cached_layers,
+            state_bytes=state_bytes(config, element_bytes) or None,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),
             longest=longest,
@@ -534,14 +542,16 @@ def context(
 
 
 def _longest_context(
-    config: ModelConfig, free_bytes: int, batch: int, element_bytes: float
+    config: ModelConfig, free_bytes: int, batch: int, element_bytes: float, devices: int
 ) -> int | None:
     """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no
     limit.
 
     A cache does not grow without limit if each layer has a window or a state.
     """
-    needed = partial(kv_cache_bytes, config, batch=batch, element_bytes=element_bytes)
+    needed = partial(
+        kv_cache_bytes, config, batch=batch, element_bytes=element_bytes, devices=devices
+    )
     if needed(MAX_EXTENT) <= free_bytes:
         return None
     if free_bytes <= 0:

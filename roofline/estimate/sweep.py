@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -12,7 +13,15 @@ from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Row
-from roofline.estimate.question import Estimate, exact, is_of_all, parameters, positive, values_of
+from roofline.estimate.question import (
+    Estimate,
+    exact,
+    is_of_all,
+    parameters,
+    positive,
+    size,
+    values_of,
+)
 
 MAX_POINTS = 1000
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
@@ -146,10 +155,10 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
 
 
 def _typed(value: str) -> float | str:
-    try:
-        return positive(value)
-    except ConfigError:
-        return value
+    for read in (positive, size):
+        with suppress(ConfigError):
+            return read(value)
+    return value
 
 
 def memory_marks(rows: Sequence[Row], option: str) -> dict[str, float]:

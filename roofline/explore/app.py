@@ -24,7 +24,16 @@ from roofline.accounting.presets import preset_names
 from roofline.commands.estimate import example_of
 from roofline.estimate import QUESTIONS
 from roofline.estimate.answer import Answer, folded
-from roofline.estimate.question import HELP, Estimate, parameters, positive, share, whole
+from roofline.estimate.question import (
+    HELP,
+    Estimate,
+    is_of_all,
+    parameters,
+    positive,
+    share,
+    values_of,
+    whole,
+)
 from roofline.estimate.sweep import Over, swept
 from roofline.explore.pictures import plain, show, show_roofs, table
 from roofline.gpu_table import UnknownGpuError, load_gpus
@@ -78,7 +87,9 @@ def draw(question: str) -> None:
             show_result(answer)
             show_command([question], given)
         with right:
-            if over:
+            if is_of_all(values_of(function, given)):
+                pass  # a ranking, which has no picture and no sweep
+            elif over:
                 show_sweep(question, answer, given, over)
             elif question == "matmul":
                 show_roofs(answer, given)
@@ -116,7 +127,7 @@ def field(parameter: Parameter, first: Any) -> Any:
     if parameter.read is share and first:
         return f"{st.slider(label, 0.01, 1.0, float(first), 0.01, **own):g}"
     default = "" if parameter.default is None else str(parameter.default)
-    listed = {"gpu": list(load_gpus()), "model": preset_names()}
+    listed = {"gpu": [*load_gpus(), "all"], "model": preset_names()}
     known = listed.get(name) or (parameter.read if isinstance(parameter.read, tuple) else ())
     if not parameter.is_list and known:
         omitted = f"{default} (default)" if default else "-"
@@ -195,10 +206,8 @@ def show_steps(answer: Answer) -> None:
     st.markdown(f"**Source:** {plain(answer.source)}")
     with st.expander("Assumptions"):
         st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
-    rows = list(map(dict, answer.rows)) or [step._asdict() for step in answer.steps]
-    st.download_button(
-        "download CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore"
-    )
+    text = csv_text(answer.table_rows(), ())
+    st.download_button("download CSV", text, "estimate.csv", "text/csv", on_click="ignore")
 
 
 def main() -> None:

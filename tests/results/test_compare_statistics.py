@@ -203,9 +203,7 @@ def test_geometric_mean_interval_holds_in_95_percent():
     assert 372 <= sum(low <= 1.03 <= high for low, high in means) <= 392
 
 
-@pytest.mark.parametrize(
-    ("drift", "said"), [(0.03, "±3 % is"), (3.0, "a factor of 20 is")]
-)
+@pytest.mark.parametrize(("drift", "said"), [(0.03, "±3 % is"), (3.0, "a factor of 20 is")])
 def test_a_spread_without_meaning_has_no_digits(drift, said):
     interval = Interval(0.0, -drift, drift, 10)
     found = Comparison.of(interval, 50, 0.01, drift=drift)

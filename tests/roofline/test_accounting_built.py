@@ -11,7 +11,7 @@ from roofline import estimate
 from roofline.accounting.built import built_config
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import train_flops
-from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes
+from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, state_bytes
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import read_config
 from roofline.accounting.state import Sharding
@@ -106,6 +106,99 @@ def test_layers_with_a_state_have_no_cache_and_no_scores():
     assert count_parameters(half).total - table == pytest.approx(
         (count.total - table) / 2, rel=1e-6
     )
+
+
+def allocated_states(values):
+    """Return the bytes of the states that transformers allocates for a sequence, in bf16."""
+    import torch
+    import transformers
+
+    given = {key: values[key] for key in values if key != "model_type"}
+    config = transformers.AutoConfig.for_model(values["model_type"], **given)
+    with torch.device("meta"), torch.no_grad():
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        out = model(input_ids=torch.zeros(1, 5, dtype=torch.long), use_cache=True)
+    cache = out.cache_params if "cache_params" in out else out.past_key_values
+    states = []
+    for layer in cache.layers:
+        for name in ("conv_states", "recurrent_states"):
+            states += getattr(layer, name, {}).values()
+    return sum(state.nbytes for state in states if state is not None)
+
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 512}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **SIZES}},
+        {"model_type": "qwen2_vl", **SIZES, "vision_config": {"embed_dim": 64, "depth": 2}},
+        {"model_type": "llava", "text_config": {"model_type": "llama", **SIZES}},
+    ],
+    ids=lambda values: values["model_type"],
+)
+def test_parameters_with_the_vision_tower(values, tmp_path):
+    import torch
+    import transformers
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"vision_config": {}, **values, "auto_map": {"AutoModel": "no.No"}}))
+    with torch.device("meta"):
+        config = transformers.AutoConfig.for_model(**{"vision_config": {}, **values})
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    answer = estimate.params(config=str(path))
+    assert answer.values["total"] < count
+    assert f"{count:,} parameters with what is left out" in answer.assumptions
+
+
+def test_a_configuration_with_vision_and_no_text_is_read_as_it_is():
+    values = {"model_type": "git", "vision_config": {}}
+    assert count_parameters(read_config(values, "config.json")).total == 176_619_066
+
+
+ATTENDS = {"num_hidden_layers": 4, "layer_types": [*["linear_attention"] * 3, "full_attention"]}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "qwen3_next"},
+        {"model_type": "olmo_hybrid"},
+        {"model_type": "kimi_linear"},
+        {"model_type": "bailing_hybrid"},
+        {"model_type": "falcon_h1"},
+        {"model_type": "nemotron_h"},
+        {"model_type": "jamba"},
+        {"model_type": "bamba", "num_hidden_layers": 4, "attn_layer_indices": [2]},
+        {"model_type": "granitemoehybrid", **ATTENDS},
+        {"model_type": "lfm2", "layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+        VARIED["mamba"],
+        VARIED["mamba2"],
+    ],
+    ids=lambda values: values["model_type"],
+)
+def test_states_have_the_bytes_that_transformers_allocates(values):
+    config = read_config(values, "config.json")
+    assert state_bytes(config) == allocated_states(values) > 0
+    grown = kv_cache_bytes(config, 64, 2) - kv_cache_bytes(config, 32, 2)
+    assert grown == 2 * 32 * kv_bytes_per_token(config)
+
+
+def test_tensor_parallelism_repeats_the_cache_but_not_states():
+    """Two KV heads on 8 devices are stored four times; MiniMax, Lightning Attention (2025): a
+    state of 128 x 128 for each of 64 heads.
+    """
+    config = read_config(QWEN3_NEXT, "config.json")
+    states = 36 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
+    assert kv_cache_bytes(config, 100) == states + 100 * 24_576
+    assert kv_cache_bytes(config, 100, devices=8) == states + 4 * 100 * 24_576
+    sizes = {"num_attention_heads": 64, "head_dim": 128, "num_hidden_layers": 4}
+    minimax = read_config({"model_type": "minimax", **sizes}, "config.json")
+    assert state_bytes(minimax) == 2 * 64 * 128 * 128 * 4
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import tomllib
 
 import pytest
+from test_accounting_parameters import VARIED
 
 from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters
@@ -165,8 +166,8 @@ def test_windows():
         (b"", "not JSON"),
         (b"[1, 2]", "a JSON object"),
         (b"{" * 10, "not JSON"),
-        (b'{"model_type": NaN}', "not JSON"),
-        (b'{"model_type": "llama", "hidden_size": Infinity}', "not JSON"),
+        (b'{"model_type": NaN}', "'model_type' is nan, not a name"),
+        (b'{"model_type": "llama", "num_attention_heads": Infinity}', "got inf"),
         (b'{"hidden_size": ' + b"9" * 10_000 + b"}", "not JSON"),
         (b"\xff\xfe\x00", "not JSON"),
         (b"{}", "'model_type' is missing"),
@@ -179,6 +180,13 @@ def test_hostile_files_get_one_line(tmp_path, content, words):
         load_config(path)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_infinity_as_transformers_writes_it(tmp_path):
+    path = tmp_path / "config.json"
+    values = {**VARIED["mamba2"], "time_step_limit": [0.0, float("inf")]}
+    path.write_text(json.dumps(values))
+    assert load_config(path).layers == VARIED["mamba2"]["num_hidden_layers"]
 
 
 def test_an_unknown_preset_names_the_closest():

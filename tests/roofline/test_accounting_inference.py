@@ -109,7 +109,9 @@ def test_state_space_models_store_a_constant_state():
     whatever the length.
     """
     config = load_preset("mamba-2.8b")
-    assert kv_cache_bytes(config, 10) == kv_cache_bytes(config, 10**6) == 64 * 5120 * (16 + 4) * 2
+    assert (
+        kv_cache_bytes(config, 10) == kv_cache_bytes(config, 10**6) == 64 * 5120 * (16 * 4 + 4 * 2)
+    )
     assert kv_bytes_per_token(config) == 0
     assert decode_flops(config, 10) == decode_flops(config, 10**6)
     # 64 layers x (convolution of 4, product of 16 states) x 5,120 channels beside the products of

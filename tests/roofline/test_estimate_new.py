@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from test_estimate import call, data_of, text_of
 
+from roofline import estimate
 from roofline.accounting.inference import Serving
 from roofline.accounting.presets import load_preset
+from roofline.estimate.sweep import Over, swept
 
 
 def test_utilization_of_nanogpt(capsys):
@@ -306,6 +308,35 @@ def test_tokens_of_a_number_of_days(capsys):
     assert (
         text_of(capsys, f"{line} --peak 989.5e12").splitlines()[2].startswith("=> 15.00 T tokens")
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1GB", 10**9), ("1GiB", 2**30), ("2.5 MB", 2_500_000), ("4kib", 4096), ("1e3", 1000)],
+)
+def test_sizes_have_units(text, size):
+    assert estimate.collective(gpu="h100-sxm", size=text).values["size_bytes"] == size
+
+
+def test_units_of_memory_bandwidth_and_ranges(capsys):
+    line = "infer --model llama-3-8b --peak 989e12 --bandwidth 3.35TB --memory 80GiB"
+    data = data_of(capsys, line)
+    assert data["bandwidth_bytes_per_s"] == 3.35e12
+    assert data["memory_bytes"] == 80 * 2**30
+    sizes = swept("collective", {"gpu": "h100-sxm"}, [Over.read("size=1MB,1GiB")])
+    assert [row["size"] for row in sizes.rows] == [10**6, 2**30]
+    assert Over.read("size=1MB:1GB:x10").values == [
+        "1000000",
+        "10000000",
+        "100000000",
+        "1000000000",
+    ]
+
+
+@pytest.mark.parametrize("text", ["80B", "80Gb/s", "80kGB", "GB", "1PB", "0GB"])
+def test_a_size_with_another_unit_names_the_units(capsys, text):
+    assert call("context", "--model", "llama-3-8b", "--memory", text) == 2
+    assert "80GB or 74.5GiB (units KB, MB, GB" in capsys.readouterr().err
 
 
 def test_a_price_for_each_gpu(capsys):

@@ -139,6 +139,16 @@ def test_a_product_is_drawn_under_the_roofs_of_the_page():
     assert any("989" in name for name in names)
 
 
+def test_all_gpus_are_those_of_the_command(capsys):
+    for page in ("infer", "matmul", "memory"):  # with a sweep, with roofs and with parts
+        app = opened(page, gpu=["all"])
+        assert errors_of(app) == []
+        assert "all" in app.multiselect(key="gpu").options
+        ranked = typed(capsys, app.code[0].value)["rows"]
+        assert [row["gpu"] for row in ranked[:3]] == list(app.table[0].value["GPU"])[:3]
+    assert "utilization of its own GPU" in errors_of(opened("mfu", gpu=["all"]))[0]
+
+
 def test_what_is_left_out_and_what_is_wrong_is_said_in_words():
     app = opened("train")
     for text, said in (

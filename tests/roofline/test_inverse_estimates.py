@@ -153,11 +153,35 @@ def test_speculative_decoding_gives_the_expected_tokens_of_a_cycle():
             "none of the GPUs in the table; at least 3 are",
         ),
         ("generate", {"model": "llama-3-8b", "price": 2}, "--price is that of one GPU"),
+        ("mfu", {"params": 8e9, "tokens_per_s": 1e5}, "a run has the utilization of its own GPU"),
+        ("context", {"model": "llama-3-8b", "memory": "80GB"}, "as it is: remove other GPUs"),
     ],
 )
 def test_all_gpus_are_refused_where_they_have_no_answer(name, given, said):
     with pytest.raises(ValueError, match=said):
         getattr(estimate, name)(**given, gpu="all")
+
+
+def test_all_gpus_stand_alone():
+    with pytest.raises(ValueError, match="as it is: remove other GPUs"):
+        estimate.infer(model="llama-3-8b", gpu="all,h100-sxm")
+
+
+def test_prices_by_name_rank_gpus_first():
+    given = {"model": "llama-3-8b", "price": "h100-sxm=2.5,b200=4"}
+    answer = estimate.generate(**given, gpu="all")
+    rows = answer.rows
+    assert [row["gpu"] for row in rows[:2]] == ["b200-sxm", "h100-sxm"]
+    for row, price in zip(rows[:2], (4, 2.5), strict=True):
+        assert row["price"] == pytest.approx(price * row["seconds"] / 3600)
+    assert {row["price"] for row in rows[2:]} == {None}
+    times = [row["seconds"] for row in rows[2:]]
+    assert times == pytest.approx(sorted(times))
+    assert "ranked by price; GPUs without one follow, by time" in answer.assumptions
+    with pytest.raises(ValueError, match="--price names a GPU that --gpu does not"):
+        estimate.generate(**given, gpu="b200")
+    run = estimate.train(params=8e9, tokens=1e12, gpu="h100-sxm,b200", price={"b200": 4})
+    assert [row["price"] is None for row in run.rows] == [True, False]
 
 
 def test_all_gpus_leave_out_those_without_a_link_or_the_dtype():

@@ -262,7 +262,7 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
     [
         (
             {"params": 8e9, "model": None, "tensor_parallel": 8, "tokens": 1e12},
-            "a step needs a --model",
+            "a step needs layers",
         ),
         (
             {"gpus": 64, "tensor_parallel": 3},
