@@ -103,5 +103,11 @@ def listed(words: Mapping[str, Word]) -> list[str]:
     lines = []
     for name, word in words.items():
         first = f"  {name:<{width}}  "
-        lines += wrap(word.meaning, 100, initial_indent=first, subsequent_indent=" " * len(first))
+        lines += wrap(
+            word.meaning,
+            100,
+            initial_indent=first,
+            subsequent_indent=" " * len(first),
+            break_on_hyphens=False,
+        )
     return lines
