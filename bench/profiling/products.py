@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.harness.torch_private import tree_iter
+from bench.harness.torch_private import FakeTensor, tree_iter
 from roofline.work import causal_pairs
 
 Values = Mapping[str, Any]
@@ -31,7 +31,8 @@ def matmul_flops(values: Values, result: Tensor) -> int | None:
     flops = 2 * result.numel() * left.size(-1)
     operands = [left, values.get("mat2"), result]
     sparse = [tensor for tensor in operands if isinstance(tensor, Tensor) and is_sparse(tensor)]
-    if len(sparse) > 1:  # how many elements meet depends on the indices
+    # How many elements meet depends on the indices, which fake tensors do not have.
+    if len(sparse) > 1 or any(isinstance(tensor, FakeTensor) for tensor in sparse):
         return None
     for tensor in sparse:
         flops = flops // max(1, tensor.numel()) * specified_values(tensor).numel()
