@@ -28,6 +28,9 @@ def matmul_flops(values: Values, result: Tensor) -> int | None:
     Source: Golub and Van Loan, Matrix Computations, section 1.1.
     """
     left = values[next(name for name in LEFT if name in values)]
+    if left.is_nested and result.is_nested:
+        pairs = zip(left.unbind(), result.unbind(), strict=True)
+        return sum(matmul_flops({"self": one}, product) or 0 for one, product in pairs)
     flops = 2 * result.numel() * left.size(-1)
     operands = [left, values.get("mat2"), result]
     sparse = [tensor for tensor in operands if isinstance(tensor, Tensor) and is_sparse(tensor)]
@@ -149,8 +152,8 @@ def transformer_flops(values: Values, result: Any) -> int:
     Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.
     """
     given = next(values[name] for name in ("query", "src") if name in values)
-    batch, tokens, width = given.shape
-    return int(layer_flops(values, result) + 4 * batch * tokens * tokens * width)
+    pairs = sum(sequence.shape[0] * sequence.numel() for sequence in given.unbind())
+    return int(layer_flops(values, result) + 4 * pairs)
 
 
 FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
