@@ -133,7 +133,7 @@ def eager_flex_attention() -> Any:
 
 def watched_autograd() -> Any:
     """Return a context with a mock of autograd's engine, whose `run_backward.called` is whether a
-    backward pass ran; without the attribute, no row of a GPU can be timed.
+    backward pass ran; without the attribute, no row of a GPU can be timed, and no training loop.
     """
     from unittest.mock import patch
 
