@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +165,7 @@ class Expected:
         for name, dtype in (("fp64", torch.float64), ("fp32", torch.float32)):
             references = _run_in(dtype, call)
             errors = _errors(results, references)
-            if all(map(_is_close, errors, references, repeat(_largest(references)))):
+            if _are_references(references, errors):
                 return cls(results, references, name, errors)
         errors = _errors(
             [x[:FIRST_ROWS] for x in results if x.dim()],
@@ -205,21 +204,25 @@ class Expected:
         return CheckResult(problem, worst, count, count, self.precision)
 
 
-def _largest(arrays: Sequence[Tensor]) -> float:
-    """Return the largest RMS of an array."""
-    return max(map(_size, arrays), default=0.0)
-
-
 def _size(array: Tensor) -> float:
     """Return the RMS of an array."""
     return float(array.double().square().mean().sqrt()) if array.numel() else 0.0
 
 
-def _is_close(error: float, reference: Tensor, largest: float) -> bool:
-    """Whether a result with the error q has a reference. Of one that is 0 but for rounding beside
-    the largest, as the gradient of the bias of the keys of attention, q is the rounding itself.
+def _are_references(references: Sequence[Tensor], errors: Sequence[float]) -> bool:
+    """Whether results with these q agree with references.
+
+    Of a result that is 0 but for rounding beside the largest one, as the gradient of the bias of
+    the keys of attention, q is the rounding itself.
     """
-    return error <= MAX_ERROR or (math.isfinite(error) and _size(reference) < ZERO * largest)
+    if len(references) != len(errors):
+        return False
+    sizes = list(map(_size, references))
+    zero = ZERO * max(sizes)
+    return all(
+        error <= MAX_ERROR or (size < zero and math.isfinite(error))
+        for error, size in zip(errors, sizes, strict=True)
+    )
 
 
 def fresh(values: Any) -> Any:
