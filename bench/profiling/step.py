@@ -96,7 +96,9 @@ def leaves_of(target: Target) -> list[torch.Tensor]:
     return [*target.modules.parameters(), *given]
 
 
-def backward(result: Any, gradient_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def backward(
+    result: Any, gradient_of: Callable[[torch.Tensor], torch.Tensor] = torch.ones_like
+) -> None:
     """Run the backward pass from the `loss` of a result, or from its first tensor that requires a
     gradient.
     """
