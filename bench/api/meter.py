@@ -14,7 +14,7 @@ import torch
 from bench.api.function import known_ceilings
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
-from bench.harness.torch_private import current_autograd_node
+from bench.harness.torch_private import current_autograd_node, watched_autograd
 from bench.profiling.counts import shapes_text, tensors_in
 from bench.profiling.step import Account, ProfiledStep
 from bench.profiling.target import target_of
@@ -44,11 +44,19 @@ class StepWork:
 class TrainingAccount(Account):
     """Counts a training step, with the phase `recomputed` for checkpointed activations."""
 
+    @contextmanager
+    def watching(self, is_eager: bool) -> Iterator[None]:
+        with watched_autograd() as self.engine, super().watching(is_eager):
+            yield
+
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         super().add(func, args, kwargs, result)
-        # The backward pass runs without gradients unless a checkpoint runs the forward pass again.
+        # The backward pass runs without gradients, unless it is one of second order, or a
+        # checkpoint runs the forward pass again.
         if current_autograd_node() is not None and torch.is_grad_enabled():
-            self.operations[-1].phase = "recomputed"
+            _, _, _, create_graph, *_ = self.engine.run_backward.call_args.args
+            if not create_graph:
+                self.operations[-1].phase = "recomputed"
 
 
 class Reading(NamedTuple):

@@ -113,9 +113,27 @@ def remove_kernels(library: Library) -> None:
     library._destroy()
 
 
+def eager_kernel(operator: Any) -> Any:
+    """Return the function that runs a higher-order operation step by step; without it, `--on` fails
+    for loops.
+    """
+    import torch
+
+    return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+
+
+def eager_flex_attention() -> Any:
+    """Return a context in which `flex_attention` compiles nothing, which fails on fake tensors."""
+    from unittest.mock import patch
+
+    from torch.nn.attention import flex_attention
+
+    return patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
 def watched_autograd() -> Any:
     """Return a context with a mock of autograd's engine, whose `run_backward.called` is whether a
-    backward pass ran; without the attribute, no row of a GPU can be timed.
+    backward pass ran; without the attribute, no row of a GPU can be timed, and no training loop.
     """
     from unittest.mock import patch
 

@@ -55,7 +55,13 @@ MOVES = _names(
     "max_pool2d_with_indices_backward one_hot _foreach_copy _foreach_zero embedding "
     "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index "
     "_unsafe_index_put scatter index_copy masked_scatter index_fill nll_loss_backward iota "
-    "convert_element_type"
+    "convert_element_type masked_scatter_backward block_diag rot90 diag_embed diagonal_copy "
+    "channel_shuffle pixel_unshuffle take put nll_loss2d_backward "
+    "reflection_pad1d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
+    "upsample_nearest1d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d _to_dense to_padded_tensor _pack_padded_sequence "
+    "_nested_tensor_from_tensor_list _nested_tensor_from_mask max_unpool2d multinomial "
+    "_nested_tensor_from_mask_left_aligned _sparse_coo_tensor_with_dims_and_tensors"
 )
 """Operations that only move data."""
 
@@ -67,7 +73,7 @@ OVERWRITES = _names(
 
 TAKES = _names(
     "embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward "
-    "_embedding_bag _embedding_bag_forward_only"
+    "_embedding_bag _embedding_bag_forward_only take"
 )
 """Operations that read the indexed elements of a table."""
 
@@ -84,13 +90,13 @@ REDUCTIONS = _names("sum mean amax amin var_mean logsumexp any all prod")
 
 PUTS = _names(
     "index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy "
-    "scatter_reduce"
+    "scatter_reduce index_reduce index_fill put"
 )
 """Operations that write the indexed elements of a table in place; out of place they copy all of
 it.
 """
 
-ADDS = _names("scatter_add index_add scatter_reduce")
+ADDS = _names("scatter_add index_add scatter_reduce index_reduce")
 """Those that also read the indexed elements."""
 
 COUNTED = (
@@ -103,15 +109,34 @@ COUNTED = (
             "index_add scatter_reduce max_pool2d_with_indices avg_pool2d avg_pool2d_backward "
             "mean_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward count_nonzero "
             "searchsorted floor_divide rrelu_with_noise isin hardtanh_backward "
-            "upsample_nearest2d_backward _embedding_bag_dense_backward"
+            "upsample_nearest2d_backward _embedding_bag_dense_backward _embedding_bag_backward "
+            "_is_all_true cummax cummin nansum adaptive_max_pool2d adaptive_max_pool3d avg_pool3d "
+            "avg_pool3d_backward max_pool3d_with_indices adaptive_max_pool2d_backward "
+            "adaptive_max_pool3d_backward max_pool3d_with_indices_backward bucketize allclose "
+            "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward leaky_relu_backward "
+            "softshrink_backward hardshrink_backward hardsigmoid_backward "
+            "upsample_nearest1d_backward upsample_nearest3d_backward "
+            "_upsample_nearest_exact2d_backward reflection_pad1d_backward "
+            "reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward "
+            "replication_pad2d_backward replication_pad3d_backward _prelu_kernel "
+            "_amp_foreach_non_finite_check_and_unscale kthvalue median nanmedian mode "
+            "rrelu_with_noise_backward index_reduce"
         ),
     ),
-    (2, "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm"),
+    (
+        2,
+        (
+            "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm renorm "
+            "quantize_per_tensor dequantize _prelu_kernel_backward mse_loss_backward"
+        ),
+    ),
     (
         3,
         (
             "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward "
-            "softplus addcmul addcdiv lerp smooth_l1_loss cdist linalg_cross"
+            "softplus addcmul addcdiv lerp smooth_l1_loss cdist linalg_cross std_mean huber_loss "
+            "smooth_l1_loss_backward huber_loss_backward _cdist_forward _pdist_forward "
+            "upsample_linear1d elu_backward"
         ),
     ),
     (
@@ -119,10 +144,18 @@ COUNTED = (
         (
             "_softmax_backward_data _log_softmax_backward_data "
             "_native_batch_norm_legit_no_training _batch_norm_no_update glu _fused_sgd "
-            "_weight_norm_interface polar softplus_backward"
+            "_weight_norm_interface polar softplus_backward hardswish log_sigmoid_forward "
+            "soft_margin_loss log_sigmoid_backward"
         ),
     ),
-    (6, "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits"),
+    (
+        6,
+        (
+            "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits "
+            "glu_backward hardswish_backward binary_cross_entropy_backward "
+            "soft_margin_loss_backward"
+        ),
+    ),
     (
         7,
         (
@@ -162,9 +195,10 @@ FLOPS_PER_ELEMENT: dict[str, int] = {}
 for _count, _ops in COUNTED:
     FLOPS_PER_ELEMENT |= dict.fromkeys(_ops.split(), _count)
 
-COMPLEX_FLOPS = {"mul": 6, "div": 11}
+COMPLEX_FLOPS = {"mul": 6, "div": 11, "mv": 8, "addmv": 8, "dot": 8, "vdot": 8, "addcmul": 8}
 """FLOPs per element of two complex operands: (a + bi)(c + di) has four multiplications and two
-additions, a division also divides by c^2 + d^2. Others count twice the real operation.
+additions, a sum of products two more, a division also divides by c^2 + d^2. Others count twice the
+real operation.
 """
 
 
@@ -387,7 +421,10 @@ class Call:
     def _elements_put(self, table: Any) -> int:
         if "indices" not in self.values:
             each = [self.values.get(name) for name in ("source", "src", "index")]
-            return next(tensors_in(each)).numel()
+            elements = next(tensors_in(each)).numel()
+            if self.base == "index_fill":  # whole rows
+                elements *= table.numel() // max(1, table.shape[self.values["dim"]])
+            return elements
         given = [
             (axis, index) for axis, index in enumerate(self.values["indices"]) if index is not None
         ]

@@ -185,20 +185,32 @@ def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], in
     first_of: list[int] = []
     """Index of the first operation of the chain that each operation belongs to."""
     chains: dict[int, list[Operation]] = {}
+    starts: dict[int, int] = {}
+    """Index of the operation before which the kernel of each chain runs."""
+    read_elsewhere: set[int] = set()
+    """Chains whose results another chain reads."""
     for index, operation in enumerate(operations):
         inputs = [current[storage] for storage in operation.reads if storage in current]
         first = index
-        if operation.is_fusable and inputs:
-            latest = max(version.writer for version in inputs)
-            chain = first_of[latest]
-            # What another operation made of the chain's results meanwhile cannot come back into the
-            # same kernel.
-            others = [each.writer for each in inputs if first_of[each.writer] != chain]
-            before = operations[latest]
-            may_share = before.is_fusable and not before.ends_kernel
-            is_same_phase = before.phase == operation.phase
-            if may_share and is_same_phase and all(writer < chain for writer in others):
+        for version in sorted(inputs, key=lambda each: -each.writer):
+            chain = first_of[version.writer]
+            before = operations[version.writer]
+            others = [first_of[each.writer] for each in inputs if first_of[each.writer] != chain]
+            is_ready = all(starts[other] < starts[chain] for other in others)
+            if (
+                operation.is_fusable
+                and before.is_fusable
+                and not before.ends_kernel
+                and before.phase == operation.phase
+                and (is_ready or chain not in read_elsewhere)
+            ):
+                # A kernel whose results nobody has read yet can wait for the other inputs, as that
+                # of SiLU for the second product of SwiGLU.
                 first = chain
+                starts[chain] = starts[chain] if is_ready else index
+                break
+        starts.setdefault(first, index)
+        read_elsewhere.update({first_of[each.writer] for each in inputs} - {first})
         first_of.append(first)
         chains.setdefault(first, []).append(operation)
         for storage, read_bytes in operation.reads.items():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.harness.torch_private import tree_iter
+from bench.harness.torch_private import FakeTensor, tree_iter
 from roofline.work import causal_pairs
 
 Values = Mapping[str, Any]
@@ -28,10 +28,14 @@ def matmul_flops(values: Values, result: Tensor) -> int | None:
     Source: Golub and Van Loan, Matrix Computations, section 1.1.
     """
     left = values[next(name for name in LEFT if name in values)]
+    if left.is_nested and result.is_nested:
+        pairs = zip(left.unbind(), result.unbind(), strict=True)
+        return sum(matmul_flops({"self": one}, product) or 0 for one, product in pairs)
     flops = 2 * result.numel() * left.size(-1)
     operands = [left, values.get("mat2"), result]
     sparse = [tensor for tensor in operands if isinstance(tensor, Tensor) and is_sparse(tensor)]
-    if len(sparse) > 1:  # how many elements meet depends on the indices
+    # How many elements meet depends on the indices, which fake tensors do not have.
+    if len(sparse) > 1 or any(isinstance(tensor, FakeTensor) for tensor in sparse):
         return None
     for tensor in sparse:
         flops = flops // max(1, tensor.numel()) * specified_values(tensor).numel()
@@ -148,8 +152,8 @@ def transformer_flops(values: Values, result: Any) -> int:
     Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.
     """
     given = next(values[name] for name in ("query", "src") if name in values)
-    batch, tokens, width = given.shape
-    return int(layer_flops(values, result) + 4 * batch * tokens * tokens * width)
+    pairs = sum(sequence.shape[0] * sequence.numel() for sequence in given.unbind())
+    return int(layer_flops(values, result) + 4 * pairs)
 
 
 FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (

@@ -18,7 +18,14 @@ from msgspec import to_builtins
 from torch.overrides import TorchFunctionMode
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.torch_private import FakeTensorMode, TorchDispatchMode, tree_map_only
+from bench.harness.torch_private import (
+    FakeTensorMode,
+    HigherOrderOperator,
+    TorchDispatchMode,
+    eager_flex_attention,
+    eager_kernel,
+    tree_map_only,
+)
 from bench.profiling.operation import CountedStep, fusions_of
 from bench.profiling.records import product_dtypes, work_records
 from bench.profiling.step import ProfiledStep, account
@@ -266,9 +273,17 @@ class FakeResults(TorchDispatchMode):
     values, of grouped matmuls in fp32, of gradients of attention with fewer heads of keys.
     """
 
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func.__name__
+        name = getattr(func, "__name__", "")
+        if name == "cond":  # which branch runs depends on values
+            return args[1](*args[3])
+        if isinstance(func, HigherOrderOperator):
+            return eager_kernel(func)(*args, **kwargs)
+        if name == "_is_all_true.default":  # a check of a model, as in `torch._check_tensor_all`
+            return torch.tensor(True)
         if name == "nonzero.default":
             return args[0].new_empty(args[0].numel(), args[0].dim(), dtype=torch.int64)
         if name == "masked_select.default":
@@ -301,7 +316,12 @@ def counted(make: Callable[[FakeTensorMode], Target], mode: str) -> CountedStep:
     Raises:
         UsageError: the step cannot run without values.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, FakeResults(), FusedAttention():  # type: ignore[no-untyped-call]
+    with (
+        eager_flex_attention(),
+        FakeTensorMode(allow_non_fake_inputs=True) as fake,
+        FakeResults(),  # type: ignore[no-untyped-call]
+        FusedAttention(),
+    ):
         target = make(fake)
         try:
             breakdown = account(ProfiledStep(target, mode))

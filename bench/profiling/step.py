@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -57,6 +58,8 @@ class ProfiledStep:
         self.tags: Tags | None = None
         self.leaves = leaves_of(target) if mode in ("backward", "train") else []
         self.optimizer: Any = None
+        self.gradient_of: Callable[[torch.Tensor], torch.Tensor] = torch.ones_like
+        """Returns the gradient of a result that is not one number."""
 
     def __call__(self) -> None:
         self.run()
@@ -72,7 +75,7 @@ class ProfiledStep:
             result = self.target()
         if self.mode in ("backward", "train"):
             self.phase = "backward"
-            backward(result)
+            backward(result, self.gradient_of)
         if self.mode == "train":
             self.phase = "optimizer"
             if self.optimizer is None:
@@ -93,7 +96,9 @@ def leaves_of(target: Target) -> list[torch.Tensor]:
     return [*target.modules.parameters(), *given]
 
 
-def backward(result: Any) -> None:
+def backward(
+    result: Any, gradient_of: Callable[[torch.Tensor], torch.Tensor] = torch.ones_like
+) -> None:
     """Run the backward pass from the `loss` of a result, or from its first tensor that requires a
     gradient.
     """
@@ -104,7 +109,7 @@ def backward(result: Any) -> None:
         raise UsageError(
             "no result of the step requires a gradient, so there is no backward pass to profile"
         )
-    torch.autograd.backward([start], [torch.ones_like(start)] if start.numel() != 1 else None)
+    torch.autograd.backward([start], [gradient_of(start)] if start.numel() != 1 else None)
 
 
 @contextmanager
@@ -295,10 +300,11 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     function = step.target.function
     for name in ORIGINALS:  # compile the original again
         function = getattr(function, name, None) or function
-    fast = ProfiledStep(
-        replace(step.target, function=torch.compile(function, backend=backend, dynamic=False)),
-        step.mode,
-    )
+    # All modules share the code that is compiled: torch would run it as it is after 8 compilations.
+    name = "isolate_recompiles"  # torch 2.11 does not have it
+    isolated: Any = {name: True} if name in signature(torch.compile).parameters else {}
+    made = torch.compile(function, backend=backend, dynamic=False, **isolated)
+    fast = ProfiledStep(replace(step.target, function=made), step.mode)
     # A graph from the cache of whole graphs has no regions that can be intercepted.
     with state_kept(step.target), config.patch(enable_autograd_cache=False):
         fast()

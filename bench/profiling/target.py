@@ -171,11 +171,18 @@ def without_memory(target: Target, mode: FakeTensorMode) -> Target:
 
     from bench.harness.torch_private import tree_map_only
 
-    shared = {id(tensor): tensor for tensor in tensors_of(target.modules)}
-    args, kwargs = tree_map_only(torch.Tensor, mode.from_tensor, (target.args, target.kwargs))
-    copied = target_of(target.name, copy.deepcopy(target.function, shared), args, kwargs)
-    change_tensors(copied.modules, mode.from_tensor)
-    return copied
+    with guarded_call(target.name):
+        args, kwargs = tree_map_only(torch.Tensor, mode.from_tensor, (target.args, target.kwargs))
+        copies = {id(tensor): mode.from_tensor(tensor) for tensor in held_by(target.modules)}
+        return target_of(target.name, copy.deepcopy(target.function, copies), args, kwargs)
+
+
+def held_by(module: Any) -> Iterator[Any]:
+    """Return the tensors of a module: parameters, buffers and other attributes."""
+    from bench.profiling.counts import tensors_in
+
+    for part in module.modules():
+        yield from tensors_in(vars(part))
 
 
 def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:

@@ -47,6 +47,8 @@ FUSED_NAMES = {
     "_fused_rms_norm": "RMSNorm",
     "native_layer_norm": "LayerNorm",
     "silu + mul": "SwiGLU",
+    "neg + cat + mul + add": "rotary embedding",
+    "pow + mul + add + mul + tanh + add + mul": "GELU",
     "_softmax": "softmax",
     "native_dropout": "dropout",
     "add + RMSNorm": "residual + RMSNorm",

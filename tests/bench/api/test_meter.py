@@ -140,3 +140,19 @@ def test_without_a_peak_there_is_no_mfu(clock, monkeypatch):
 def test_a_meter_without_an_input_is_rejected(clock):
     with pytest.raises(bench.UsageError, match="example input"):
         bench.Meter(Model())
+
+
+def test_a_backward_pass_of_second_order_is_not_recomputed(clock):
+    model = nn.Linear(8, 8)
+    meter = bench.Meter(model, torch.ones(16, 8), block=1)
+    for _ in range(3):
+        x = torch.ones(16, 8, requires_grad=True)
+        with meter.step(x):
+            energy = model(x).sigmoid().sum()
+            (force,) = torch.autograd.grad(energy, x, create_graph=True)
+            force.square().sum().backward()
+            clock.now_s += 1
+    found = meter.reading()
+    # The layer; the gradient of its input; of that, the gradients of both operands; of the layer,
+    # those of the weight and the input.
+    assert found.mfu.center == found.hfu.center == pytest.approx(6 * LINEAR / PEAK)

@@ -8,7 +8,7 @@ from torch import nn
 
 import bench
 from bench.harness.device.device import detect
-from bench.profiling.step import ProfiledStep, account
+from bench.profiling.step import ProfiledStep, account, compiled
 from bench.profiling.target import target_of
 from bench.profiling.tracing import timed
 
@@ -86,3 +86,14 @@ def test_two_shapes_are_compiled_one_after_the_other():
     for rows in (4, 6):  # torch.compile makes the second shape dynamic unless told otherwise
         found = bench.profile(model, torch.randn(rows, 8), compile=True)
         assert found.totals["matmul_flops"] == 2 * rows * 8 * 8
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("_without_code")
+def test_a_sweep_of_shapes_is_compiled_to_its_end():
+    model = torch.nn.Linear(8, 8)
+    for rows in range(2, 12):  # torch stops after 8 compilations of the same code
+        eager = account(ProfiledStep(target_of("model", model, [torch.randn(rows, 8)]), "forward"))
+        step = ProfiledStep(target_of("model", model, [torch.randn(rows, 8)]), "forward")
+        _, breakdown = compiled(step, eager)
+        assert [operation.op for operation in breakdown.operations] == ["compiled.region0"]

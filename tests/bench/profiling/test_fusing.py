@@ -43,6 +43,10 @@ def fused(function, *args, mode="forward"):
         (lambda a, b: (lambda c: c.exp() @ c)(torch.relu(a)), [(["relu", "exp"], N)]),
         # The other operand was there before.
         (lambda a, b: torch.add(a.exp(), b), [(["exp", "add"], 2 * N)]),
+        # It waits for the second product: inductor makes one kernel of both.
+        (lambda a, b: functional.silu(a @ b) * (b @ a), [(["silu", "mul"], 2 * N)]),
+        # The second product needs the result of the first operation.
+        (lambda a, b: (lambda c: c + c @ a)(torch.relu(a @ b)), []),
         # A view moves nothing.
         (lambda a, b: torch.relu(a.exp().t()), [(["exp", "relu"], 2 * N)]),
         # Each row is a block's, but the sum of a column or of everything is one of all blocks.
@@ -89,6 +93,18 @@ def test_chains_have_the_names_of_layers():
 
     (fusion,) = fusions_of(operations_of(function, A, B))
     assert fusion_text(fusion) == "residual + RMSNorm"
+
+    def gated(a, b):
+        return functional.silu(a @ b) * (b @ a)
+
+    (fusion,) = fusions_of(operations_of(gated, A, B))
+    assert fusion_text(fusion) == "SwiGLU"
+
+    def turned(x):
+        return torch.cat([-x[:, 32:], x[:, :32]], -1)
+
+    (fusion,) = fusions_of(operations_of(lambda a, b: a * b + turned(a) * b, A, B))
+    assert fusion_text(fusion) == "rotary embedding"
 
 
 def test_the_lines_of_chains_add_up_to_their_sum():

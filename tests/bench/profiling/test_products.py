@@ -87,6 +87,7 @@ def test_complex_numbers_count_four_real_multiply_adds():
     assert products_of(torch.mm, x, y) == 8 * 4 * 5 * 6
     for function, flops in ((torch.mul, 6 * 20), (torch.add, 2 * 20)):
         assert sum(each.flops for each in operations_of(function, x, x)) == flops
+    assert sum(each.flops for each in operations_of(torch.mv, x, y[:, 0])) == 8 * 4 * 5
     assert sum(each.flops for each in operations_of(torch.mul, x, x.real)) == 2 * 20
 
 
@@ -97,6 +98,16 @@ def packed_linear():
 
 def int8(*shape):
     return torch.ones(shape, dtype=torch.int8)
+
+
+def encoder_with_padding(x, mask):
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    return nn.TransformerEncoder(layer, 2).eval()(x, src_key_padding_mask=mask)
+
+
+def attention_of_sequences(*sequences):
+    x = torch.nested.nested_tensor(list(sequences), layout=torch.jagged).transpose(1, 2)
+    return functional.scaled_dot_product_attention(x, x, x)
 
 
 CASES = {
@@ -155,6 +166,18 @@ CASES = {
         lambda: nn.Linear(8, 6),
         (torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)]),),
         2 * 8 * 8 * 6,
+    ),
+    # 16 + 9 tokens x 2 x (4 x 32 x 32 + 2 x 32 x 64) + 4 x 32 x (16 x 16 + 9 x 9), of each layer
+    "encoder with padding": (
+        lambda: encoder_with_padding,
+        (torch.randn(2, 16, 32), torch.arange(16) >= torch.tensor([[16], [9]])),
+        2 * 452_736,
+    ),
+    # 4 x 2 heads x (3 x 3 + 5 x 5) x 8
+    "attention of nested sequences": (
+        lambda: attention_of_sequences,
+        (torch.randn(3, 2, 8), torch.randn(5, 2, 8)),
+        4 * 2 * 34 * 8,
     ),
     # The branch that runs: pytorch#167224
     "cond": (
@@ -315,6 +338,9 @@ SOURCE = torch.zeros(1, 1)
         (lambda: TABLE.index_copy_(0, ROW, TABLE[:1].clone()), 8 + 64 + 64, 64 + 64),
         (lambda: TABLE.scatter_(0, ROW[:, None], 1.0), 8, 4),
         (lambda: TABLE.scatter_add_(0, ROW[:, None], SOURCE), 8 + 4 + 4, 4),
+        (lambda: TABLE.index_fill_(0, ROW, 1.0), 8, 64),
+        (lambda: TABLE.put_(ROW, SOURCE), 8 + 4, 4),
+        (lambda: TABLE.take(ROW), 8 + 4, 4),
         (lambda: torch.unsafe_split(TABLE, 10), 0, 0),
         (lambda: TABLE.detach().transpose_(0, 1), 0, 0),
         (lambda: TABLE.detach_(), 0, 0),
@@ -322,6 +348,23 @@ SOURCE = torch.zeros(1, 1)
 )
 def test_what_is_overwritten_is_not_read(function, read, written):
     assert moved(function) == (read, written)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Hardswish(),
+        nn.ELU(),
+        nn.LeakyReLU(),
+        nn.PReLU(),
+        nn.GLU(),
+        nn.ReflectionPad2d(1),
+        nn.AdaptiveMaxPool2d(2),
+        nn.Upsample(scale_factor=2, mode="nearest-exact"),
+    ],
+)
+def test_common_layers_have_rules(layer):
+    assert not unknown_of(operations_of(layer, spread(2, 4, 8, 8), mode="backward"))
 
 
 def test_an_operation_that_cannot_be_counted_is_a_row_without_a_rule():

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 import bench
 from bench import __main__ as command
+from bench.harness.op import UsageError
 from bench.model.layers import load_model
 from bench.profiling.projection import counted, machine_named
 from bench.profiling.target import from_preset
@@ -179,6 +181,56 @@ def test_attention_of_any_shape_is_projected(shapes, mask, flops):
 )
 def test_shapes_that_depend_on_values_count_as_the_largest(function, shapes, flops):
     assert products_on(function, *map(torch.ones, shapes)) == flops
+
+
+def test_higher_order_operations_are_projected():
+    x = torch.ones(1, 2, 128, 16)
+    assert products_on(flex_attention, x, x, x) == 4 * 2 * 128 * 128 * 16
+
+    def branches(x, y):  # the first is assumed to run
+        return torch.cond(x.sum() > 0, lambda x, y: x @ y, lambda x, y: x @ y @ y, (x, y))
+
+    assert products_on(branches, torch.ones(8, 8), torch.ones(8, 8)) == 2 * 8 * 8 * 8
+
+
+def test_a_check_that_all_is_true_holds():
+    def step(x, mask):  # as models of images and text check their placeholders
+        torch._check_tensor_all(mask)
+        return x @ x
+
+    assert products_on(step, torch.ones(4, 4), torch.ones(4) > 0) == 2 * 4 * 4 * 4
+
+
+class Remembering(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.scale = torch.ones(8)
+
+    def forward(self, x):
+        self.last = super().forward(x) * self.scale
+        return self.last
+
+
+def test_a_module_may_keep_tensors_that_are_no_buffers():
+    model = Remembering()
+    x = torch.ones(4, 8)
+    last = model(x)  # not a leaf, which no copy can be made of
+    assert products_on(model, x) == 2 * 4 * 8 * 8
+    assert model.last is last
+
+
+def test_a_sparse_matrix_without_values_has_no_rule():
+    rows = bench.profile(
+        torch.sparse.mm, torch.eye(8).to_sparse(), torch.ones(8, 4), on="h100-sxm"
+    ).rows()
+    assert [row["op"] for row in rows if "unmodelled" in row["flags"]] == ["aten._sparse_addmm"]
+
+
+def test_tensors_that_cannot_be_copied_without_values_are_refused_in_one_line():
+    sequences = [torch.ones(3, 8), torch.ones(5, 8)]
+    nested = torch.nested.nested_tensor(sequences, layout=torch.jagged)
+    with pytest.raises(UsageError, match=r"^Linear: "):
+        bench.profile(nn.Linear(8, 8), nested, on="h100-sxm")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bench.__main__ import main
-from bench.comparing.replaced import Override, Step, largest_call
+from bench.comparing.replaced import Override, Step, largest_call, uneven
 from bench.harness.data.agreement import Expected
 from bench.profiling.step import ProfiledStep
 from bench.profiling.target import Target
@@ -68,7 +68,7 @@ def test_a_step_returns_its_results_and_gradients():
     result, gradient = step(target.args, {})
     weight = target.function[0].weight
     assert torch.equal(result, 2 * x @ weight.T)
-    gate = torch.ops.aten.gelu_backward(torch.ones(4, 2), (x @ weight.T).detach())
+    gate = torch.ops.aten.gelu_backward(uneven(result), (x @ weight.T).detach())
     torch.testing.assert_close(gradient, gate.T @ x)
     [plain] = Step(target, "forward")(target.args, {})
     torch.testing.assert_close(plain, torch.nn.functional.gelu(x @ weight.T))
@@ -80,6 +80,27 @@ def test_the_reference_of_a_training_step_is_a_copy_in_fp64():
     step(target.args, {})  # the optimizer has a state
     call = partial(step, target.args, {})
     assert Expected.of(call, call()).precision == "fp64"
+
+
+def composed(x, approximate="none"):
+    return 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
+
+
+def test_a_step_with_dropout_and_a_normalization_tells_a_right_function_from_a_wrong_one():
+    torch.manual_seed(0)
+    # The bias of the keys has a gradient of 0, and the sum of a normalization is 0.
+    layer = nn.TransformerEncoderLayer(16, 2, 32, activation="gelu", batch_first=True)
+    target = Target("mine", layer, (torch.randn(4, 8, 16),), modules=layer)
+    call = partial(Step(target, "backward"), target.args, {})
+    expected = Expected.of(call, call())
+    assert expected.precision == "fp64"
+
+    def found(function):
+        step = Step(target, "backward", Override(GELU, function, "cpu"))
+        return expected.check(step(target.args, {}), tolerance=1.0)
+
+    assert found(composed).reason is None
+    assert "times as much as rounding explains" in found(lambda x: 1.001 * composed(x)).reason
 
 
 def test_the_largest_call_is_that_with_the_most_elements():
