@@ -206,7 +206,8 @@ class Expected:
 
 def _size(array: Tensor) -> float:
     """Return the RMS of an array."""
-    return float(array.double().square().mean().sqrt()) if array.numel() else 0.0
+    values = array.abs() if array.is_complex() else array
+    return float(values.double().square().mean().sqrt()) if array.numel() else 0.0
 
 
 def _are_references(references: Sequence[Tensor], errors: Sequence[float]) -> bool:

@@ -431,3 +431,9 @@ def test_a_result_of_0_but_for_rounding_leaves_the_others_their_reference():
     assert expected.precision == "fp64"
     assert expected.check([x, step(x)[1].flip(0)], tolerance=1.0).reason is None
     assert expected.check([x, step(x)[1] + 0.01], tolerance=1.0).reason is not None
+
+
+@pytest.mark.filterwarnings("error")
+def test_complex_results_have_a_reference():
+    call = partial(torch.mul, torch.randn(64, dtype=torch.complex64), 1j)
+    assert Expected.of(call, call()).precision == "fp64"
