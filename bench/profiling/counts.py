@@ -120,7 +120,7 @@ COUNTED = (
             "reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward "
             "replication_pad2d_backward replication_pad3d_backward _prelu_kernel "
             "_amp_foreach_non_finite_check_and_unscale kthvalue median nanmedian mode "
-            "rrelu_with_noise_backward index_reduce"
+            "rrelu_with_noise_backward index_reduce leaky_relu"
         ),
     ),
     (

@@ -101,7 +101,11 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
     if step.target.device.startswith("cuda"):
         activities.append(ProfilerActivity.CUDA)
     with (
-        profile(activities=activities, record_shapes=keep is not None) as profiler,
+        profile(
+            activities=activities,
+            record_shapes=keep is not None,
+            acc_events=True,  # torch 2.11 warns without it
+        ) as profiler,
         tags.watching(is_eager=False),
     ):
         step()  # the first step under a profiler is slower
