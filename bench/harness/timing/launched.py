@@ -149,7 +149,7 @@ def recorded(calls: Sequence[Call], synchronize: Call) -> list[Kernel]:
         warnings.simplefilter("ignore")  # of a torch that cannot record a GPU
         path = Path(directory) / "trace.json"
         try:
-            with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as recording:
+            with profile(activities=[ProfilerActivity.CUDA]) as recording:
                 # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021.
                 for _ in range(SESSIONS):
                     spin(0)

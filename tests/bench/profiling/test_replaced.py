@@ -151,4 +151,4 @@ def test_usage_errors_are_one_line(file, capsys, words, reason):
     options = words.format(file=file).split()
     assert main(["profile", f"{file}:make", "--no-save", "-q", "--with", *options]) == 2
     err = capsys.readouterr().err
-    assert reason in err.splitlines()[0]
+    assert reason in err.splitlines()[-1]
