@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.data.stress import NUMBERS
+from bench.harness.data.stress import LARGEST, NUMBERS, QUARTER
 from bench.harness.data.verify import (
     CHUNK_ELEMENTS,
     LEAST_SCALE_ERROR,
@@ -211,7 +211,7 @@ def make_op(
         work=lambda case: elementwise_work(case.shape["n"], flops_per_element, inputs, case.dtype),
         intermediate_roundings=intermediate_roundings,
         take_rows=rows_of(*range(inputs)),
-        stress=NUMBERS,
+        stress=NUMBERS | (QUARTER if name == "gelu" else LARGEST),
     )
 
 
@@ -244,7 +244,7 @@ BIAS_GELU = Op(
     ),
     intermediate_roundings=1,
     take_rows=rows_of(0),
-    stress=NUMBERS,
+    stress=NUMBERS | QUARTER,
 )
 
 DROPOUT_OP = Op(

@@ -108,12 +108,15 @@ FACTORS = {"small": each(methodcaller("mul_", 2.0**-12)), **NAN}
 NUMBERS: dict[str, Change] = {
     "1000": each(methodcaller("fill_", 1000.0)),
     "-1000": each(methodcaller("fill_", -1000.0)),
-    "a quarter of the largest": each(lambda x: x.fill_(math.inf).nan_to_num_().mul_(0.25)),
     "lowest": each(lambda x: x.fill_(-math.inf).nan_to_num_()),
     **NAN,
 }
-"""For functions of single numbers. A quarter, because two inputs may be added, and the GELU of
-oneDNN, torch's library on CPUs with AVX-512, takes 2x before it halves that.
+LARGEST: dict[str, Change] = {"largest": each(lambda x: x.fill_(math.inf).nan_to_num_())}
+QUARTER: dict[str, Change] = {
+    "a quarter of the largest": each(lambda x: x.fill_(math.inf).nan_to_num_().mul_(0.25))
+}
+"""For functions of single numbers. A quarter is for GELU, of a sum of two: oneDNN, torch's library
+on CPUs with AVX-512, takes 2x before it halves that.
 """
 
 

@@ -137,6 +137,10 @@ def gelu_tanh_of_exp(x):
     return x / 2 * (1 + (power - 1) / (power + 1))
 
 
+def relu_of_absolute(x):
+    return (x + x.abs()) / 2
+
+
 def relu_of_comparison(x):
     return torch.where(x > 0, x, 0.0)
 
@@ -179,6 +183,7 @@ UNSTABLE = [
     ("silu", "fp32", silu_of_exp, functional.silu, "1000"),
     ("gelu-tanh", "fp32", gelu_tanh_of_exp, partial(functional.gelu, approximate="tanh"), "1000"),
     ("relu", "fp32", relu_of_comparison, torch.relu, "NaN"),
+    ("relu", "bf16", relu_of_absolute, torch.relu, "largest"),
     ("decode-attention", "fp32", attention_without_maximum, attention_with_maximum, "scores"),
     ("matmul", "fp32", matmul_of_fp16_parts, torch.matmul, "small"),
     ("sum", "fp16", sum_in_fp16, torch.sum, "large among small"),
