@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
@@ -72,12 +71,14 @@ FRESH_SHARE = 0.05
 SLOWER = 3.0
 SLOWER_S = 20e-6
 """Ratio and difference of the times on new and old contents beyond which work was skipped
-on the old ones: caches and branches make less of a difference."""
+on the old ones: caches and branches make less of a difference. The fastest calls are compared, so
+the difference is that of one call, and an n-th of it for n up to `FRESH_CALLS`."""
 
 FRESH_ATTEMPTS = 2
 FRESH_AGAIN_S = 1.0
+FRESH_AGAIN_CALLS = 100
 """Another process may delay a few calls, so those that seem slower are made again, for at least
-that time; the fastest of them counts."""
+that time or that often."""
 
 MAX_REUSED_BYTES = 2**25
 """The C library maps memory for more than this anew in each call (mallopt(3)). For less, a call
@@ -376,12 +377,14 @@ def slower_on_new(
         with new_contents(values, make) as write:
             for attempt in range(1, FRESH_ATTEMPTS + 1):
                 pairs: list[tuple[float, float]] = []
+                calls = FRESH_CALLS if attempt == 1 else FRESH_AGAIN_CALLS
                 until = clock.now() + max(FRESH_SHARE * row_s, (attempt - 1) * FRESH_AGAIN_S)
-                while not pairs or (len(pairs) < FRESH_CALLS and clock.now() < until):
+                while not pairs or (len(pairs) < calls and clock.now() < until):
                     pairs.append((taken_s(0), taken_s(attempt * FRESH_CALLS + len(pairs))))
-                old_s = median(old for old, _ in pairs)
+                old_s = min(old for old, _ in pairs)
                 new_s = min(new for _, new in pairs)
-                if new_s <= max(SLOWER * old_s, old_s + SLOWER_S):
+                least_s = SLOWER_S / min(len(pairs), FRESH_CALLS)
+                if new_s <= max(SLOWER * old_s, old_s + least_s):
                     return None
     except Exception:
         return None

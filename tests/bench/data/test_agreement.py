@@ -343,7 +343,7 @@ def test_a_changed_input_is_told_from_an_output(fn, is_changed):
     [
         (1e-3, 7, None),
         (2.9e-3, 7, None),
-        (4e-3, 14, "slower on fresh contents: "),
+        (4e-3, 107, "slower on fresh contents: "),
     ],
 )
 def test_work_that_is_skipped_on_known_contents_shows(monkeypatch, new_s, calls, said):
@@ -406,7 +406,8 @@ def test_long_calls_are_compared_once_and_short_differences_do_not_count(monkeyp
 
     assert slower_on_new(lambda: takes(1.0, 1.1), [x], lambda: None, row_s=20.0) is None
     assert taken == [1.0, 1.1]
-    assert slower_on_new(lambda: takes(1e-6, 1e-5), [x], lambda: None, row_s=20.0) is None
+    assert slower_on_new(lambda: takes(1e-6, 3.8e-6), [x], lambda: None, row_s=20.0) is None
+    assert slower_on_new(lambda: takes(1e-6, 3.9e-6), [x], lambda: None, row_s=20.0)
     assert slower_on_new(lambda: 1 / 0, [x], lambda: None, row_s=20.0) is None
 
 
