@@ -2,8 +2,6 @@
 command.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import socket

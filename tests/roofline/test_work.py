@@ -2,8 +2,6 @@
 differs from them.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from roofline.model import intensity
