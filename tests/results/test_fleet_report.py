@@ -16,7 +16,6 @@ from scipy import stats
 from bench.__main__ import main
 from results.fleet import devices as reading
 from results.fleet import judge as judging
-from results.fleet.causes import matching
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
 from tests.validation.fleet_faults import FAULTS, Fault, Fleet, outcome
@@ -28,7 +27,6 @@ from tests.validation.fleet_generator import (
     healthy,
     record,
 )
-from tests.validation.fleets import counts_of
 
 
 def written(directory, files):
@@ -141,14 +139,6 @@ def test_ranks_with_other_threads_are_other_groups(tmp_path):
 def test_a_setting_of_the_clocks_counts_beside_a_counter_of_another_cause(tmp_path):
     small(tmp_path, {5: {"cause": "locked clock", "loss": 0.04}}, spread=0.02)
     assert by_rank(tmp_path)[5].rule.cause == "locked clock"
-
-
-@pytest.mark.exhaustive
-def test_recall_false_flags_and_causes_of_1000_devices():
-    counts = counts_of(0.01, seeds=1, rules=False)
-    assert counts["found"] >= 10
-    assert counts["false"] <= 1
-    assert counts["right cause"] >= 0.95 * counts["found"]
 
 
 PEAK = """
@@ -364,11 +354,6 @@ def test_facts_that_all_peers_have_explain_nothing(tmp_path):
     assert by_rank(tmp_path)[5].rule.cause == "locked clock"
 
 
-def test_a_slow_launch_among_others_is_not_the_host():
-    assert matching({}, {"launch"})[0].cause == "host"
-    assert matching({}, {"launch", "tensor"})[0].cause == "unknown"
-
-
 @pytest.mark.parametrize(("size", "verdict"), [(1, "unmeasured"), (2, "suspect"), (8, "slow")])
 def test_few_peers(tmp_path, size, verdict):
     small(tmp_path, {0: {"cause": "unknown", "loss": 0.4}}, size=size)
@@ -581,19 +566,7 @@ def test_an_odd_file_is_one_line_and_its_good_rows_count(tmp_path, name):
     assert not_ok(tmp_path) == {3: "slow"} | lost
 
 
-def test_a_clock_of_0_is_unknown(tmp_path):
-    small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
-
-    def stopped(lines):
-        for line in lines[1:]:
-            line["telemetry"]["sm_clock_hz"] = 0
-
-    edited(tmp_path, 5, stopped)
-    assert not_ok(tmp_path) == {3: "slow"}
-    assert {row.clock for row in by_rank(tmp_path)[5].rows if row.metric.op == "matmul"} == {None}
-
-
-@pytest.mark.parametrize("value", [None, "x", -1, 1e999, [], {}, True])
+@pytest.mark.parametrize("value", [None, "x", -1, 0, 1e999, [], {}])
 def test_telemetry_of_any_type_is_read(tmp_path, value):
     small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
 

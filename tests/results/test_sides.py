@@ -2,19 +2,15 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 
 from results.compare.earlier import SavedRuns
-from results.compare.output import exit_code
 from results.compare.sides import Side
 from results.record import DEFINITION_PREFIX, Record, RecordError, Rounds
-from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.store.runfile import Run
 
 DEFINITION = DEFINITION_PREFIX + "a" * 64
-CLEAN = {"sha": "b" * 40, "dirty": False}
 
 
 @pytest.fixture
@@ -102,22 +98,3 @@ def test_rounds_of_wrong_types_are_refused_when_read(make_record, changes):
     written["details"] |= changes
     with pytest.raises(RecordError):
         Record.from_dict(json.loads(json.dumps(written)))
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "broken", "fail_on", "code"),
-    [
-        ([SAME, FASTER], [], "slower", 0),
-        ([SAME, SLOWER], [], "slower", 1),
-        ([UNSURE], [], "slower", 0),
-        ([UNSURE], [], "unsure", 1),
-        ([UNSURE, SLOWER], [], "unsure", 1),
-        ([SAME], [False], "unsure", 0),
-        ([SAME], [False, True], "slower", 1),
-        ([SLOWER], [False], "slower", 1),
-    ],
-)
-def test_exit_code_is_of_slower_unsure_and_broken_rows(verdicts, broken, fail_on, code):
-    rows = [SimpleNamespace(compared=SimpleNamespace(verdict=verdict)) for verdict in verdicts]
-    unmatched = [SimpleNamespace(is_broken=is_broken) for is_broken in broken]
-    assert exit_code(SimpleNamespace(rows=rows, unmatched=unmatched), fail_on) == code
