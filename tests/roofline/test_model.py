@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from plot_scenes import environment
 
 from results.record import Copy, Loop, Record, Step
 from roofline.machine import Ceiling, Machine
@@ -14,7 +13,6 @@ from roofline.model import (
     hidden_share,
     intensity,
     judge,
-    judged,
     limits_s,
     mbu,
     mfu,
@@ -196,18 +194,6 @@ def test_row_without_a_time_of_its_own_has_only_its_intensity(changes):
     assert known == {"intensity": pytest.approx(1024 / 3)}
 
 
-def test_counts_that_are_missing_leave_their_own_keys_blank():
-    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
-    without_bytes = judge(record(bytes_read=None), known)
-    assert without_bytes.mfu == pytest.approx(0.5)
-    assert (without_bytes.bytes_per_s, without_bytes.mbu, without_bytes.bound) == (None,) * 3
-    without_flops = judge(record(flops=None), known)
-    assert without_flops.bytes_per_s == pytest.approx(3 * 2**21 / (2**31 / 500e12))
-    assert without_flops.mbu is not None
-    assert (without_flops.mfu, without_flops.roofline_pct) == (None, None)
-    assert judge(record(bytes_written=None), known).intensity == 2**31 / 2**22
-
-
 BLANK = {"flops_per_s": None, "mfu": None, "bound": None}
 
 
@@ -330,13 +316,6 @@ def test_without_a_datasheet_a_record_is_judged_by_the_mix_nearest_its_own(read,
     assert judged.excess is None
 
 
-def test_the_bound_is_that_under_the_matched_mix():
-    known = calibrated(*H200, published=False)
-    ridge = 795e12 / 3928e9  # of a copy; under the fastest mix it would lie at 177
-    assert judge(streamed(1, 1, 3e12, flops=int(0.89 * ridge * 2e9)), known).bound == "memory"
-    assert 0.89 * ridge > 795e12 / 4502e9
-
-
 def test_with_a_datasheet_mbu_is_of_it_and_the_mix_has_its_own_share():
     judged = judge(streamed(1, 1, 3.85e12), calibrated(*H200))
     assert (judged.mbu, judged.bandwidth_kind, judged.mix) == (
@@ -380,27 +359,6 @@ def test_mfu_uses_the_datasheet_and_measured_pct_the_fastest_matmul():
 )
 def test_published_ceiling_replaces_a_measured_one_unless_it_binds(row, known, measured_pct):
     assert judge(row, known).measured_pct == pytest.approx(measured_pct)
-
-
-@pytest.mark.parametrize("published", [True, False])
-def test_more_than_the_matched_mix_is_kept_and_names_it(published):
-    known = calibrated(*H200, published=published)
-    judged = judge(streamed(1, 1, 4e12), known)  # more than a copy, less than a read
-    assert judged.mix_pct == pytest.approx(400 / 3.928)
-    assert judged.excess is not None
-    assert judged.excess.startswith(
-        "above the measured copy bandwidth, the closest mix of reads and writes: the machine was "
-        "slower"
-    )
-    assert "not cold" in str(judge(streamed(1, 1, 4e12, cache="warm"), known).excess)
-    assert judge(streamed(1, 0, 4e12), known).excess is None
-
-
-def test_records_are_judged_by_the_ceilings_of_their_environment():
-    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
-    (known_record, score), *_ = judged(environment(machine=known), [record()])
-    assert (known_record, score) == (record(), vars(judge(record(), known)))
-    assert judged(environment(machine=Machine()), [record()])[0][1]["mfu"] is None
 
 
 LEVEL_BYTES = 2**20
@@ -469,11 +427,6 @@ def test_a_row_above_the_cache_says_so(over):
     assert over < 1 or str(found.excess).startswith(
         "above the measured last-level cache bandwidth: a nearer cache serves it"
     )
-
-
-def test_a_row_of_many_flops_in_the_cache_is_bound_by_compute():
-    found = judge(warm(flops=2**26, median_s=2**26 / 0.8e12), cached())
-    assert (found.bound, found.roofline_pct) == ("compute", pytest.approx(80))
 
 
 VECTOR = Machine(
