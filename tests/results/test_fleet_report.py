@@ -27,6 +27,7 @@ from tests.validation.fleet_generator import (
     healthy,
     record,
 )
+from tests.validation.fleets import counts_of
 
 
 def written(directory, files):
@@ -139,6 +140,14 @@ def test_ranks_with_other_threads_are_other_groups(tmp_path):
 def test_a_setting_of_the_clocks_counts_beside_a_counter_of_another_cause(tmp_path):
     small(tmp_path, {5: {"cause": "locked clock", "loss": 0.04}}, spread=0.02)
     assert by_rank(tmp_path)[5].rule.cause == "locked clock"
+
+
+@pytest.mark.exhaustive
+def test_recall_false_flags_and_causes_of_1000_devices():
+    counts = counts_of(0.01, seeds=1, rules=False)
+    assert counts["found"] >= 10
+    assert counts["false"] <= 1
+    assert counts["right cause"] >= 0.95 * counts["found"]
 
 
 PEAK = """
