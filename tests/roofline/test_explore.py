@@ -236,9 +236,6 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     app.selectbox(key="model").set_value("-").run()
     app.text_input(key="kv-heads").set_value("8").run()
     assert typed(capsys, app.code[0].value)["total"] == 1498482688
-    app.select_slider(key="layers slider").set_value("32").run()
-    assert "--layers 32" in app.code[0].value
-    app.select_slider(key="layers slider").set_value("16").run()
     app.toggle(key="tied").set_value(True).run()
     assert typed(capsys, app.code[0].value)["total"] == 1235814400  # Llama 3.2 1B
     config = {

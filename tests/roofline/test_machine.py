@@ -86,12 +86,6 @@ def test_mixes_are_the_fastest_measured_bandwidths_of_memory():
     assert Machine("g", "G", (slow, fast)).mixes == [fast]
 
 
-def test_a_machine_of_which_nothing_is_known():
-    known = Machine.from_dict({})
-    assert (known.peak("bf16"), known.bandwidth(), known.fastest("launch")) == (None, None, None)
-    assert (known.slug, known.name) == ("unknown", "unknown")
-
-
 def test_ceilings_survive_a_file():
     launch = Ceiling("launch", "launch", 2.4e-6, "measured", "a test")
     known = Machine("g", "G", (peak(989e12), bandwidth(3e12, "derived"), launch), note="a guess")

@@ -5,13 +5,10 @@ share of the roof.
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from plot_scenes import (
     assert_apart,
     corners,
@@ -29,19 +26,6 @@ from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline
 
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("name", ["a CPU with points", "a crowd"])
-def test_a_theme_moves_nothing(name):
-    light, other = draw_roofline(scene(name)), draw_roofline(scene(name), theme="dark")
-    assert [text.get_position() for text in light.findobj(Text)] == [
-        text.get_position() for text in other.findobj(Text)
-    ]
-    for one, two in zip(light.findobj(Line2D), other.findobj(Line2D), strict=True):
-        assert np.array_equal(one.get_xydata(), two.get_xydata(), equal_nan=True)
-        assert one.get_linestyle() == two.get_linestyle()
-        assert one.get_marker() == two.get_marker()
 
 
 @pytest.mark.sampled(1)
