@@ -1,5 +1,6 @@
-"""Bugs to plant in the kernels: one of a kind in a version, none in some versions between the oldest
-and the newest. See planted.py."""
+"""Bugs to plant in the kernels: one of a kind in a version, and none in some versions between the
+oldest and the newest. See planted.py.
+"""
 
 from planted import Bug
 

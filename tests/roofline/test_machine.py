@@ -76,6 +76,13 @@ def test_where_nothing_moves_or_no_mix_was_measured_none_is_near():
     assert Machine("g", "G").bandwidth_for(1, 1) is None
 
 
+@pytest.mark.parametrize("kind", ["datasheet", "derived"])
+def test_a_published_bandwidth_comes_before_the_measured_mix(kind):
+    known = measured(*ALL_MIXES).with_entries([bandwidth(4.8e12, kind)])
+    assert known.bandwidth_for(1, 1) == known.bandwidth() == bandwidth(4.8e12, kind)
+    assert known.mix(1, 1) == bandwidth(3928e9, "measured", "copy")
+
+
 def test_mixes_are_the_fastest_measured_bandwidths_of_memory():
     slow, fast = bandwidth(3.9e12, "measured", "copy"), bandwidth(4e12, "measured", "copy")
     known = measured("read").with_entries(
