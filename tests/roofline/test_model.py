@@ -77,6 +77,7 @@ def test_utilizations_are_fractions_and_never_clamped():
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
     assert judge(copy, known).roofline_pct == pytest.approx(200)
     assert intensity(5, 0) is None
+    assert judge(record(bytes_written=None), known).intensity == 2**31 / 2**22
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,9 @@ def test_step_has_tokens_and_hfu_with_recomputation():
     assert judge(replace(step, flops=0), ceilings(flops=PEAK)).hfu is None
 
 
-@pytest.mark.parametrize("changes", [{"flags": ("interpreted",)}, {"median_s": None}])
+@pytest.mark.parametrize(
+    "changes", [{"flags": ("interpreted",)}, {"median_s": None}, {"status": "invalid"}]
+)
 def test_row_without_a_time_of_its_own_has_only_its_intensity(changes):
     judged = judge(record(**changes), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
     known = {key: value for key, value in vars(judged).items() if value is not None}
