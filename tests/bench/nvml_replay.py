@@ -15,8 +15,6 @@ How a call answers, by its name in `system` or `gpu`:
     {"object": {"pid": 0}}          an object with these members
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

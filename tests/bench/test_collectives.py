@@ -1,7 +1,5 @@
 """Collectives: which rank or link is slow, by arrays of times and by real ranks with a fault."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -153,8 +153,6 @@ def test_few_rows_are_shared_by_all_processors(
         ("v3", "bfloat16", "nn", 1024, 16 * 16),  # tiles of 64 x 64
         ("v4", "bfloat16", "nn", 4096, 132),
         ("v4", "bfloat16", "nn", 1536, 12 * 12),  # medium tiles, 128 x 128
-        ("v4", "bfloat16", "nn", 1024, 16 * 16),  # small ones, 64 x 64
-        ("v5", "bfloat16", "nn", 1024, 16 * 16),
     ],
 )
 def test_matmul_starts_as_many_programs_as_fit(monkeypatch, version, dtype, layout, extent, wanted):

@@ -5,12 +5,7 @@ bf16 peak 1000 TFLOP/s and bandwidth 2 TB/s give a ridge of 500 FLOP/byte. A 102
 4.294967296 us is 2^31 FLOPs at 500 TFLOP/s: half of the peak.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from compare_runs import samples
@@ -42,8 +37,8 @@ HARDWARE = {
 }
 
 
-def _environment(**changes: Any) -> Environment:
-    values: dict[str, Any] = {
+def _environment(**changes):
+    values = {
         "run_id": "20261120T210312Z-0123456789",
         "started_at": "2026-11-20T21:03:12+00:00",
         "argv": ("python", "-m", "bench.matmul", "--dtype", "bf16"),
@@ -57,8 +52,8 @@ def _environment(**changes: Any) -> Environment:
     return Environment(**values | changes)
 
 
-def _record(**changes: Any) -> Record:
-    values: dict[str, Any] = {
+def _record(**changes):
+    values = {
         "op": "matmul",
         "provider": "torch",
         "dtype": "bf16",
@@ -83,7 +78,7 @@ def _record(**changes: Any) -> Record:
     return Record(**values | changes)
 
 
-def _skipped(**changes: Any) -> Record:
+def _skipped(**changes):
     nothing = {
         "samples_s": (),
         "median_s": None,
@@ -95,27 +90,27 @@ def _skipped(**changes: Any) -> Record:
 
 
 @pytest.fixture
-def make_environment() -> Callable[..., Environment]:
+def make_environment():
     return _environment
 
 
 @pytest.fixture
-def make_record() -> Callable[..., Record]:
+def make_record():
     return _record
 
 
 @pytest.fixture
-def make_skipped() -> Callable[..., Record]:
+def make_skipped():
     return _skipped
 
 
 @pytest.fixture
-def write_lines(tmp_path: Path) -> Callable[..., Path]:
+def write_lines(tmp_path):
     """Returns a function that writes lines, objects or raw bytes, as a file and returns its
     path.
     """
 
-    def write(*lines: Any, name: str = "run.jsonl") -> Path:
+    def write(*lines, name="run.jsonl"):
         path = tmp_path / name
         raw = [
             line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines
@@ -127,7 +122,7 @@ def write_lines(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runs(tmp_path, monkeypatch):
     """The directory of runs, apart from the one of the person who tests."""
     directory = tmp_path / "runs"
     monkeypatch.setenv("ROOFMARK_RUNS", str(directory))

@@ -136,13 +136,6 @@ def test_repeated_rows_of_a_run_widen_the_interval(save, measured, capsys):
     assert compared(capsys, *single)[1]["rows"][0]["verdict"] == "SLOWER"
 
 
-def test_the_same_row_several_times_is_taken_as_repeats(save, measured, capsys):
-    before = save("a", measured(0.98, seed=1), measured(1.02, seed=2))
-    document = compared(capsys, before, save("b", measured(1.0, seed=3)))[1]
-    assert document["rows"][0]["windows_baseline"] == 2
-    assert document["unmatched"] == []
-
-
 @pytest.mark.parametrize(
     ("clock", "verdict", "reason"),
     [
@@ -160,14 +153,6 @@ def test_difference_in_clock_cycles_has_its_own_verdict(
     assert (row["verdict"], row["cycles_verdict"]) == ("SLOWER", verdict)
     assert row["cycles_ratio"] == pytest.approx(row["ratio"] * clock / 1.5e9)
     assert row["reason"].endswith(reason)
-
-
-def test_without_a_clock_nothing_is_said_of_cycles(save, measured, capsys):
-    (row,) = compared(capsys, save("a", measured(seed=1)), save("b", measured(1.1, seed=2)))[1][
-        "rows"
-    ]
-    assert (row["cycles_ratio"], row["cycles_verdict"]) == (None, None)
-    assert "cycles" not in row["reason"]
 
 
 def test_one_sample_is_unsure(save, make_record, measured, capsys):

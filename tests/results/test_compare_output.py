@@ -9,8 +9,11 @@ import pytest
 from compare_runs import NO_DRIFT, case, refused
 
 from results.__main__ import main
-from results.compare.comparison import compare_live
+from results.compare.comparison import compare, compare_live
 from results.compare.output import as_text
+from results.compare.plot import draw
+from results.compare.sides import CompareOptions
+from results.store.runfile import load_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -93,10 +96,6 @@ def test_plot_without_a_known_ceiling_shows_bytes_per_second(save, measured, tmp
 
 
 def test_a_picture_of_versions_shows_their_mfu(save, measured, tmp_path):
-    from results.compare.comparison import compare
-    from results.compare.plot import draw
-    from results.compare.sides import CompareOptions
-    from results.store.runfile import load_run
 
     scales = {"mm-v1": 1.0, "mm-v2": 0.8, "mm-v3": 0.9}
     records = [
@@ -115,10 +114,6 @@ def test_a_picture_of_versions_shows_their_mfu(save, measured, tmp_path):
 
 
 def test_a_label_of_two_versions_in_files_has_the_case(save, measured):
-    from results.compare.comparison import compare
-    from results.compare.plot import draw
-    from results.compare.sides import CompareOptions
-    from results.store.runfile import load_run
 
     scales = {"mm_v1.py:matmul": 1.0, "mm_v2.py:matmul": 0.9, "mm_v10.py:matmul": 0.8}
     run = load_run(save("a", *[measured(scale, provider=name) for name, scale in scales.items()]))
@@ -131,10 +126,6 @@ def test_a_label_of_two_versions_in_files_has_the_case(save, measured):
 
 
 def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_path):
-    from results.compare.comparison import compare
-    from results.compare.plot import draw
-    from results.compare.sides import CompareOptions
-    from results.store.runfile import load_run
 
     runs = [load_run(save(name, measured(seed=1))) for name in ("a", "b")]
     compared = replace(compare(*runs, CompareOptions()), baseline="a" * 40, candidate="b" * 40)

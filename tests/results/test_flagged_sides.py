@@ -4,7 +4,7 @@ import pytest
 
 from results.compare.flags import with_flags
 from results.compare.sides import Side
-from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE, Comparison
+from results.stats.comparison import FASTER, SLOWER, UNSURE, Comparison
 
 BOTH = (("preempted",), ("preempted",))
 
@@ -61,48 +61,3 @@ def test_few_rounds_suffice_beyond_any_interference(flagged, ratio, ends, fastes
     slow = SLOWER if ratio > 1 else FASTER
     samples = (((2.0, 1.0), 1.0), ((fastest, 9.0), 1.0))
     assert flagged(compared(ratio, *ends, slow), samples).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("flags", "is_open"),
-    [
-        (BOTH, True),
-        ((("drifting",), ("bimodal",)), True),
-        ((("preempted",), ()), False),
-        (((), ("throttled",)), False),
-        ((("launch-limited",), ("preempted",)), False),
-    ],
-)
-def test_paired_sides_are_in_doubt_if_both_were_disturbed(flagged, flags, is_open):
-    found = flagged(compared(1.3, 1.2, 1.4, SLOWER), STEADY, flags)
-    assert found.verdict == (UNSURE if is_open else SLOWER)
-    assert flagged(compared(1.0, 0.9, 1.1, UNSURE), STEADY, flags).p_value == 0.001
-
-
-@pytest.mark.parametrize(
-    ("flags", "is_open"),
-    [
-        ((("preempted",), ()), True),
-        (((), ("tick-limited",)), True),
-        ((("not-cold",), ()), True),
-        ((("not-cold",), ("not-cold",)), False),
-        ((("above-roof",), ("above-roof",)), False),
-        ((("above-roof",), ()), False),
-        (((), ()), False),
-    ],
-)
-@pytest.mark.parametrize("verdict", [SLOWER, FASTER, SAME])
-def test_separate_sides_are_in_doubt_if_one_was_disturbed(flagged, flags, is_open, verdict):
-    before = compared(1.0, 0.9, 1.1, verdict)
-    found = flagged(before, STEADY, flags, is_paired=False)
-    assert found.verdict == (UNSURE if is_open else verdict)
-    if flags[0] == flags[1] != ("not-cold",):
-        assert found is before  # of no effect on a ratio
-
-
-@pytest.mark.parametrize("flags", [(("interpreted",), ()), ((), ("interpreted",))])
-@pytest.mark.parametrize("is_paired", [True, False])
-def test_interpreted_time_has_no_verdict(flagged, flags, is_paired):
-    found = flagged(compared(1.3, 1.2, 1.4, SLOWER, 500), STEADY, flags, is_paired)
-    assert found.verdict == UNSURE
-    assert found.reason.endswith("the time of an interpreter is not that of the kernel")

@@ -16,7 +16,6 @@ from scipy import stats
 from bench.__main__ import main
 from results.fleet import devices as reading
 from results.fleet import judge as judging
-from results.fleet.causes import matching
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
 from tests.validation.fleet_faults import FAULTS, Fault, Fleet, outcome
@@ -364,11 +363,6 @@ def test_facts_that_all_peers_have_explain_nothing(tmp_path):
     assert by_rank(tmp_path)[5].rule.cause == "locked clock"
 
 
-def test_a_slow_launch_among_others_is_not_the_host():
-    assert matching({}, {"launch"})[0].cause == "host"
-    assert matching({}, {"launch", "tensor"})[0].cause == "unknown"
-
-
 @pytest.mark.parametrize(("size", "verdict"), [(1, "unmeasured"), (2, "suspect"), (8, "slow")])
 def test_few_peers(tmp_path, size, verdict):
     small(tmp_path, {0: {"cause": "unknown", "loss": 0.4}}, size=size)
@@ -581,19 +575,7 @@ def test_an_odd_file_is_one_line_and_its_good_rows_count(tmp_path, name):
     assert not_ok(tmp_path) == {3: "slow"} | lost
 
 
-def test_a_clock_of_0_is_unknown(tmp_path):
-    small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
-
-    def stopped(lines):
-        for line in lines[1:]:
-            line["telemetry"]["sm_clock_hz"] = 0
-
-    edited(tmp_path, 5, stopped)
-    assert not_ok(tmp_path) == {3: "slow"}
-    assert {row.clock for row in by_rank(tmp_path)[5].rows if row.metric.op == "matmul"} == {None}
-
-
-@pytest.mark.parametrize("value", [None, "x", -1, 1e999, [], {}, True])
+@pytest.mark.parametrize("value", [None, "x", -1, 0, 1e999, [], {}])
 def test_telemetry_of_any_type_is_read(tmp_path, value):
     small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
 

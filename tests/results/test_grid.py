@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.grid import Cell, Column, columns_of, flat, print_grid
+from results.show.grid import Column, flat, print_grid
 from results.show.terminal import WIDE
 
 VERDICTS = ("SLOWER", "SAME")
@@ -70,15 +70,6 @@ def test_narrow_table_moves_shared_cells_into_headings():
     assert shown(13, columns, ())[0] == "op    dtype  n"
 
 
-def test_a_pipe_gets_one_line_a_row_with_everything():
-    long = ("word " * 100, "")
-    head, row, other = shown(WIDE, notes=long)
-    assert head.split()[-1] == "reason"
-    assert row.endswith("both     " + long[0].rstrip())
-    assert other.startswith("SAME ")
-    assert not shown(WIDE, notes=())[0].endswith("reason")
-
-
 @pytest.mark.parametrize("width", [20, 40, 80, 100, 120, 160, WIDE])
 def test_no_cell_and_no_header_is_ever_cut(width):
     text = "\n".join(shown(width))
@@ -101,24 +92,6 @@ def test_what_a_terminal_would_obey_is_shown_as_its_escape():
 def test_letters_of_two_cells_are_counted_as_two():
     lines = shown(80, [Column("name", ("計算", "ab")), Column("n", ("1", "2"), "right")], ())
     assert [line.index(number) for line, number in zip(lines[2:], "12", strict=True)] == [4, 6]
-
-
-def test_columns_of_rows_that_lack_cells():
-    rows = [
-        {"op": Cell("a"), "n": Cell("1", "right")},
-        {"op": Cell("b"), "time": Cell("2 s", "right", leaves=1), "n": Cell("2", "right")},
-    ]
-    columns = columns_of(rows)
-    assert [(column.title, column.cells) for column in columns] == [
-        ("op", ["a", "b"]),
-        ("time", ["-", "2 s"]),
-        ("n", ["1", "2"]),
-    ]
-    assert [(column.side, column.leaves) for column in columns] == [
-        ("left", 0),
-        ("right", 1),
-        ("right", 0),
-    ]
 
 
 def test_a_json_object_is_a_row_with_two_columns_for_an_interval():

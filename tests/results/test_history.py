@@ -329,14 +329,6 @@ def test_steps_allow_for_the_spread_between_runs_of_the_same_code(keep, capsys):
     assert sum(abs(math.log(b / a)) > 0.012 for a, b in pairwise(scales)) >= 3
 
 
-def test_a_run_of_the_same_code_that_is_slower_is_a_changed_machine(keep, capsys):
-    for day in range(1, 21):
-        keep(day, 1.2 if day == 20 else 1.0)
-    last = shown(capsys)[0]["points"][-1]
-    assert last["verdict"] == "UNSURE"
-    assert last["reason"].endswith("but the code is the same: the machine changed")
-
-
 def test_a_users_kernel_has_the_revision_of_its_own_repository(keep, capsys, tmp_path):
     git = {"sha": "e" * 40, "dirty": True}
     for day, text in ((1, "a"), (2, "b"), (3, "b")):

@@ -16,17 +16,6 @@ def changed(line, **changes):
     return json.loads(encode_line(line)) | changes
 
 
-def test_a_record_comes_back_as_it_was(make_record):
-    later = {"of a later version": [1, {}], "extra": {"a": 1}}
-    record = make_record(options={"layout": "nt"}, flags=("tick-limited",), extra=later)
-    assert Record.from_dict(changed(record)) == record
-
-
-def test_an_environment_comes_back_as_it_was(make_environment):
-    environment = make_environment(extra={"of a later version": None})
-    assert Environment.from_dict(changed(environment)) == environment
-
-
 @pytest.mark.parametrize("value", BAD_TIMES, ids=lambda value: f"{value!r:.20}")
 def test_what_is_no_time_is_refused(make_record, value):
     with pytest.raises(RecordError, match=r"at `\$\.median_s`"):

@@ -4,7 +4,6 @@ again.
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,20 +17,6 @@ from results.store.runfile import RunWriter, StoreError, load_run, runs_director
 from results.store.runs import RunNotFoundError, find_run, list_runs
 
 ROOT = Path(__file__).resolve().parents[2]
-
-WRITER = """
-import sys
-from pathlib import Path
-from results.store.runfile import RunWriter, load_run, new_run_id
-from dataclasses import replace
-source = load_run(Path(sys.argv[1]))
-environment = replace(source.environment, run_id=new_run_id())
-with RunWriter.create(environment, "matmul") as writer:
-    print(writer.path, flush=True)
-    while True:
-        writer.append(source.records[0])
-        print("finished", flush=True)
-"""
 
 
 @pytest.fixture
@@ -104,24 +89,6 @@ def test_a_failed_append_keeps_a_record_whose_fsync_was_interrupted(
                 writer.append(make_record())
         run = load_run(writer.path)
     assert (len(run.records), run.problems) == (1, ())
-
-
-def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
-    command = [sys.executable, "-c", WRITER, str(template)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    path = Path(process.stdout.readline().strip())
-    for _ in range(5):
-        assert process.stdout.readline() == "finished\n"
-    os.kill(process.pid, signal.SIGKILL)
-    finished = 5 + process.stdout.read().count("finished\n")
-    assert process.wait(timeout=120) == -signal.SIGKILL
-    run = load_run(path)
-    # The last record may be on the disk although the process had no time to say so.
-    assert finished <= len(run.records) <= finished + 1
-    assert run.problems == ()
-    show = [sys.executable, "-m", "results", "show", str(path)]
-    done = subprocess.run(show, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.count("1024x1024x1024") == len(run.records)
 
 
 def test_runs_directory_is_the_environment_variable_or_default(monkeypatch):

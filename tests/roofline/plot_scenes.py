@@ -1,7 +1,5 @@
 """Machines, records and whole scenes to draw, and how to read a drawn figure back."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -2,8 +2,6 @@
 and a profile.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from plot_scenes import CPU, environment, matmul, on

@@ -2,8 +2,6 @@
 or hostile.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 

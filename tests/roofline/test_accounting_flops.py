@@ -2,8 +2,6 @@
 them.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from roofline.accounting.flops import doubled_pairs, gemm_flops, train_flops

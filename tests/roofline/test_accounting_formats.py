@@ -1,7 +1,5 @@
 """Number formats against torch, value by value, and against published ranges."""
 
-from __future__ import annotations
-
 import math
 import random
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Caches, prefill and decode against published cases."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -2,8 +2,6 @@
 keeps.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from roofline.accounting.activations import Kernels, layer_activations, model_activations

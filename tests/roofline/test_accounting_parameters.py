@@ -2,8 +2,6 @@
 meta device.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

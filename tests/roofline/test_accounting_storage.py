@@ -1,7 +1,5 @@
 """Bytes of quantized weights against published files, and what `quantization_config` says."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

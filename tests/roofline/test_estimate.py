@@ -2,8 +2,6 @@
 bad input.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Utilization, devices needed, replies, models by dimensions: published and hand-worked numbers."""
 
-from __future__ import annotations
-
 import pytest
 from test_estimate import call, data_of, text_of
 

@@ -2,8 +2,6 @@
 torch.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sweeps of estimates: their points, the same numbers as single answers, refusals, and pictures."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -2,8 +2,6 @@
 bars, notes.
 """
 
-from __future__ import annotations
-
 import io
 
 import pytest

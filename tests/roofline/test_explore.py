@@ -2,8 +2,6 @@
 command.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import socket
@@ -198,38 +196,23 @@ def test_the_first_calculator_opens_without_an_address():
 
 
 HOSTILE = (
-    *(
-        "",
-        " ",
-        "0",
-        "-1",
-        "-0.0",
-        "nan",
-        "inf",
-        "-inf",
-        "1e999",
-        "1e-999",
-        "0x10",
-        "1,5",
-        "1 000",
-        "७०",
-        "70Q",
-        "BB",
-    ),
-    *(
-        "--help",
-        "--gpu",
-        "-h",
-        "'; rm -rf /",
-        "$(id)",
-        "`id`",
-        "{}",
-        "[x](http://example.org)",
-        "<b>1</b>",
-        "\0",
-        "💥",
-    ),
-    *("a" * 500, "1" * 500, "٣", "1/0", "None", "1e30", "1e31"),
+    "",
+    "-1",
+    "nan",
+    "-inf",
+    "1e999",
+    "0x10",
+    "1,5",
+    "७०",
+    "70Q",
+    "--help",
+    "'; rm -rf /",
+    "$(id)",
+    "[x](http://example.org)",
+    "<b>1</b>",
+    "\0",
+    "a" * 500,
+    "1" * 500,
 )
 
 
@@ -253,9 +236,6 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     app.selectbox(key="model").set_value("-").run()
     app.text_input(key="kv-heads").set_value("8").run()
     assert typed(capsys, app.code[0].value)["total"] == 1498482688
-    app.select_slider(key="layers slider").set_value("32").run()
-    assert "--layers 32" in app.code[0].value
-    app.select_slider(key="layers slider").set_value("16").run()
     app.toggle(key="tied").set_value(True).run()
     assert typed(capsys, app.code[0].value)["total"] == 1235814400  # Llama 3.2 1B
     config = {

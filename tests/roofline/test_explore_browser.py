@@ -2,8 +2,6 @@
 taken away.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

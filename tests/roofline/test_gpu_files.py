@@ -2,8 +2,6 @@
 key may hold.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import tomllib

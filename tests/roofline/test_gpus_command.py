@@ -2,8 +2,6 @@
 names.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Bus bandwidth factors, and the fit of latency and bandwidth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from plot_scenes import environment, saved

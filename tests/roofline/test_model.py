@@ -1,12 +1,8 @@
 """The formulas of the roofline against published figures and cases worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from plot_scenes import environment
 
 from results.record import Copy, Loop, Record, Step
 from roofline.machine import Ceiling, Machine
@@ -17,7 +13,6 @@ from roofline.model import (
     hidden_share,
     intensity,
     judge,
-    judged,
     limits_s,
     mbu,
     mfu,
@@ -28,7 +23,7 @@ PEAK, BANDWIDTH = 1000e12, 2e12
 """A machine with a ridge point of 500 FLOP/byte."""
 
 
-def ceilings(**values: float) -> Machine:
+def ceilings(**values):
     """Return ceilings of bf16, bandwidth and launch, each under its quantity, all from a datasheet
     but the launch.
     """
@@ -44,9 +39,9 @@ def ceilings(**values: float) -> Machine:
     )
 
 
-def record(**changes: Any) -> Record:
+def record(**changes):
     """Return a 1024-cube bf16 product at half of PEAK: 2^31 FLOPs in 4.294967296 us."""
-    values: dict[str, Any] = {
+    values = {
         "op": "matmul",
         "provider": "torch",
         "dtype": "bf16",
@@ -72,16 +67,17 @@ def record(**changes: Any) -> Record:
         pytest.param(197e12, 8.2e11, 240, id="TPU v5e, scaling-book chapter 1"),
     ],
 )
-def test_ridge_point_is_the_published_one(peak: float, bandwidth: float, published: int) -> None:
+def test_ridge_point_is_the_published_one(peak, bandwidth, published):
     assert round(ridge_intensity(peak, bandwidth)) == published
 
 
-def test_utilizations_are_fractions_and_never_clamped() -> None:
+def test_utilizations_are_fractions_and_never_clamped():
     assert (mfu(1500e12, PEAK), mbu(3e12, BANDWIDTH)) == (1.5, 1.5)
     copy = record(flops=0, bytes_read=10**9, bytes_written=10**9, median_s=0.5e-3)
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
     assert judge(copy, known).roofline_pct == pytest.approx(200)
     assert intensity(5, 0) is None
+    assert judge(record(bytes_written=None), known).intensity == 2**31 / 2**22
 
 
 @pytest.mark.parametrize(
@@ -89,24 +85,22 @@ def test_utilizations_are_fractions_and_never_clamped() -> None:
     [
         (1.0, 0.5, 0.0, "compute"),
         (0.5, 1.0, 0.0, "memory"),
-        (1.0, 0.91, 0.0, "mixed"),
         (0.91, 1.0, 0.0, "mixed"),
         (1.0, 0.9, 0.0, "compute"),
         (0.1, 0.2, 1.0, "launch"),
         (0.1, 0.95, 1.0, "mixed"),
-        (0.1, 1.0, 0.5, "memory"),
         (0.0, 0.0, 0.0, "launch"),
         (0.0, 0.0, 2e-6, "launch"),
     ],
 )
 def test_bound_is_the_longest_time_or_mixed_within_ten_percent(
-    compute_s: float, memory_s: float, launch_s: float, expected: str
-) -> None:
+    compute_s, memory_s, launch_s, expected
+):
     times_s = {"compute": compute_s, "memory": memory_s, "launch": launch_s}
     assert bound(**times_s) == expected
 
 
-def test_a_record_is_judged_by_hand() -> None:
+def test_a_record_is_judged_by_hand():
     judged = judge(record(), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
     assert judged.flops_per_s == pytest.approx(500e12)
     assert judged.bytes_per_s == pytest.approx(3 * 2**21 / (2**31 / 500e12))
@@ -123,7 +117,7 @@ def test_a_record_is_judged_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("count", "launch_s"), [(None, 4e-6), (1, 4e-6), (7, 28e-6)])
-def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_s: float) -> None:
+def test_a_profile_row_of_n_calls_has_n_launch_floors(count, launch_s):
     row = record(count=count)
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6)
     compute_s = 2**31 / PEAK
@@ -139,7 +133,7 @@ def test_a_profile_row_of_n_calls_has_n_launch_floors(count: int | None, launch_
 @pytest.mark.parametrize(
     ("both_s", "share"), [(3.0, 1.0), (5.0, 0.0), (4.0, 0.5), (6.0, -0.5), (4.5, 0.25)]
 )
-def test_hidden_share_is_of_the_shorter_job(both_s: float, share: float) -> None:
+def test_hidden_share_is_of_the_shorter_job(both_s, share):
     """At best max(copy, compute), else their sum: 2 s of copies and 3 s of compute."""
     assert hidden_share(2.0, 3.0, both_s) == pytest.approx(share)
     assert hidden_share(3.0, 2.0, both_s) == pytest.approx(share)
@@ -148,7 +142,7 @@ def test_hidden_share_is_of_the_shorter_job(both_s: float, share: float) -> None
 COPY = {"op": "h2d", "flops": None, "bytes_read": 2**30, "bytes_written": 0, "median_s": 0.05}
 
 
-def test_link_share_of_a_copy_is_of_one_direction() -> None:
+def test_link_share_of_a_copy_is_of_one_direction():
     copy = record(**COPY, shape={"bytes": 10**9}, details=Copy(link_bytes_per_s=32e9))
     assert judge(copy, ceilings()).link_share == pytest.approx(20e9 / 32e9)
     bytes_alone = replace(copy, flops=0)
@@ -158,7 +152,7 @@ def test_link_share_of_a_copy_is_of_one_direction() -> None:
     assert judge(replace(copy, status="failed"), ceilings()).link_share is None
 
 
-def test_hidden_share_of_a_copy_needs_both_times_alone() -> None:
+def test_hidden_share_of_a_copy_needs_both_times_alone():
     alone = Copy(copy_s=(0.01, 0.02, 0.06), compute_s=(0.04, 0.04, 0.01))
     copy = record(**COPY, details=alone)
     assert judge(copy, ceilings()).hidden_share == pytest.approx(0.01 / 0.02)
@@ -169,7 +163,7 @@ def test_hidden_share_of_a_copy_needs_both_times_alone() -> None:
     assert judge(replace(copy, details=Copy(copy_s=alone.copy_s)), ceilings()).hidden_share is None
 
 
-def test_wait_share_and_tokens_of_a_loop_with_its_batches() -> None:
+def test_wait_share_and_tokens_of_a_loop_with_its_batches():
     waits = Loop(waits_s=(0.1, 0.3), compute_s=(), file_bytes=1)
     loop = record(shape={"b": 4, "s": 512}, samples_s=(1.0, 3.0), median_s=2.0, details=waits)
     judged = judge(loop, ceilings())
@@ -182,7 +176,7 @@ def test_wait_share_and_tokens_of_a_loop_with_its_batches() -> None:
     assert judge(replace(loop, samples_s=()), ceilings()).wait_share is None
 
 
-def test_step_has_tokens_and_hfu_with_recomputation() -> None:
+def test_step_has_tokens_and_hfu_with_recomputation():
     counts = Step(tokens_per_step=4096, hardware_flops=1200 * 10**12)
     step = record(median_s=2.0, flops=1000 * 10**12, details=counts)
     judged = judge(step, ceilings(flops=PEAK))
@@ -192,50 +186,13 @@ def test_step_has_tokens_and_hfu_with_recomputation() -> None:
     assert judge(replace(step, flops=0), ceilings(flops=PEAK)).hfu is None
 
 
-@pytest.mark.parametrize("changes", [{"flags": ("interpreted",)}, {"median_s": None}])
-def test_row_without_a_time_of_its_own_has_only_its_intensity(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"flags": ("interpreted",)}, {"median_s": None}, {"status": "invalid"}]
+)
+def test_row_without_a_time_of_its_own_has_only_its_intensity(changes):
     judged = judge(record(**changes), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
     known = {key: value for key, value in vars(judged).items() if value is not None}
     assert known == {"intensity": pytest.approx(1024 / 3)}
-
-
-def test_counts_that_are_missing_leave_their_own_keys_blank() -> None:
-    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
-    without_bytes = judge(record(bytes_read=None), known)
-    assert without_bytes.mfu == pytest.approx(0.5)
-    assert (without_bytes.bytes_per_s, without_bytes.mbu, without_bytes.bound) == (None,) * 3
-    without_flops = judge(record(flops=None), known)
-    assert without_flops.bytes_per_s == pytest.approx(3 * 2**21 / (2**31 / 500e12))
-    assert without_flops.mbu is not None
-    assert (without_flops.mfu, without_flops.roofline_pct) == (None, None)
-    assert judge(record(bytes_written=None), known).intensity == 2**31 / 2**22
-
-
-BLANK = {"flops_per_s": None, "mfu": None, "bound": None}
-
-
-@pytest.mark.parametrize(
-    ("changes", "known", "expected"),
-    [
-        ({}, {"flops": PEAK, "bandwidth": BANDWIDTH, "launch": 4e-6}, {"bound": "launch"}),
-        (
-            {"dtype": "fp16"},
-            {"flops": PEAK, "bandwidth": BANDWIDTH},
-            {"mfu": None, "bound": None, "roofline_pct": None},
-        ),
-        ({}, {"flops": PEAK}, {"mfu": 0.5, "mbu": None, "bound": None, "roofline_pct": None}),
-        *(
-            ({"status": status}, {"flops": PEAK}, {"intensity": 1024 / 3, **BLANK})
-            for status in ("invalid", "failed")
-        ),
-        ({"flops": None}, {"flops": PEAK}, {"intensity": None, **BLANK}),
-    ],
-)
-def test_what_is_not_known_leaves_blank_what_needs_it(
-    changes: dict[str, Any], known: dict[str, float], expected: dict[str, Any]
-) -> None:
-    judged = vars(judge(record(**changes), ceilings(**known)))
-    assert {key: judged[key] for key in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("over", [1.004, 0.996])
@@ -247,9 +204,7 @@ def test_what_is_not_known_leaves_blank_what_needs_it(
         ({"flops": 1, "cache": "warm"}, 3 * 2**21 / BANDWIDTH, "inputs that are not cold"),
     ],
 )
-def test_a_row_is_above_a_ceiling_from_its_value_on(
-    changes: dict[str, Any], limit_s: float, words: str, over: float
-) -> None:
+def test_a_row_is_above_a_ceiling_from_its_value_on(changes, limit_s, words, over):
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
     excess = judge(record(**changes, median_s=limit_s / over), known).excess
     assert (words in str(excess)) is (over > 1)
@@ -258,7 +213,7 @@ def test_a_row_is_above_a_ceiling_from_its_value_on(
 
 @pytest.mark.parametrize("over", [1.004, 0.996])
 @pytest.mark.parametrize("published", [True, False])
-def test_a_row_is_above_a_measured_ceiling_from_its_value_on(over: float, published: bool) -> None:
+def test_a_row_is_above_a_measured_ceiling_from_its_value_on(over, published):
     mix = judge(streamed(1, 1, over * H200["copy"]), calibrated("copy", published=published))
     assert (mix.excess is None) is (over < 1)
     cube = record(**CUBE | {"median_s": CUBE["flops"] / (over * 795e12)})
@@ -271,9 +226,7 @@ def test_a_row_is_above_a_measured_ceiling_from_its_value_on(over: float, publis
     ("flops_kind", "memory_kind", "measured_pct"),
     [("measured", "measured", 100.0), ("datasheet", "measured", 100.0)],
 )
-def test_a_row_at_its_ceilings_is_not_above_them(
-    flops_kind: str, memory_kind: str, measured_pct: float
-) -> None:
+def test_a_row_at_its_ceilings_is_not_above_them(flops_kind, memory_kind, measured_pct):
     """Compute and memory take the same time; then the bandwidth binds."""
     known = Machine(
         "a-gpu",
@@ -290,25 +243,17 @@ def test_a_row_at_its_ceilings_is_not_above_them(
     assert (judged.bound, judged.excess) == ("mixed", None)
 
 
-def test_texts_of_a_judgment_are_its_words() -> None:
+def test_texts_of_a_judgment_are_its_words():
     words = {"bound", "peak_units", "held_back_by", "peak_kind", "bandwidth_kind", "mix", "excess"}
     assert set(JUDGED_TEXTS) == words
     assert words < set(JUDGED_KEYS)
-
-
-def test_excess_over_a_vector_peak_is_of_the_roofline_alone() -> None:
-    """The fraction of the tensor cores' peak is small, and bytes are few."""
-    fast = judge(record(op="gelu", bytes_read=1, median_s=2**31 / 50.2e12), VECTOR)
-    assert fast.mfu == pytest.approx(0.0502)
-    assert "above the datasheet peak" in str(fast.excess)
-    assert judge(record(op="gelu", bytes_read=1, median_s=2**31 / 49.8e12), VECTOR).excess is None
 
 
 H200 = {"read": 4502e9, "write": 4284e9, "triad": 4045e9, "copy": 3928e9}
 """Bytes/s, as TileOPs publishes them; the datasheet says 4.8 TB/s."""
 
 
-def calibrated(*names: str, published: bool = True, peak: float | None = 795e12) -> Machine:
+def calibrated(*names, published=True, peak=795e12):
     """Return an H200 with some mixes measured, and with its datasheet or without."""
     entries = [Ceiling("bandwidth", name, H200[name], "measured", "a test") for name in names]
     if published:
@@ -319,7 +264,7 @@ def calibrated(*names: str, published: bool = True, peak: float | None = 795e12)
     return Machine("h200-sxm", "H200", tuple(entries))
 
 
-def streamed(read: int, written: int, bytes_per_s: float, **changes: Any) -> Record:
+def streamed(read, written, bytes_per_s, **changes):
     """Return a record that moves so many GB at a rate, with one FLOP a byte."""
     moved = (read + written) * 10**9
     counts = {"flops": moved, "bytes_read": read * 10**9, "bytes_written": written * 10**9}
@@ -330,9 +275,7 @@ def streamed(read: int, written: int, bytes_per_s: float, **changes: Any) -> Rec
     ("read", "written", "mix"),
     [(1, 0, "read"), (0, 1, "write"), (1, 1, "copy"), (2, 1, "triad"), (3, 1, "triad")],
 )
-def test_without_a_datasheet_a_record_is_judged_by_the_mix_nearest_its_own(
-    read: int, written: int, mix: str
-) -> None:
+def test_without_a_datasheet_a_record_is_judged_by_the_mix_nearest_its_own(read, written, mix):
     judged = judge(streamed(read, written, 3.9e12), calibrated(*H200, published=False))
     assert (judged.mix, judged.bandwidth_kind) == (mix, "measured")
     assert judged.mbu == pytest.approx(3.9e12 / H200[mix])
@@ -341,14 +284,7 @@ def test_without_a_datasheet_a_record_is_judged_by_the_mix_nearest_its_own(
     assert judged.excess is None
 
 
-def test_the_bound_is_that_under_the_matched_mix() -> None:
-    known = calibrated(*H200, published=False)
-    ridge = 795e12 / 3928e9  # of a copy; under the fastest mix it would lie at 177
-    assert judge(streamed(1, 1, 3e12, flops=int(0.89 * ridge * 2e9)), known).bound == "memory"
-    assert 0.89 * ridge > 795e12 / 4502e9
-
-
-def test_with_a_datasheet_mbu_is_of_it_and_the_mix_has_its_own_share() -> None:
+def test_with_a_datasheet_mbu_is_of_it_and_the_mix_has_its_own_share():
     judged = judge(streamed(1, 1, 3.85e12), calibrated(*H200))
     assert (judged.mbu, judged.bandwidth_kind, judged.mix) == (
         pytest.approx(3.85 / 4.8),
@@ -367,7 +303,7 @@ CUBE = {
 }
 
 
-def test_mfu_uses_the_datasheet_and_measured_pct_the_fastest_matmul() -> None:
+def test_mfu_uses_the_datasheet_and_measured_pct_the_fastest_matmul():
     judged = judge(record(**CUBE), calibrated(*H200))
     assert (judged.mfu, judged.measured_pct) == pytest.approx((780 / 989.4, 78000 / 795))
     assert (judged.mix, judged.bound) == ("triad", "compute")
@@ -389,37 +325,14 @@ def test_mfu_uses_the_datasheet_and_measured_pct_the_fastest_matmul() -> None:
         (streamed(1, 1, 3.85e12), calibrated(*H200, published=False, peak=None), None),
     ],
 )
-def test_published_ceiling_replaces_a_measured_one_unless_it_binds(
-    row: Record, known: Machine, measured_pct: float | None
-) -> None:
+def test_published_ceiling_replaces_a_measured_one_unless_it_binds(row, known, measured_pct):
     assert judge(row, known).measured_pct == pytest.approx(measured_pct)
-
-
-@pytest.mark.parametrize("published", [True, False])
-def test_more_than_the_matched_mix_is_kept_and_names_it(published: bool) -> None:
-    known = calibrated(*H200, published=published)
-    judged = judge(streamed(1, 1, 4e12), known)  # more than a copy, less than a read
-    assert judged.mix_pct == pytest.approx(400 / 3.928)
-    assert judged.excess is not None
-    assert judged.excess.startswith(
-        "above the measured copy bandwidth, the closest mix of reads and writes: the machine was "
-        "slower"
-    )
-    assert "not cold" in str(judge(streamed(1, 1, 4e12, cache="warm"), known).excess)
-    assert judge(streamed(1, 0, 4e12), known).excess is None
-
-
-def test_records_are_judged_by_the_ceilings_of_their_environment() -> None:
-    known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
-    (known_record, score), *_ = judged(environment(machine=known), [record()])
-    assert (known_record, score) == (record(), vars(judge(record(), known)))
-    assert judged(environment(machine=Machine()), [record()])[0][1]["mfu"] is None
 
 
 LEVEL_BYTES = 2**20
 
 
-def cached(**changes: Any) -> Machine:
+def cached(**changes):
     """Return a machine with 20 GB/s of memory, a cache of 1 MiB with 100 GB/s, and a peak of 1
     TFLOP/s in fp32.
     """
@@ -435,14 +348,14 @@ def cached(**changes: Any) -> Machine:
     )
 
 
-def warm(**changes: Any) -> Record:
+def warm(**changes):
     """Return an fp32 addition of half of the level, at 50 GB/s."""
     work = {"flops": 2**17, "bytes_read": 2**18, "bytes_written": 2**18}
     own = {"op": "add", "dtype": "fp32", "cache": "warm", "median_s": 2**19 / 50e9}
     return record(**work | own | changes)
 
 
-def test_a_warm_row_within_the_cache_is_judged_by_the_cache() -> None:
+def test_a_warm_row_within_the_cache_is_judged_by_the_cache():
     found = judge(warm(), cached())
     assert (found.bound, found.excess, found.held_back_by) == ("cache", None, None)
     assert (found.roofline_pct, found.measured_pct) == pytest.approx((50, 50))
@@ -464,29 +377,24 @@ def test_a_warm_row_within_the_cache_is_judged_by_the_cache() -> None:
         (warm(), cached(work_per_launch=2**18 - 1)),
     ],
 )
-def test_any_other_row_is_judged_by_memory(row: Record, known: Machine) -> None:
+def test_any_other_row_is_judged_by_memory(row, known):
     found = judge(row, known)
     assert found.bound == "memory"
-    assert found.roofline_pct == pytest.approx(100 * found.mbu)  # type: ignore[operator]
+    assert found.roofline_pct == pytest.approx(100 * found.mbu)
     assert "memory ceiling" in str(found.excess) or "closest mix" in str(found.excess)
 
 
-def test_a_row_of_exactly_the_level_is_in_the_cache() -> None:
+def test_a_row_of_exactly_the_level_is_in_the_cache():
     assert judge(warm(bytes_written=LEVEL_BYTES - 2**18), cached()).bound == "cache"
 
 
 @pytest.mark.parametrize("over", [1.004, 0.996])
-def test_a_row_above_the_cache_says_so(over: float) -> None:
+def test_a_row_above_the_cache_says_so(over):
     found = judge(warm(median_s=2**19 / (over * 100e9)), cached())
     assert (found.excess is None) is (over < 1)
     assert over < 1 or str(found.excess).startswith(
         "above the measured last-level cache bandwidth: a nearer cache serves it"
     )
-
-
-def test_a_row_of_many_flops_in_the_cache_is_bound_by_compute() -> None:
-    found = judge(warm(flops=2**26, median_s=2**26 / 0.8e12), cached())
-    assert (found.bound, found.roofline_pct) == ("compute", pytest.approx(80))
 
 
 VECTOR = Machine(
@@ -501,7 +409,7 @@ VECTOR = Machine(
 """Ridge points of 500 FLOP/byte for products and 25 for everything else."""
 
 
-def test_matmuls_use_the_tensor_core_peak_and_other_ops_the_vector_peak() -> None:
+def test_matmuls_use_the_tensor_core_peak_and_other_ops_the_vector_peak():
     # 60 FLOP/byte.
     work = {"flops": 2**31, "bytes_read": 2**25, "bytes_written": 2**21, "median_s": 2**31 / 25e12}
     gelu, product = (judge(record(op=op, **work), VECTOR) for op in ("gelu", "matmul"))
@@ -514,7 +422,7 @@ def test_matmuls_use_the_tensor_core_peak_and_other_ops_the_vector_peak() -> Non
     assert gelu.mfu == product.mfu == 0.025  # over the dense peak of the dtype, whatever the units
 
 
-def test_vector_peak_falls_back_to_fp32_except_for_fp64() -> None:
+def test_vector_peak_falls_back_to_fp32_except_for_fp64():
     assert [
         getattr(VECTOR.vector_peak(dtype), "name", None)
         for dtype in ("fp32", "bf16", "int8", "fp64")
@@ -529,9 +437,7 @@ def test_vector_peak_falls_back_to_fp32_except_for_fp64() -> None:
     ("share", "launch_s", "held_back"),
     [(0.29, None, True), (0.31, None, False), (0.05, 3e-5, False)],
 )
-def test_row_far_below_all_ceilings_is_held_back_by_another_cause(
-    share: float, launch_s: float | None, held_back: bool
-) -> None:
+def test_row_far_below_all_ceilings_is_held_back_by_another_cause(share, launch_s, held_back):
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, **({"launch": launch_s} if launch_s else {}))
     least_s = 3 * 2**21 / BANDWIDTH
     found = judge(record(median_s=least_s / share), known)
@@ -551,7 +457,5 @@ def test_row_far_below_all_ceilings_is_held_back_by_another_cause(
         ("gelu", None, ceilings(flops=PEAK, bandwidth=BANDWIDTH), "matrix"),
     ],
 )
-def test_the_definition_of_an_op_decides_its_units_before_its_name(
-    op, units, known, judged_by
-) -> None:
+def test_the_definition_of_an_op_decides_its_units_before_its_name(op, units, known, judged_by):
     assert judge(record(op=op, units=units), known).peak_units == judged_by

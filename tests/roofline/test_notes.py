@@ -2,8 +2,6 @@
 commands give.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

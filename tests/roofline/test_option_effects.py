@@ -2,8 +2,6 @@
 of its values, or is refused.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

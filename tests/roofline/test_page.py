@@ -2,8 +2,6 @@
 can run in it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

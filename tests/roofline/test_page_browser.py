@@ -1,7 +1,5 @@
 """The page in a browser without a network: what a person clicks, types, hears and saves."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,17 +1,11 @@
 """The roofline picture: geometry of roofs and points, labels, and the files it is written to."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from plot_scenes import (
     CPU,
     CPU_MIXES,
@@ -43,7 +37,6 @@ from plot_scenes import (
 )
 from run_scenes import RUNS
 
-from results.record import Record
 from results.show.picture import check_picture, save_picture
 from results.store.runfile import StoreError
 from roofline.machine import Ceiling, Machine
@@ -53,7 +46,7 @@ from roofline.picture.scene import PlotError
 
 
 @pytest.fixture(scope="module", params=[*SCENES, *RUNS])
-def figure(request: pytest.FixtureRequest) -> Figure:
+def figure(request):
     return (
         draw(request.param)
         if request.param in SCENES
@@ -61,7 +54,7 @@ def figure(request: pytest.FixtureRequest) -> Figure:
     )
 
 
-def test_a_picture_is_in_landscape(figure: Figure) -> None:
+def test_a_picture_is_in_landscape(figure):
     width, height = figure.get_size_inches()
     assert height < 0.9 * width
     box = figure.axes[0].get_window_extent()
@@ -69,13 +62,13 @@ def test_a_picture_is_in_landscape(figure: Figure) -> None:
     assert box.height == pytest.approx(4.6 * figure.dpi)
 
 
-def slope_angle(figure: Figure) -> float:
+def slope_angle(figure):
     """Return the angle of a bandwidth in a figure, degrees."""
     one, ten = figure.axes[0].transData.transform([(1, 1), (10, 10)])
     return math.degrees(math.atan2(*(ten - one)[::-1]))
 
 
-def test_bandwidths_are_parallel_lines(figure: Figure) -> None:
+def test_bandwidths_are_parallel_lines(figure):
     slopes = [line for line in roofs(figure) if line not in flats(figure)]
     for line in slopes:
         start, end = figure.axes[0].transData.transform(ends(line))
@@ -84,7 +77,7 @@ def test_bandwidths_are_parallel_lines(figure: Figure) -> None:
     assert slopes or flats(figure)
 
 
-def test_roofs_extend_past_the_last_point_and_over_the_whole_axes(figure: Figure) -> None:
+def test_roofs_extend_past_the_last_point_and_over_the_whole_axes(figure):
     right = figure.axes[0].get_xlim()[1]
     last = max((x for x, _ in spots(figure)), default=0)
     for line in flats(figure):
@@ -92,7 +85,7 @@ def test_roofs_extend_past_the_last_point_and_over_the_whole_axes(figure: Figure
         assert ends(line)[1][0] > 2 * last
 
 
-def test_slope_and_flat_meet_at_the_ridge() -> None:
+def test_slope_and_flat_meet_at_the_ridge():
     drawn = draw_roofline(build_scene([], [H100], ["bf16"]))
     flat = flats(drawn)[0]
     slope = next(line for line in roofs(drawn) if line is not flat)
@@ -103,14 +96,14 @@ def test_slope_and_flat_meet_at_the_ridge() -> None:
     assert {"memory-bound", "compute-bound"} <= set(words(drawn))
 
 
-def test_every_point_is_in_the_axes(figure: Figure) -> None:
+def test_every_point_is_in_the_axes(figure):
     axes = figure.axes[0]
     for x, y in spots(figure):
         assert axes.get_xlim()[0] < x < axes.get_xlim()[1]
         assert axes.get_ylim()[0] < y < axes.get_ylim()[1]
 
 
-def bandwidths(lines: list[Line2D]) -> list[float]:
+def bandwidths(lines):
     return [y / x for line in lines for x, y in ends(line)[:1]]
 
 
@@ -118,9 +111,7 @@ def bandwidths(lines: list[Line2D]) -> list[float]:
     ("name", "mixes", "peak"),
     [("mixes under a datasheet", H100_MIXES, 700e12), ("mixes of a CPU", CPU_MIXES, 930e9)],
 )
-def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(
-    name: str, mixes: dict[str, float], peak: float
-) -> None:
+def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(name, mixes, peak):
     drawn = draw(name)
     lines, slopes = thin(drawn), [line for line in roofs(drawn) if line not in flats(drawn)]
     assert bandwidths(lines) == pytest.approx(sorted(mixes.values(), reverse=True)[1:])
@@ -132,7 +123,7 @@ def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(
         assert line.get_linewidth() < min(slope.get_linewidth() for slope in slopes) / 2
 
 
-def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
+def test_the_share_at_a_point_is_that_of_its_own_mix():
     said = words(draw("mixes of a CPU"))
     # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope.
     assert "relu 268435456 96 %" in said
@@ -142,12 +133,12 @@ def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
     assert "row's mix" not in last_line(draw("a CPU with points"))
 
 
-def test_points_stand_at_their_counts_over_their_times() -> None:
+def test_points_stand_at_their_counts_over_their_times():
     record = matmul(1024, "bf16", 860e9)
     assert list(spots(drawn(CPU, record))) == [pytest.approx((1024 / 3, 860e9))]
 
 
-def test_points_are_judged_by_the_ceilings_of_their_own_run() -> None:
+def test_points_are_judged_by_the_ceilings_of_their_own_run():
     slower = machine("cpu", {"bf16": 465e9, "fp32": 112e9}, 22e9, "measured")
     old, new = (
         on(CPU, matmul(1024, "bf16", 860e9)),
@@ -160,7 +151,7 @@ def test_points_are_judged_by_the_ceilings_of_their_own_run() -> None:
     assert together.machines[0].peak("bf16").value == 465e9
 
 
-def test_error_bars_span_the_interval_of_the_median() -> None:
+def test_error_bars_span_the_interval_of_the_median():
     bars = [
         line
         for line in drawn(CPU, matmul(1024, "bf16", 860e9)).axes[0].lines
@@ -171,7 +162,7 @@ def test_error_bars_span_the_interval_of_the_median() -> None:
     assert list(bars[0].get_ydata()[:2]) == pytest.approx([860e9 / 1.04, 860e9 / 0.98])
 
 
-def test_a_point_above_its_roof_stays_there_and_is_ringed() -> None:
+def test_a_point_above_its_roof_stays_there_and_is_ringed():
     drawn = draw("a crowd")
     above = [(x, y) for x, y in spots(drawn) if y == pytest.approx(1010e12)]
     assert above == [pytest.approx((2048, 1010e12))]
@@ -179,7 +170,7 @@ def test_a_point_above_its_roof_stays_there_and_is_ringed() -> None:
     assert [tuple(np.ravel(ring.get_data())) for ring in rings] == [pytest.approx((2048, 1010e12))]
 
 
-def test_what_cannot_be_drawn_is_counted_and_not_drawn() -> None:
+def test_what_cannot_be_drawn_is_counted_and_not_drawn():
     crowd = scene("a crowd")
     assert len(crowd.points) == 42
     assert crowd.left_out == {"skipped": 1, "invalid": 1, "failed": 1, "without FLOPs or bytes": 1}
@@ -189,7 +180,7 @@ def test_what_cannot_be_drawn_is_counted_and_not_drawn() -> None:
     assert only_fp8.left_out["of other dtypes"] == 42 - 15 + 1
 
 
-def test_a_foreign_dtype_is_drawn_in_gray() -> None:
+def test_a_foreign_dtype_is_drawn_in_gray():
     record = replace(matmul(256, "bf16", 1e11), dtype="int4")
     figure = drawn(CPU, record)
     assert [to_hex(line.get_color()) for line in markers(figure)] == ["#7a7a7a"]
@@ -197,14 +188,14 @@ def test_a_foreign_dtype_is_drawn_in_gray() -> None:
 
 
 @pytest.mark.parametrize("value", [1e-300, 1e300])
-def test_values_of_no_machine_are_refused_in_one_line(value: float) -> None:
+def test_values_of_no_machine_are_refused_in_one_line(value):
     absurd = machine("absurd", {"bf16": value, "fp32": 1e12}, 1e12)
     with pytest.raises(PlotError, match="decades") as caught:
         draw_roofline(build_scene([], [absurd]))
     assert "\n" not in str(caught.value)
 
 
-def test_no_text_overlaps_another(figure: Figure) -> None:
+def test_no_text_overlaps_another(figure):
     shapes = [(text.get_text(), corners(figure, text)) for text in texts(figure)]
     assert len(shapes) >= 4
     assert_apart(shapes)
@@ -212,7 +203,7 @@ def test_no_text_overlaps_another(figure: Figure) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SCENES)
-def test_no_label_covers_a_point(name: str) -> None:
+def test_no_label_covers_a_point(name):
     figure, spot_size = draw(name), 3
     for x, y in spots(figure):
         px, py = figure.axes[0].transData.transform((x, y))
@@ -224,7 +215,7 @@ def test_no_label_covers_a_point(name: str) -> None:
 
 
 @pytest.mark.sampled(3)
-def test_labels_stay_in_the_axes_and_all_text_in_the_figure(figure: Figure) -> None:
+def test_labels_stay_in_the_axes_and_all_text_in_the_figure(figure):
     figure.canvas.draw()
     page, axes = figure.bbox, figure.axes[0].get_window_extent()
     for text in labels_in(figure):
@@ -239,16 +230,16 @@ def test_labels_stay_in_the_axes_and_all_text_in_the_figure(figure: Figure) -> N
         assert box.y1 <= page.y1, text.get_text()
 
 
-def axis_texts(figure: Figure) -> list[Text]:
+def axis_texts(figure):
     axes = figure.axes[0]
-    shown: list[Text] = [axes.xaxis.label, axes.yaxis.label]
+    shown = [axes.xaxis.label, axes.yaxis.label]
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         shown += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
     assert all(text.get_text() for text in shown)
     return shown
 
 
-def test_every_roof_has_a_label_with_value_and_kind() -> None:
+def test_every_roof_has_a_label_with_value_and_kind():
     said = words(draw("a crowd"))
     for label in (
         "fp8e4m3 1979 TFLOP/s datasheet",
@@ -262,7 +253,7 @@ def test_every_roof_has_a_label_with_value_and_kind() -> None:
         assert f"ridge {value}" in said
 
 
-def test_the_thin_lines_share_a_label_below_the_lowest_of_them() -> None:
+def test_the_thin_lines_share_a_label_below_the_lowest_of_them():
     for name, label, lowest in (
         (
             "mixes under a datasheet",
@@ -278,7 +269,7 @@ def test_the_thin_lines_share_a_label_below_the_lowest_of_them() -> None:
         assert all(y / x < lowest for x, y in places)
 
 
-def test_an_overlay_names_the_machine_of_each_roof() -> None:
+def test_an_overlay_names_the_machine_of_each_roof():
     drawn = draw("three GPUs")
     said = words(drawn)
     assert "h100-sxm, h200-sxm bf16 989 TFLOP/s" in said  # one line, one label
@@ -290,7 +281,7 @@ def test_an_overlay_names_the_machine_of_each_roof() -> None:
     assert len({line.get_linewidth() for line in slopes}) == 3
 
 
-def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
+def test_the_caption_says_what_was_measured_and_what_is_not_drawn():
     caption = last_line(draw("a crowd"))
     for part in (
         "torch 2.13.0, 2 threads, cold cache, 2026-11-20.",
@@ -305,7 +296,7 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
     assert f"Without a label: {15 - labeled} of 15 points" in last_line(figure)
 
 
-def test_many_points_label_only_excesses_and_the_fastest_of_each_op() -> None:
+def test_many_points_label_only_excesses_and_the_fastest_of_each_op():
     said = words(draw("a crowd"))
     assert {"matmul bf16 torch 6144³ 102 %", "add bf16 torch 134217728 90 %"} <= set(said)
     assert sum(word.startswith("relu") and word.endswith("%") for word in said) == 1
@@ -318,7 +309,7 @@ def test_many_points_label_only_excesses_and_the_fastest_of_each_op() -> None:
 @pytest.mark.parametrize(
     ("name", "missing"), [(name, 8 if name == "90 points" else 1) for name in RUNS]
 )
-def test_nearly_every_point_that_should_have_a_label_has_one(name: str, missing: int) -> None:
+def test_nearly_every_point_that_should_have_a_label_has_one(name, missing):
     shown = build_scene(*RUNS[name])
     labels = [point.label for point in shown.points if point.label]
     said = [text.replace(":\n", ": ") for text in words(draw_roofline(shown))]
@@ -326,7 +317,7 @@ def test_nearly_every_point_that_should_have_a_label_has_one(name: str, missing:
 
 
 @pytest.mark.exhaustive
-def test_suffix_selects_the_format_and_output_is_reproducible(tmp_path: Path) -> None:
+def test_suffix_selects_the_format_and_output_is_reproducible(tmp_path):
     for name, signature in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")):
         save_picture(draw("one GPU"), tmp_path / name)
         first = (tmp_path / name).read_bytes()
@@ -336,7 +327,7 @@ def test_suffix_selects_the_format_and_output_is_reproducible(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PDF", "a.png", "a.svg"]
 
 
-def test_a_style_of_the_user_changes_nothing(tmp_path: Path) -> None:
+def test_a_style_of_the_user_changes_nothing(tmp_path):
     import matplotlib
 
     save_picture(draw("one GPU"), tmp_path / "a.png")
@@ -348,7 +339,7 @@ def test_a_style_of_the_user_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").write_text("kept")
     for path in (tmp_path / "file" / "deep" / "a.png", tmp_path / "folder.png"):
@@ -361,14 +352,14 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
 
 
-def test_plot_run_draws_records_under_the_ceilings_of_their_environment(tmp_path: Path) -> None:
+def test_plot_run_draws_records_under_the_ceilings_of_their_environment(tmp_path):
     plot_run(environment(), [matmul(1024, "bf16", 860e9)], tmp_path / "run.svg")
     assert (tmp_path / "run.svg").read_text(encoding="utf-8").count("<svg") == 1
     plot_run(environment(), [], tmp_path / "roofs.png")
     assert (tmp_path / "roofs.png").exists()
 
 
-def test_a_run_without_ceilings_has_a_clear_error(tmp_path: Path) -> None:
+def test_a_run_without_ceilings_has_a_clear_error(tmp_path):
     with pytest.raises(PlotError, match=r"no ceiling is known for cpu.*--gpu"):
         plot_run(
             environment(machine=Machine("cpu")), [matmul(1024, "bf16", 860e9)], tmp_path / "run.png"
@@ -377,7 +368,7 @@ def test_a_run_without_ceilings_has_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a", "a.png.txt", ".png"])
-def test_an_unknown_suffix_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
+def test_an_unknown_suffix_is_refused_before_any_work(name, tmp_path):
     with pytest.raises(StoreError, match=r"allowed: \.png, \.svg, \.pdf"):
         check_picture(tmp_path / name)
 
@@ -404,9 +395,7 @@ CACHED = CPU.with_entries(
         (matmul(1024, "fp32", 150e9, cache="warm"), False),
     ],
 )
-def test_the_roof_of_the_cache_is_drawn_with_warm_rows_that_fit_it(
-    row: Record, is_drawn: bool
-) -> None:
+def test_the_roof_of_the_cache_is_drawn_with_warm_rows_that_fit_it(row, is_drawn):
     scene = build_scene([on(CACHED, row)])
     slopes = [roof for roof in scene.roofs if not roof.is_flat]
     assert [roof.ceiling.name for roof in slopes] == ["copy", *["last-level cache"] * is_drawn]
@@ -417,7 +406,7 @@ def test_the_roof_of_the_cache_is_drawn_with_warm_rows_that_fit_it(
         assert draw_roofline(scene).axes[0].lines
 
 
-def test_a_new_gpu_of_an_overlay_has_no_roof_of_the_cache() -> None:
+def test_a_new_gpu_of_an_overlay_has_no_roof_of_the_cache():
     scene = build_scene([on(CACHED, matmul(256, "fp32", 150e9, cache="warm"))], [H200])
     named = [(roof.machine, roof.ceiling.name) for roof in scene.roofs if not roof.is_flat]
     assert named == [(0, "copy"), (0, "last-level cache"), (1, "memory")]

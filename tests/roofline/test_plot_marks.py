@@ -1,15 +1,10 @@
 """Marks around roofs and points: bands, caps, arrows between versions, and fillings."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from plot_scenes import BOTH, CPU, drawn, last_line, machine, markers, matmul, on, words
 
@@ -21,16 +16,16 @@ from roofline.picture.texts import version_steps
 GPU = machine("g", {"bf16": 800e12}, 4e12, "measured")
 
 
-def at_layer(figure: Figure, layer: float) -> list[Line2D]:
+def at_layer(figure, layer):
     return [line for line in figure.axes[0].lines if line.get_zorder() == layer]
 
 
-def xy(line: Line2D) -> list[tuple[float, float]]:
+def xy(line):
     xs, ys = line.get_data()
     return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True)]
 
 
-def test_a_measured_roof_has_the_band_of_its_interval() -> None:
+def test_a_measured_roof_has_the_band_of_its_interval():
     entries = [
         replace(entry, ci95=(0.9 * entry.value, 1.05 * entry.value)) for entry in GPU.entries
     ]
@@ -47,14 +42,14 @@ def test_a_measured_roof_has_the_band_of_its_interval() -> None:
     assert not drawn(GPU, matmul(1024, "bf16", 3e14)).axes[0].collections
 
 
-def test_a_ridge_of_a_disturbed_calibration_is_doubtful() -> None:
+def test_a_ridge_of_a_disturbed_calibration_is_doubtful():
     point = matmul(1024, "bf16", 3e14)
     assert "ridge 200" in words(drawn(GPU, point))
     entries = [replace(entry, disturbed="a thread waited for a core") for entry in GPU.entries]
     assert "ridge 200 (doubtful)" in words(drawn(GPU.with_entries(entries), point))
 
 
-def test_long_names_with_the_same_end_have_labels_that_differ() -> None:
+def test_long_names_with_the_same_end_have_labels_that_differ():
     names = [f"/a/long/way/to/kernel_{n}.py:launch_the_kernel_with_a_name" for n in (7, 8)]
     points = [matmul(1024, "bf16", 3e14 / n, name) for n, name in enumerate(names, 1)]
     shown = " ".join(words(drawn(GPU, *points, matmul(1024, "bf16", 2e14))))
@@ -64,7 +59,7 @@ def test_long_names_with_the_same_end_have_labels_that_differ() -> None:
     assert "kernel_with_a_name" in one
 
 
-def test_a_plot_whose_points_are_all_disturbed_says_first_that_the_machine_was_busy() -> None:
+def test_a_plot_whose_points_are_all_disturbed_says_first_that_the_machine_was_busy():
     busy = [matmul(n, "bf16", 3e14, flags=("not-converged", "preempted")) for n in (512, 1024)]
     line = "The machine was busy: all points are doubtful, measure again"
     assert any(text.endswith(line) for text in words(drawn(GPU, *busy)))
@@ -72,7 +67,7 @@ def test_a_plot_whose_points_are_all_disturbed_says_first_that_the_machine_was_b
     assert not any(text.endswith(line) for text in words(drawn(GPU, *busy, calm)))
 
 
-def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap() -> None:
+def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap():
     floor = GPU.with_entries([Ceiling("launch", "launch", 2e-6, "measured", "a test")])
     small, large = matmul(256, "bf16", 5e12), matmul(8192, "bf16", 7e14)
     figure = drawn(floor, small, large)
@@ -83,7 +78,7 @@ def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap() -> None:
     assert not at_layer(drawn(GPU, small, large), 4.6)
 
 
-def arrows(figure: Figure) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+def arrows(figure):
     found = [
         text
         for text in figure.axes[0].texts
@@ -92,7 +87,7 @@ def arrows(figure: Figure) -> list[tuple[tuple[float, float], tuple[float, float
     return [(text.xyann, text.xy) for text in found]
 
 
-def test_an_arrow_goes_from_each_version_to_the_next() -> None:
+def test_an_arrow_goes_from_each_version_to_the_next():
     rates = {
         "triton-v10": 6e14,
         "triton-v1": 1e14,
@@ -111,14 +106,14 @@ def test_an_arrow_goes_from_each_version_to_the_next() -> None:
     assert "Arrows: from version to version" in last_line(figure)
 
 
-def test_an_arrow_goes_from_run_to_run() -> None:
+def test_an_arrow_goes_from_run_to_run():
     later = on(GPU, matmul(4096, "bf16", 6e14), run_id="b", started_at="2026-11-21T00:00:00+00:00")
     figure = draw_roofline(build_scene([later, on(GPU, matmul(4096, "bf16", 3e14))]))
     assert [[round(y / 1e12) for _, y in arrow] for arrow in arrows(figure)] == [[300, 600]]
 
 
-def test_points_from_cache_are_hollow() -> None:
-    warm: dict[str, Any] = {"cache": "warm"}
+def test_points_from_cache_are_hollow():
+    warm = {"cache": "warm"}
     records = [
         matmul(1024, "bf16", 6e14, **warm),
         matmul(1024, "bf16", 3e14),

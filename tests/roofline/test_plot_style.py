@@ -1,11 +1,7 @@
 """Colors, dashes, markers and numbers of the picture: told apart in gray and by the color-blind."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +37,7 @@ from roofline.picture.style import (
 from roofline.work import DTYPES
 
 
-def test_every_dtype_has_one_color_for_roof_and_points() -> None:
+def test_every_dtype_has_one_color_for_roof_and_points():
     drawn = draw("a crowd")
     of_roofs = {to_hex(line.get_color()).upper() for line in flats(drawn)}
     of_points = {to_hex(line.get_color()).upper() for line in markers(drawn)}
@@ -51,7 +47,7 @@ def test_every_dtype_has_one_color_for_roof_and_points() -> None:
         assert to_hex(line.get_color()).upper() == DTYPE_COLORS[dtype]
 
 
-def test_every_series_has_a_shape_and_its_dtype_and_provider_in_the_legend() -> None:
+def test_every_series_has_a_shape_and_its_dtype_and_provider_in_the_legend():
     drawn = draw("a crowd")
     providers = ("torch", "torch-compile", "triton-v1")
     names = {
@@ -68,7 +64,7 @@ def test_every_series_has_a_shape_and_its_dtype_and_provider_in_the_legend() -> 
     }
 
 
-def test_runs_of_one_machine_differ_in_shape_and_are_named() -> None:
+def test_runs_of_one_machine_differ_in_shape_and_are_named():
     runs = [
         on(CPU, matmul(512, "bf16", 7e11)),
         on(CPU, matmul(512, "bf16", 7.1e11), started_at="2026-11-20T22:03:12+00:00"),
@@ -80,7 +76,7 @@ def test_runs_of_one_machine_differ_in_shape_and_are_named() -> None:
     )
 
 
-def test_an_outlier_is_drawn_at_the_edge_with_its_value() -> None:
+def test_an_outlier_is_drawn_at_the_edge_with_its_value():
     records = [matmul(n, "bf16", 5e11) for n in (256, 512, 1024)]
     near, far = (build_scene([on(CPU, *records, matmul(8, "bf16", rate))]) for rate in (5e10, 3e5))
     assert not any(point.is_outlier for point in near.points)
@@ -97,14 +93,14 @@ def test_an_outlier_is_drawn_at_the_edge_with_its_value() -> None:
     assert left.view.left > -1
 
 
-def test_as_many_machines_as_a_picture_takes_have_their_own_color() -> None:
+def test_as_many_machines_as_a_picture_takes_have_their_own_color():
     assert len(set(SERIES_COLORS)) == MAX_MACHINES == 8
     drawn = draw("three GPUs")
     slopes = [line for line in roofs(drawn) if line not in flats(drawn)]
     assert [to_hex(line.get_color()).upper() for line in slopes] == list(SERIES_COLORS[:3])
 
 
-def test_one_dtype_colors_providers_and_leaves_ceilings_neutral() -> None:
+def test_one_dtype_colors_providers_and_leaves_ceilings_neutral():
     drawn = draw_roofline(build_scene(*RUNS["versions"]))
     assert {to_hex(line.get_color()).upper() for line in markers(drawn)} == set(SERIES_COLORS[:5])
     assert {line.get_fillstyle() for line in markers(drawn)} == {"full"}
@@ -112,7 +108,7 @@ def test_one_dtype_colors_providers_and_leaves_ceilings_neutral() -> None:
     assert {"bf16 torch", "bf16 triton-v4", "torch 71 %", "triton-v3 60 %"} <= set(words(drawn))
 
 
-def test_vector_peaks_are_drawn_if_ops_need_them() -> None:
+def test_vector_peaks_are_drawn_if_ops_need_them():
     said = words(draw_roofline(build_scene(*RUNS["vector and matrix"])))
     assert {"vector fp32 66.9 TFLOP/s datasheet", "vector fp32 58 TFLOP/s measured"} <= set(said)
     assert "bf16 989 TFLOP/s datasheet" in said
@@ -121,7 +117,7 @@ def test_vector_peaks_are_drawn_if_ops_need_them() -> None:
     )
 
 
-def test_flagged_points_are_crossed_out_and_counted_in_the_caption() -> None:
+def test_flagged_points_are_crossed_out_and_counted_in_the_caption():
     drawn = draw_roofline(build_scene(*RUNS["flagged"]))
     crosses = [
         spot
@@ -135,7 +131,7 @@ def test_flagged_points_are_crossed_out_and_counted_in_the_caption() -> None:
     assert "bf16 4096³ 93 % (preempted)" in words(drawn)
 
 
-def test_recipes_and_checkpoints_tell_training_steps_of_one_shape_apart() -> None:
+def test_recipes_and_checkpoints_tell_training_steps_of_one_shape_apart():
     said = set(words(draw_roofline(build_scene(*RUNS["train_step"]))))
     assert {
         "bf16 checkpoint none 33 %",
@@ -144,22 +140,22 @@ def test_recipes_and_checkpoints_tell_training_steps_of_one_shape_apart() -> Non
     } <= said
 
 
-def test_kinds_of_ceilings_have_their_own_dashes() -> None:
+def test_kinds_of_ceilings_have_their_own_dashes():
     drawn = draw("a crowd")
     solid = {ends(line)[0][1] for line in flats(drawn) if line.get_linestyle() == "-"}
     assert solid == {795e12, 1454e12}
     assert len(set(KIND_DASHES.values())) == len(KIND_DASHES)
 
 
-def test_roofs_on_one_another_are_one_line_in_the_color_of_their_label() -> None:
+def test_roofs_on_one_another_are_one_line_in_the_color_of_their_label():
     twins = machine("g", {"fp16": 989.4e12, "bf16": 989.4e12}, 3.352e12)
     drawn = draw_roofline(build_scene([], [twins]))
     assert "fp16, bf16 989 TFLOP/s" in words(drawn)
     (line,) = flats(drawn)
-    assert to_hex(line.get_color()).upper() == INK  # type: ignore[attr-defined]
+    assert to_hex(line.get_color()).upper() == INK
 
 
-def lab(rgb: Sequence[float]) -> np.ndarray:
+def lab(rgb):
     to_xyz = np.array(
         [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
     )
@@ -168,7 +164,7 @@ def lab(rgb: Sequence[float]) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def linear(color: str) -> np.ndarray:
+def linear(color):
     parts = np.array(to_rgb(color))
     return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
 
@@ -202,7 +198,7 @@ SIGHT = {
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_dtypes_differ_for_every_kind_of_sight(sight: str) -> None:
+def test_dtypes_differ_for_every_kind_of_sight(sight):
     seen = {dtype: lab(SIGHT[sight] @ linear(color)) for dtype, color in DTYPE_COLORS.items()}
     for first, second in itertools.combinations(seen, 2):
         assert np.linalg.norm(seen[first] - seen[second]) > 15, (first, second)
@@ -216,12 +212,12 @@ def test_dtypes_differ_for_every_kind_of_sight(sight: str) -> None:
     ],
     ids=["common dtypes", "first series"],
 )
-def test_colors_differ_in_gray(colors: Sequence[str], steps: float) -> None:
+def test_colors_differ_in_gray(colors, steps):
     lightness = sorted(lab(linear(color))[0] for color in colors)
     assert min(b - a for a, b in itertools.pairwise(lightness)) >= steps
 
 
-def test_colors_can_be_seen_and_series_differ_on_a_dark_background() -> None:
+def test_colors_can_be_seen_and_series_differ_on_a_dark_background():
     behind = contrast_to_white(*to_rgb("#171717"))
     for color in DTYPE_COLORS.values():
         assert behind / contrast_to_white(*to_rgb(on_dark(color))) >= 4.5
@@ -233,16 +229,16 @@ def test_colors_can_be_seen_and_series_differ_on_a_dark_background() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "of a later version"])
-def test_words_can_be_read_on_white(dtype: str) -> None:
+def test_words_can_be_read_on_white(dtype):
     assert contrast_to_white(*to_rgb(text_color(DTYPE_COLORS.get(dtype, FOREIGN_COLOR)))) >= 4.5
 
 
-def test_every_dtype_has_a_color() -> None:
+def test_every_dtype_has_a_color():
     assert set(DTYPE_COLORS) == set(DTYPES)
     assert len(set(DTYPE_COLORS.values())) == len(DTYPES)
 
 
-def test_profile_points_have_area_by_time_and_large_ones_a_label() -> None:
+def test_profile_points_have_area_by_time_and_large_ones_a_label():
     drawn = draw_roofline(build_scene(*RUNS["a profile"]))
     scene = build_scene(*RUNS["a profile"])
     sizes = [line.get_markersize() for line in markers(drawn)]
@@ -258,7 +254,7 @@ def test_profile_points_have_area_by_time_and_large_ones_a_label() -> None:
     assert "Area: that share, 100 % in all points" in " ".join(" ".join(said).split())
 
 
-def test_points_of_a_trace_are_labeled_without_modules() -> None:
+def test_points_of_a_trace_are_labeled_without_modules():
     ((stamp, records),), gpus, dtypes = RUNS["a profile"]
     traced = [
         replace(record, details=structs.replace(record.details, module="")) for record in records
@@ -269,7 +265,7 @@ def test_points_of_a_trace_are_labeled_without_modules() -> None:
     assert "Labels: operation, share of time." in " ".join(" ".join(said).split())
 
 
-def test_profile_points_of_negligible_time_are_counted_but_not_drawn() -> None:
+def test_profile_points_of_negligible_time_are_counted_but_not_drawn():
     ((stamp, records),), gpus, dtypes = RUNS["a profile"]
     short = profile_op(module="", share=0.0009)
     small = [replace(record, details=short) for record in records[:3]]
@@ -282,7 +278,7 @@ def test_profile_points_of_negligible_time_are_counted_but_not_drawn() -> None:
     "words",
     ["params --model llama-3-8b", "sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1,8"],
 )
-def test_pictures_of_estimates_have_themes_too(words: str, tmp_path: Path) -> None:
+def test_pictures_of_estimates_have_themes_too(words, tmp_path):
     picture = tmp_path / "a.svg"
     assert main(["estimate", *words.split(), "--plot", str(picture), "--theme", "dark"]) == 0
     assert "fill: #171717" in picture.read_text(encoding="utf-8")

@@ -12,7 +12,6 @@ from bench.commands import compare as compare_command
 from bench.comparing import interleave, turns
 from bench.harness.measure import measure_row, rows
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
-from results import __main__ as results
 from results.store.runfile import load_run
 from tests.bench import commands
 
@@ -244,22 +243,6 @@ def test_paired_samples_are_saved_in_order(capsys, runs, provide):
     code, out, _ = commands.show(saved)
     assert code == 0
     assert "torch-compile" in out
-
-
-@pytest.mark.exhaustive
-def test_a_saved_run_keeps_its_baseline_and_margin(capsys, runs, provide):
-    provide(torch=same, torch_compile=slow)
-    assert (
-        compare(*CASE, *ROUNDS, "-q", "--provider", "torch-compile,torch", "--margin", "20%") == 0
-    )
-    capsys.readouterr()
-    assert results.main(["compare", "latest", "--by", "provider", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["summary"]["margin"] == 0.2
-    assert (found["rows"][0]["baseline"], found["rows"][0]["candidate"]) == (
-        "torch-compile",
-        "torch",
-    )
 
 
 def test_ctrl_c_keeps_the_finished_cases(capsys, runs, provide, monkeypatch):

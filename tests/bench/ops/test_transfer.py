@@ -21,7 +21,6 @@ from bench.transfer import MEMORY, TRANSFER, Options, blank_records, copy_record
 from results.record import Record
 from roofline.gpu_table import load_gpus, pcie_bytes_per_s
 from roofline.machine import Machine
-from roofline.model import hidden_share
 from tests.bench import commands
 
 CPU = replace(commands.CPU, cache_bytes=2**12)
@@ -59,20 +58,6 @@ def test_pcie_bandwidths_agree_with_published_ones(generation, published_gb_per_
     )
     assert wide / 1e9 == pytest.approx(published_gb_per_s, abs=0.01)
     assert narrow * 2 == wide
-
-
-@pytest.mark.parametrize(
-    ("copy_s", "compute_s", "both_s", "share"),
-    [
-        (2.0, 3.0, 3.0, 1.0),
-        (2.0, 3.0, 5.0, 0.0),
-        (2.0, 3.0, 4.0, 0.5),
-        (2.0, 3.0, 6.0, -0.5),
-        (3.0, 2.0, 3.0, 1.0),
-    ],
-)
-def test_hidden_share_of_an_overlap(copy_s, compute_s, both_s, share):
-    assert hidden_share(copy_s, compute_s, both_s) == share
 
 
 def test_the_copy_runs_while_the_matmuls_do(monkeypatch):

@@ -58,7 +58,6 @@ CASES = {
     "in place": (lambda: X.clone().add_(SAME), 512 + 1024, 512 + 512),
     "copy_": (lambda: X.new_empty(8, 16).copy_(X), 512, 512),
     "fill_": (lambda: X.new_empty(8, 16).fill_(1), 0, 512),
-    "zeros_like": (lambda: torch.zeros_like(X), 0, 512),
     "into out": (lambda: torch.add(X, SAME, out=buffer), 1024, 512),
     "three rows of an embedding": (lambda: torch.embedding(table, rows), 3 * 64 + 24, 3 * 64),
     "a column of rows and columns set": (
@@ -71,13 +70,11 @@ CASES = {
         2 * 64 + 64,
         8 * 64,
     ),
-    "rows by an index": (lambda: table[rows], 3 * 64 + 24, 3 * 64),
     "gather": (lambda: table.gather(0, rows[:, None]), 12 + 24, 12),
     "rows put in place": (lambda: table.index_put_((rows,), X[:3]), 24 + 192, 192),
     "rows added in place": (lambda: table.index_put_((rows,), X[:3], True), 24 + 192 + 192, 192),
     "cat": (lambda: torch.cat([X, SAME]), 1024, 1024),
     "a sum of all": (lambda: X.sum(), 512, 4),
-    "sums of rows": (lambda: X.sum(1), 512, 32),
     "a product": (lambda: X @ square, 512 + 1024, 512),
     "bf16 from fp32": (lambda: X.to(torch.bfloat16), 512, 256),
     "softmax": (lambda: X.softmax(1), 512, 512),
@@ -122,17 +119,6 @@ def test_flops_agree_with_counts_by_hand(function, flops, products):
     assert sum(operation.flops for operation in counts) == flops
     assert sum(operation.matmul_flops for operation in counts) == products
     assert all(operation.is_modelled for operation in counts)
-
-
-@pytest.mark.parametrize("heads", [4, 2])
-def test_fused_attention_has_the_flops_of_eager_attention(heads):
-    query, key, value = floats(2, 4, 8, 16), floats(2, heads, 8, 16), floats(2, heads, 8, 16)
-    fused = torch.nn.functional.scaled_dot_product_attention
-    flops = sum(
-        operation.matmul_flops
-        for operation in counted(lambda: fused(query, key, value, enable_gqa=True))
-    )
-    assert flops == 2 * (2 * 2 * 4 * 8 * 8 * 16)
 
 
 @pytest.mark.parametrize(

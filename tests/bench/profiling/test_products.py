@@ -233,13 +233,6 @@ def square(x):
 LINEAR = nn.Linear(8, 6)
 AS_TORCH = {
     "mm": (torch.mm, spread(4, 5), spread(5, 6)),
-    "addmm of a matrix": (
-        lambda *args: torch.addmm(*args, beta=0.5, alpha=0.5),
-        spread(4, 6),
-        spread(4, 5),
-        spread(5, 6),
-    ),
-    "addmm of a column": (torch.addmm, spread(4, 1), spread(4, 5), spread(5, 6)),
     "addmm of a row": (torch.addmm, spread(6), spread(4, 5), spread(5, 6)),
     "matmul of batches": (torch.matmul, spread(2, 3, 5, 6), spread(6, 7)),
     "linear": (LINEAR, spread(4, 8)),
@@ -251,7 +244,6 @@ AS_TORCH = {
     "einsum": (lambda x, y: torch.einsum("ab,bc->ac", x, y), spread(4, 5), spread(5, 6)),
     "baddbmm": (torch.baddbmm, spread(3, 4, 6), spread(3, 4, 5), spread(3, 5, 6)),
     "expanded bmm": (lambda x, y: x.expand(7, 4, 6) @ y, spread(1, 4, 6), spread(7, 6, 7)),
-    "conv1d": (lambda x, w: functional.conv1d(x, w, padding=1), spread(2, 3, 6), spread(6, 3, 4)),
     "dilated conv2d": (
         lambda x, w: functional.conv2d(x, w, stride=2, dilation=2),
         spread(2, 3, 9, 9),
@@ -263,7 +255,6 @@ AS_TORCH = {
         spread(2, 3, 4, 4),
         spread(3, 5, 3, 3),
     ),
-    "conv2d of one image": (functional.conv2d, spread(3, 6, 6), spread(4, 3, 3, 3)),
     "function": (Squared.apply, spread(5, 5)),
     "vmap": (lambda x: torch.vmap(lambda row: LINEAR(row))(x), spread(4, 8)),
     "jacobian": (lambda x: torch.func.jacrev(square)(x.detach()).sum() + (x @ x), spread(3, 3)),

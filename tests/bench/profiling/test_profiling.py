@@ -19,7 +19,7 @@ from bench.harness.device.device import detect
 from bench.harness.settings import Settings
 from bench.profiling.records import records_of, work_records
 from bench.profiling.step import ProfiledStep, account, backward
-from bench.profiling.target import Target, target_of
+from bench.profiling.target import target_of
 from bench.profiling.tracing import timed
 from results.store.runfile import load_run
 from tests.bench.commands import CPU, GPU, keep_ceilings
@@ -27,37 +27,6 @@ from tests.bench.commands import CPU, GPU, keep_ceilings
 
 def account_of(function, *args, mode="forward"):
     return account(ProfiledStep(target_of("step", function, args), mode))
-
-
-SMALL = {
-    **{
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-    },
-    **{"num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 64},
-}
-FAMILIES = {
-    "llama": SMALL,
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128, "n_positions": 64},
-    "mixtral": SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2},
-}
-BEYOND_FLOP_COUNTER_MODE = {"mixtral": 3 * 2 * 2 * 32 * 2 * (64 * 2 * 128 + 128 * 64)}
-"""FLOPs of grouped matmuls: forward and backward of two layers, two experts for each of 32
-tokens.
-"""
-
-
-def family(name):
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(name, **FAMILIES[name])
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    ids = torch.randint(0, 128, (2, 16))
-    return Target(
-        name, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, "cpu", model
-    )
 
 
 def resnet_like():
@@ -79,12 +48,6 @@ PLAIN = {
 """Models and their input shapes."""
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", FAMILIES)
-def test_matmul_flops_of_a_family_agree_with_flop_counter_mode(name):
-    check_a_model(family(name), BEYOND_FLOP_COUNTER_MODE.get(name, 0))
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PLAIN)
 def test_matmul_flops_of_a_model_agree_with_flop_counter_mode(name):
@@ -93,14 +56,14 @@ def test_matmul_flops_of_a_model_agree_with_flop_counter_mode(name):
     check_a_model(target_of(name, make(), [torch.randn(shape)]))
 
 
-def check_a_model(target, unseen_flops=0):
+def check_a_model(target):
     """Check that all work has a rule, and every operation that moves bytes has a time."""
     step = ProfiledStep(target, "backward")
     breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         backward(target())
     products = sum(operation.matmul_flops for operation in breakdown.operations)
-    assert products == counter.get_total_flops() + unseen_flops
+    assert products == counter.get_total_flops()
     assert {
         operation.op for operation in breakdown.operations if not operation.is_modelled
     } == set()
