@@ -42,11 +42,6 @@ def test_the_largest_case_of_every_op_comes_first():
         assert sizes == sorted(sizes, reverse=True)
 
 
-def test_an_unknown_dtype_suggests_the_nearest(capsys):
-    assert command.main(["suite", "--dtype", "bf15"]) == 2
-    assert "unknown dtype 'bf15'; did you mean bf16? choose from bf16, " in capsys.readouterr().err
-
-
 @pytest.mark.exhaustive
 def test_a_short_run_saves_one_file_and_a_plot(capsys, runs):
     keep_ceilings(runs)

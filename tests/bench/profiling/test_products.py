@@ -232,11 +232,6 @@ def square(x):
 
 LINEAR = nn.Linear(8, 6)
 AS_TORCH = {
-    "mm": (torch.mm, spread(4, 5), spread(5, 6)),
-    "addmm of a row": (torch.addmm, spread(6), spread(4, 5), spread(5, 6)),
-    "matmul of batches": (torch.matmul, spread(2, 3, 5, 6), spread(6, 7)),
-    "linear": (LINEAR, spread(4, 8)),
-    "scripted": (torch.jit.script(square), spread(5, 5)),
     "gradient": (
         lambda x: torch.func.grad(lambda y: square(y).sum())(x.detach()).sum() + (x @ x),
         spread(3, 3),
