@@ -54,7 +54,12 @@ def own_file(word: str) -> tuple[Path, str | None] | None:
     else None.
     """
     path, _, name = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
-    return (Path(path).resolve(), name or None) if path.endswith(".py") else None
+    if not path.endswith(".py"):
+        return None
+    try:
+        return Path(path).resolve(), name or None
+    except RuntimeError:  # of Python 3.11 and 3.12
+        raise OpFileError(f"{path} is a loop of links") from None
 
 
 def module_of(family: str) -> ModuleType:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.__main__ import main
 from bench.harness import loop
 from bench.harness.calibrate import calibration
 from bench.harness.device import device
@@ -203,6 +204,13 @@ def test_a_busy_machine_is_refused_if_it_must_be_quiet(capsys, runs, monkeypatch
 def test_what_only_a_gpu_reports_is_refused_on_a_cpu(capsys, runs, option):
     err = refused(capsys, runs, "softmax", "--dtype", "fp32", "--shape", "64", option)
     assert f"{option} requires a GPU, the device is a CPU; remove {option}" in err
+
+
+def test_an_op_file_behind_a_loop_of_links_is_refused(capsys, tmp_path):
+    loop_file = tmp_path / "mine.py"
+    loop_file.symlink_to(loop_file)
+    assert main(["compare", "--op", str(loop_file), "--provider", "torch,torch"]) == 2
+    assert "mine.py" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_plot_behind_a_loop_of_links_is_refused_before_measuring(capsys, runs, tmp_path):

@@ -257,10 +257,6 @@ AS_TORCH = {
         lambda x: torch.utils.checkpoint.checkpoint(LINEAR, x, use_reentrant=True),
         spread(4, 8),
     ),
-    "checkpoint without reentry": (
-        lambda x: torch.utils.checkpoint.checkpoint(LINEAR, x, use_reentrant=False),
-        spread(4, 8),
-    ),
 }
 
 
