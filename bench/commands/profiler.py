@@ -220,8 +220,9 @@ class Options:
 
 def check_replacement(options: Options) -> None:
     name, _, new = (options.replacing or "").partition("=")
-    for option in ("on", "compile", "trace", "by"):
-        if getattr(options, option):
+    known = parameters(Options)
+    for option in ("on", "compile", "trace", "by", "top"):
+        if getattr(options, option) != known[option].default:
             raise UsageError(f"--with compares steps as they are; remove --{option}")
     try:
         problem = find(new).problem

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.library import Library
 
 from bench.comparing.case import Case
 from bench.harness.data.agreement import fresh
@@ -61,8 +62,6 @@ class Override:
         if self.is_active:
             yield
             return
-        from torch.library import Library
-
         namespace, name = self.operation.name().split("::")
         library = Library(namespace, "IMPL")
         try:

@@ -145,6 +145,7 @@ def test_a_wrong_function_gets_no_verdict(file, capsys):
         ("aten.relu={file}:slow", "calls aten.addmm, aten.gelu"),
         ("aten.gelu={file}:slow --compile", "remove --compile"),
         ("aten.gelu={file}:slow --on h100-sxm", "remove --on"),
+        ("aten.gelu={file}:slow --top 3", "remove --top"),
     ],
 )
 def test_usage_errors_are_one_line(file, capsys, words, reason):
