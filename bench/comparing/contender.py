@@ -29,8 +29,9 @@ Within = Callable[[], AbstractContextManager[None]]
 MAX_SHARED_SAMPLE_S = 0.02
 """Maximum length of a sample, seconds, that is extended to match those of other contenders."""
 
-SLOW_CALL_S = 0.01
-"""Memory placement does not matter for calls this long, and moving all copies would call each."""
+MOVE_SHARE = 1 / 4
+"""Maximum length of a move, which calls each contender on each copy, as a fraction of the time
+limit of the rounds: memory placement matters for short calls only."""
 
 
 @dataclass(eq=False)
@@ -172,22 +173,24 @@ class Exchange:
     The memory of inputs and results changes the time by up to 2 %, and without moves it would be
     one random draw for the whole comparison. So all copies move, and the samplers replace their
     kept results, whenever the rounds since the last move took as long as that move.
+
+    `limit_s` is the time limit of the rounds, seconds.
     """
 
-    def __init__(self, contenders: Sequence[Contender], seed: int) -> None:
+    def __init__(self, contenders: Sequence[Contender], seed: int, limit_s: float) -> None:
         self._contenders = contenders
         self._order = random.Random(seed)
+        self._limit_s = limit_s
         self._moved_at = -math.inf
         self._move_s = 0.0
 
     def __call__(self) -> None:
         hosts = [pair for pair in on_host(self._contenders) if pair[0].restore is None]
         start = clock.now()
-        can_move = bool(hosts) and all(
-            contender.new_call is not None and contender.call_s < SLOW_CALL_S
-            for contender, _ in hosts
-        )
-        moves = can_move and start - self._moved_at >= self._move_s
+        can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
+        calls_s = sum(contender.call_s * len(contender.calls) for contender, _ in hosts)
+        is_short = calls_s < MOVE_SHARE * self._limit_s
+        moves = can_move and is_short and start - self._moved_at >= self._move_s
         self._make_calls(hosts, moves)
         firsts = [contender.first for contender, _ in hosts]
         self._order.shuffle(firsts)

@@ -82,6 +82,10 @@ class ComparePolicy:
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("margin", "budget_s", "rounds", "seed")}
 
+    def left_s(self, now: float) -> float:
+        """Return the time limit of rounds that begin now, seconds."""
+        return self.budget_s if self.deadline is None else min(self.budget_s, self.deadline - now)
+
     def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
         """Return the policy of case `index`, which shares the time until the deadline with later
         cases.
@@ -274,7 +278,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         [contender.slot for contender in ready],
         policy,
         clock_hz=clock_hz,
-        exchange=Exchange(ready, policy.seed),
+        exchange=Exchange(ready, policy.seed, policy.left_s(clock.now())),
         is_disturbed=lambda: disturbance(telemetry(), device.is_gpu) is not None,
     )
     during = telemetry()

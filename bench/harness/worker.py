@@ -90,9 +90,7 @@ LOST_PARENT = 255
 
 
 class WorkerError(RuntimeError):
-    """A process gave no answer; `index` is that of the provider whose code was running, None for
-    the measuring code.
-    """
+    """A process gave no answer; `index` is that of the provider whose code ran last."""
 
     output = ""
     """End of what the process printed."""
@@ -179,7 +177,7 @@ def call(
     try:
         answer: T = worker.answer(timeout_s, left_s, step)
     except WorkerError as error:
-        error.index = worker.progress[0] if worker.progress[1] else None
+        error.index = worker.progress[0]
         error.output = worker.end()
         raise
     except (UsageError, NoDeviceError):  # what it printed may say more

@@ -64,6 +64,7 @@ def test_a_terminated_worker_fails_its_row_with_the_cause(crashes, function, rea
 
 def loses_the_gpu():
     worker.protocol.announce(1)
+    worker.protocol.announce(runs=False)
     raise worker.WorkerError("CUDA error: an illegal memory access was encountered")
 
 

@@ -1,5 +1,6 @@
 """Contenders share the copies of the inputs and stay as far apart as possible."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -171,7 +172,7 @@ def test_exchanged_copies_stay_as_far_apart_as_possible():
     share_launches(both)
     for plain in both:
         plain.sampler.launches_per_sample = 1
-    exchange, starts = Exchange(both, seed=1), []
+    exchange, starts = Exchange(both, 1, math.inf), []
     made.clear()
     for _ in range(20):
         exchange()
@@ -203,7 +204,7 @@ def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
     begin(both)
     for contender in both:
         contender.move = move
-    exchange = Exchange(both, seed=1)
+    exchange = Exchange(both, 1, math.inf)
     exchange()
     assert sorted(moved) == [0, 1, 2, 3]
     # Untimed calls replace the retained results.
@@ -227,8 +228,10 @@ def test_copies_of_slow_calls_do_not_move():
     for contender in both:
         contender.move = lambda copy: None
         contender.call_s = 0.1
-    Exchange(both, seed=1)()
+    Exchange(both, 1, 3.0)()
     assert called == []
+    Exchange(both, 1, 4.0)()
+    assert len(called) == 8
 
 
 def test_a_contender_that_fails_at_a_copy_is_not_called_for_the_others():
@@ -248,7 +251,7 @@ def test_a_contender_that_fails_at_a_copy_is_not_called_for_the_others():
     for contender in both:
         contender.move = lambda copy: None
     fails[0] = True
-    Exchange(both, seed=1)()
+    Exchange(both, 1, math.inf)()
     assert (both[1].record.status, len(failures)) == ("failed", 1)
 
 
