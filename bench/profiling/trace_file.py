@@ -412,7 +412,8 @@ class Argument(NamedTuple):
         dtype = getattr(torch, str(self.dtype))
         # torch lets an extent overflow.
         extents = [(size - 1) * stride for size, stride in zip(dims, strides or (), strict=False)]
-        if max(math.prod(dims), sum(extents)) > MAX_ELEMENTS:
+        is_negative = min(strides or (), default=0) < 0  # torch accepts them without data
+        if is_negative or max(math.prod(dims), sum(extents)) > MAX_ELEMENTS:
             raise ValueError("no memory holds such a tensor")
         if strides is None:
             return torch.empty(dims, dtype=dtype, device="meta")

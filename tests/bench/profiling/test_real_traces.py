@@ -86,6 +86,7 @@ def test_a_bad_event_is_named_by_its_place(change, said, tmp_path, capsys):
         {"Input Dims": [["a", 64], [64, 64]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[1, 2, 3], [64, 1]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[2**62, 2**62], [64, 1]]},
+        {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[-64, 1], [64, 1]]},
         {"Input Dims": [[2**30, 2**30], [2**30, 2**30]]},
     ],
 )
