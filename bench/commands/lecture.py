@@ -16,7 +16,8 @@ from bench.harness.op import Families
 from bench.harness.settings import Argv, Settings
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import OUTPUT, Parameter, add, given, number, parameters, path
-from results.show.terminal import OK
+from results.show.table import describe
+from results.show.terminal import OK, say
 from results.show.units import count, duration, percent, quantity
 from results.show.units import number as number_text
 from roofline.commands.notes import COMMAND, SECTIONS, load_notes, print_by_subject, verdict_counts
@@ -145,6 +146,9 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
         draw=draw,
     )
     lecture.show(table)
+    for record in lecture.records:
+        if record.status != "ok":  # its statements have no figure
+            say(describe(record)[0])
     if isinstance(options.page, Path):
         from bench.lecture.page import write_page
 

@@ -13,6 +13,7 @@ from markupsafe import escape
 
 from bench.__main__ import main
 from bench.commands import lecture as command
+from bench.harness.data.verify import CheckResult
 from bench.lecture import measured
 from bench.lecture.figures import CODE, FIGURES
 from bench.lecture.page import prose
@@ -81,13 +82,24 @@ def test_a_section_without_rows_measures_only_code(capsys, runs):
     assert row["command"].endswith("; python -c 'import torch; print(torch.zeros(4, 8).nbytes)'")
 
 
-def test_measured_rows_are_one_ordinary_run(capsys, runs, tiny, monkeypatch):
+@pytest.fixture
+def two_rows(tiny, monkeypatch):
     few = [
         claim
         for claim in CLAIMS
         if claim["claim"] in ("intensity of ReLU", "intensity of square products")
     ]
     monkeypatch.setattr(command, "load_notes", lambda: {"claims": few})
+
+
+def test_a_row_without_a_figure_says_why(capsys, runs, two_rows, monkeypatch):
+    wrong = CheckResult("wrong result", elements=1)
+    monkeypatch.setattr("bench.harness.data.verify.check", lambda *_: wrong)
+    assert main(["lecture", "--device", "cpu", "-q", "--section", "3", "--quick"]) == 1
+    assert "matmul 64x64x64 fp32 torch: invalid: wrong result" in capsys.readouterr().err
+
+
+def test_measured_rows_are_one_ordinary_run(capsys, runs, two_rows):
     code, printed = lecture(capsys, "--section", "3", "--quick")
     assert code == 0
     (path,) = run_files(runs)
