@@ -258,10 +258,9 @@ def collective(
     """Time of a collective on a ring, by the bandwidth of the links."""
     if gpus < 2:
         raise ConfigError("--gpus is 2 at least")
-    named = machines_of(options)
-    machines = [machine for machine in named if machine.link_bytes_per_s] or named
+    machines = machines_of(options)
     rows: list[Row] = []
-    notes = [f"{machine.slug} has no known link" for machine in named if machine not in machines]
+    notes = []
     for machine in machines:
         links = network_of(machine, {**options, "network": network, "node": node})
         seconds = links.seconds(kind, size, gpus, stride=1)
