@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -116,16 +117,20 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
         transformers.logging.set_verbosity(verbosity)
 
 
-def composed_parameters(values: Keys) -> int:
-    """Return the parameters of a composed configuration, with its image encoder and projection."""
-    import torch
-    import transformers
-
+def composed_parameters(values: Keys) -> int | None:
+    """Return the parameters of a composed configuration, with its encoders and projections; None if
+    transformers is missing or builds no model of it.
+    """
     given = {key: values[key] for key in values if key != "auto_map"}
-    whole = transformers.AutoConfig.for_model(**given)
-    with torch.device("meta"):
-        model = transformers.AutoModelForImageTextToText.from_config(whole)  # type: ignore[no-untyped-call]
-    return sum(parameter.numel() for parameter in model.parameters())
+    with suppress(Exception):  # whatever a class of transformers raises
+        import torch
+        import transformers
+
+        whole = transformers.AutoConfig.for_model(**given)
+        with torch.device("meta"):
+            model = transformers.AutoModelForMultimodalLM.from_config(whole)  # type: ignore[no-untyped-call]
+        return sum(map(torch.numel, model.parameters()))
+    return None
 
 
 def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:

@@ -139,7 +139,7 @@ SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
     ],
     ids=lambda values: values["model_type"],
 )
-def test_parameters_with_the_vision_tower(values, tmp_path):
+def test_parameters_with_the_vision_tower(values, tmp_path, monkeypatch):
     import torch
     import transformers
 
@@ -150,8 +150,14 @@ def test_parameters_with_the_vision_tower(values, tmp_path):
         model = transformers.AutoModelForImageTextToText.from_config(config)
     count = sum(parameter.numel() for parameter in model.parameters())
     answer = estimate.params(config=str(path))
-    assert answer.values["total"] < count
-    assert f"{count:,} parameters with what is left out" in answer.assumptions
+    assert answer.values["total"] == count
+    assert answer.values["language_model"] == count - answer.values["encoders"]
+    assert not answer.warnings
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert (
+        "encoders and their projections are left out"
+        in estimate.params(config=str(path)).warnings[0]
+    )
 
 
 def test_a_configuration_with_vision_and_no_text_is_read_as_it_is():

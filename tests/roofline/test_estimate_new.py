@@ -290,12 +290,16 @@ def test_weights_of_few_bits(capsys, dtype, bits):
 
 
 def test_price_and_energy_of_training(capsys):
-    """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each."""
-    data = data_of(
-        capsys, "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5 --price 2"
-    )
+    """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each. Meta, model card of Llama 3.1:
+    11,390 t for 39.3 million such hours.
+    """
+    line = "train --params 70e9 --tokens 15e12 --gpus 1024 --mfu 0.5 --price 2 --carbon 414"
+    data = data_of(capsys, f"{line} --gpu h100-sxm")
     assert data["price"] == pytest.approx(2 * data["device_hours"])
     assert data["energy_j"] == pytest.approx(1024 * 700 * data["seconds"])
+    assert data["co2_t"] / data["device_hours"] == pytest.approx(11_390 / 39.3e6, rel=1e-3)
+    assert call(*line.split(), "--gpu", "tpu-v5e") == 2
+    assert "the power of tpu-v5e is unknown" in capsys.readouterr().err
 
 
 def test_tokens_of_a_number_of_days(capsys):

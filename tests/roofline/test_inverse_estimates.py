@@ -188,7 +188,7 @@ def test_all_gpus_leave_out_those_without_a_link_or_the_dtype():
     given = {"model": "llama-3-8b", "gpus": 64, "batch": 512}
     answer = estimate.parallel(**given, gpu="ALL")
     (left_out,) = [line for line in answer.assumptions if line.startswith("left out, without")]
-    assert "rtx-4090" in left_out
+    assert "tpu-v4" in left_out
     days = estimate.train(model="llama-3-8b", days=30, gpus=64, gpu="all").rows
     assert [row["tokens"] for row in days] == sorted((row["tokens"] for row in days), reverse=True)
 
