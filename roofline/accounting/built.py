@@ -27,6 +27,7 @@ COMPONENTS = {
     r"shared_expert|shared_mlp": "shared_experts",
     r"router|\bgate\.(weight|bias)": "router",
     r"\bexperts\b": "experts",
+    r"per_layer|laurel|altup": "per_layer",
     r"mamba|linear_attn|delta|\bconv": "state_space",
     r"mlp|ffn|feed_forward|\bfc|dense_\w+h": "mlp",
 }
@@ -58,6 +59,7 @@ al., Lightning Attention-2 (2024).
 """
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
 MAX_LAYERS = 1000
 """Above any known model; the time to build one grows with its layers."""
@@ -96,7 +98,9 @@ def built_config(values: Keys, where: str) -> ModelConfig:
 
 
 def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
-    """Return a model, and the configuration that transformers has of it, without its messages."""
+    """Return a model, and the configuration that transformers has of its last layer, without its
+    messages.
+    """
     import torch
     import transformers
 
@@ -112,7 +116,10 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
-        return _read(model, text, family, where), text
+        layers = list(getattr(text, "per_layer_config", ())) or [text] * text.num_hidden_layers
+        if not layers:
+            raise ConfigError("it has no layers")
+        return _read(model, layers, family, where), layers[-1]
     finally:
         transformers.logging.set_verbosity(verbosity)
 
@@ -133,7 +140,9 @@ def composed_parameters(values: Keys) -> int | None:
     return None
 
 
-def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
+def _read(model: Any, by_layer: Sequence[Any], family: str, where: str) -> ModelConfig:
+    """Return the model by the configurations of its layers; sizes are those of the last one."""
+    text = by_layer[-1]
     layers = int(text.num_hidden_layers)
     heads = int(text.num_attention_heads)
     window = _first(text, ("sliding_window", "attention_chunk_size"))
@@ -155,6 +164,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             value_dim=text.v_head_dim,
         )
         head_dim = latent.nope_dim + latent.rope_dim
+    caches = () if latent else _caches(by_layer, kinds, window)
     sizes = (layers, heads, int(text.hidden_size), int(text.vocab_size))
     if min(sizes) < 1 or window < 0 or routed > count:
         raise ConfigError("a size is below 1, or tokens go to more experts than there are")
@@ -181,7 +191,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         layers=layers,
         width=int(text.hidden_size),
         heads=heads,
-        kv_heads=_first(text, ("num_key_value_heads", "num_kv_heads")) or heads,
+        kv_heads=_first(text, KV_HEADS) or heads,
         head_dim=head_dim,
         mlp_width=_first(text, MLP_WIDTHS) or 4 * int(text.hidden_size),
         vocabulary=int(text.vocab_size),
@@ -190,6 +200,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         window=window if window and windowed else None,
         windowed_layers=windowed if window else 0,
         layers_without_cache=len(list(filter(WITHOUT_CACHE.search, kinds))),
+        caches=caches,
         convolution_state=sum(
             parameter.numel()
             for parameter in model.parameters()
@@ -201,7 +212,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         built=_weights(model, count, routed),
         source=f"{where}, the modules that transformers builds of a {family}",
         assumptions=(
-            *_notes(kinds),
+            *_notes(kinds, caches),
             "missing keys have the defaults of transformers",
             "activations as in a Llama of these dimensions; matmuls split evenly over devices",
             "FLOPs of scans, and recurrent states of an unknown kind, are not counted",
@@ -209,19 +220,47 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
     )
 
 
-def _notes(kinds: Sequence[str]) -> list[str]:
-    """Return a note for kinds of layers that are counted as attention to all keys."""
+def _caches(
+    by_layer: Sequence[Any], kinds: Sequence[str], window: int
+) -> tuple[tuple[int, int], ...]:
+    """Return what layers store for a token, and their windows, if heads differ or layers share keys
+    and values (Gemma 3n, Gemma 4).
+    """
+    last = by_layer[-1]
+    shared = _first(last, ("num_kv_shared_layers",))
+    sizes = [
+        2 * _first(layer, KV_HEADS) * _first(layer, ("head_dim",))
+        for layer in by_layer[: len(by_layer) - shared]
+    ]
+    if not shared and len(set(sizes)) == 1:
+        return ()
+    return tuple(
+        (size, window if kind in WINDOWED else 0)
+        for size, kind in zip(sizes, kinds, strict=False)
+        if not WITHOUT_CACHE.search(kind)
+    )
+
+
+def _notes(kinds: Sequence[str], caches: Sequence[object]) -> list[str]:
+    """Return notes on layers that are counted as others are."""
     others = {
         kind
         for kind in kinds
         if kind not in (*WITH_ALL_KEYS, *WINDOWED) and not WITHOUT_CACHE.search(kind)
     }
-    return [f"layers of {kind} are counted as attention to all keys" for kind in sorted(others)]
+    notes = [f"layers of {kind} are counted as attention to all keys" for kind in sorted(others)]
+    if caches:
+        notes.append(
+            f"{len(caches)} of {len(kinds)} layers store keys and values; FLOPs of attention are "
+            f"those of heads as in the last layer"
+        )
+    return notes
 
 
 def _first(text: Any, names: Sequence[str]) -> int:
     known = [getattr(text, name, None) for name in names]
-    return int(next((value for value in known if value), 0))
+    value = next((value for value in known if value), 0)
+    return int(max(value) if isinstance(value, list) else value)
 
 
 def component_of(path: str) -> str:
@@ -248,11 +287,14 @@ def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
         is_gemm = len(shape) == 2 and (is_product or component in ("experts", "router"))
         if isinstance(module, nn.Linear) or component == "router":
             shape = shape[::-1]
+        active = None
+        if path.endswith("embed_tokens_per_layer.weight"):  # a lookup, as large as all layers
+            active = 0
         before = found.get((path, shape))
         copies += before.copies if before else 0
         is_split = is_gemm or component == "embedding"
         split = "width" if is_split and component != "router" else ""
-        found[path, shape] = Weight(path, component, shape, copies, is_gemm, split=split)
+        found[path, shape] = Weight(path, component, shape, copies, is_gemm, active, split)
     return tuple(
         replace(weight, active_copies=weight.copies * routed // experts)
         if weight.component == "experts" and experts

@@ -56,7 +56,7 @@ STEPS_BY_WEIGHTS = (
 
 INFER_STEPS = """\
 weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
-cache per token | {plan.config.cached_layers} layers | {kv_bytes_per_token:bytes}
+cache per token | {plan.config.storing_layers} layers | {kv_bytes_per_token:bytes}
 states | of each sequence, beside the KV cache | {state_bytes:bytes}
 cache | {cached} | {cache_bytes:bytes}
 prefill FLOPs | {plan.batch} x {plan.prompt} tokens | {prefill_flops:number}
@@ -519,7 +519,7 @@ def context(
             copies=float(copies),
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
-            layers=config.cached_layers,
+            layers=config.storing_layers,
             state_bytes=state_bytes(config, element_bytes) or None,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),
