@@ -279,7 +279,9 @@ def test_layouts_of_a_model_with_experts_split_them():
     """
     shape = {"model": "deepseek-v3", "gpu": "h100-sxm", "gpus": 256, "batch": 1024}
     shape |= {"checkpoint": "full", "mfu": 0.5}
-    best = estimate.parallel(**shape).values
+    answer = estimate.parallel(**shape)
+    best = answer.values
+    assert answer.main_texts()[-2:] == ["ZeRO 3", f"{best['step_range']} for a step"]
     known = estimate.train(**shape, expert_parallel=64, zero=3).values
     assert best["expert_parallel"] > 1
     assert best["seconds"] <= known["step_seconds"] < 40
