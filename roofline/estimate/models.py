@@ -441,6 +441,7 @@ def _least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
 
     groups = bisect_left(range(MAX_DEVICES), True, lo=1, key=fits)
     each = ways.expert_parallel * ways.tensor_parallel * ways.pipeline_parallel
+    each *= ways.context_parallel
     return None if groups == MAX_DEVICES else groups * each
 
 

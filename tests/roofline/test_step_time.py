@@ -132,6 +132,8 @@ def test_context_parallelism_splits_sequences_and_gathers_keys_and_values():
     long = estimate.memory(**given, sequence=32768, context_parallel=8).values
     short = estimate.memory(**given, sequence=4096, data_parallel=8).values
     assert long["total_bytes"] == pytest.approx(short["total_bytes"], rel=1e-3)
+    fitting = estimate.memory(**given, sequence=32768, context_parallel=8, gpu="h100-sxm")
+    assert fitting.rows[0]["gpus_needed"] % 8 == 0
     with pytest.raises(ValueError, match="--context-parallel needs flash attention"):
         estimate.memory(**given, attention="unfused", context_parallel=2)
 
@@ -292,7 +294,7 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
             {"expert_parallel": 8, "gpus": 1},
             "--expert-parallel 8 does not divide a model without experts",
         ),
-        ({"disk": 1e9}, "remove --convention, --days or --disk"),
+        ({"disk": 1e9}, "remove --convention, --days, --carbon or --disk"),
         ({"gpu": "tpu-v4", "gpus": 8}, "tpu-v4 has no known link between devices"),
     ],
 )
