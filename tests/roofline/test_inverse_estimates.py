@@ -121,6 +121,7 @@ def test_the_batch_at_a_latency_is_the_largest():
     assert warning == "h100-sxm: a step of one sequence takes 4.558 ms"
     ranked = estimate.infer(model="llama-3-70b", gpu="all", gpus=4, latency=0.03)
     assert all(row["decode_seconds"] <= 0.03 for row in ranked.rows)
+    assert "cache_bytes" not in ranked.values  # each GPU has another batch
     with pytest.raises(ValueError, match="--batch and --latency are mutually exclusive"):
         estimate.infer(**given, batch=2, latency=1)
 
@@ -271,6 +272,18 @@ def test_the_proposed_layout_fits_and_is_the_fastest():
         },
     )
     assert memory.values["total_bytes"] == pytest.approx(answer.values["total_bytes"], rel=0.05)
+
+
+def test_no_number_of_devices_holds_copies_of_a_large_cache():
+    """Tensor parallelism stores the latent cache of DeepSeek-V3 on each device: 70,272 bytes for
+    each of 4,096 x 2,048 tokens.
+    """
+    given = {"model": "deepseek-v3", "gpu": "gb300", "weight_dtype": "bf16"}
+    never = estimate.infer(**given, batch=4096)
+    assert never.rows[0]["gpus_needed"] is None
+    assert "no number of devices is enough" in never.warnings[0]
+    needed = estimate.infer(**given, batch=1024).rows[0]["gpus_needed"]
+    assert needed == -(-2 * 671_026_404_352 // (309.2e9 - 1024 * 2048 * 70_272))
 
 
 def test_layouts_of_a_model_with_experts_split_them():
