@@ -39,6 +39,9 @@ def test_every_command_has_the_mfu_of_palm(capsys):
     assert data["mfu"] == pytest.approx(0.337, abs=5e-4)
     text = text_of(capsys, line)
     assert "palm: 6 x 7,504,924,672 + 12,884,901,888 of attention" in text
+    by_number = text_of(capsys, "mfu --params 7e9 --tokens-per-s 12e3 --gpu h100-sxm")
+    assert "6nd: 6 x 7,000,000,000 " in by_number
+    assert "of attention" not in by_number
     assert "0.38 to 0.57" in text
     flops = data_of(capsys, "flops --model llama-3-8b --sequence 8192")
     assert (flops["per_token"], flops["convention"]) == (data["flops_per_token"], "palm")
