@@ -360,9 +360,10 @@ def network_of(machine: Machine, options: Options) -> Network:
     if not link and slot:
         link = slot
         kind = "PCI Express"
+    link = link or options.get("network") or 0
     if not link:
         raise ConfigError(
-            f"{machine.slug} has no known link between devices; --gpu names one that has"
+            f"{machine.slug} has no known link between devices: give its bandwidth, --network"
         )
     joined = options.get("node") or machine.link_devices or NODE_DEVICES
     if joined == machine.link_devices and joined < NODE_DEVICES:

@@ -91,6 +91,8 @@ def test_a_collective_is_that_of_nccl_tests():
     assert rack["seconds"] == pytest.approx(10**9 * 63 / 64 / 900e9)
     node = estimate.collective(gpu="gb200", size=10**9, gpus=64, kind="all-to-all", node=8).values
     assert node["seconds"] == pytest.approx(10**9 * 56 / 64 / 50e9)  # 8 of 64 are in the node
+    given = estimate.collective(gpu="dgx-spark", size=10**9, gpus=2, network="25GB").values
+    assert given["seconds"] == pytest.approx(10**9 / 25e9)
     with pytest.raises(ValueError, match="--gpus is 2 at least"):
         estimate.collective(gpu="h100-sxm", gpus=1)
 
