@@ -70,6 +70,7 @@ al., Lightning Attention-2 (2024).
 """
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
+KEYS_OR_VALUES = re.compile(r"\.(\d+)\.\w+\.([kv])_proj$")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
 MAX_LAYERS = 1000
@@ -130,10 +131,8 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
-        layers = list(getattr(text, "per_layer_config", ())) or [text] * text.num_hidden_layers
-        if not layers:
-            raise ConfigError("it has no layers")
-        return _read(model, layers, family, where), layers[-1]
+        last = [text, *getattr(text, "per_layer_config", ())][-1]
+        return _read(model, last, family, where), last
     finally:
         transformers.logging.set_verbosity(verbosity)
 
@@ -154,9 +153,8 @@ def composed_parameters(values: Keys) -> int | None:
     return None
 
 
-def _read(model: Any, by_layer: Sequence[Any], family: str, where: str) -> ModelConfig:
-    """Return the model by the configurations of its layers; sizes are those of the last one."""
-    text = by_layer[-1]
+def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
+    """Return the model by the configuration of its last layer."""
     layers = int(text.num_hidden_layers)
     heads = int(text.num_attention_heads)
     window = _first(text, ("sliding_window", "attention_chunk_size"))
@@ -178,7 +176,8 @@ def _read(model: Any, by_layer: Sequence[Any], family: str, where: str) -> Model
             value_dim=text.v_head_dim,
         )
         head_dim = latent.nope_dim + latent.rope_dim
-    caches = () if latent else _caches(by_layer, kinds, window)
+    kv_heads = _first(text, KV_HEADS) or heads
+    caches = () if latent else _caches(model, kinds, window, 2 * kv_heads * head_dim)
     sizes = (layers, heads, int(text.hidden_size), int(text.vocab_size))
     if min(sizes) < 1 or window < 0 or routed > count:
         raise ConfigError("a size is below 1, or tokens go to more experts than there are")
@@ -205,7 +204,7 @@ def _read(model: Any, by_layer: Sequence[Any], family: str, where: str) -> Model
         layers=layers,
         width=int(text.hidden_size),
         heads=heads,
-        kv_heads=_first(text, KV_HEADS) or heads,
+        kv_heads=kv_heads,
         head_dim=head_dim,
         mlp_width=_first(text, MLP_WIDTHS) or 4 * int(text.hidden_size),
         vocabulary=int(text.vocab_size),
@@ -235,24 +234,25 @@ def _read(model: Any, by_layer: Sequence[Any], family: str, where: str) -> Model
 
 
 def _caches(
-    by_layer: Sequence[Any], kinds: Sequence[str], window: int
+    model: Any, kinds: Sequence[str], window: int, usual: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return what layers store for a token, and their windows, if heads differ or layers share keys
-    and values (Gemma 3n, Gemma 4).
+    """Return what layers store for a token, by their projections, and their windows; nothing if all
+    layers store `usual` elements, or if these projections are not separate.
+
+    Layers without them use the keys and values of others, and keys without values are both (Gemma
+    3n, Gemma 4).
     """
-    last = by_layer[-1]
-    shared = _first(last, ("num_kv_shared_layers",))
-    sizes = [
-        2 * _first(layer, KV_HEADS) * _first(layer, ("head_dim",))
-        for layer in by_layer[: len(by_layer) - shared]
-    ]
-    if not shared and len(set(sizes)) == 1:
+    widths: dict[int, dict[str, int]] = {}
+    for name, module in model.named_modules():
+        found = KEYS_OR_VALUES.search(name)
+        is_known = found and hasattr(module, "out_features") and "vision" not in name
+        if found and is_known and not WITHOUT_CACHE.search(kinds[int(found[1])]):
+            widths.setdefault(int(found[1]), {})[found[2]] = module.out_features
+    sizes = {index: parts["k"] + parts.get("v", parts["k"]) for index, parts in widths.items()}
+    with_keys = [kind for kind in kinds if not WITHOUT_CACHE.search(kind)]
+    if not sizes or list(sizes.values()) == [usual] * len(with_keys):
         return ()
-    return tuple(
-        (size, window if kind in WINDOWED else 0)
-        for size, kind in zip(sizes, kinds, strict=False)
-        if not WITHOUT_CACHE.search(kind)
-    )
+    return tuple((sizes[index], window if kinds[index] in WINDOWED else 0) for index in sizes)
 
 
 def _notes(kinds: Sequence[str], caches: Sequence[object]) -> list[str]:
