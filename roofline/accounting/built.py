@@ -70,7 +70,8 @@ al., Lightning Attention-2 (2024).
 """
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
-KEYS_OR_VALUES = re.compile(r"\.(\d+)\.\w+\.([kv])_proj$")
+PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.([qkv])_proj$")
+ENCODERS = re.compile("vision|audio|image|encoder")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
 MAX_LAYERS = 1000
@@ -242,17 +243,23 @@ def _caches(
     Layers without them use the keys and values of others, and keys without values are both (Gemma
     3n, Gemma 4).
     """
-    widths: dict[int, dict[str, int]] = {}
+    widths: dict[str, dict[str, int]] = {}
+    windows: dict[str, int] = {}
     for name, module in model.named_modules():
-        found = KEYS_OR_VALUES.search(name)
-        is_known = found and hasattr(module, "out_features") and "vision" not in name
-        if found and is_known and not WITHOUT_CACHE.search(kinds[int(found[1])]):
-            widths.setdefault(int(found[1]), {})[found[2]] = module.out_features
-    sizes = {index: parts["k"] + parts.get("v", parts["k"]) for index, parts in widths.items()}
-    with_keys = [kind for kind in kinds if not WITHOUT_CACHE.search(kind)]
-    if not sizes or list(sizes.values()) == [usual] * len(with_keys):
-        return ()
-    return tuple((sizes[index], window if kinds[index] in WINDOWED else 0) for index in sizes)
+        found = PROJECTIONS.search(name)
+        if found and hasattr(module, "out_features") and not ENCODERS.search(name):
+            kind = kinds[int(found[1])]
+            if not WITHOUT_CACHE.search(kind):
+                attention = name.rpartition(".")[0]
+                windows[attention] = window if kind in WINDOWED else 0
+                widths.setdefault(attention, {})[found[2]] = module.out_features
+    caches = [
+        (parts["k"] + parts.get("v", parts["k"]), windows[name])
+        for name, parts in widths.items()
+        if "k" in parts
+    ]
+    is_usual = len(caches) == len(widths) and all(size == usual for size, _ in caches)
+    return () if is_usual else tuple(caches)
 
 
 def _notes(kinds: Sequence[str], caches: Sequence[object]) -> list[str]:
