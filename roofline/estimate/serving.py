@@ -317,7 +317,8 @@ def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
     config = plan.config
     cached = f"{plan.batch} x {plan.prompt} tokens"
     if config.windowed_layers:
-        cached += f", {config.windowed_layers} layers store at most {config.window}"
+        windowed = sum(window > 0 for _, window in config.caches) or config.windowed_layers
+        cached += f", {windowed} layers store at most {config.window}"
     copies = cache_copies(config, plan.gpus)
     if copies > 1:
         cached += f", {float(copies):g} times"

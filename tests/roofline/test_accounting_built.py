@@ -219,6 +219,8 @@ def test_layers_with_other_heads_or_without_keys_of_their_own(family, device):
     grown = kv_cache_bytes(config, 8192) - kv_cache_bytes(config, 4096)
     assert grown == 4096 * (kv_bytes_per_token(config) - 2 * windows)
     if family == "gemma3n_text":
+        cached = estimate.infer(config, gpu="h100-sxm").steps[2].arithmetic
+        assert cached.endswith("16 layers store at most 512")
         active = count_parameters(config).active
         assert active == pytest.approx(4e9, rel=0.15)
         assert weight_bytes_read(config, 1, "bf16") == pytest.approx(2 * active, rel=1e-4)
