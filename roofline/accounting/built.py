@@ -1,5 +1,5 @@
-"""Models of other architectures: transformers builds them on torch's meta device, without memory,
-and their weights are read from the modules.
+"""Models without a formula. transformers builds them on torch's meta device, without memory, and
+their weights are read from the modules; or they are read from the headers of safetensors files.
 
 Parameters and matmuls are exact by construction. Code of a model's own repository (`auto_map`) is
 never run.
@@ -9,13 +9,25 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from results.show.terminal import one_line
-from roofline.accounting.config import ConfigError, Experts, Keys, LatentAttention, ModelConfig
+from roofline.accounting.config import (
+    ConfigError,
+    Experts,
+    Keys,
+    LatentAttention,
+    ModelConfig,
+    dense_model,
+)
 from roofline.accounting.parameters import Weight
 
 COMPONENTS = {
@@ -26,6 +38,7 @@ COMPONENTS = {
     r"shared_expert|shared_mlp": "shared_experts",
     r"router|\bgate\.(weight|bias)": "router",
     r"\bexperts\b": "experts",
+    r"per_layer|laurel|altup": "per_layer",
     r"mamba|linear_attn|delta|\bconv": "state_space",
     r"mlp|ffn|feed_forward|\bfc|dense_\w+h": "mlp",
 }
@@ -57,9 +70,15 @@ al., Lightning Attention-2 (2024).
 """
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
+PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.([qkv])_proj$")
+ENCODERS = re.compile("vision|audio|image|encoder")
+KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
 MAX_LAYERS = 1000
 """Above any known model; the time to build one grows with its layers."""
+NO_PARAMETERS = re.compile(r"inv_freq|scale|qzeros|g_idx|\.attn\.(masked_)?bias$")
+"""Buffers, and what belongs to packed weights."""
+NO_PRODUCTS = re.compile(r"embed_tokens|wte|wpe|position|norm|bias$")
 DIMENSIONS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
@@ -95,7 +114,9 @@ def built_config(values: Keys, where: str) -> ModelConfig:
 
 
 def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
-    """Return a model, and the configuration that transformers has of it, without its messages."""
+    """Return a model, and the configuration that transformers has of its last layer, without its
+    messages.
+    """
     import torch
     import transformers
 
@@ -111,24 +132,30 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
-        return _read(model, text, family, where), text
+        last = [text, *getattr(text, "per_layer_config", ())][-1]
+        return _read(model, last, family, where), last
     finally:
         transformers.logging.set_verbosity(verbosity)
 
 
-def composed_parameters(values: Keys) -> int:
-    """Return the parameters of a composed configuration, with its image encoder and projection."""
-    import torch
-    import transformers
-
+def composed_parameters(values: Keys) -> int | None:
+    """Return the parameters of a composed configuration, with its encoders and projections; None if
+    transformers is missing or builds no model of it.
+    """
     given = {key: values[key] for key in values if key != "auto_map"}
-    whole = transformers.AutoConfig.for_model(**given)
-    with torch.device("meta"):
-        model = transformers.AutoModelForImageTextToText.from_config(whole)  # type: ignore[no-untyped-call]
-    return sum(parameter.numel() for parameter in model.parameters())
+    with suppress(Exception):  # whatever a class of transformers raises
+        import torch
+        import transformers
+
+        whole = transformers.AutoConfig.for_model(**given)
+        with torch.device("meta"):
+            model = transformers.AutoModelForMultimodalLM.from_config(whole)  # type: ignore[no-untyped-call]
+        return sum(map(torch.numel, model.parameters()))
+    return None
 
 
 def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
+    """Return the model by the configuration of its last layer."""
     layers = int(text.num_hidden_layers)
     heads = int(text.num_attention_heads)
     window = _first(text, ("sliding_window", "attention_chunk_size"))
@@ -150,6 +177,8 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             value_dim=text.v_head_dim,
         )
         head_dim = latent.nope_dim + latent.rope_dim
+    kv_heads = _first(text, KV_HEADS) or heads
+    caches = () if latent else _caches(model, kinds, window, 2 * kv_heads * head_dim)
     sizes = (layers, heads, int(text.hidden_size), int(text.vocab_size))
     if min(sizes) < 1 or window < 0 or routed > count:
         raise ConfigError("a size is below 1, or tokens go to more experts than there are")
@@ -176,7 +205,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         layers=layers,
         width=int(text.hidden_size),
         heads=heads,
-        kv_heads=_first(text, ("num_key_value_heads", "num_kv_heads")) or heads,
+        kv_heads=kv_heads,
         head_dim=head_dim,
         mlp_width=_first(text, MLP_WIDTHS) or 4 * int(text.hidden_size),
         vocabulary=int(text.vocab_size),
@@ -185,6 +214,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         window=window if window and windowed else None,
         windowed_layers=windowed if window else 0,
         layers_without_cache=len(list(filter(WITHOUT_CACHE.search, kinds))),
+        caches=caches,
         convolution_state=sum(
             parameter.numel()
             for parameter in model.parameters()
@@ -196,7 +226,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
         built=_weights(model, count, routed),
         source=f"{where}, the modules that transformers builds of a {family}",
         assumptions=(
-            *_notes(kinds),
+            *_notes(kinds, caches),
             "missing keys have the defaults of transformers",
             "activations as in a Llama of these dimensions; matmuls split evenly over devices",
             "FLOPs of scans, and recurrent states of an unknown kind, are not counted",
@@ -204,19 +234,54 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
     )
 
 
-def _notes(kinds: Sequence[str]) -> list[str]:
-    """Return a note for kinds of layers that are counted as attention to all keys."""
+def _caches(
+    model: Any, kinds: Sequence[str], window: int, usual: int
+) -> tuple[tuple[int, int], ...]:
+    """Return what layers store for a token, by their projections, and their windows; nothing if all
+    layers store `usual` elements, or if these projections are not separate.
+
+    Layers without them use the keys and values of others, and keys without values are both (Gemma
+    3n, Gemma 4).
+    """
+    widths: dict[str, dict[str, int]] = {}
+    windows: dict[str, int] = {}
+    for name, module in model.named_modules():
+        found = PROJECTIONS.search(name)
+        if found and hasattr(module, "out_features") and not ENCODERS.search(name):
+            kind = kinds[int(found[1])]
+            if not WITHOUT_CACHE.search(kind):
+                attention = name.rpartition(".")[0]
+                windows[attention] = window if kind in WINDOWED else 0
+                widths.setdefault(attention, {})[found[2]] = module.out_features
+    caches = [
+        (parts["k"] + parts.get("v", parts["k"]), windows[name])
+        for name, parts in widths.items()
+        if "k" in parts
+    ]
+    is_usual = len(caches) == len(widths) and all(size == usual for size, _ in caches)
+    return () if is_usual else tuple(caches)
+
+
+def _notes(kinds: Sequence[str], caches: Sequence[object]) -> list[str]:
+    """Return notes on layers that are counted as others are."""
     others = {
         kind
         for kind in kinds
         if kind not in (*WITH_ALL_KEYS, *WINDOWED) and not WITHOUT_CACHE.search(kind)
     }
-    return [f"layers of {kind} are counted as attention to all keys" for kind in sorted(others)]
+    notes = [f"layers of {kind} are counted as attention to all keys" for kind in sorted(others)]
+    if caches:
+        notes.append(
+            f"{len(caches)} of {len(kinds)} layers store keys and values; FLOPs of attention are "
+            f"those of heads as in the last layer"
+        )
+    return notes
 
 
 def _first(text: Any, names: Sequence[str]) -> int:
     known = [getattr(text, name, None) for name in names]
-    return int(next((value for value in known if value), 0))
+    value = next((value for value in known if value), 0)
+    return int(max(value) if isinstance(value, list) else value)
 
 
 def component_of(path: str) -> str:
@@ -243,14 +308,67 @@ def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
         is_gemm = len(shape) == 2 and (is_product or component in ("experts", "router"))
         if isinstance(module, nn.Linear) or component == "router":
             shape = shape[::-1]
+        active = None
+        if path.endswith("embed_tokens_per_layer.weight"):  # a lookup, as large as all layers
+            active = 0
         before = found.get((path, shape))
         copies += before.copies if before else 0
         is_split = is_gemm or component == "embedding"
         split = "width" if is_split and component != "router" else ""
-        found[path, shape] = Weight(path, component, shape, copies, is_gemm, split=split)
+        found[path, shape] = Weight(path, component, shape, copies, is_gemm, active, split)
     return tuple(
         replace(weight, active_copies=weight.copies * routed // experts)
         if weight.component == "experts" and experts
         else weight
         for weight in found.values()
+    )
+
+
+class Tensor(msgspec.Struct):
+    """The header of a tensor."""
+
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def stored_model(folder: Path, reason: str) -> ModelConfig:
+    """Return a model of which only the tensors in a folder are known, for a reason.
+
+    Source: the format of safetensors: 8 bytes with the length of the header, little-endian, then
+    JSON.
+
+    Raises:
+        ConfigError: there are no safetensors files, or one cannot be read.
+    """
+    headers: dict[str, Any] = {}
+    try:
+        for part in list(folder.glob("model*.safetensors")) or folder.glob("*.safetensors"):
+            with part.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = file.read(min(length, 100_000_000))  # as in safetensors
+            headers |= msgspec.json.decode(header, type=dict)
+        headers.pop("__metadata__", None)
+        tensors = msgspec.convert(headers, dict[str, Tensor])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}: no header of safetensors: {error}") from None
+    copies: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    file_bytes = 0
+    for name, tensor in tensors.items():
+        file_bytes += tensor.data_offsets[1] - tensor.data_offsets[0]
+        if not NO_PARAMETERS.search(name):
+            copies[re.sub(r"\.\d+(?=\.)", ".*", name), tensor.shape] += 1
+    weights = []
+    for (path, shape), count in copies.items():
+        is_product = len(shape) > 1 and not NO_PRODUCTS.search(path)
+        weights.append(Weight(path, component_of(path), shape, count, is_product))
+    if not weights:
+        raise ConfigError(reason)
+    return replace(
+        dense_model(sum(weight.elements for weight in weights)),
+        name=str(folder),
+        built=tuple(weights),
+        is_tied=not any(weight.component == "lm_head" for weight in weights),
+        file_bytes=file_bytes,
+        source="names and shapes in the headers of the files; packed integers as they are",
+        assumptions=(reason, "unknown without it: attention, the cache, experts of a token"),
     )

@@ -130,6 +130,10 @@ class ModelConfig:
     """Weights (`parameters.Weight`) of a model that was built; else they follow from the fields."""
     layers_without_cache: int = 0
     """Layers with a state instead of attention, in a built model."""
+    caches: tuple[tuple[int, int], ...] = ()
+    """Elements for each token, and window (0: none), of the layers that store keys and values, if
+    they differ.
+    """
     convolution_state: int = 0
     """Elements that a sequence keeps for convolutions, in all layers of a built model."""
     recurrent_state: int = 0
@@ -155,6 +159,11 @@ class ModelConfig:
         return self.layers - self.layers_without_cache
 
     @property
+    def storing_layers(self) -> int:
+        """Those that store them, instead of using the ones of another layer."""
+        return len(self.caches) or self.cached_layers
+
+    @property
     def dense_layers(self) -> int:
         return self.layers - (self.experts.layers if self.experts else 0)
 
@@ -169,6 +178,7 @@ class ModelConfig:
             return changed
         return replace(
             changed,
+            caches=(),
             layers_without_cache=self.layers_without_cache * layers // self.layers,
             convolution_state=self.convolution_state * layers // self.layers,
             recurrent_state=self.recurrent_state * layers // self.layers,

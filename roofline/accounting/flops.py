@@ -141,7 +141,8 @@ class FlopCount:
         """The FLOPs per token, 6 N and those that do not depend on N."""
         components = self.components
         rest = sum(components.get(name, 0) for name in CORES) // self.tokens
-        return f"6 x {(self.per_token - rest) / 6:,.0f} + {rest:,} of attention"
+        products = f"6 x {(self.per_token - rest) / 6:,.0f}"
+        return f"{products} + {rest:,} of attention" if rest else products
 
     @property
     def per_token(self) -> int | float:

@@ -26,6 +26,8 @@ def kv_bytes_per_token(config: ModelConfig, element_bytes: float = 2) -> int:
     Source: Pope et al., Efficiently Scaling Transformer Inference (2022); DeepSeek-AI, DeepSeek-V2
     (2024), table 1.
     """
+    if config.caches:
+        return ceil(sum(elements for elements, _ in config.caches) * element_bytes)
     elements = 2 * config.kv_heads * config.head_dim
     if config.latent:
         elements = config.latent.kv_rank + config.latent.rope_dim
@@ -62,7 +64,12 @@ def kv_cache_bytes(
     positions = (config.cached_layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * min(config.window or sequence, sequence)
     per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
-    cache = ceil(positions * per_layer * cache_copies(config, devices))
+    stored: float = positions * per_layer
+    if config.caches:
+        stored = element_bytes * sum(
+            elements * min(window or sequence, sequence) for elements, window in config.caches
+        )
+    cache = ceil(stored * cache_copies(config, devices))
     return batch * (cache + state_bytes(config, element_bytes))
 
 
@@ -121,9 +128,9 @@ def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str) -> int:
     read = 0.0
     for weight in weights(config):
         bits = STORAGES[dtype].bits_of(weight, experts is not None)
-        is_table = weight.component == "positions"
+        is_table = weight.component == "positions" or weight.active_copies == 0
         if is_table or (weight.component == "embedding" and not config.is_tied):
-            read += tokens * config.width * bits
+            read += tokens * weight.shape[-1] * bits
         elif weight.component == "embedding":
             read += (weight.elements + tokens * config.width) * bits
         else:

@@ -11,10 +11,9 @@ from pathlib import Path
 from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
 from results.show.terminal import busy
-from roofline.accounting.built import built_config
+from roofline.accounting.built import built_config, stored_model
 from roofline.accounting.config import ConfigError, ConfigKeys, Keys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
-from roofline.accounting.headers import stored_model
 from roofline.accounting.storage import quantization_of
 
 MODEL_FOLDER = Path(__file__).parent / "models"

@@ -69,6 +69,7 @@ device hours | {gpus:,} x {seconds:number} / 3600 | {device_hours:number}
 price | {device_hours:number} hours x {price_per_hour:g} | {price:number}
 energy | {device_hours:number} hours x {use.machine.tdp_w:number} W at most | \
 {energy_mwh:number} MWh
+CO2 | {energy_mwh:number} MWh x {carbon:g} g/kWh, without hosts and cooling | {co2_t:number} t
 """
     + scaling.LANDMARK_STEP
     + """\
@@ -160,6 +161,7 @@ def train(
     gpus: Whole = 1,
     price: Prices | None = None,
     mfu: Share | None = None,
+    carbon: Number | None = None,
     **options: Unpack[Shared],
 ) -> Answer:
     """Duration, price and needs of a training run, or its tokens.
@@ -178,10 +180,10 @@ def train(
             raise ConfigError(
                 "--params: expected --tokens or --days, and no layout; a step needs layers"
             )
-        if disk or days or convention != DEFAULT_CONVENTION:
+        if disk or days or carbon or convention != DEFAULT_CONVENTION:
             raise ConfigError(
-                "with a layout, the answer is the time of a step; remove --convention, --days or "
-                "--disk"
+                "with a layout, the answer is the time of a step; remove --convention, --days, "
+                "--carbon or --disk"
             )
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
@@ -200,6 +202,10 @@ def train(
         row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
         row |= use.cost(gpus, seconds)
         row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
+        if carbon:
+            if row["energy_j"] is None:
+                raise ConfigError(f"--carbon: the power of {use.machine.slug} is unknown")
+            row["co2_t"] = row["energy_j"] / 3.6e9 * carbon / 1000
         row |= {"tokens": trained} | clipping_row(gradients_each, use.machine)
         if use.machine.usable_memory_bytes is not None:
             row |= fit_row(use.machine, state_each, -(-whole_state // memory_of(use.machine)))
@@ -209,8 +215,7 @@ def train(
     flops = row["flops"]
     trained = row["tokens"]
     landmark = scaling.landmark_of(flops)
-    energy_j = row["energy_j"]
-    facts: Row = dict.fromkeys(("headroom_bytes", "memory_bytes")) | row
+    facts: Row = dict.fromkeys(("headroom_bytes", "memory_bytes", "co2_t")) | row
     steps = steps_of(
         TRAIN_STEPS,
         **facts,
@@ -218,7 +223,8 @@ def train(
         counted=f"{run.arithmetic} x {number(trained)}",
         speed=use.speed(gpus),
         price_per_hour=use.price,
-        energy_mwh=energy_j and energy_j / 3.6e9,
+        energy_mwh=row["energy_j"] and row["energy_j"] / 3.6e9,
+        carbon=carbon,
         run_flops=flops,
         landmark=landmark,
         state_bytes=whole_state,
@@ -229,12 +235,14 @@ def train(
     columns = {**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"}
     if price:
         columns["price"] = "price"
+    if carbon:
+        columns["co2_t"] = "t of CO2"
     sharing = (
         f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded "
         f"evenly (ZeRO 3)"
     )
     return Answer(
-        main=("tokens" if days else "days", "device_hours", "price"),
+        main=("tokens" if days else "days", "device_hours", "price", "co2_t"),
         title=f"Training time on {count(gpus, 'device')}",
         warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
         **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each, **upkept),

@@ -155,6 +155,7 @@ def parallel(
     fitting.sort(key=lambda layout: layout.seconds)
     best = fitting[0]
     rows = [layout.row() for layout in fitting[:SHOWN]]
+    rows[0]["step_range"] = kind.range_of(best.seconds)
     return Answer(
         main=(
             "data_parallel",
@@ -162,7 +163,7 @@ def parallel(
             "pipeline_parallel",
             "expert_parallel",
             "zero",
-            "seconds",
+            "step_range" if kind.most > MAX_ERROR else "seconds",
         ),
         title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
         f"a step",
@@ -258,10 +259,9 @@ def collective(
     """Time of a collective on a ring, by the bandwidth of the links."""
     if gpus < 2:
         raise ConfigError("--gpus is 2 at least")
-    named = machines_of(options)
-    machines = [machine for machine in named if machine.link_bytes_per_s] or named
+    machines = machines_of(options)
     rows: list[Row] = []
-    notes = [f"{machine.slug} has no known link" for machine in named if machine not in machines]
+    notes = []
     for machine in machines:
         links = network_of(machine, {**options, "network": network, "node": node})
         seconds = links.seconds(kind, size, gpus, stride=1)
@@ -298,6 +298,9 @@ class PublishedRuns(NamedTuple):
     name: str
     least: float
     most: float
+
+    def range_of(self, seconds: float) -> str:
+        return f"{duration(self.least * seconds)} to {duration(self.most * seconds)}"
 
 
 DENSE = PublishedRuns("dense models", 0.83, 1.45)
@@ -354,8 +357,7 @@ def predicted(
         row["step_seconds"] = seconds_s = row.pop("seconds")
         row["least_step_seconds"] = kind.least * seconds_s
         row["most_step_seconds"] = kind.most * seconds_s
-        times = (row["least_step_seconds"], row["most_step_seconds"])
-        row["step_range"] = " to ".join(map(duration, times))
+        row["step_range"] = kind.range_of(seconds_s)
         speed = batch * plan.sequence / layout.seconds
         reached = train_flops(config, plan.sequence).per_token * speed / layout.devices
         peak = use.machine.peak(use.dtype)

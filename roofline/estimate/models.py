@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Unpack
 
@@ -50,7 +49,7 @@ Optimizer = Annotated[str, tuple(OPTIMIZERS)]
 
 
 PARAMS_STEPS = """\
-total | sum | {counts.total:count} = {counts.total:number}
+total | sum | {total:count} = {total:number}
 active per token | {chosen} | {counts.active:count} = {counts.active:number}
 in matrix products | without lookups, norms and biases; with the head | {counts.matmul:count}
 """
@@ -116,20 +115,33 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
     if config.is_tied:
         tied = "the head uses the embedding's weights"
     notes = [tied, *config.assumptions]
+    total = counts.total
+    parts: Row = {}
+    warnings = []
     if config.composed:
-        with suppress(Exception):  # whatever a class of transformers raises
-            total = composed_parameters(config.composed)
-            notes.append(f"{total:,} parameters with what is left out")
+        whole = composed_parameters(config.composed)
+        of_text = config.assumptions[0]
+        notes.remove(of_text)
+        if whole is None:
+            warnings.append(of_text)
+        else:
+            total = whole
+            parts = {"language_model": counts.total, "encoders": whole - counts.total}
+            what = "of images, audio and their projections, as transformers builds them"
+            steps.append(Step("encoders", what, count(parts["encoders"]), parts["encoders"]))
+            main = ["total", *parts, *main[1:]]
     return Answer(
         main=main,
         title=f"Parameters of {config.name}",
         values={
-            "total": counts.total,
+            "total": total,
+            **parts,
             "active": counts.active,
             "matmul": counts.matmul,
             "components": dict(counts.components),
         },
-        steps=[*steps, *steps_of(PARAMS_STEPS, counts=counts, chosen=chosen)],
+        steps=[*steps, *steps_of(PARAMS_STEPS, total=total, counts=counts, chosen=chosen)],
+        warnings=warnings,
         formula=parameters.FORMULA,
         source=f"{config.source}; {parameters.source_of(config)}",
         assumptions=notes,
@@ -429,6 +441,7 @@ def _least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
 
     groups = bisect_left(range(MAX_DEVICES), True, lo=1, key=fits)
     each = ways.expert_parallel * ways.tensor_parallel * ways.pipeline_parallel
+    each *= ways.context_parallel
     return None if groups == MAX_DEVICES else groups * each
 
 

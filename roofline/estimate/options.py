@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import LATEST, Selection, since
-from results.show.units import COUNT_LETTERS, quantity
 from results.store.runfile import Run, StoreError, load_run
 from results.store.runs import list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
-from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.storage import STORAGES
@@ -136,8 +134,7 @@ def model_of(
         )
     if sizes:
         style = options.get("style", "llama")
-        config = _by_dimensions(sizes, style, options.get("tied", style == "gpt2"))
-        return replace(config, assumptions=tuple(_in_other_style(sizes, style)))
+        return _by_dimensions(sizes, style, options.get("tied", style == "gpt2"))
     if model is None:
         return load_config(Path(options["config"]))
     return model if isinstance(model, ModelConfig) else load_preset(model)
@@ -161,21 +158,6 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     return replace(
         config, source=f"a decoder of {style} style with the dimensions given", assumptions=()
     )
-
-
-def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
-    """Return a note with the parameters of the same dimensions in the other style, as its models
-    are published.
-    """
-    other = "gpt2" if style == "llama" else "llama"
-    try:
-        total = count_parameters(
-            _by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, other == "gpt2")
-        ).total
-    except ConfigError:  # such as odd heads, which have no rotary positions
-        return []
-    shown = quantity(total, "", COUNT_LETTERS)
-    return [f"these dimensions with --style {other}: {shown} parameters"]
 
 
 def machines_of(options: Options, memory: float | None = None) -> list[Machine]:

@@ -23,6 +23,7 @@ from roofline.accounting.machines import bandwidth_of, memory_of
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.storage import STORED_DTYPES, storage_note, stored_bytes
 from roofline.estimate.answer import Answer, Row, Step, by_machine, steps_of
+from roofline.estimate.models import MAX_DEVICES
 from roofline.estimate.options import (
     Serving,
     Stored,
@@ -56,7 +57,7 @@ STEPS_BY_WEIGHTS = (
 
 INFER_STEPS = """\
 weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
-cache per token | {plan.config.cached_layers} layers | {kv_bytes_per_token:bytes}
+cache per token | {plan.config.storing_layers} layers | {kv_bytes_per_token:bytes}
 states | of each sequence, beside the KV cache | {state_bytes:bytes}
 cache | {cached} | {cache_bytes:bytes}
 prefill FLOPs | {plan.batch} x {plan.prompt} tokens | {prefill_flops:number}
@@ -164,8 +165,20 @@ class _Plan(NamedTuple):
             total = stored + cache
             available = self.gpus * memory_bytes
             row |= {"used": total / available, "fits": total <= available}
-            row["gpus_needed"] = -(-total // memory_bytes)
+            row["gpus_needed"] = self._least_devices(use, positions, stored)
         return row
+
+    def _least_devices(self, use: Use, positions: int, stored_bytes: int) -> int | None:
+        """Return the fewest devices that hold weights and cache, None if none do: each stores the
+        whole cache of latent attention.
+        """
+
+        def is_enough(devices: int) -> bool:
+            cache = self._replace(gpus=devices).limits(use).cache_bytes(positions)
+            return stored_bytes + cache <= devices * memory_of(use.machine)
+
+        devices = bisect_left(range(MAX_DEVICES), True, lo=1, key=is_enough)
+        return devices if devices < MAX_DEVICES else None
 
     def warnings(self, rows: Sequence[Row]) -> list[str]:
         lines = []
@@ -176,9 +189,11 @@ class _Plan(NamedTuple):
                     held += f" and {quantity(row['cache_bytes'], 'B')} of cache"
                 available = f"{count(self.gpus, 'device')} {row['gpu']}"
                 available += f" of {quantity(row['memory_bytes'], 'B')}"
+                needed = "no number of devices is enough with tensor parallelism"
+                if row["gpus_needed"]:
+                    needed = f"at least {row['gpus_needed']:,} are needed"
                 lines.append(
-                    f"does not fit: {held} on {available}; at least {row['gpus_needed']:,} are "
-                    f"needed; the times are hypothetical"
+                    f"does not fit: {held} on {available}; {needed}; the times are hypothetical"
                 )
         return lines
 
@@ -244,8 +259,12 @@ def infer(
     rows = [_infer_row(each, use) for each, use in zip(plans, uses.uses, strict=True)]
     warnings = plan.warnings(rows)
     columns = INFER_COLUMNS
+    shared = ["kv_bytes_per_token", "cache_bytes"]
+    work = f"{plan.batch} x {prompt} tokens"
     if latency:
         columns = INFER_COLUMNS | {"batch": "batch"}
+        shared = []  # each GPU has its own batch
+        work = f"{prompt} tokens each, at most {duration(latency)} a step"
         for row, each in zip(rows, plans, strict=True):
             row["batch"] = each.batch
             if row["decode_seconds"] > latency:
@@ -261,10 +280,9 @@ def infer(
         formula = STEPS_BY_WEIGHTS
     return Answer(
         main=("batch", "decode_seconds", "tokens_per_s", "prefill_seconds", "cache_bytes"),
-        title=f"Generation with {config.name}: {plan.batch} x {prompt} tokens, "
-        f"{count(gpus, 'device')}",
+        title=f"Generation with {config.name}: {work}, {count(gpus, 'device')}",
         warnings=warnings,
-        **by_machine(rows, **{key: rows[0][key] for key in ("kv_bytes_per_token", "cache_bytes")}),
+        **by_machine(rows, **{key: rows[0][key] for key in shared}),
         steps=_infer_steps(plan, rows[0]),
         formula=formula,
         source=f"Pope et al. (2022); Austin et al. (2025); {uses.source}",
@@ -299,7 +317,8 @@ def _infer_steps(plan: _Plan, row: Row) -> list[Step]:
     config = plan.config
     cached = f"{plan.batch} x {plan.prompt} tokens"
     if config.windowed_layers:
-        cached += f", {config.windowed_layers} layers store at most {config.window}"
+        windowed = sum(window > 0 for _, window in config.caches) or config.windowed_layers
+        cached += f", {windowed} layers store at most {config.window}"
     copies = cache_copies(config, plan.gpus)
     if copies > 1:
         cached += f", {float(copies):g} times"
@@ -519,7 +538,7 @@ def context(
             copies=float(copies),
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
-            layers=config.cached_layers,
+            layers=config.storing_layers,
             state_bytes=state_bytes(config, element_bytes) or None,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),

@@ -25,6 +25,7 @@ from roofline.accounting.state import FP32_BYTES, held_weights, state_bytes
 from roofline.accounting.step_memory import StepPlan, step_memory
 from roofline.estimate.answer import Row
 from roofline.estimate.options import Options, Use
+from roofline.gpu_table import pcie_bytes_per_s
 from roofline.links import Fit, bus_factor, read_fits
 from roofline.machine import MEASURED_FIRST, Machine
 
@@ -57,6 +58,10 @@ class Network:
     """Measured collectives, which replace these figures for groups of the same kind: within a node,
     or across.
     """
+    kind: str = "links"
+    """`bridges` between a few cards of a host, which reach the others over PCI Express, one slot
+    each; or `PCI Express` alone.
+    """
 
     def seconds(self, op: str, size_bytes: float, ranks: int, stride: int) -> float:
         """Return the time of a collective of every `stride`-th device, as all such groups of a node
@@ -73,15 +78,16 @@ class Network:
         if op == "all-to-all":  # only what is for other nodes takes the network
             others = 1 - max(1, self.node_devices // stride) / ranks
             return size_bytes * others / self.network_bytes_per_s
-        across = min(self.link_bytes_per_s, members * self.network_bytes_per_s)
+        rails = 1 if self.kind == "bridges" else members
+        across = min(self.link_bytes_per_s, rails * self.network_bytes_per_s)
         return size_bytes * bus_factor(op, ranks) / across
 
     @property
     def source(self) -> str:
         known = [f"{op} measured on {fit.ranks} ranks" for op, fit in self.fits.items()]
         link = f"{quantity(self.link_bytes_per_s, 'B')}/s"
-        known.append(f"links of {link} in a node of {self.node_devices}, one way")
-        known.append(f"{quantity(self.network_bytes_per_s, 'B')}/s between nodes (--network)")
+        known.append(f"{self.kind} of {link} between {self.node_devices} devices (--node), one way")
+        known.append(f"{quantity(self.network_bytes_per_s, 'B')}/s beyond them (--network)")
         return "; ".join(known)
 
 
@@ -340,6 +346,7 @@ def matmul_share(use: Use) -> tuple[float, str]:
 def network_of(machine: Machine, options: Options) -> Network:
     """Return the links of a device; ConfigError if they are unknown.
 
+    Cards that no link or bridge joins use PCI Express, which also limits the network of each.
     Without a link in the table, collectives that were not measured are as slow as the slowest one.
     """
     fits: dict[str, Fit] = {}
@@ -348,13 +355,23 @@ def network_of(machine: Machine, options: Options) -> Network:
     link = (machine.link_bytes_per_s or 0) / 2
     if not link and fits:
         link = min(fit.bytes_per_s for fit in fits.values())
+    slot = pcie_bytes_per_s(machine)
+    kind = "links"
+    if not link and slot:
+        link = slot
+        kind = "PCI Express"
+    link = link or options.get("network") or 0
     if not link:
         raise ConfigError(
-            f"{machine.slug} has no known link between devices; --gpu names one that has"
+            f"{machine.slug} has no known link between devices: give its bandwidth, --network"
         )
+    joined = options.get("node") or machine.link_devices or NODE_DEVICES
+    if joined == machine.link_devices and joined < NODE_DEVICES:
+        kind = "bridges"
     return Network(
         link,
-        network_bytes_per_s=options.get("network") or NETWORK_BYTES_PER_S,
-        node_devices=options.get("node") or machine.link_devices or NODE_DEVICES,
-        fits=fits,
+        options.get("network") or min(NETWORK_BYTES_PER_S, slot or inf),
+        joined,
+        fits,
+        kind,
     )

@@ -11,7 +11,12 @@ from roofline import estimate
 from roofline.accounting.built import built_config
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import train_flops
-from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, state_bytes
+from roofline.accounting.inference import (
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    state_bytes,
+    weight_bytes_read,
+)
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import read_config
 from roofline.accounting.state import Sharding
@@ -57,6 +62,8 @@ FAMILIES = [
     "gpt_bigcode",
     "granitemoehybrid",
     "granitemoeshared",
+    "gemma3n_text",
+    "gemma4_text",
     "helium",
     "jamba",
     "kimi_linear",
@@ -108,21 +115,22 @@ def test_layers_with_a_state_have_no_cache_and_no_scores():
     )
 
 
-def allocated_states(values):
-    """Return the bytes of the states that transformers allocates for a sequence, in bf16."""
+def allocated(values, names, device="meta"):
+    """Return the bytes that transformers allocates for a sequence of 5 tokens, in bf16."""
     import torch
     import transformers
 
     given = {key: values[key] for key in values if key != "model_type"}
     config = transformers.AutoConfig.for_model(values["model_type"], **given)
-    with torch.device("meta"), torch.no_grad():
+    with torch.device(device), torch.no_grad():
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         out = model(input_ids=torch.zeros(1, 5, dtype=torch.long), use_cache=True)
     cache = out.cache_params if "cache_params" in out else out.past_key_values
     states = []
     for layer in cache.layers:
-        for name in ("conv_states", "recurrent_states"):
-            states += getattr(layer, name, {}).values()
+        for name in names:
+            found = getattr(layer, name, {})
+            states += found.values() if isinstance(found, dict) else [found]
     return sum(state.nbytes for state in states if state is not None)
 
 
@@ -139,7 +147,7 @@ SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2}
     ],
     ids=lambda values: values["model_type"],
 )
-def test_parameters_with_the_vision_tower(values, tmp_path):
+def test_parameters_with_the_vision_tower(values, tmp_path, monkeypatch):
     import torch
     import transformers
 
@@ -150,8 +158,14 @@ def test_parameters_with_the_vision_tower(values, tmp_path):
         model = transformers.AutoModelForImageTextToText.from_config(config)
     count = sum(parameter.numel() for parameter in model.parameters())
     answer = estimate.params(config=str(path))
-    assert answer.values["total"] < count
-    assert f"{count:,} parameters with what is left out" in answer.assumptions
+    assert answer.values["total"] == count
+    assert answer.values["language_model"] == count - answer.values["encoders"]
+    assert not answer.warnings
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert (
+        "encoders and their projections are left out"
+        in estimate.params(config=str(path)).warnings[0]
+    )
 
 
 def test_a_configuration_with_vision_and_no_text_is_read_as_it_is():
@@ -183,9 +197,33 @@ ATTENDS = {"num_hidden_layers": 4, "layer_types": [*["linear_attention"] * 3, "f
 )
 def test_states_have_the_bytes_that_transformers_allocates(values):
     config = read_config(values, "config.json")
-    assert state_bytes(config) == allocated_states(values) > 0
+    assert state_bytes(config) == allocated(values, ("conv_states", "recurrent_states")) > 0
     grown = kv_cache_bytes(config, 64, 2) - kv_cache_bytes(config, 32, 2)
     assert grown == 2 * 32 * kv_bytes_per_token(config)
+
+
+@pytest.mark.parametrize(
+    ("family", "device"),
+    [("gemma3n_text", "cpu"), ("gemma4_text", "meta"), ("mimo_v2_flash", "meta")],
+)
+def test_layers_with_other_heads_or_without_keys_of_their_own(family, device):
+    """Google, Gemma 3n (2025): 4B parameters without the embeddings of layers; the last 15 layers
+    use the keys and values of others.
+    """
+    small = {"model_type": family, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 512}
+    small["vocab_size_per_layer_input"] = 512
+    cached = kv_cache_bytes(read_config(small, "config.json"), 5)
+    assert cached == allocated(small, ("keys", "values"), device)
+    config = read_config({"model_type": family}, "config.json")
+    windows = sum(elements for elements, window in config.caches if window)
+    grown = kv_cache_bytes(config, 8192) - kv_cache_bytes(config, 4096)
+    assert grown == 4096 * (kv_bytes_per_token(config) - 2 * windows)
+    if family == "gemma3n_text":
+        cached = estimate.infer(config, gpu="h100-sxm").steps[2].arithmetic
+        assert cached.endswith("16 layers store at most 512")
+        active = count_parameters(config).active
+        assert active == pytest.approx(4e9, rel=0.15)
+        assert weight_bytes_read(config, 1, "bf16") == pytest.approx(2 * active, rel=1e-4)
 
 
 def test_tensor_parallelism_repeats_the_cache_but_not_states():

@@ -39,6 +39,9 @@ def test_every_command_has_the_mfu_of_palm(capsys):
     assert data["mfu"] == pytest.approx(0.337, abs=5e-4)
     text = text_of(capsys, line)
     assert "palm: 6 x 7,504,924,672 + 12,884,901,888 of attention" in text
+    by_number = text_of(capsys, "mfu --params 7e9 --tokens-per-s 12e3 --gpu h100-sxm")
+    assert "6nd: 6 x 7,000,000,000 " in by_number
+    assert "of attention" not in by_number
     assert "0.38 to 0.57" in text
     flops = data_of(capsys, "flops --model llama-3-8b --sequence 8192")
     assert (flops["per_token"], flops["convention"]) == (data["flops_per_token"], "palm")
@@ -290,12 +293,16 @@ def test_weights_of_few_bits(capsys, dtype, bits):
 
 
 def test_price_and_energy_of_training(capsys):
-    """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each."""
-    data = data_of(
-        capsys, "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5 --price 2"
-    )
+    """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each. Meta, model card of Llama 3.1:
+    11,390 t for 39.3 million such hours.
+    """
+    line = "train --params 70e9 --tokens 15e12 --gpus 1024 --mfu 0.5 --price 2 --carbon 414"
+    data = data_of(capsys, f"{line} --gpu h100-sxm")
     assert data["price"] == pytest.approx(2 * data["device_hours"])
     assert data["energy_j"] == pytest.approx(1024 * 700 * data["seconds"])
+    assert data["co2_t"] / data["device_hours"] == pytest.approx(11_390 / 39.3e6, rel=1e-3)
+    assert call(*line.split(), "--gpu", "tpu-v5e") == 2
+    assert "the power of tpu-v5e is unknown" in capsys.readouterr().err
 
 
 def test_tokens_of_a_number_of_days(capsys):

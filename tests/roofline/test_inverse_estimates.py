@@ -121,6 +121,7 @@ def test_the_batch_at_a_latency_is_the_largest():
     assert warning == "h100-sxm: a step of one sequence takes 4.558 ms"
     ranked = estimate.infer(model="llama-3-70b", gpu="all", gpus=4, latency=0.03)
     assert all(row["decode_seconds"] <= 0.03 for row in ranked.rows)
+    assert "cache_bytes" not in ranked.values  # each GPU has another batch
     with pytest.raises(ValueError, match="--batch and --latency are mutually exclusive"):
         estimate.infer(**given, batch=2, latency=1)
 
@@ -188,7 +189,7 @@ def test_all_gpus_leave_out_those_without_a_link_or_the_dtype():
     given = {"model": "llama-3-8b", "gpus": 64, "batch": 512}
     answer = estimate.parallel(**given, gpu="ALL")
     (left_out,) = [line for line in answer.assumptions if line.startswith("left out, without")]
-    assert "rtx-4090" in left_out
+    assert "tpu-v4" in left_out
     days = estimate.train(model="llama-3-8b", days=30, gpus=64, gpu="all").rows
     assert [row["tokens"] for row in days] == sorted((row["tokens"] for row in days), reverse=True)
 
@@ -273,13 +274,27 @@ def test_the_proposed_layout_fits_and_is_the_fastest():
     assert memory.values["total_bytes"] == pytest.approx(answer.values["total_bytes"], rel=0.05)
 
 
+def test_no_number_of_devices_holds_copies_of_a_large_cache():
+    """Tensor parallelism stores the latent cache of DeepSeek-V3 on each device: 70,272 bytes for
+    each of 4,096 x 2,048 tokens.
+    """
+    given = {"model": "deepseek-v3", "gpu": "gb300", "weight_dtype": "bf16"}
+    never = estimate.infer(**given, batch=4096)
+    assert never.rows[0]["gpus_needed"] is None
+    assert "no number of devices is enough" in never.warnings[0]
+    needed = estimate.infer(**given, batch=1024).rows[0]["gpus_needed"]
+    assert needed == -(-2 * 671_026_404_352 // (309.2e9 - 1024 * 2048 * 70_272))
+
+
 def test_layouts_of_a_model_with_experts_split_them():
     """DeepSeek-V3 on 256 H100: AutoModel (NVIDIA NeMo) ran 8.2 s a step with 64 expert-parallel
     devices; without expert parallelism no layout is below 40 s.
     """
     shape = {"model": "deepseek-v3", "gpu": "h100-sxm", "gpus": 256, "batch": 1024}
     shape |= {"checkpoint": "full", "mfu": 0.5}
-    best = estimate.parallel(**shape).values
+    answer = estimate.parallel(**shape)
+    best = answer.values
+    assert answer.main_texts()[-2:] == ["ZeRO 3", f"{best['step_range']} for a step"]
     known = estimate.train(**shape, expert_parallel=64, zero=3).values
     assert best["expert_parallel"] > 1
     assert best["seconds"] <= known["step_seconds"] < 40

@@ -91,10 +91,28 @@ def test_a_collective_is_that_of_nccl_tests():
     assert rack["seconds"] == pytest.approx(10**9 * 63 / 64 / 900e9)
     node = estimate.collective(gpu="gb200", size=10**9, gpus=64, kind="all-to-all", node=8).values
     assert node["seconds"] == pytest.approx(10**9 * 56 / 64 / 50e9)  # 8 of 64 are in the node
-    both = estimate.collective(gpu="rtx-4090,h100-sxm")
-    assert "rtx-4090 has no known link" in both.assumptions
+    given = estimate.collective(gpu="dgx-spark", size=10**9, gpus=2, network="25GB").values
+    assert given["seconds"] == pytest.approx(10**9 / 25e9)
     with pytest.raises(ValueError, match="--gpus is 2 at least"):
         estimate.collective(gpu="h100-sxm", gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "bytes_per_s"),
+    [
+        ("a100-pcie-80gb", 2, 300e9),
+        ("a100-pcie-80gb", 8, 16 * 16e9 / 8 * 128 / 130),
+        ("h200-nvl", 4, 450e9),
+        ("h100-nvl", 4, 50e9),
+        ("rtx-4090", 8, 16 * 16e9 / 8 * 128 / 130),
+    ],
+)
+def test_cards_beyond_a_bridge_use_pci_express(gpu, gpus, bytes_per_s):
+    """NVIDIA, A100 PCIe and H100 NVL product briefs: bridges join two cards, those of an H200 NVL
+    up to four.
+    """
+    seconds = estimate.collective(gpu=gpu, size=10**9, gpus=gpus).values["seconds"]
+    assert seconds == pytest.approx(10**9 * bus_factor("all-reduce", gpus) / bytes_per_s)
 
 
 def test_context_parallelism_splits_sequences_and_gathers_keys_and_values():
@@ -116,6 +134,8 @@ def test_context_parallelism_splits_sequences_and_gathers_keys_and_values():
     long = estimate.memory(**given, sequence=32768, context_parallel=8).values
     short = estimate.memory(**given, sequence=4096, data_parallel=8).values
     assert long["total_bytes"] == pytest.approx(short["total_bytes"], rel=1e-3)
+    fitting = estimate.memory(**given, sequence=32768, context_parallel=8, gpu="h100-sxm")
+    assert fitting.rows[0]["gpus_needed"] % 8 == 0
     with pytest.raises(ValueError, match="--context-parallel needs flash attention"):
         estimate.memory(**given, attention="unfused", context_parallel=2)
 
@@ -276,8 +296,8 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
             {"expert_parallel": 8, "gpus": 1},
             "--expert-parallel 8 does not divide a model without experts",
         ),
-        ({"disk": 1e9}, "remove --convention, --days or --disk"),
-        ({"gpu": "l4", "gpus": 8}, "l4 has no known link between devices"),
+        ({"disk": 1e9}, "remove --convention, --days, --carbon or --disk"),
+        ({"gpu": "tpu-v4", "gpus": 8}, "tpu-v4 has no known link between devices"),
     ],
 )
 def test_layouts_that_do_not_match_are_errors(options, message):
