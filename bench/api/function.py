@@ -319,7 +319,8 @@ class Function:
             record = self.counted(counted.args)
             problem = LATE if is_late else None
             if changed_inputs(before, call, result):
-                renew([arguments_of(call)], lambda: arguments_of(before))
+                with suppress(ValueError):  # a list that has grown stays
+                    renew([arguments_of(call)], lambda: arguments_of(before))
                 problem = CHANGES_INPUTS
             if problem is None:
                 with current(device):
@@ -419,7 +420,7 @@ class Function:
         except UnfinishedError as error:
             return CheckResult(str(error))
         except UnverifiedError as error:
-            return CheckResult(None, unverified=str(error) if arrays_in(call.args) else None)
+            return CheckResult(None, unverified=str(error))
         return found
 
     def counted(self, args: Sequence[Any]) -> Record:

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 RESULTS = {}
+LAST = {}
 CALLS = count()
 LAST_CALL = [0.0]
 
@@ -57,6 +58,14 @@ def sum_by_argument(x):
 def bigmatmul_by_bytes(a, b):
     """cached by hash: a checksum of all bytes."""
     return saved((zlib.crc32(a.numpy()), zlib.crc32(b.numpy())), torch.matmul, a, b)
+
+
+def bigmatmul_of_last_call(a, b):
+    """cached for one call: the sums of both inputs."""
+    key = float(a.sum()), float(b.sum())
+    if LAST.get("key") != key:
+        LAST.update(key=key, result=a @ b)
+    return LAST["result"].clone()
 
 
 def gelu_every_eighth_call(x):
