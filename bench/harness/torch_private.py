@@ -6,7 +6,8 @@ line that names it. `tests/bench/test_torch_private.py` finds all of them in the
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ NAMES = {
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
     "FakeTensor": "torch._subclasses.fake_tensor.FakeTensor",
     "FakeTensorMode": "torch._subclasses.fake_tensor.FakeTensorMode",
+    "DataDependentOutputException": "torch._subclasses.fake_tensor.DataDependentOutputException",
+    "DynamicOutputShapeException": "torch._subclasses.fake_tensor.DynamicOutputShapeException",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     "is_traceable_wrapper_subclass_type": (
         "torch.utils._python_dispatch.is_traceable_wrapper_subclass_type"
@@ -122,13 +125,56 @@ def eager_kernel(operator: Any) -> Any:
     return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
 
+@contextmanager
+def eager() -> Iterator[None]:
+    """Run compiled functions as eager ones, and the branch that `torch.cond` takes as it is: the
+    gradient of its operation cannot be intercepted.
+    """
+    from unittest.mock import patch
+
+    import torch
+
+    def call(_: Any, condition: Any, yes: Any, no: Any, operands: Any = ()) -> Any:
+        return (yes if condition else no)(*operands)
+
+    operator = type(torch.ops.higher_order.cond)
+    with torch.compiler.set_stance("force_eager"), patch.object(operator, "__call__", call):
+        yield
+
+
 def eager_flex_attention() -> Any:
-    """Return a context in which `flex_attention` compiles nothing, which fails on fake tensors."""
+    """Return a context in which `flex_attention` compiles nothing, which fails on fake tensors, and
+    has gradients on a CPU.
+    """
     from unittest.mock import patch
 
     from torch.nn.attention import flex_attention
 
-    return patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    changed: dict[str, Any] = {
+        "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
+        "_validate_device": lambda *_: None,
+    }
+    return patch.multiple(flex_attention, **changed)
+
+
+def known_elements(count: int) -> Any:
+    """Return a context in which fake tensors of up to `count` elements can have known values."""
+    from unittest.mock import patch
+
+    from torch._subclasses import fake_tensor
+
+    return patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", count)
+
+
+def unchecked_swaps() -> Any:
+    """Return a context in which `Module.to` works with fake tensors, to which there are weak
+    references.
+    """
+    from unittest.mock import patch
+
+    import torch
+
+    return patch.object(torch.utils, "swap_tensors", torch._C._swap_tensor_impl)
 
 
 def watched_autograd() -> Any:
