@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.device.device import Device
@@ -92,6 +92,25 @@ a trace. The GPU of a trace need not be here: its datasheet is the roofline.
 exit codes: 0 ok; 1 no time could be measured, the work is saved, or with --with as `bench compare`; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
 
 
+class Replacing(NamedTuple):
+    """An operation, and the function that takes its place."""
+
+    op: str
+    function: str
+
+
+def replacing(text: str) -> Replacing:
+    """Parse `OP=FILE:FUNCTION`."""
+    op, _, function = text.partition("=")
+    try:
+        problem = find(function).problem
+    except UserKernelError:
+        problem = "expected OP=path/to/file.py:function, such as aten.gelu=mine.py:gelu"
+    if problem or not op:
+        raise argparse.ArgumentTypeError(f"{text}: {problem}")
+    return Replacing(op, function)
+
+
 @dataclass(frozen=True)
 class Options:
     """What is profiled, and what is shown of it."""
@@ -153,10 +172,11 @@ class Options:
     )
     signature: Annotated[bool, "print a file to start from, and exit", bool, ADVANCED] = False
     replacing: Annotated[
-        str | None,
+        Replacing | None,
         Parameter(
             "measure the operation and the step with a function of yours in place of the "
             "operation, against both as they are: aten.gelu=mine.py:gelu",
+            replacing,
             metavar="OP=FILE:FUNCTION",
             flags=("--with",),
         ),
@@ -219,17 +239,10 @@ class Options:
 
 
 def check_replacement(options: Options) -> None:
-    name, _, new = (options.replacing or "").partition("=")
     known = parameters(Options)
     for option in ("on", "compile", "trace", "by", "top"):
         if getattr(options, option) != known[option].default:
             raise UsageError(f"--with compares steps as they are; remove --{option}")
-    try:
-        problem = find(new).problem
-    except UserKernelError:
-        problem = "expected OP=path/to/file.py:function, such as aten.gelu=mine.py:gelu"
-    if problem or not name:
-        raise UsageError(f"--with {options.replacing}: {problem}")
 
 
 def model_of(options: Options) -> ModelConfig:
@@ -319,13 +332,14 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
     time of the operation lets expect.
     """
     from bench.commands import compare
-    from bench.commands.compare_functions import run_cases
-    from bench.comparing.replaced import Replacement
+    from bench.commands.compare_functions import measured, run_cases
+    from bench.comparing.replaced import Replacement, agreed
     from bench.harness.cli.main import device_of
     from bench.harness.run import Progress
     from results.compare.comparison import compare_live
 
-    name, _, new = (options.replacing or "").partition("=")
+    assert options.replacing is not None
+    name, new = options.replacing
     with closing(Progress(settings.quiet)) as progress:
         progress.say(f"profiling {options.name}")
         records, totals = answer_of(options, settings, records_of, device_of(settings))
@@ -340,7 +354,7 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
             f"{options.name} does not call {name}; it calls {', '.join(sorted(called))}"
         )
     alone = Replacement(
-        settings=settings,
+        settings=replace(settings, in_place=name.endswith("_")),
         dtype=options.dtype or "fp32",
         known={"op": name, "case": "largest call"},
         hashes={new: find(new).sha256()},
@@ -348,9 +362,18 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
         mode=options.mode,
     )
     known = {"op": options.name, "case": f"{options.mode} step"}
-    step = replace(alone, known=known, is_whole=True)
+    step = replace(alone, settings=settings, known=known, is_whole=True)
     how = compare.Options()
-    run = run_cases([alone, step], [name, new], [], how, settings, argv)
+    of_operation: list[Record] = []
+
+    def measure_alone(run: Any, policy: Any) -> list[Record]:
+        of_operation.extend(measured(alone, [name, new], run, policy))
+        return []
+
+    def measure_both(run: Any, policy: Any) -> list[Record]:
+        return agreed([*of_operation, *measured(step, [name, new], run, policy)])
+
+    run = run_cases([measure_alone, measure_both], [name, new], [], how, settings, argv)
     code = compare.show(run, how.fail_on)
     compared = compare_live(run.environment, run.records, name, how.margin)
     share = sum(spent_s) / totals.time_s

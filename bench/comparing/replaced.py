@@ -26,6 +26,7 @@ from bench.harness.torch_private import remove_kernels, tree_map_only
 from bench.profiling.counts import name_of, tensors_in
 from bench.profiling.step import ProfiledStep, Tags, leaves_of
 from bench.profiling.target import Target, guarded_call
+from results.record import Record
 
 
 class LargestCall(Tags):
@@ -165,3 +166,21 @@ def largest_call(step: ProfiledStep, name: str) -> LargestCall:
 def function_of(name: str) -> Any:
     source = find(name)
     return getattr(source.module(), source.function)
+
+
+def agreed(records: Sequence[Record]) -> list[Record]:
+    """Return the records of an operation and of a step; a function that is wrong in one of them is
+    invalid in both.
+    """
+    wrong = [record for record in records if record.status in ("invalid", "failed")]
+    if not wrong:
+        return list(records)
+    found = wrong[0]
+    reason, _, _ = (found.reason or "").partition("; if it must")  # no option permits it here
+    reason = f"{found.op}, {found.case}: {reason}"
+    return [
+        replace(record, status="invalid", reason=reason)
+        if record.provider == found.provider
+        else record
+        for record in records
+    ]
