@@ -30,6 +30,7 @@ NAMES = {
     "has_kernel": "torch._C._dispatch_has_kernel",
     "has_kernel_for": "torch._C._dispatch_has_kernel_for_dispatch_key",
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
+    "FakeCopyMode": "torch._subclasses.fake_tensor.FakeCopyMode",
     "FakeTensor": "torch._subclasses.fake_tensor.FakeTensor",
     "FakeTensorMode": "torch._subclasses.fake_tensor.FakeTensorMode",
     "DataDependentOutputException": "torch._subclasses.fake_tensor.DataDependentOutputException",
@@ -142,39 +143,25 @@ def eager() -> Iterator[None]:
         yield
 
 
-def eager_flex_attention() -> Any:
-    """Return a context in which `flex_attention` compiles nothing, which fails on fake tensors, and
-    has gradients on a CPU.
-    """
-    from unittest.mock import patch
-
-    from torch.nn.attention import flex_attention
-
-    changed: dict[str, Any] = {
-        "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
-        "_validate_device": lambda *_: None,
-    }
-    return patch.multiple(flex_attention, **changed)
-
-
-def known_elements(count: int) -> Any:
-    """Return a context in which fake tensors of up to `count` elements can have known values."""
-    from unittest.mock import patch
-
-    from torch._subclasses import fake_tensor
-
-    return patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", count)
-
-
-def unchecked_swaps() -> Any:
-    """Return a context in which `Module.to` works with fake tensors, to which there are weak
-    references.
+@contextmanager
+def prepared_for_fakes(elements: int) -> Iterator[None]:
+    """Let fake tensors of so many elements know their values, `Module.to` change them despite of
+    weak references, and `flex_attention` take them: it compiles nothing, and has gradients on a
+    CPU.
     """
     from unittest.mock import patch
 
     import torch
+    from torch._subclasses import fake_tensor
+    from torch.nn.attention import flex_attention
 
-    return patch.object(torch.utils, "swap_tensors", torch._C._swap_tensor_impl)
+    with (
+        patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", elements),
+        patch.object(torch.utils, "swap_tensors", torch._C._swap_tensor_impl),
+        patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        patch.object(flex_attention, "_validate_device", lambda *_: None),
+    ):
+        yield
 
 
 def watched_autograd() -> Any:

@@ -22,18 +22,17 @@ from torch.overrides import TorchFunctionMode
 from bench.harness.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeCopyMode,
     FakeTensor,
     FakeTensorMode,
     HigherOrderOperator,
     TorchDispatchMode,
     disable_current_modes,
     eager,
-    eager_flex_attention,
     eager_kernel,
-    known_elements,
+    prepared_for_fakes,
     tree_leaves,
     tree_map_only,
-    unchecked_swaps,
 )
 from bench.profiling.counts import is_decomposed, name_of, named, tensors_in
 from bench.profiling.target import Target, guarded_call, target_of
@@ -53,9 +52,7 @@ def faked() -> Iterator[tuple[FakeTensorMode, FakeResults]]:
     """Return a context in which tensors are fake."""
     with (
         eager(),
-        eager_flex_attention(),
-        unchecked_swaps(),
-        known_elements(MAX_KNOWN),
+        prepared_for_fakes(MAX_KNOWN),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
         FakeResults() as results,
         FakeFunctions(),
@@ -64,25 +61,19 @@ def faked() -> Iterator[tuple[FakeTensorMode, FakeResults]]:
 
 
 def without_memory(target: Target, mode: FakeTensorMode) -> Target:
-    """Return a copy of a target with fake tensors; only known integers are copied."""
-
-    def fake(tensor: Tensor) -> Tensor:
-        made = mode.from_tensor(tensor)
-        if type(tensor) is Tensor and is_knowable(tensor):
-            with disable_current_modes():
-                retain(made, tensor.detach().clone())
-        return made
-
-    with guarded_call(target.name):
-        args, kwargs = tree_map_only(Tensor, fake, (target.args, target.kwargs))
-        copies = {id(tensor): fake(tensor) for tensor in held_by(target.modules)}
-        return target_of(target.name, copy.deepcopy(target.function, copies), args, kwargs)
+    """Return a copy of a target with fake tensors; no memory is copied but known integers."""
+    held = tensors_in((target.args, target.kwargs, list(target.modules.buffers())))
+    memo = {id(tensor): known_copy(tensor, mode) for tensor in held if is_knowable(tensor)}
+    with guarded_call(target.name), FakeCopyMode(mode):
+        copied = copy.deepcopy((target.function, target.args, target.kwargs), memo)
+        return target_of(target.name, *copied)
 
 
-def held_by(module: torch.nn.Module) -> Iterator[Tensor]:
-    """Return the tensors of a module: parameters, buffers and other attributes."""
-    for part in module.modules():
-        yield from tensors_in(vars(part))
+def known_copy(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    fake = mode.from_tensor(tensor)
+    with disable_current_modes():
+        retain(fake, tensor.clone())
+    return fake
 
 
 class FakeFunctions(TorchFunctionMode):
@@ -171,7 +162,9 @@ class FakeResults(TorchDispatchMode):
 
 
 def really(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of an operation on known values, and on ones in place of unknown ones."""
+    """Return the result of an operation on copies of known values, and on ones in place of unknown
+    ones.
+    """
     with disable_current_modes():
         given, options = tree_map_only(Tensor, known_or_ones, (args, kwargs))
         if "unique" in func.__name__:
@@ -181,8 +174,10 @@ def really(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def known_or_ones(tensor: Tensor) -> Tensor:
-    known: Tensor | None = tensor.constant if isinstance(tensor, FakeTensor) else tensor
-    return torch.ones((), dtype=tensor.dtype).expand(tensor.shape) if known is None else known
+    known = tensor.constant if isinstance(tensor, FakeTensor) else tensor
+    if known is None:
+        return torch.ones((), dtype=tensor.dtype).expand(tensor.shape)
+    return known.clone()
 
 
 def is_fake(value: Any) -> bool:
@@ -191,7 +186,8 @@ def is_fake(value: Any) -> bool:
 
 def is_knowable(tensor: Tensor) -> bool:
     is_real = tensor.is_floating_point() or tensor.is_complex()
-    return tensor.numel() <= (1 if is_real else MAX_KNOWN) and tensor.device.type == "cpu"
+    is_small = tensor.numel() <= (1 if is_real else MAX_KNOWN)
+    return is_small and not tensor.requires_grad and tensor.device.type == "cpu"
 
 
 def retain(fake: Any, values: Tensor) -> None:

@@ -125,17 +125,14 @@ def computed_flops(values: Values, flops: int) -> int:
     return int(flops * pairs // max(1, queries * keys))
 
 
-def block_fraction(queries: int, keys: int, partial: Tensor, _: Tensor, *others: Any) -> float:
-    """Return the fraction of pairs in the blocks of a `BlockMask`; 1 if a fake tensor does not know
-    their number.
-    """
-    counts = [partial] if others[0] is None else [partial, others[0]]
-    if any(isinstance(count, FakeTensor) and count.constant is None for count in counts):
+def block_fraction(
+    queries: int, keys: int, partial: Tensor, indices: Tensor, full: Tensor | None, *_: Any
+) -> float:
+    """Return the fraction of blocks that a `BlockMask` has; 1 if a fake tensor does not know it."""
+    counts = [partial] if full is None else [partial, full]
+    if isinstance(partial, FakeTensor) and partial.constant is None:
         return 1.0
-    blocks = sum(int(count.sum()) for count in counts)
-    pairs = min(others[-3], queries) * min(others[-2], keys)
-    rows = partial.numel() // partial.shape[-1]  # of each sequence and head
-    return float(min(1.0, blocks * pairs / (rows * queries * keys)))
+    return sum(int(count.sum()) for count in counts) / indices.numel()
 
 
 def triangular_flops(values: Values, result: Tensor) -> int:
