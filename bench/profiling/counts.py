@@ -40,7 +40,8 @@ FREE = _names(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view "
     "is_same_size resize set record_stream _version sym_size sym_stride sym_numel "
     "sym_storage_offset promote_types result_type unsafe_split unsafe_split_with_sizes transpose t "
-    "detach squeeze unsqueeze as_strided is_coalesced _nested_tensor_size"
+    "detach squeeze unsqueeze as_strided is_coalesced _nested_tensor_size _efficientzerotensor "
+    "_has_same_storage_numel _linalg_check_errors"
 )
 """Operations that move no data, besides those that torch declares as views."""
 
@@ -122,7 +123,7 @@ COUNTED = (
             "reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward "
             "replication_pad2d_backward replication_pad3d_backward _prelu_kernel "
             "_amp_foreach_non_finite_check_and_unscale kthvalue median nanmedian mode "
-            "rrelu_with_noise_backward index_reduce leaky_relu _unique _unique2 unique_dim "
+            "mul rrelu_with_noise_backward index_reduce leaky_relu _unique _unique2 unique_dim "
             "unique_consecutive unique_dim_consecutive"
         ),
     ),
@@ -166,7 +167,7 @@ COUNTED = (
             "_batch_norm_with_update _fused_adagrad _weight_norm_interface_backward"
         ),
     ),
-    (8, "_fused_rms_norm_backward upsample_bilinear2d"),
+    (8, "_fused_rms_norm_backward upsample_bilinear2d upsample_bilinear2d_backward"),
     (
         12,
         (

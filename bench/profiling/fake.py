@@ -3,7 +3,8 @@
 Integers and booleans of small tensors are known all the same: masks, lengths and indices decide
 what a model runs. torch itself knows those of single elements. Indices that are chosen by unknown
 values, as the experts of a token by `topk`, choose each element equally often. If other values
-decide, a result is the largest possible, a condition holds, and a number that the host reads is 1.
+decide, a result is the largest possible, a condition holds unless it is that of `any`, and a number
+that the host reads is 1.
 """
 
 from __future__ import annotations
@@ -151,14 +152,21 @@ class FakeResults(TorchDispatchMode):
             if name == "_pack_padded_sequence.default":  # the layers read the sizes of batches
                 return torch.empty_like(result[0]), result[1]
             return tree_map_only(Tensor, torch.empty_like, result)
-        if name in CHOICES:
-            choose(tree_leaves(result)[-1], **named(func, args, kwargs))
-        is_made = (
-            name.startswith("new_") or "_like" in name or not any(map(is_fake, tree_leaves(args)))
-        )
-        if is_made and is_fake(result) and is_knowable(result):
-            retain(result, really(func, args, kwargs))
+        know(result, name, func, args, kwargs)
         return result
+
+
+def know(result: Any, name: str, func: Any, args: Any, kwargs: Any) -> None:
+    """Let the fake tensors of a result know their values if these do not depend on unknown ones."""
+    given = list(filter(is_fake, tree_leaves((args, kwargs))))
+    if any(tensor.constant is None for tensor in given):
+        for tensor in filter(is_fake, tree_leaves(result)):
+            tensor.constant = None  # that of `new_empty`, by which torch implements others
+    if name in CHOICES:
+        choose(tree_leaves(result)[-1], **named(func, args, kwargs))
+    is_made = name.startswith("new_") or "_like" in name or not given
+    if is_made and is_fake(result) and is_knowable(result):
+        retain(result, really(func, args, kwargs))
 
 
 def really(func: Any, args: Any, kwargs: Any) -> Any:
@@ -198,6 +206,7 @@ def retain(fake: Any, values: Tensor) -> None:
 
 CHOICES = frozenset(
     (
+        "any.default",
         "topk.default",
         "sort.default",
         "sort.stable",
@@ -208,7 +217,9 @@ CHOICES = frozenset(
         "multinomial.default",
     )
 )
-"""Operations whose last result is indices of the elements of a dimension."""
+"""Operations whose last result is indices of the elements of a dimension, and `any`, which is
+false as index 0: it asks for what should not be.
+"""
 
 
 def choose(indices: Any, self: Tensor, dim: int | None = -1, **_: Any) -> None:
@@ -216,7 +227,8 @@ def choose(indices: Any, self: Tensor, dim: int | None = -1, **_: Any) -> None:
     if indices.constant is None and is_knowable(indices) and self.dim():
         with disable_current_modes():
             count = self.numel() if dim is None else self.shape[dim]
-            retain(indices, (torch.arange(indices.numel()) % count).view(indices.shape))
+            chosen = (torch.arange(indices.numel()) % count).view(indices.shape)
+            retain(indices, chosen.to(indices.dtype))
 
 
 def rows_of(index: Tensor | None) -> Sequence[Tensor | None]:
