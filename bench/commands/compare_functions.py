@@ -65,24 +65,25 @@ def run_functions(options: Options, settings: Settings, argv: Argv, ops: Collect
         f"{op} is an op: --op {op} --provider checks it against fp64"
         for op in sorted({name.rpartition(":")[2] for name in options.functions} & set(ops))
     ]
-    return run_cases([partial(measured, case, names)], names, notes, options, settings, argv)
+    return run_cases([case], names, notes, options, settings, argv)
 
 
 def run_cases(
-    measures: Sequence[Callable[[Run, ComparePolicy], list[Record]]],
+    cases: Sequence[Case],
     names: Sequence[str],
     notes: Sequence[str],
     options: Options,
     settings: Settings,
     argv: Argv,
 ) -> Run:
-    """Measure the named functions, the baseline first, and return the run, not shown yet."""
+    """Measure the functions of each case, the baseline first, and return the run, not shown yet."""
     main.check_places(settings)
     worker.start_server()
     device = main.device_of(settings)
     run = Run(settings, "bench", "compare", device, argv)
     if settings.gpu is None:
         run.ceilings = known_ceilings(device)
+    measures = [partial(measured, case, names) for case in cases]
     run_comparison(run, options, names, measures, None, notes)
     return run
 
@@ -164,7 +165,8 @@ def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) 
         deadline=policy.deadline,
     )
     try:
-        return without_culprits(blanks, measure, run.progress.note)
+        records = without_culprits(blanks, measure, run.progress.note)
+        return case.judged(records, run.records)
     except UsageError as error:
         if not isinstance(case, Problem):
             raise

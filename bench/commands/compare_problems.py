@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bench.api.comparing import ordered
-from bench.commands.compare_functions import known_of, measured, run_cases, subject_of
+from bench.commands.compare_functions import known_of, run_cases, subject_of
 from bench.comparing.problems import Definition, Problem, Solution, read, read_workloads
 from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
@@ -75,8 +74,7 @@ def run_problems(options: Options, settings: Settings, argv: Argv) -> Run | None
             problems.append(problem)
         if options.on is None:
             names = list(ordered(sides, options.baseline))
-            measures = [partial(measured, problem, names) for problem in problems]
-            return run_cases(measures, names, [], options, settings, argv)
+            return run_cases(problems, names, [], options, settings, argv)
         if others:
             raise UsageError("--on measures nothing; remove the solutions")
         print_limits(problems, options.on, settings)

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from bench.harness.cli.arguments import Request, UsageError, chosen_ops
 from bench.harness.device.device import Device
@@ -92,14 +92,7 @@ a trace. The GPU of a trace need not be here: its datasheet is the roofline.
 exit codes: 0 ok; 1 no time could be measured, the work is saved, or with --with as `bench compare`; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
 
 
-class Replacing(NamedTuple):
-    """An operation, and the function that takes its place."""
-
-    op: str
-    function: str
-
-
-def replacing(text: str) -> Replacing:
+def replacing(text: str) -> tuple[str, str]:
     """Parse `OP=FILE:FUNCTION`."""
     op, _, function = text.partition("=")
     try:
@@ -108,7 +101,7 @@ def replacing(text: str) -> Replacing:
         problem = "expected OP=path/to/file.py:function, such as aten.gelu=mine.py:gelu"
     if problem or not op:
         raise argparse.ArgumentTypeError(f"{text}: {problem}")
-    return Replacing(op, function)
+    return op, function
 
 
 @dataclass(frozen=True)
@@ -172,7 +165,7 @@ class Options:
     )
     signature: Annotated[bool, "print a file to start from, and exit", bool, ADVANCED] = False
     replacing: Annotated[
-        Replacing | None,
+        tuple[str, str] | None,
         Parameter(
             "measure the operation and the step with a function of yours in place of the "
             "operation, against both as they are: aten.gelu=mine.py:gelu",
@@ -332,8 +325,8 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
     time of the operation lets expect.
     """
     from bench.commands import compare
-    from bench.commands.compare_functions import measured, run_cases
-    from bench.comparing.replaced import Replacement, agreed
+    from bench.commands.compare_functions import run_cases
+    from bench.comparing.replaced import Replacement
     from bench.harness.cli.main import device_of
     from bench.harness.run import Progress
     from results.compare.comparison import compare_live
@@ -353,27 +346,20 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
         raise UsageError(
             f"{options.name} does not call {name}; it calls {', '.join(sorted(called))}"
         )
-    alone = Replacement(
-        settings=replace(settings, in_place=name.endswith("_")),
+    step = Replacement(
+        settings=settings,
         dtype=options.dtype or "fp32",
-        known={"op": name, "case": "largest call"},
+        known={"op": options.name, "case": f"{options.mode} step"},
         hashes={new: find(new).sha256()},
         target=partial(chosen_target, options, settings),
         mode=options.mode,
+        is_whole=True,
     )
-    known = {"op": options.name, "case": f"{options.mode} step"}
-    step = replace(alone, settings=settings, known=known, is_whole=True)
+    in_place = replace(settings, in_place=name.endswith("_"))
+    known = {"op": name, "case": "largest call"}
+    alone = replace(step, settings=in_place, known=known, is_whole=False)
     how = compare.Options()
-    of_operation: list[Record] = []
-
-    def measure_alone(run: Any, policy: Any) -> list[Record]:
-        of_operation.extend(measured(alone, [name, new], run, policy))
-        return []
-
-    def measure_both(run: Any, policy: Any) -> list[Record]:
-        return agreed([*of_operation, *measured(step, [name, new], run, policy)])
-
-    run = run_cases([measure_alone, measure_both], [name, new], [], how, settings, argv)
+    run = run_cases([step, alone], [name, new], [], how, settings, argv)
     code = compare.show(run, how.fail_on)
     compared = compare_live(run.environment, run.records, name, how.margin)
     share = sum(spent_s) / totals.time_s

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,8 +132,6 @@ def eager() -> Iterator[None]:
     """Run compiled functions as eager ones, and the branch that `torch.cond` takes as it is: the
     gradient of its operation cannot be intercepted.
     """
-    from unittest.mock import patch
-
     import torch
 
     def call(_: Any, condition: Any, yes: Any, no: Any, operands: Any = ()) -> Any:
@@ -149,8 +148,6 @@ def prepared_for_fakes(elements: int) -> Iterator[None]:
     weak references, and `flex_attention` take them: it compiles nothing, and has gradients on a
     CPU.
     """
-    from unittest.mock import patch
-
     import torch
     from torch._subclasses import fake_tensor
     from torch.nn.attention import flex_attention
@@ -168,8 +165,6 @@ def watched_autograd() -> Any:
     """Return a context with a mock of autograd's engine, whose `run_backward.called` is whether a
     backward pass ran; without the attribute, no row of a GPU can be timed, and no training loop.
     """
-    from unittest.mock import patch
-
     import torch
 
     variable: Any = torch.autograd.Variable

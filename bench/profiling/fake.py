@@ -64,17 +64,11 @@ def faked() -> Iterator[tuple[FakeTensorMode, FakeResults]]:
 def without_memory(target: Target, mode: FakeTensorMode) -> Target:
     """Return a copy of a target with fake tensors; no memory is copied but known integers."""
     held = tensors_in((target.args, target.kwargs, list(target.modules.buffers())))
-    memo = {id(tensor): known_copy(tensor, mode) for tensor in held if is_knowable(tensor)}
+    known = filter(is_knowable, held)
+    memo = {id(tensor): retain(mode.from_tensor(tensor), tensor) for tensor in known}
     with guarded_call(target.name), FakeCopyMode(mode):
         copied = copy.deepcopy((target.function, target.args, target.kwargs), memo)
         return target_of(target.name, *copied)
-
-
-def known_copy(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
-    fake = mode.from_tensor(tensor)
-    with disable_current_modes():
-        retain(fake, tensor.clone())
-    return fake
 
 
 class FakeFunctions(TorchFunctionMode):
@@ -148,10 +142,7 @@ class FakeResults(TorchDispatchMode):
                 raise
             if name == "nonzero.default":
                 return args[0].new_empty(args[0].numel(), args[0].dim(), dtype=torch.int64)
-            result = really(func, args, kwargs)
-            if name == "_pack_padded_sequence.default":  # the layers read the sizes of batches
-                return torch.empty_like(result[0]), result[1]
-            return tree_map_only(Tensor, torch.empty_like, result)
+            return tree_map_only(Tensor, torch.empty_like, really(func, args, kwargs))
         know(result, name, func, args, kwargs)
         return result
 
@@ -198,10 +189,12 @@ def is_knowable(tensor: Tensor) -> bool:
     return is_small and not tensor.requires_grad and tensor.device.type == "cpu"
 
 
-def retain(fake: Any, values: Tensor) -> None:
-    """Let a fake tensor know its values."""
-    fake.constant = values
+def retain(fake: Any, values: Tensor) -> Any:
+    """Let a fake tensor know its values, and return it."""
+    with disable_current_modes():
+        fake.constant = values.clone()
     fake.fake_mode.fake_tensor_converter.add_constant_storage_mapping(fake)
+    return fake
 
 
 CHOICES = frozenset(
@@ -225,10 +218,11 @@ false as index 0: it asks for what should not be.
 def choose(indices: Any, self: Tensor, dim: int | None = -1, **_: Any) -> None:
     """Let indices of unknown values choose each element equally often."""
     if indices.constant is None and is_knowable(indices) and self.dim():
+        count = self.numel() if dim is None else self.shape[dim]
         with disable_current_modes():
-            count = self.numel() if dim is None else self.shape[dim]
-            chosen = (torch.arange(indices.numel()) % count).view(indices.shape)
-            retain(indices, chosen.to(indices.dtype))
+            chosen = torch.arange(indices.numel()) % count
+            values = chosen.view(indices.shape).to(indices.dtype)
+        retain(indices, values)
 
 
 def rows_of(index: Tensor | None) -> Sequence[Tensor | None]:

@@ -129,10 +129,10 @@ def block_fraction(
     queries: int, keys: int, partial: Tensor, indices: Tensor, full: Tensor | None, *_: Any
 ) -> float:
     """Return the fraction of blocks that a `BlockMask` has; 1 if a fake tensor does not know it."""
-    counts = [partial] if full is None else [partial, full]
     if isinstance(partial, FakeTensor) and partial.constant is None:
         return 1.0
-    return sum(int(count.sum()) for count in counts) / indices.numel()
+    blocks = partial.sum() if full is None else partial.sum() + full.sum()
+    return int(blocks) / indices.numel()
 
 
 def triangular_flops(values: Values, result: Tensor) -> int:

@@ -201,16 +201,6 @@ def test_given_integers_decide_shapes():
     assert products_on(step, torch.ones(8, 4), torch.tensor([3, 5])) == 2 * 5 * 4 * 5
 
 
-def test_packed_sequences_of_given_lengths_are_projected():
-    def step(x, lengths):
-        layer = nn.LSTM(8, 16, batch_first=True)
-        packed = nn.utils.rnn.pack_padded_sequence
-        return layer(packed(x, lengths, batch_first=True, enforce_sorted=False))[1][0]
-
-    flops = products_on(step, torch.ones(3, 6, 8), torch.tensor([3, 6, 2]))
-    assert flops == 2 * 11 * 64 * (8 + 16)  # 11 tokens, four gates
-
-
 def test_a_choice_among_known_indices_by_unknown_values_is_unknown():
     def step(x):  # as the suppression of overlapping boxes
         order = x[:, 0].argsort()
