@@ -134,11 +134,9 @@ def eager() -> Iterator[None]:
     """
     import torch
 
-    def call(_: Any, condition: Any, yes: Any, no: Any, operands: Any = ()) -> Any:
-        return (yes if condition else no)(*operands)
-
     operator = type(torch.ops.higher_order.cond)
-    with torch.compiler.set_stance("force_eager"), patch.object(operator, "__call__", call):
+    taken = staticmethod(lambda holds, yes, no, operands: (yes if holds else no)(*operands))
+    with torch.compiler.set_stance("force_eager"), patch.object(operator, "__call__", taken):
         yield
 
 

@@ -47,7 +47,6 @@ from roofline.machine import Machine
 from roofline.model import bound, limits_s
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
 LOWER_BOUND = "least times at the roofs of each machine, not measured: a real step takes longer"
@@ -153,12 +152,6 @@ class Projection:
             "assumed": self.step.assumed,
             "rows": self.rows(),
         }
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """Return the rows as a frame, with the keys of `--format json`."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
 
     def table(self, top: int = 20) -> Table:
         return Table(
