@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -231,13 +231,6 @@ class Options:
         return self.target or self.op or str(self.source or model_of(self).name)
 
 
-def check_replacement(options: Options) -> None:
-    known = parameters(Options)
-    for option in ("on", "compile", "trace", "by", "top"):
-        if getattr(options, option) != known[option].default:
-            raise UsageError(f"--with compares steps as they are; remove --{option}")
-
-
 def model_of(options: Options) -> ModelConfig:
     """Return the model of `--model`, with the number of layers of `--layers`."""
     try:
@@ -269,7 +262,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     options = given(Options, args)
     settings = replace(given(Settings, args), cache="warm")
     if options.source is not None:
-        check_trace(options, settings)
+        message = "--from reads a recorded trace and runs no model; leave {} out"
+        refuse(options, settings, OF_A_MODEL, message)
     elif options.signature:
         print_out(SIGNATURE)
         return 0
@@ -500,19 +494,18 @@ def row_of(options: Options, settings: Settings, families: Families) -> Any:
     return Row(op, case, "torch", family=family, settings=settings)
 
 
-def check_trace(options: Options, settings: Settings) -> None:
+def refuse(options: Options, settings: Settings, keys: Sequence[str], message: str) -> None:
+    """Raise a UsageError if one of the arguments is given; `{}` in the message is its name."""
     known = parameters(Options) | parameters(Settings)
-    for key, value in (vars(options) | vars(settings)).items():
-        if key in OF_A_MODEL and value != known[key].default:
-            given = "FILE:FUNCTION" if key == "target" else known[key].spellings[-1]
-            raise UsageError(f"--from reads a recorded trace and runs no model; leave {given} out")
+    values = vars(options) | vars(settings)
+    for key in keys:
+        if values[key] != known[key].default:
+            name = "FILE:FUNCTION" if key == "target" else known[key].spellings[-1]
+            raise UsageError(message.format(name))
 
 
 def check(options: Options, settings: Settings) -> None:
-    known = parameters(Options)
-    for key in OF_A_TRACE:
-        if getattr(options, key) != known[key].default:
-            raise UsageError(f"{known[key].spellings[-1]} requires --from")
+    refuse(options, settings, OF_A_TRACE, "{} requires --from")
     if [options.target, options.model, options.op].count(None) != 2:
         raise UsageError("expected one of FILE:FUNCTION, --model NAME, --op NAME and --from TRACE")
     if options.op is None and options.dtype not in (None, *MODEL_DTYPES):
@@ -522,12 +515,11 @@ def check(options: Options, settings: Settings) -> None:
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {options.trace}: no such directory")
     if options.replacing is not None:
-        check_replacement(options)
+        message = "--with compares steps as they are; remove {}"
+        refuse(options, settings, ("on", "compile", "trace", "by", "top"), message)
     if options.on:
-        values = vars(options) | vars(settings)
-        for option in ("compile", "trace", "by", "plot", "output"):
-            if values[option]:
-                raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
+        message = "--on measures nothing and saves nothing; remove {}"
+        refuse(options, settings, ("compile", "trace", "by", "plot", "output"), message)
     if options.model is not None:
         _, tokens = parse_batch_shape(options.shape or DEFAULT_SHAPE)
         problem = unsupported(model_of(options), tokens)
