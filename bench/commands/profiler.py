@@ -30,7 +30,7 @@ from bench.profiling.target import (
     target_of,
     user_function,
 )
-from results.record import ProfileOp, Record, StepTotals
+from results.record import Record, StepTotals
 from results.show.options import WHAT, Names, Parameter, add, given, number, parameters, path
 from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError, ModelConfig
@@ -324,6 +324,7 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
     from bench.harness.cli.main import device_of
     from bench.harness.run import Progress
     from results.compare.comparison import compare_live
+    from results.show.profile import op_of
 
     assert options.replacing is not None
     name, new = options.replacing
@@ -334,9 +335,7 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
         raise UsageError(f"{options.name}: {records[0].reason}")
     spent_s = [row.median_s for row in records if row.op == name]
     if not spent_s:
-        called = {
-            row.op for row in records if isinstance(row.details, ProfileOp) and row.details.phase
-        }
+        called = {row.op for row in records if op_of(row).phase}
         raise UsageError(
             f"{options.name} does not call {name}; it calls {', '.join(sorted(called))}"
         )
