@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch._subclasses.fake_tensor import FakeCopyMode as FakeCopyMode
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
     from torch.library import Library
     from torch.nn import Module

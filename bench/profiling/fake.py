@@ -35,7 +35,7 @@ from bench.harness.torch_private import (
     tree_leaves,
     tree_map_only,
 )
-from bench.profiling.counts import is_decomposed, name_of, named, tensors_in
+from bench.profiling.counts import is_decomposed, name_of, named
 from bench.profiling.target import Target, guarded_call, target_of
 
 ONE_KERNEL = "_scaled_dot_product_efficient_attention"
@@ -63,12 +63,19 @@ def faked() -> Iterator[tuple[FakeTensorMode, FakeResults]]:
 
 def without_memory(target: Target, mode: FakeTensorMode) -> Target:
     """Return a copy of a target with fake tensors; no memory is copied but known integers."""
-    held = tensors_in((target.args, target.kwargs, list(target.modules.buffers())))
-    known = filter(is_knowable, held)
-    memo = {id(tensor): retain(mode.from_tensor(tensor), tensor) for tensor in known}
-    with guarded_call(target.name), FakeCopyMode(mode):
-        copied = copy.deepcopy((target.function, target.args, target.kwargs), memo)
+    with guarded_call(target.name), FakeCopies(mode):
+        copied = copy.deepcopy((target.function, target.args, target.kwargs))
         return target_of(target.name, *copied)
+
+
+class FakeCopies(FakeCopyMode):
+    """Makes copies of tensors fake; integers and booleans stay known."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
+        if func is Tensor.__deepcopy__ and is_knowable(args[0]):
+            retain(result, args[0])
+        return result
 
 
 class FakeFunctions(TorchFunctionMode):
