@@ -211,5 +211,8 @@ def is_real(tensor: torch.Tensor) -> bool:
 
 def percent_text(interval: Interval | None) -> str:
     if interval is None:
-        return f"{ABSENT} (no peak is known; python -m bench calibrate measures it)"
+        return (
+            f"{ABSENT} (no peak is known: python -m bench calibrate, run once in this directory, "
+            f"measures that of a CPU or GPU; gpu= names an entry of the GPU table)"
+        )
     return f"{percent(interval.center)} ({percent(interval.low)} to {percent(interval.high)})"

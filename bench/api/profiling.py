@@ -17,7 +17,7 @@ from bench.profiling.counts import shapes_text
 from bench.profiling.operation import summed
 from bench.profiling.records import main_dtype, product_dtypes
 from bench.profiling.step import ProfiledStep, counted
-from bench.profiling.target import target_of, without_memory
+from bench.profiling.target import target_of
 from bench.profiling.tracing import profiled
 from results.record import Record
 from results.show.profile import render, totals_of
@@ -93,6 +93,7 @@ def profile(
         mode = "backward"
     if on is not None:
         from bench.profiling import projection
+        from bench.profiling.fake import without_memory
 
         if compile:
             raise UsageError("on= runs no compiler; remove compile=")

@@ -165,7 +165,8 @@ def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) 
         deadline=policy.deadline,
     )
     try:
-        return without_culprits(blanks, measure, run.progress.note)
+        records = without_culprits(blanks, measure, run.progress.note)
+        return case.judged(records, run.records)
     except UsageError as error:
         if not isinstance(case, Problem):
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ from bench.profiling.target import (
     target_of,
     user_function,
 )
-from results.record import ProfileOp, Record, StepTotals
+from results.record import Record, StepTotals
 from results.show.options import WHAT, Names, Parameter, add, given, number, parameters, path
 from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError, ModelConfig
@@ -90,6 +90,18 @@ Caches are warm, so small operations may exceed the memory roof. --from takes ti
 a trace. The GPU of a trace need not be here: its datasheet is the roofline.
 
 exit codes: 0 ok; 1 no time could be measured, the work is saved, or with --with as `bench compare`; 2 usage; 3 no such device; 130 interrupted"""  # noqa: E501
+
+
+def replacing(text: str) -> tuple[str, str]:
+    """Parse `OP=FILE:FUNCTION`."""
+    op, _, function = text.partition("=")
+    try:
+        problem = find(function).problem
+    except UserKernelError:
+        problem = "expected OP=path/to/file.py:function, such as aten.gelu=mine.py:gelu"
+    if problem or not op:
+        raise argparse.ArgumentTypeError(f"{text}: {problem}")
+    return op, function
 
 
 @dataclass(frozen=True)
@@ -153,10 +165,11 @@ class Options:
     )
     signature: Annotated[bool, "print a file to start from, and exit", bool, ADVANCED] = False
     replacing: Annotated[
-        str | None,
+        tuple[str, str] | None,
         Parameter(
             "measure the operation and the step with a function of yours in place of the "
             "operation, against both as they are: aten.gelu=mine.py:gelu",
+            replacing,
             metavar="OP=FILE:FUNCTION",
             flags=("--with",),
         ),
@@ -218,20 +231,6 @@ class Options:
         return self.target or self.op or str(self.source or model_of(self).name)
 
 
-def check_replacement(options: Options) -> None:
-    name, _, new = (options.replacing or "").partition("=")
-    known = parameters(Options)
-    for option in ("on", "compile", "trace", "by", "top"):
-        if getattr(options, option) != known[option].default:
-            raise UsageError(f"--with compares steps as they are; remove --{option}")
-    try:
-        problem = find(new).problem
-    except UserKernelError:
-        problem = "expected OP=path/to/file.py:function, such as aten.gelu=mine.py:gelu"
-    if problem or not name:
-        raise UsageError(f"--with {options.replacing}: {problem}")
-
-
 def model_of(options: Options) -> ModelConfig:
     """Return the model of `--model`, with the number of layers of `--layers`."""
     try:
@@ -263,7 +262,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     options = given(Options, args)
     settings = replace(given(Settings, args), cache="warm")
     if options.source is not None:
-        check_trace(options, settings)
+        message = "--from reads a recorded trace and runs no model; leave {} out"
+        refuse(options, settings, OF_A_MODEL, message)
     elif options.signature:
         print_out(SIGNATURE)
         return 0
@@ -324,8 +324,10 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
     from bench.harness.cli.main import device_of
     from bench.harness.run import Progress
     from results.compare.comparison import compare_live
+    from results.show.profile import op_of
 
-    name, _, new = (options.replacing or "").partition("=")
+    assert options.replacing is not None
+    name, new = options.replacing
     with closing(Progress(settings.quiet)) as progress:
         progress.say(f"profiling {options.name}")
         records, totals = answer_of(options, settings, records_of, device_of(settings))
@@ -333,24 +335,24 @@ def replace_operation(options: Options, settings: Settings, argv: Argv) -> int:
         raise UsageError(f"{options.name}: {records[0].reason}")
     spent_s = [row.median_s for row in records if row.op == name]
     if not spent_s:
-        called = {
-            row.op for row in records if isinstance(row.details, ProfileOp) and row.details.phase
-        }
+        called = {row.op for row in records if op_of(row).phase}
         raise UsageError(
             f"{options.name} does not call {name}; it calls {', '.join(sorted(called))}"
         )
-    alone = Replacement(
+    step = Replacement(
         settings=settings,
         dtype=options.dtype or "fp32",
-        known={"op": name, "case": "largest call"},
+        known={"op": options.name, "case": f"{options.mode} step"},
         hashes={new: find(new).sha256()},
         target=partial(chosen_target, options, settings),
         mode=options.mode,
+        is_whole=True,
     )
-    known = {"op": options.name, "case": f"{options.mode} step"}
-    step = replace(alone, known=known, is_whole=True)
+    in_place = replace(settings, in_place=name.endswith("_"))
+    known = {"op": name, "case": "largest call"}
+    alone = replace(step, settings=in_place, known=known, is_whole=False)
     how = compare.Options()
-    run = run_cases([alone, step], [name, new], [], how, settings, argv)
+    run = run_cases([step, alone], [name, new], [], how, settings, argv)
     code = compare.show(run, how.fail_on)
     compared = compare_live(run.environment, run.records, name, how.margin)
     share = sum(spent_s) / totals.time_s
@@ -491,19 +493,18 @@ def row_of(options: Options, settings: Settings, families: Families) -> Any:
     return Row(op, case, "torch", family=family, settings=settings)
 
 
-def check_trace(options: Options, settings: Settings) -> None:
+def refuse(options: Options, settings: Settings, keys: Sequence[str], message: str) -> None:
+    """Raise a UsageError if one of the arguments is given; `{}` in the message is its name."""
     known = parameters(Options) | parameters(Settings)
-    for key, value in (vars(options) | vars(settings)).items():
-        if key in OF_A_MODEL and value != known[key].default:
-            given = "FILE:FUNCTION" if key == "target" else known[key].spellings[-1]
-            raise UsageError(f"--from reads a recorded trace and runs no model; leave {given} out")
+    values = vars(options) | vars(settings)
+    for key in keys:
+        if values[key] != known[key].default:
+            name = "FILE:FUNCTION" if key == "target" else known[key].spellings[-1]
+            raise UsageError(message.format(name))
 
 
 def check(options: Options, settings: Settings) -> None:
-    known = parameters(Options)
-    for key in OF_A_TRACE:
-        if getattr(options, key) != known[key].default:
-            raise UsageError(f"{known[key].spellings[-1]} requires --from")
+    refuse(options, settings, OF_A_TRACE, "{} requires --from")
     if [options.target, options.model, options.op].count(None) != 2:
         raise UsageError("expected one of FILE:FUNCTION, --model NAME, --op NAME and --from TRACE")
     if options.op is None and options.dtype not in (None, *MODEL_DTYPES):
@@ -513,12 +514,11 @@ def check(options: Options, settings: Settings) -> None:
     if options.trace is not None and not options.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {options.trace}: no such directory")
     if options.replacing is not None:
-        check_replacement(options)
+        message = "--with compares steps as they are; remove {}"
+        refuse(options, settings, ("on", "compile", "trace", "by", "top"), message)
     if options.on:
-        values = vars(options) | vars(settings)
-        for option in ("compile", "trace", "by", "plot", "output"):
-            if values[option]:
-                raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
+        message = "--on measures nothing and saves nothing; remove {}"
+        refuse(options, settings, ("compile", "trace", "by", "plot", "output"), message)
     if options.model is not None:
         _, tokens = parse_batch_shape(options.shape or DEFAULT_SHAPE)
         problem = unsupported(model_of(options), tokens)

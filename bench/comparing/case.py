@@ -15,6 +15,7 @@ from bench.harness.op import UsageError
 from bench.harness.settings import Settings
 from bench.harness.timing import protocol
 from bench.profiling.target import guarded_call
+from results.record import Record
 
 
 @dataclass(kw_only=True)
@@ -44,6 +45,10 @@ class Case(ABC):
     @abstractmethod
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments of a call, once the functions are loaded."""
+
+    def judged(self, records: list[Record], earlier: Sequence[Record]) -> list[Record]:
+        """Return the records of the case, judged with those of earlier cases."""
+        return records
 
     def work(self, arguments: Sequence[Any]) -> dict[str, Any]:
         """Return declared FLOPs and bytes of a call."""

@@ -26,7 +26,6 @@ from bench.harness.data.inputs import Filler, torch_dtype
 from bench.harness.device.device import detect
 from bench.harness.op import UsageError
 from bench.harness.providers.user_kernel import find
-from bench.profiling.target import convert
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -114,7 +113,7 @@ class FileCase(Case):
         arguments = self._moved(make()) if make else ()
         torch.manual_seed(self.settings.seed)
         module = function(*arguments)
-        convert(module, self.device, torch_dtype(self.dtype))
+        module.to(device=self.device, dtype=torch_dtype(self.dtype))
         module.requires_grad_(False)
         self.first = self.first or module
         state = module.state_dict()

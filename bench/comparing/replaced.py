@@ -20,12 +20,13 @@ from torch.library import Library
 
 from bench.comparing.case import Case
 from bench.harness.data.agreement import fresh
-from bench.harness.op import UsageError
-from bench.harness.providers.user_kernel import find
 from bench.harness.torch_private import remove_kernels, tree_map_only
 from bench.profiling.counts import name_of, tensors_in
 from bench.profiling.step import ProfiledStep, Tags, leaves_of
-from bench.profiling.target import Target, guarded_call
+from bench.profiling.target import Target, guarded_call, user_function
+from results.record import Record
+
+UNSOUND = ("invalid", "failed")
 
 
 class LargestCall(Tags):
@@ -131,7 +132,7 @@ class Replacement(Case):
 
         def load(name: str) -> Callable[..., Any]:
             is_baseline = name == names[0]
-            function = largest.function if is_baseline else function_of(name)
+            function = largest.function if is_baseline else user_function(name)
             if not self.is_whole:
                 return partial(function, **largest.kwargs)
             if is_baseline:
@@ -145,23 +146,22 @@ class Replacement(Case):
     def arguments(self) -> tuple[Any, ...]:
         return self.given
 
+    def judged(self, records: list[Record], earlier: Sequence[Record]) -> list[Record]:
+        """Return the records; a function that is wrong in the step is invalid alone too."""
+        wrong = {each.provider: each.reason for each in earlier if each.status in UNSOUND}
+        return [
+            replace(record, status="invalid", reason=f"in the step: {wrong[record.provider]}")
+            if record.provider in wrong
+            else record
+            for record in records
+        ]
+
 
 def largest_call(step: ProfiledStep, name: str) -> LargestCall:
-    """Return the largest call of an operation.
-
-    Raises:
-        UsageError: the step does not call it.
-    """
+    """Return the largest call of an operation."""
     largest = LargestCall(step, name)
     with guarded_call(step.target.name):
         step()
         with largest.watching(is_eager=True):
             step()
-    if largest.function is None:
-        raise UsageError(f"{step.target.name} does not call {name}")
     return largest
-
-
-def function_of(name: str) -> Any:
-    source = find(name)
-    return getattr(source.module(), source.function)

@@ -6,12 +6,15 @@ line that names it. `tests/bench/test_torch_private.py` finds all of them in the
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch._subclasses.fake_tensor import FakeCopyMode as FakeCopyMode
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
     from torch.library import Library
     from torch.nn import Module
@@ -29,8 +32,11 @@ NAMES = {
     "has_kernel": "torch._C._dispatch_has_kernel",
     "has_kernel_for": "torch._C._dispatch_has_kernel_for_dispatch_key",
     "TorchDispatchMode": "torch.utils._python_dispatch.TorchDispatchMode",
+    "FakeCopyMode": "torch._subclasses.fake_tensor.FakeCopyMode",
     "FakeTensor": "torch._subclasses.fake_tensor.FakeTensor",
     "FakeTensorMode": "torch._subclasses.fake_tensor.FakeTensorMode",
+    "DataDependentOutputException": "torch._subclasses.fake_tensor.DataDependentOutputException",
+    "DynamicOutputShapeException": "torch._subclasses.fake_tensor.DynamicOutputShapeException",
     "HigherOrderOperator": "torch._ops.HigherOrderOperator",
     "is_traceable_wrapper_subclass_type": (
         "torch.utils._python_dispatch.is_traceable_wrapper_subclass_type"
@@ -122,21 +128,42 @@ def eager_kernel(operator: Any) -> Any:
     return operator.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
 
-def eager_flex_attention() -> Any:
-    """Return a context in which `flex_attention` compiles nothing, which fails on fake tensors."""
-    from unittest.mock import patch
+@contextmanager
+def eager() -> Iterator[None]:
+    """Run compiled functions as eager ones, and the branch that `torch.cond` takes as it is: the
+    gradient of its operation cannot be intercepted.
+    """
+    import torch
 
+    operator = type(torch.ops.higher_order.cond)
+    taken = staticmethod(lambda holds, yes, no, operands: (yes if holds else no)(*operands))
+    with torch.compiler.set_stance("force_eager"), patch.object(operator, "__call__", taken):
+        yield
+
+
+@contextmanager
+def prepared_for_fakes(elements: int) -> Iterator[None]:
+    """Let fake tensors of so many elements know their values, `Module.to` change them despite of
+    weak references, and `flex_attention` take them: it compiles nothing, and has gradients on a
+    CPU.
+    """
+    import torch
+    from torch._subclasses import fake_tensor
     from torch.nn.attention import flex_attention
 
-    return patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    with (
+        patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", elements),
+        patch.object(torch.utils, "swap_tensors", torch._C._swap_tensor_impl),
+        patch.object(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        patch.object(flex_attention, "_validate_device", lambda *_: None),
+    ):
+        yield
 
 
 def watched_autograd() -> Any:
     """Return a context with a mock of autograd's engine, whose `run_backward.called` is whether a
     backward pass ran; without the attribute, no row of a GPU can be timed, and no training loop.
     """
-    from unittest.mock import patch
-
     import torch
 
     variable: Any = torch.autograd.Variable

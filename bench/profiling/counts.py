@@ -18,15 +18,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from inspect import signature
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
-from torch import Tag, Tensor, ops
+from torch import ScriptObject, Tag, Tensor
 from torch.utils.flop_counter import flop_registry
 
-from bench.harness.torch_private import has_kernel_for, tree_iter
+from bench.harness.torch_private import has_kernel_for, tree_iter, tree_map_only
 from bench.profiling.operation import DATA_DEPENDENT, HOST_SYNC, UNMODELLED, Operation
-from bench.profiling.products import PRODUCTS, causal_flops, stored_in
+from bench.profiling.products import PRODUCTS, computed_flops, stored_in
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
 from roofline.work import Work
 
@@ -39,7 +40,8 @@ FREE = _names(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view "
     "is_same_size resize set record_stream _version sym_size sym_stride sym_numel "
     "sym_storage_offset promote_types result_type unsafe_split unsafe_split_with_sizes transpose t "
-    "detach squeeze unsqueeze as_strided is_coalesced _nested_tensor_size"
+    "detach squeeze unsqueeze as_strided is_coalesced _nested_tensor_size _efficientzerotensor "
+    "_has_same_storage_numel _linalg_check_errors"
 )
 """Operations that move no data, besides those that torch declares as views."""
 
@@ -61,7 +63,8 @@ MOVES = _names(
     "upsample_nearest1d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
     "_upsample_nearest_exact3d _to_dense to_padded_tensor _pack_padded_sequence "
     "_nested_tensor_from_tensor_list _nested_tensor_from_mask max_unpool2d multinomial "
-    "_nested_tensor_from_mask_left_aligned _sparse_coo_tensor_with_dims_and_tensors"
+    "_nested_tensor_from_mask_left_aligned _sparse_coo_tensor_with_dims_and_tensors "
+    "nonzero_static poisson"
 )
 """Operations that only move data."""
 
@@ -120,7 +123,8 @@ COUNTED = (
             "reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward "
             "replication_pad2d_backward replication_pad3d_backward _prelu_kernel "
             "_amp_foreach_non_finite_check_and_unscale kthvalue median nanmedian mode "
-            "rrelu_with_noise_backward index_reduce leaky_relu"
+            "mul rrelu_with_noise_backward index_reduce leaky_relu _unique _unique2 unique_dim "
+            "unique_consecutive unique_dim_consecutive"
         ),
     ),
     (
@@ -163,7 +167,7 @@ COUNTED = (
             "_batch_norm_with_update _fused_adagrad _weight_norm_interface_backward"
         ),
     ),
-    (8, "_fused_rms_norm_backward upsample_bilinear2d"),
+    (8, "_fused_rms_norm_backward upsample_bilinear2d upsample_bilinear2d_backward"),
     (
         12,
         (
@@ -309,8 +313,9 @@ class Call:
         # A higher-order operation has neither a schema nor tags.
         schema = func._schema.arguments if hasattr(func, "_schema") else ()
         self.tags = getattr(func, "tags", ())
-        names = [argument.name for argument in schema]
-        self.values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+        self.values = named(func, args, kwargs)
+        if "quantized" in name:
+            self.values = tree_map_only(ScriptObject, held_by, self.values)
         self.read = [] if schema else list(parts_in((args, kwargs)))
         self.updated: list[Tensor] = []
         for argument in schema:
@@ -324,8 +329,6 @@ class Call:
                 self.updated += tensors
             if not is_written or not (self.base in OVERWRITES or argument.is_out):
                 self.read += tensors
-        if "W_prepack" in self.values:  # of a quantized layer: an object that holds tensors
-            self.read += tensors_in(ops.quantized.linear_unpack(self.values["W_prepack"]))
         known = {id(tensor) for tensor in tensors_in((args, kwargs))}
         fresh = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
         self.created = list(parts_in(fresh))
@@ -353,8 +356,8 @@ class Call:
         is_complex = any(x.is_complex() for x in self.created)
         if products is not None:
             products *= 4 if is_complex else 1
-            is_attention = "scaled_dot_product" in self.aten
-            computed = causal_flops(self.values, products) if is_attention else products
+            is_attention = "scaled_dot_product" in self.aten or "block_mask" in self.values
+            computed = computed_flops(self.values, products) if is_attention else products
             return computed, products, True
         is_torchs = self.namespace in ("aten", "prims")  # the latter in graphs of the compiler
         if is_torchs and self.base in MOVES:
@@ -452,6 +455,15 @@ def is_decomposed(func: Any) -> bool:
     return has_kernel_for(name, "CompositeImplicitAutograd") and not is_whole
 
 
+def named(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by their names."""
+    if hasattr(func, "_schema"):
+        names = [argument.name for argument in func._schema.arguments]
+    else:  # a higher-order operation
+        names = list(signature(func.__call__).parameters)
+    return dict(zip(names, args, strict=False)) | kwargs
+
+
 def name_of(func: Any) -> str:
     return str(getattr(func, "_overloadpacket", func))
 
@@ -462,6 +474,13 @@ def base_name(name: str) -> str:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     return (leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor))
+
+
+def held_by(layer: Any) -> Any:
+    """Return the weights that an object of a quantized layer holds."""
+    if layer._has_method("unpack"):
+        return layer.unpack()
+    return tree_map_only(ScriptObject, held_by, layer.__getstate__())
 
 
 def parts_in(value: Any) -> Iterator[Tensor]:

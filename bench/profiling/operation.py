@@ -151,6 +151,8 @@ class CountedStep(NamedTuple):
     mode: str
     records: list[Record]
     fusions: list[Fusion]
+    assumed: list[str]
+    """Operations whose results depend on values that are not known."""
 
 
 def fusions_of(operations: Sequence[Operation]) -> list[Fusion]:

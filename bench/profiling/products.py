@@ -73,8 +73,10 @@ def convolution_flops(values: Values, result: Any) -> int:
     `torch.utils.flop_counter` counts the gradient of the weight once for each group
     (pytorch#183405).
     """
-    weight = next(values[name] for name in ("weight", "W") if name in values)
-    inner = next(values[name] for name in ("input", "X", "self") if name in values)
+    weight = next(values[name] for name in ("weight", "W", "packed_weight") if name in values)
+    if isinstance(weight, tuple):  # of a quantized layer, with its bias
+        weight = weight[0]
+    inner = next(values[name] for name in ("input", "X", "self", "qx") if name in values)
     if not values.get("transposed"):
         inner = values.get("grad_output", result)
     matmuls = sum(values["output_mask"][:2]) if "output_mask" in values else 1
@@ -106,12 +108,14 @@ def attention_flops(values: Values, result: Any) -> int:
     return int(2 * pairs * (width + out_width) * gradients(values))
 
 
-def causal_flops(values: Values, flops: int) -> int:
-    """Return the FLOPs of attention that are computed, of those of every pair of tokens: in causal
-    attention a token sees itself and earlier ones.
+def computed_flops(values: Values, flops: int) -> int:
+    """Return the FLOPs that are computed, of those of every pair of tokens: in causal attention a
+    token sees itself and earlier ones, a block mask names the blocks of pairs.
 
     Source: Dao, FlashAttention-2, 2023, section 3.1: a kernel skips blocks of other pairs.
     """
+    if "block_mask" in values:
+        return int(flops * block_fraction(*values["block_mask"]))
     if not values.get("is_causal"):
         return flops
     queries = values["query"].shape[2]
@@ -119,6 +123,16 @@ def causal_flops(values: Values, flops: int) -> int:
     seen = min(queries, keys)
     pairs = causal_pairs(seen, seen, seen) + (queries - seen) * keys
     return int(flops * pairs // max(1, queries * keys))
+
+
+def block_fraction(
+    queries: int, keys: int, partial: Tensor, indices: Tensor, full: Tensor | None, *_: Any
+) -> float:
+    """Return the fraction of blocks that a `BlockMask` has; 1 if a fake tensor does not know it."""
+    if isinstance(partial, FakeTensor) and partial.constant is None:
+        return 1.0
+    blocks = partial.sum() if full is None else partial.sum() + full.sum()
+    return int(blocks) / indices.numel()
 
 
 def triangular_flops(values: Values, result: Tensor) -> int:
@@ -136,11 +150,12 @@ def layer_flops(values: Values, result: Any) -> int:
     Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997, with the gates as one matrix.
     """
     given = next(values[name] for name in ("input", "query", "src") if name in values)
-    weights = [
-        tensor
-        for tensor in tree_iter([value for name, value in values.items() if "weight" in name])
-        if isinstance(tensor, Tensor) and tensor.dim() == 2
+    held = [
+        value
+        for name, value in values.items()
+        if "weight" in name or name.startswith(("w_", "params"))  # the last two if quantized
     ]
+    weights = [x for x in tree_iter(held) if isinstance(x, Tensor) and x.dim() == 2]
     tokens = given.numel() // max(1, given.size(-1))
     return int(2 * tokens * sum(weight.numel() for weight in weights) * gradients(values))
 
@@ -177,14 +192,18 @@ FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
             "cudnn_convolution_add_relu miopen_convolution miopen_convolution_relu "
             "miopen_depthwise_convolution _conv_depthwise2d conv_depthwise3d _slow_conv2d_forward "
             "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d "
-            "mkldnn._convolution_pointwise"
+            "mkldnn._convolution_pointwise quantized.conv1d quantized.conv2d quantized.conv3d "
+            "quantized.conv1d_relu quantized.conv2d_relu quantized.conv3d_relu "
+            "quantized.conv1d_dynamic quantized.conv2d_dynamic quantized.conv3d_dynamic "
+            "quantized.conv2d_add quantized.conv2d_add_relu"
         ),
     ),
     (
         transposed_flops,
         (
             "cudnn_convolution_transpose miopen_convolution_transpose slow_conv_transpose2d "
-            "slow_conv_transpose3d"
+            "slow_conv_transpose3d quantized.conv_transpose1d quantized.conv_transpose2d "
+            "quantized.conv_transpose3d"
         ),
     ),
     (
@@ -192,10 +211,17 @@ FAMILIES: tuple[tuple[Callable[[Values, Any], int | None], str], ...] = (
         (
             "_scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention "
             "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
-            "_scaled_dot_product_fused_attention_overrideable"
+            "_scaled_dot_product_fused_attention_overrideable flex_attention"
         ),
     ),
-    (layer_flops, "mkldnn_rnn_layer _cudnn_rnn miopen_rnn"),
+    (
+        layer_flops,
+        (
+            "mkldnn_rnn_layer _cudnn_rnn miopen_rnn quantized_lstm quantized_gru "
+            "quantized.quantized_lstm_cell_dynamic quantized.quantized_gru_cell_dynamic "
+            "quantized.quantized_rnn_relu_cell_dynamic quantized.quantized_rnn_tanh_cell_dynamic"
+        ),
+    ),
     (transformer_flops, "_native_multi_head_attention _transformer_encoder_layer_fwd"),
 )
 """Functions, and operations of each: those of `aten` without a namespace. A function also counts

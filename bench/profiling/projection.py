@@ -9,23 +9,15 @@ between GPUs are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import torch
 from msgspec import to_builtins
-from torch.overrides import TorchFunctionMode
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.torch_private import (
-    FakeTensorMode,
-    HigherOrderOperator,
-    TorchDispatchMode,
-    eager_flex_attention,
-    eager_kernel,
-    tree_map_only,
-)
+from bench.harness.torch_private import FakeTensorMode
+from bench.profiling.fake import ONE_KERNEL, faked
 from bench.profiling.operation import CountedStep, fusions_of
 from bench.profiling.records import product_dtypes, work_records
 from bench.profiling.step import ProfiledStep, account
@@ -55,11 +47,7 @@ from roofline.machine import Machine
 from roofline.model import bound, limits_s
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
-
-ONE_KERNEL = "_scaled_dot_product_efficient_attention"
-"""The operation that stands for the attention of one kernel, see `FusedAttention`."""
 
 LOWER_BOUND = "least times at the roofs of each machine, not measured: a real step takes longer"
 
@@ -161,14 +149,9 @@ class Projection:
                 for on in self.machines
             ],
             "fusing": fusing,
+            "assumed": self.step.assumed,
             "rows": self.rows(),
         }
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """Return the rows as a frame, with the keys of `--format json`."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows())
 
     def table(self, top: int = 20) -> Table:
         return Table(
@@ -190,6 +173,11 @@ class Projection:
                 lines.append(
                     f"  without {missing} rows that have no peak or no rule for their work"
                 )
+        if self.step.assumed:
+            lines.append(
+                f"values are not known: {', '.join(self.step.assumed)} have the largest result, "
+                f"conditions hold, and numbers that the host reads are 1"
+            )
         for on in self.machines:
             if self.step.fusions and on.bandwidth:
                 saved_s = on.total_s - on.fused_s
@@ -235,77 +223,6 @@ class Projection:
         return html_of(self._draw)
 
 
-class FusedAttention(TorchFunctionMode):
-    """Makes `scaled_dot_product_attention` one operation, as it is in the kernels of a GPU, without
-    dropout.
-
-    On a CPU torch would write the scores to memory. Dropout costs no bytes of scores.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            func = attention
-        return func(*args, **(kwargs or {}))
-
-
-def attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **_: Any,
-) -> torch.Tensor:
-    """Return the attention of tensors (..., heads, tokens, width) by the operation of one
-    kernel.
-    """
-    q, k, v = (x[(None,) * (4 - x.dim())].flatten(0, -4) for x in (query, key, value))
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    has_gradient = torch.is_grad_enabled() and query.requires_grad
-    out: torch.Tensor = efficient(q, k, v, attn_mask, has_gradient, 0.0, is_causal, scale=scale)[0]
-    return out.reshape(*query.shape[:-1], value.shape[-1])
-
-
-class FakeResults(TorchDispatchMode):
-    """Returns the results that `FakeTensorMode` has not: of the largest shape if it depends on
-    values, of grouped matmuls in fp32, of gradients of attention with fewer heads of keys.
-    """
-
-    supports_higher_order_operators = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "cond":  # which branch runs depends on values
-            return args[1](*args[3])
-        if isinstance(func, HigherOrderOperator):
-            return eager_kernel(func)(*args, **kwargs)
-        if name == "_is_all_true.default":  # a check of a model, as in `torch._check_tensor_all`
-            return torch.tensor(True)
-        if name == "nonzero.default":
-            return args[0].new_empty(args[0].numel(), args[0].dim(), dtype=torch.int64)
-        if name == "masked_select.default":
-            return args[0].new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).flatten()
-        if name == f"{ONE_KERNEL}_backward.default":
-            return tree_map_only(torch.Tensor, torch.empty_like, args[1:5])
-        if name == "_grouped_mm.default" and args[0].dtype == torch.float32:
-            return func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **kwargs).float()
-        if name == "index.Tensor":
-            args = (args[0], list(chain.from_iterable(map(rows_of, args[1]))))
-        return func(*args, **kwargs)
-
-
-def rows_of(index: torch.Tensor | None) -> Iterator[torch.Tensor | None]:
-    """Return the indices that a mask stands for if all of it is true; other indices unchanged."""
-    if index is None or index.dtype not in (torch.bool, torch.uint8):
-        yield index
-    else:
-        for _ in index.shape:
-            yield index.new_empty(index.numel(), dtype=torch.int64)
-
-
 def counted(make: Callable[[FakeTensorMode], Target], mode: str) -> CountedStep:
     """Return the work of a step without running it on values.
 
@@ -316,12 +233,7 @@ def counted(make: Callable[[FakeTensorMode], Target], mode: str) -> CountedStep:
     Raises:
         UsageError: the step cannot run without values.
     """
-    with (
-        eager_flex_attention(),
-        FakeTensorMode(allow_non_fake_inputs=True) as fake,
-        FakeResults(),  # type: ignore[no-untyped-call]
-        FusedAttention(),
-    ):
+    with faked() as (fake, results):
         target = make(fake)
         try:
             breakdown = account(ProfiledStep(target, mode))
@@ -330,7 +242,8 @@ def counted(make: Callable[[FakeTensorMode], Target], mode: str) -> CountedStep:
     for operation in breakdown.operations:
         operation.op = operation.op.replace(ONE_KERNEL, "scaled_dot_product_attention")
     fusions = fusions_of(breakdown.operations)
-    return CountedStep(target.name, mode, work_records(breakdown), fusions)
+    records = work_records(breakdown)
+    return CountedStep(target.name, mode, records, fusions, list(results.assumed))
 
 
 def machine_named(name: str) -> Machine:

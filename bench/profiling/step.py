@@ -22,6 +22,7 @@ from bench.harness.torch_private import (
     TorchDispatchMode,
     current_autograd_node,
     disable_current_modes,
+    eager,
     is_traceable_wrapper_subclass_type,
     sequence_number,
 )
@@ -209,7 +210,7 @@ class Tags(TorchDispatchMode):
         self.step.tags = self
         try:
             with (
-                torch.compiler.set_stance("force_eager") if is_eager else nullcontext(),
+                eager() if is_eager else nullcontext(),
                 warnings.catch_warnings(),
                 self,
             ):

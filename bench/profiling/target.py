@@ -15,7 +15,6 @@ from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 
 if TYPE_CHECKING:
-    from bench.harness.torch_private import FakeTensorMode
     from roofline.accounting.config import ModelConfig
 
 MODEL_DTYPES = ("fp64", "fp32", "bf16", "fp16")
@@ -124,65 +123,13 @@ def made_by(make: Callable[[], Any], word: str, dtype: str | None, device: str) 
         function, *args = made if isinstance(made, tuple) else (made,)
         kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
         target = target_of(word, function, args, kwargs)
-        convert(target.modules, device, wanted)
+        target.modules.to(device=device, dtype=wanted)
         args, kwargs = tree_map_only(
             torch.Tensor,
             lambda tensor: tensor.to(device, wanted if tensor.is_floating_point() else None),
             (target.args, target.kwargs),
         )
     return replace(target, args=args, kwargs=kwargs, device=device)
-
-
-def convert(module: Any, device: str, dtype: Any) -> None:
-    """Move a module to a device and convert it to a dtype, unless that is None."""
-    from torch.nn import Parameter
-
-    from bench.harness.torch_private import FakeTensor
-
-    def changed(tensor: Any) -> Any:
-        made = tensor.detach().to(device, dtype if tensor.is_floating_point() else None)
-        return Parameter(made, tensor.requires_grad) if isinstance(tensor, Parameter) else made
-
-    if any(isinstance(tensor, FakeTensor) for tensor in tensors_of(module)):
-        change_tensors(module, changed)  # `Module.to` swaps tensors, which fails with fake ones
-    else:
-        module.to(device=device, dtype=dtype)
-
-
-def tensors_of(module: Any) -> list[Any]:
-    return [*module.parameters(), *module.buffers()]
-
-
-def change_tensors(module: Any, change: Callable[[Any], Any]) -> None:
-    """Replace each parameter and buffer; one that several modules share stays shared."""
-    changed = {tensor: change(tensor) for tensor in tensors_of(module)}
-    for part in module.modules():
-        parameters = part.named_parameters(recurse=False, remove_duplicate=False)
-        buffers = part.named_buffers(recurse=False, remove_duplicate=False)
-        for name, tensor in [*parameters, *buffers]:
-            setattr(part, name, changed[tensor])
-
-
-def without_memory(target: Target, mode: FakeTensorMode) -> Target:
-    """Return a copy of a target with fake tensors; no memory is copied."""
-    import copy
-
-    import torch
-
-    from bench.harness.torch_private import tree_map_only
-
-    with guarded_call(target.name):
-        args, kwargs = tree_map_only(torch.Tensor, mode.from_tensor, (target.args, target.kwargs))
-        copies = {id(tensor): mode.from_tensor(tensor) for tensor in held_by(target.modules)}
-        return target_of(target.name, copy.deepcopy(target.function, copies), args, kwargs)
-
-
-def held_by(module: Any) -> Iterator[Any]:
-    """Return the tensors of a module: parameters, buffers and other attributes."""
-    from bench.profiling.counts import tensors_in
-
-    for part in module.modules():
-        yield from tensors_in(vars(part))
 
 
 def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:
@@ -195,7 +142,7 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
     with torch.device(device):
         model = Transformer(config)
         ids, targets = (torch.randint(0, config.vocabulary, shape) for _ in range(2))
-    convert(model, device, wanted)
+    model.to(device=device, dtype=wanted)
     model.rotate_for(shape[1], wanted, device)
     return Target(config.name, model, (ids, targets), {}, device, model)
 

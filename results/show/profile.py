@@ -50,7 +50,12 @@ FUSED_NAMES = {
     "neg + cat + mul + add": "rotary embedding",
     "pow + mul + add + mul + tanh + add + mul": "GELU",
     "_softmax": "softmax",
+    "_softmax_backward_data": "softmax backward",
+    "native_layer_norm_backward": "LayerNorm backward",
+    "gelu_backward": "GELU backward",
+    "silu_backward": "SiLU backward",
     "native_dropout": "dropout",
+    "native_dropout_backward": "dropout backward",
     "add + RMSNorm": "residual + RMSNorm",
     "add + LayerNorm": "residual + LayerNorm",
 }
@@ -364,7 +369,8 @@ def fusion_lines(fusions: Sequence[Fusion], saved_s: Callable[[Fusion], float]) 
 
 
 def fusion_text(fusion: Fusion) -> str:
-    text = " + ".join(operation.rstrip("_") for operation in fusion.operations)
+    text = " + ".join(fusion.operations).replace("div_ + mul", "dropout")  # the mask, in place
+    text = re.sub(r"_(?!\S)", "", text)
     for operations, name in FUSED_NAMES.items():
         text = re.sub(rf"(?<!\S){re.escape(operations)}(?!\S)", name, text)
     where = f" in {fusion.module}" if fusion.module else ""

@@ -49,7 +49,9 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
     """
     if not device.is_gpu:
         if gpu_slug is not None:
-            raise UsageError(f"--gpu {gpu_slug} requires a GPU device, got a CPU; remove --gpu")
+            raise UsageError(
+                f"--gpu {gpu_slug} (gpu= in a script) requires a GPU device, got a CPU; remove it"
+            )
         return Machine(device.slug, device.name)
     if gpu_slug is not None:
         return find_gpu(gpu_slug)

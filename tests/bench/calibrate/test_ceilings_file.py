@@ -60,7 +60,7 @@ def test_a_name_shared_by_several_gpus_is_not_guessed():
 
 def test_gpu_option_is_rejected_on_a_cpu():
     assert ceilings_of(CPU, None) == BLANK
-    with pytest.raises(ValueError, match="--gpu h100-sxm"):
+    with pytest.raises(ValueError, match=r"--gpu h100-sxm \(gpu= in a script\)"):
         ceilings_of(CPU, "h100-sxm")
 
 

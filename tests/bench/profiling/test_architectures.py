@@ -181,6 +181,16 @@ CASES = {
         ENCODER_DECODER,
         0,
     ),
+    "SwitchTransformers": (  # one of four experts for each token, in a loop over experts
+        "AutoModelForSeq2SeqLM",
+        T5
+        | ENDS
+        | {"num_heads": 4, "decoder_start_token_id": 0, "num_experts": 4, "num_decoder_layers": 2}
+        | {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+        {"input_ids": IDS, "labels": IDS},
+        ENCODER_DECODER + TOKEN * 2 * 4 * WIDTH,
+        0,
+    ),
     "Whisper": (
         "WhisperForConditionalGeneration",
         BOTH | {"max_source_positions": 16},

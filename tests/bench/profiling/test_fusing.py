@@ -106,6 +106,10 @@ def test_chains_have_the_names_of_layers():
     (fusion,) = fusions_of(operations_of(lambda a, b: a * b + turned(a) * b, A, B))
     assert fusion_text(fusion) == "rotary embedding"
 
+    names = ("div_", "mul", "gelu_backward")
+    backward = Fusion(module="", operations=names, count=1, saved_bytes=8)
+    assert fusion_text(backward) == "dropout + GELU backward"
+
 
 def test_the_lines_of_chains_add_up_to_their_sum():
     fusions = [

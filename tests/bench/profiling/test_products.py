@@ -91,9 +91,9 @@ def test_complex_numbers_count_four_real_multiply_adds():
     assert sum(each.flops for each in operations_of(torch.mul, x, x.real)) == 2 * 20
 
 
-def packed_linear():
-    linear = nn.Sequential(nn.Linear(16, 8))
-    return torch.ao.quantization.quantize_dynamic(linear, {nn.Linear}, dtype=torch.qint8)
+def dynamic(layer):
+    quantize = torch.ao.quantization.quantize_dynamic
+    return quantize(nn.ModuleList([layer]), {type(layer)}, dtype=torch.qint8)[0]
 
 
 def int8(*shape):
@@ -204,12 +204,29 @@ def test_products_agree_with_counts_by_hand(case):
     assert not unknown_of(operations)
 
 
+def quantized_convolution():
+    weight = torch.quantize_per_tensor(torch.ones(8, 4, 3, 3), 0.1, 0, torch.qint8)
+    packed = torch.ops.quantized.conv2d_prepack(weight, None, [1, 1], [0, 0], [1, 1], 2)
+    quantize = partial(torch.quantize_per_tensor, scale=0.1, zero_point=0, dtype=torch.quint8)
+    return lambda x: torch.ops.quantized.conv2d(quantize(x), packed, 0.1, 0)
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_a_quantized_layer_is_counted():
-    operations = operations_of(packed_linear(), torch.ones(4, 16))
-    assert sum(each.matmul_flops for each in operations) == 2 * 4 * 16 * 8
-    # Rows of fp32, the int8 matrix, its fp32 bias.
-    assert sum(each.bytes_read for each in operations) == 4 * 16 * 4 + 8 * 16 + 8 * 4
+@pytest.mark.parametrize(
+    ("make", "shape", "flops"),
+    [
+        (lambda: dynamic(nn.Linear(16, 8)), (4, 16), 2 * 4 * 16 * 8),
+        (lambda: dynamic(nn.GRUCell(8, 16)), (3, 8), 2 * 3 * 48 * 24),
+        (lambda: dynamic(nn.LSTM(8, 16)), (5, 3, 8), 2 * 15 * 64 * 24),
+        (quantized_convolution, (1, 8, 14, 14), 2 * 144 * 8 * 36),
+    ],
+)
+def test_a_quantized_layer_is_counted(make, shape, flops):
+    operations = operations_of(make(), torch.ones(shape))
+    assert not unknown_of(operations)
+    assert sum(each.matmul_flops for each in operations) == flops
+    if shape == (4, 16):  # rows of fp32, the int8 matrix, its fp32 bias
+        assert sum(each.bytes_read for each in operations) == 4 * 16 * 4 + 8 * 16 + 8 * 4
 
 
 def spread(*shape):

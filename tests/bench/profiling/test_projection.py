@@ -9,13 +9,14 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 import bench
 from bench import __main__ as command
 from bench.harness.op import UsageError
 from bench.model.layers import load_model
+from bench.profiling import fake
 from bench.profiling.projection import counted, machine_named
 from bench.profiling.target import from_preset
 
@@ -29,42 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 def make():
     return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)), torch.randn(8, 64)
-
-def item():
-    return (lambda x: x * x.sum().item()), torch.randn(4)
 """
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x):
-        parts = self.qkv(self.first(x)).chunk(3, -1)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        x = x + self.out(
-            nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        )
-        return x + self.mlp(self.second(x))
-
-
-class ViT(nn.Module):
-    """A small vision transformer: Dosovitskiy et al. (2021), patches of 16 x 16."""
-
-    def __init__(self, width=192, layers=3, heads=3):
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 16, 16)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.head = nn.Linear(width, 1000)
-
-    def forward(self, images):
-        return self.head(self.blocks(self.patches(images).flatten(2).transpose(1, 2)).mean(1))
 
 
 def counted_flops(target):
@@ -100,9 +66,9 @@ def test_the_least_time_is_that_of_the_longer_of_flops_and_bytes():
 
 
 def test_a_step_takes_the_sum_of_its_rows_on_each_machine():
-    found = bench.profile(
-        ViT(), torch.randn(1, 3, 32, 32), train=True, on=["h100-sxm", "a100-sxm-80gb"]
-    ).document()
+    layer = nn.TransformerEncoderLayer(64, 4, 128)
+    machines = ["h100-sxm", "a100-sxm-80gb"]
+    found = bench.profile(layer, torch.randn(2, 8, 64), train=True, on=machines).document()
     for machine in found["machines"]:
         rows = [row for row in found["rows"] if row["machine"] == machine["slug"]]
         assert sum(row["least_s"] for row in rows) == pytest.approx(machine["least_s"])
@@ -171,6 +137,18 @@ def test_attention_of_any_shape_is_projected(shapes, mask, flops):
         (lambda x, y: x[x[:, 0] > 0] @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
         (lambda x, y: x[(x[:, 0] > 0).nonzero()[:, 0]] @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
         (lambda x, y: x.masked_select(x > 0).view(8, 4) @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
+        # All are different, and each is repeated once.
+        (lambda x, y: torch.unique(x, dim=0) @ y, ((8, 4), (4, 6)), 2 * 8 * 4 * 6),
+        (
+            lambda x, y: x.repeat_interleave((x[:, 0] > 0).long(), dim=0) @ y,
+            ((8, 4), (4, 6)),
+            2 * 8 * 4 * 6,
+        ),
+        (
+            lambda x, y: torch.bincount(x[:, 0].long(), minlength=4)[None].float() @ y,
+            ((8, 4), (4, 6)),
+            2 * 4 * 6,
+        ),
         # Groups of 3 and 5 rows in fp32, for which torch has no kernel but on a CPU.
         (
             lambda x, y: torch._grouped_mm(x, y, torch.tensor([3, 8], dtype=torch.int32)),
@@ -183,25 +161,88 @@ def test_shapes_that_depend_on_values_count_as_the_largest(function, shapes, flo
     assert products_on(function, *map(torch.ones, shapes)) == flops
 
 
+def test_given_integers_decide_shapes():
+    def step(x, lengths):
+        mask = torch.arange(8) < lengths.max()
+        return x[: int(lengths.max())] @ x[mask].T
+
+    assert products_on(step, torch.ones(8, 4), torch.tensor([3, 5])) == 2 * 5 * 4 * 5
+
+
+def test_a_choice_among_known_indices_by_unknown_values_is_unknown():
+    def step(x):  # as the suppression of overlapping boxes
+        order = x[:, 0].argsort()
+        left = order[x[order][:, 0] > 0]
+        return x[left[0]][None] @ x.T
+
+    assert products_on(step, torch.ones(8, 4)) == 2 * 4 * 8
+
+
+def test_experts_have_equal_numbers_of_tokens():
+    def step(x, router, weights):
+        chosen = (x @ router).topk(2).indices
+        parts = [x[(chosen == number).any(-1)] @ each for number, each in enumerate(weights)]
+        return sum(part.sum() for part in parts)
+
+    given = torch.ones(16, 8), torch.ones(8, 4), torch.ones(4, 8, 8)
+    assert products_on(step, *given) == 2 * 16 * 8 * 4 + 2 * (16 * 2) * 8 * 8
+
+
+def test_an_unknown_number_is_one_and_a_condition_holds():
+    def step(x):
+        if x.isnan().any():
+            raise ValueError
+        return x @ x * x.sum().item() if (x > 0).all() else x
+
+    found = bench.profile(step, torch.ones(4, 4), on="h100-sxm")
+    assert sum(row["matmul_flops"] for row in found.rows()) == 2 * 4 * 4 * 4
+    assert found.document()["assumed"] == ["aten._local_scalar_dense"]
+    assert "numbers that the host reads are 1" in repr(found)
+
+
+def test_a_loop_that_waits_for_another_value_ends(monkeypatch):
+    monkeypatch.setattr(fake, "MAX_ASSUMED", 10)
+
+    def endless(x):
+        while x.sum() > 0:
+            x = x - 1
+
+    with pytest.raises(UsageError, match="without values"):
+        bench.profile(endless, torch.ones(4), on="h100-sxm")
+
+
+class Experts(nn.ModuleDict):
+    def forward(self, x):  # as Switch Transformers
+        return self.bfloat16()[f"expert_{x.argmax()}"](x.bfloat16())
+
+
+def test_a_model_may_convert_a_layer_that_a_number_names():
+    model = Experts({"expert_0": nn.Linear(4, 4)})
+    rows = bench.profile(model, torch.ones(2, 4), on="h100-sxm").rows()
+    assert [row["dtype"] for row in rows if row["matmul_flops"]] == ["bf16"]
+    assert model["expert_0"].weight.dtype == torch.float32
+
+
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="flex attention is not seen by a mode")
-def test_flex_attention_is_projected():
-    x = torch.ones(1, 2, 128, 16)
-    assert products_on(flex_attention, x, x, x) == 4 * 2 * 128 * 128 * 16
+def test_the_roof_of_flex_attention_has_the_blocks_that_run():
+    x = torch.ones(1, 2, 256, 16, requires_grad=True)
+
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 256, 256, device="cpu")
+    options = {"block_mask": mask, "on": "h100-sxm", "backward": True}
+    rows = bench.profile(flex_attention, x, x, x, **options).rows()
+    flops = {row["phase"]: row["flops"] for row in rows if row["matmul_flops"]}
+    pairs = 3 * 128 * 128  # one of four blocks has no pair
+    assert flops == {"forward": 4 * 2 * pairs * 16, "backward": 8 * 2 * pairs * 16}
+    assert products_on(flex_attention, x, x, x, backward=True) == 12 * 2 * 256 * 256 * 16
 
 
 def test_the_first_branch_of_a_condition_is_projected():
     def branches(x, y):  # the first is assumed to run
         return torch.cond(x.sum() > 0, lambda x, y: x @ y, lambda x, y: x @ y @ y, (x, y))
 
-    assert products_on(branches, torch.ones(8, 8), torch.ones(8, 8)) == 2 * 8 * 8 * 8
-
-
-def test_a_check_that_all_is_true_holds():
-    def step(x, mask):  # as models of images and text check their placeholders
-        torch._check_tensor_all(mask)
-        return x @ x
-
-    assert products_on(step, torch.ones(4, 4), torch.ones(4) > 0) == 2 * 4 * 4 * 4
+    given = [torch.ones(8, 8, requires_grad=True) for _ in range(2)]
+    assert products_on(branches, *given, backward=True) == 3 * 2 * 8 * 8 * 8
+    branches(*given).sum().backward()  # torch compiles it as before
 
 
 class Remembering(nn.Linear):
@@ -276,7 +317,6 @@ def test_the_command_says_that_the_times_are_not_measured(file, capsys):
         (["mine.py:make", "--on", "h900"], "unknown GPU 'h900'"),
         (["mine.py:make", "--on", "h100-sxm", "--compile"], "remove --compile"),
         (["mine.py:make", "--on", "h100-sxm", "--plot", "x.png"], "remove --plot"),
-        (["mine.py:item", "--on", "h100-sxm"], "without values"),
     ],
 )
 def test_what_cannot_be_projected_is_refused_in_one_line(file, capsys, words, message):
