@@ -23,13 +23,15 @@ from bench.harness.measure.isolated import (
     load_problem,
     measure_isolated,
 )
-from bench.harness.measure.measure_row import measure_row, release
+from bench.harness.measure.measure_row import Kept, measure_row, release
 from bench.harness.measure.rows import (
+    OUT_OF_MEMORY,
     Row,
     failed,
     is_out_of_memory,
     one_line,
     out_of_time,
+    rotation_of,
 )
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
@@ -98,10 +100,12 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
         for name, reason in compile_rows(rows, run.device).items():
             run.progress.note(f"{name} does not compile: {reason}")
     run.progress.expect(len(rows) * VISITS, budget.left_s)
-    measured = first_visits(run, rows, budget, may_reorder)
+    kept = Kept(run.device)
+    measured = first_visits(run, rows, budget, may_reorder, kept)
     late = len(rows) - len(measured)
     for number in range(1, VISITS):
-        visit_again(run, measured, budget, number)
+        visit_again(run, measured, budget, number, kept)
+    kept.drop()
     for index, (row, record) in enumerate(measured):
         if (
             row.settings.kernels
@@ -130,7 +134,7 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
 
 
 def first_visits(
-    run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool
+    run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool, kept: Kept
 ) -> list[tuple[Row, Record]]:
     """Visit each row once while there is time; return these rows with their records."""
     waiting = deque(rows)
@@ -149,7 +153,7 @@ def first_visits(
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
         began = clock.now()
-        record = visit(run, row, budget, share)
+        record = visit(run, row, budget, share, kept)
         budget.took(record, began, expected_s, row)
         if record.status == "ok":
             record = replace(record, visits=(len(record.samples_s),))
@@ -160,7 +164,9 @@ def first_visits(
     return measured
 
 
-def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, number: int) -> None:
+def visit_again(
+    run: Run, measured: list[tuple[Row, Record]], budget: Budget, number: int, kept: Kept
+) -> None:
     """Visit measured rows again while there is time; update the records in `measured`."""
     indices = [index for index, (_, record) in enumerate(measured) if record.status == "ok"]
     for done, index in enumerate(indices):
@@ -169,7 +175,8 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
         row, record = measured[index]
         share = len(indices) - done + (VISITS - 1 - number) * len(indices)
         again = replace(row, op=replace(row.op, stress={}))  # the first visit had hard inputs
-        merged = with_visit(record, visit(run, again, budget, share), LIMITS[run.device.type])
+        new = visit(run, again, budget, share, kept)
+        merged = with_visit(record, new, LIMITS[run.device.type])
         if merged is not record:
             # The median of one visit alone may be above a ceiling.
             merged = judged(merged, run.device, run.ceilings)
@@ -177,7 +184,7 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
             run.progress.advance()
 
 
-def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
+def visit(run: Run, row: Row, budget: Budget, share: int, kept: Kept) -> Record:
     """Measure a row once, within 1 / `share` of the time left.
 
     A worker measures users' functions, and all rows after an error that makes the GPU unusable in
@@ -204,6 +211,10 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
         cap_s=whole.cap_s / VISITS,
         visits=VISITS,
     )
+    if kept.of(row) is None:
+        rotation = rotation_of(row, run.device, kept.total_bytes)
+        if rotation != rotation_of(row, run.device):
+            kept.drop()
     if is_user_kernel(row.provider) or not has_device:
         return measure_isolated(
             row,
@@ -214,7 +225,11 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
             share,
             timeout_s=run.settings.timeout_s,
         )
-    return measure_row(row, run.device, run.ceilings, limits, run.deadline, share)
+    arguments = (row, run.device, run.ceilings, limits, run.deadline, share)
+    record = measure_row(*arguments, kept)
+    if record.reason == OUT_OF_MEMORY and kept.drop():
+        record = measure_row(*arguments)
+    return record
 
 
 def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
@@ -246,6 +261,7 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
         outliers=outlier_count(samples_s),
         first_call_s=record.first_call_s,
         verified=visit.verified,
+        passed_over=record.passed_over,
         flags=tuple(reasons),
         flag_reasons=reasons,
     )
@@ -367,5 +383,5 @@ def _attempt(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
         return measure(blank, run, rows)
     except Exception as error:
         if is_out_of_memory(error):
-            return replace(blank, reason="out of memory")
+            return replace(blank, reason=OUT_OF_MEMORY)
         return replace(blank, status="failed", reason=one_line(error))

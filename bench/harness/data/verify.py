@@ -217,6 +217,10 @@ class Checks:
     """Seconds from the last call to its finished result."""
     result: Tensor = field(init=False)
     """Result of the last call."""
+    checked: CheckResult = field(init=False)
+    """Of the last call."""
+    _right: Tensor | None = field(init=False, default=None)
+    """The result of the last check of an earlier visit."""
 
     def check(
         self,
@@ -231,7 +235,12 @@ class Checks:
         problem = self.run(call, data, is_sampled=not is_poisoned)
         if problem is not None:
             return CheckResult(problem, elements=data.out.numel())
-        return check(self.op, self.case, data, self.result, earlier)
+        self.checked = check(self.op, self.case, data, self.result, earlier)
+        return self.checked
+
+    def remember(self) -> None:
+        """Keep the last result, which was right, for `last`."""
+        self._right = self.result.clone()
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
         """Call a provider, with `is_sampled` a user's in a sample of the timer; return a problem
@@ -253,7 +262,15 @@ class Checks:
     def last(
         self, call: Callable[[], Any], data: InputSet, earlier: Launch | None, row_s: float
     ) -> CheckResult:
-        """Check a call after timing; `row_s` is the time of all samples."""
+        """Check a call after timing; `row_s` is the time of all samples.
+
+        No reference is computed again for the same bytes as in an earlier visit.
+        """
+        if self._right is not None:
+            poison(data.out)
+            self.run(call, data)
+            if same_bytes(self.result, self._right):
+                return self.checked
         return self.check(call, data, earlier)
 
 

@@ -48,6 +48,8 @@ first.
 """
 
 
+OUT_OF_MEMORY = "out of memory"
+
 USUAL = Settings()
 
 
@@ -150,6 +152,15 @@ def rows_of_case(
     return plan(op, case, list(providers), device, settings, providers, family)
 
 
+def rotation_of(row: Row, device: Device, also_free_bytes: int = 0) -> inputs.Rotation:
+    """Return the copies of a row, in the memory that is free or would be."""
+    size_bytes = row.op.work(row.case).bytes
+    free_bytes = device.free_bytes() + also_free_bytes
+    return inputs.plan_rotation(
+        size_bytes, device.cache_bytes, free_bytes, device.type, row.settings.cache
+    )
+
+
 def refusal(op: Op, case: Case, device: Device) -> str | None:
     """Return why a case cannot run on a device (dtype, shape, memory), or None."""
     if not has_dtype(device, case.dtype):
@@ -187,7 +198,7 @@ def failed(row: Row, error: BaseException) -> Record:
     if isinstance(error, ProviderUnavailableError):
         return replace(row.blank(), reason=str(error))
     if is_out_of_memory(error):
-        return replace(row.blank(), reason="out of memory")
+        return replace(row.blank(), reason=OUT_OF_MEMORY)
     where = ""
     if is_user_kernel(row.provider):
         file = find(row.provider).file

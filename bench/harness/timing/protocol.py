@@ -30,6 +30,8 @@ class Sampler(Protocol):
     launches_per_sample: int
     why_no_graph: str | None
     """Reason that a CUDA graph was tried and not used, else None."""
+    reading: Any
+    """Called after each sample on a GPU, see `samplers.Reading`."""
 
     def sample(self) -> float:
         """Run one sample and return its duration in seconds, of all launches together."""
@@ -163,6 +165,9 @@ class Samples:
     """As of `Sampler`."""
     is_single: bool = False
     """Whether a sample is one launch because the inputs are renewed before it and have one copy."""
+    sampler: Sampler | None = None
+    overhead_s: float = 0.0
+    """For another visit: what took the samples, and the time of the row outside its samples."""
 
     @property
     def total_s(self) -> float:

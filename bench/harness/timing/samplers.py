@@ -130,6 +130,7 @@ class HostSampler:
 
     method = "host"
     why_no_graph: str | None = None
+    reading: Reading | None = None
 
     def __init__(
         self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None
@@ -200,7 +201,7 @@ class _QueuedSampler:
         self, launches: int, reading: Reading | None, spin_s: float, max_spin_s: float
     ) -> None:
         self.launches_per_sample = launches
-        self._reading = reading
+        self.reading = reading
         self._spin_s = spin_s
         self._min_spin_s = spin_s
         self._max_spin_s = max_spin_s
@@ -222,8 +223,8 @@ class _QueuedSampler:
         if not is_late:
             self._spin_s = spin_s
         sample_s = float(start.elapsed_time(end)) / 1e3
-        if self._reading is not None:
-            self._reading(partial(self._keep_busy, sample_s))
+        if self.reading is not None:
+            self.reading(partial(self._keep_busy, sample_s))
         return sample_s
 
     def _queued(self, spin_s: float) -> tuple[Any, Any, bool]:

@@ -8,7 +8,9 @@ import pytest
 
 from bench.__main__ import families
 from bench.commands import suite
+from bench.elementwise import OPS as SUMS
 from bench.harness import loop
+from bench.harness.data.verify import Checks
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.flags import judged
@@ -16,7 +18,7 @@ from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from roofline.machine import Ceiling, Machine
-from tests.bench.commands import HALF_SECONDS, Clock, StubRun
+from tests.bench.commands import CPU, HALF_SECONDS, Clock, StubRun
 from tests.bench.fake_clock import set_clock
 
 
@@ -39,7 +41,7 @@ class SlowMachine:
     def expected_s(self, row):
         return 0.7 + row.op.work(row.case).bytes * 4e-8
 
-    def measure(self, row, device, ceilings, limits, deadline, rows_left):
+    def measure(self, row, device, ceilings, limits, deadline, rows_left, kept):
         self.clock.now += self.slowdown * self.expected_s(row)
         share_s = max(0.0, (deadline - self.clock.now) / rows_left)
         self.clock.now += share_s
@@ -59,7 +61,7 @@ def test_a_suite_keeps_its_budget_and_orders_ops_by_information(
         for family, op, case in suite.by_information(suite.planned(["bf16"], families(), "cpu"))
     ]
     deadline = clock.now + budget_s
-    run = StubRun(SimpleNamespace(is_gpu=False, type="cpu"), deadline)
+    run = StubRun(CPU, deadline)
     loop.measure_rows(run, planned_rows, may_reorder=True)
     measured = [record.op for record in run.records if record.status == "ok"]
     assert clock.now <= deadline + 0.1 * budget_s
@@ -126,6 +128,39 @@ def test_a_user_function_gets_its_share_of_the_budget(clock, monkeypatch):
     assert has_hard_inputs == [True] * 4 + [False] * 8  # of the first visits only
 
 
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch, is_planned):
+    """Its copies would be fewer, or it finds out itself."""
+    free = [2**27]
+    device = SimpleNamespace(
+        type="cpu", is_gpu=False, cache_bytes=2**20, free_bytes=lambda: free[0]
+    )
+    op = next(op for op in SUMS if op.name == "add")
+    small, large = (
+        Row(op, Case("add", "fp32", {"n": n}), "torch", family="elementwise")
+        for n in (2**18, 2**20)
+    )
+    seen = []
+
+    def measure(row, device, ceilings, limits, deadline, share, kept=None):
+        seen.append((row.case.shape["n"], kept.total_bytes if kept else None))
+        if row is small:
+            kept.add(row, SimpleNamespace(kept_bytes=2**24, checks=Checks(op, row.case, device)))
+            free[0] = 80 * 2**20 if is_planned else 2**27
+        elif kept and kept.total_bytes:
+            return replace(row.blank(), reason="out of memory")
+        return replace(HALF_SECONDS, op=row.op.name, case=row.case.name)
+
+    monkeypatch.setattr(Checks, "remember", lambda checks: None)
+    monkeypatch.setattr(loop, "measure_row", measure)
+    run, kept = StubRun(device), loop.Kept(device)
+    budget = SimpleNamespace(refusal=lambda row: None)
+    records = [loop.visit(run, row, budget, 1, kept) for row in (small, large)]
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert kept.total_bytes == 0
+    assert len(seen) == (2 if is_planned else 3)
+
+
 def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     peak = Ceiling("flops", "fp32", 1e12, "measured", "here")
     run = StubRun(cpu_device())
@@ -142,6 +177,6 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     )
     measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
     for number in (1, 2):
-        loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number)
+        loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number, None)
     assert measured[0][1].median_s == 4e-3
     assert "above-roof" not in measured[0][1].flags
