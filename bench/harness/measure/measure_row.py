@@ -49,9 +49,7 @@ WARM_CAP_S = 0.5
 """No warm time is measured if the minimum number of samples would take longer."""
 
 LONG_LAUNCH_S = 1e-3
-SAMPLING_RATIO = 1.8
-"""Launches longer than a millisecond are sampled for 1.8 times the time that the row takes outside
-its samples, so that 1.8 / 2.8 = 64 % of a run is spent on samples."""
+"""Launches that are sampled for at least `Limits.sampling_ratio`."""
 
 AGAIN_SHARE = 0.3
 """Share of the warm-up before the samples of a later visit, whose kernels are loaded."""
@@ -471,7 +469,7 @@ def sampling_limits(
     besides sampling.
     """
     if launch_s >= LONG_LAUNCH_S:
-        min_s = max(limits.min_time_s, SAMPLING_RATIO * overhead_s / limits.visits)
+        min_s = max(limits.min_time_s, limits.sampling_ratio * overhead_s / limits.visits)
         if device.is_gpu:
             min_s = min(min_s, limits.cap_s)
         limits = replace(limits, min_time_s=min_s, cap_s=max(limits.cap_s, min_s))

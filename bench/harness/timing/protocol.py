@@ -60,6 +60,9 @@ class Limits:
     """Visits that share the time of a row, each with its own limits."""
     warm_up_cap_s: float = 1.0
     """Time limit of the warm-up."""
+    sampling_ratio: float = 1.8
+    """Time of all samples of long launches over the time that the row takes besides, also if that
+    exceeds `cap_s`. With 1.8, 1.8 / 2.8 = 64 % of a run is spent on samples."""
 
 
 CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
