@@ -246,10 +246,12 @@ class Checks:
         """Call a provider, with `is_sampled` a user's in a sample of the timer; return a problem
         besides the values of the result, or None.
 
-        The result is the returned tensor or stacked tuple, else the output.
+        The result is the returned tensor or stacked tuple, else the output, or in inputs that are
+        then restored.
         """
         import torch
 
+        before = [x.clone() for x in data.inputs] if self.op.result_in else []
         start = clock.now()
         returned = call()
         self.device.synchronize()
@@ -257,6 +259,10 @@ class Checks:
             returned = torch.stack(returned)
         self.result = returned if isinstance(returned, torch.Tensor) else data.out
         self.call_s = clock.now() - start
+        if self.op.result_in:
+            self.result = self.op.result_in(data.inputs)
+            for x, values in zip(data.inputs, before, strict=True):
+                x.copy_(values)
         return None
 
     def last(
