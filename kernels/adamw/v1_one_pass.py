@@ -82,31 +82,24 @@ VARIANTS = {dtype: _variant(dtype) for dtype in DTYPES}
 variants = on_any_arch(VARIANTS)
 
 
-def _launch(
-    p: torch.Tensor,
-    g: torch.Tensor,
-    m: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    out: torch.Tensor | None = None,
-) -> None:
+def _launch(*inputs: torch.Tensor, out: torch.Tensor | None = None) -> None:
     label = "adamw v1"
+    p, g, m, v = inputs
     require_tensors(label, p=p, g=g)
+    require_companion(label, "m", m, torch.float32, ("p", p))
+    require_companion(label, "v", v, torch.float32, ("p", p))
     n = p.numel()
-    for name, tensor in (("m", m), ("v", v)):
-        require_companion(label, name, tensor, torch.float32, ("p", p))
-    for name, tensor in (("p", p), ("g", g), ("m", m), ("v", v)):
+    for name, tensor in zip("pgmv", inputs, strict=True):
         require_contiguous(label, **{name: tensor})
         require_shape(label, name, tensor, (n,))
     written = [p, m, v]
     if out is not None:
         require_companion(label, "out", out, torch.uint8, ("p", p))
         require_shape(label, "out", out, (n * (p.itemsize + 8),))
-        written = [out[8 * n :].view(p.dtype)]
-        written += [out[: 4 * n].view(torch.float32), out[4 * n : 8 * n].view(torch.float32)]
+        state = out[: 8 * n].view(torch.float32)
+        written = [out[8 * n :].view(p.dtype), state[:n], state[n:]]
     if n:
-        variant = VARIANTS[p.dtype]
-        variant.launch(triton.cdiv(n, BLOCK), p, g, m, v, *written, n)
+        VARIANTS[p.dtype].launch(triton.cdiv(n, BLOCK), *inputs, *written, n)
 
 
 KERNELS = {"adamw": _launch}

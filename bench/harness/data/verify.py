@@ -203,7 +203,7 @@ def check(
         problem = op.check_result(case, (data.inputs, result), earlier)
         reason = f"wrong result: {problem}" if problem else None
         return CheckResult(reason, math.nan, result.numel(), result.numel(), "rule")
-    return _compared(op, case, data.inputs, result)
+    return compared(op, case, data.inputs, result)
 
 
 @dataclass
@@ -280,7 +280,7 @@ class Checks:
         return self.check(call, data, earlier)
 
 
-def _compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
+def compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
     """Compare a result with the reference, part by part, and the scale of each output."""
     import torch
 
