@@ -25,13 +25,11 @@ from bench.harness.measure.isolated import (
 )
 from bench.harness.measure.measure_row import Kept, measure_row, release
 from bench.harness.measure.rows import (
-    OUT_OF_MEMORY,
     Row,
     failed,
     is_out_of_memory,
     one_line,
     out_of_time,
-    rotation_of,
 )
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
@@ -105,7 +103,7 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
     late = len(rows) - len(measured)
     for number in range(1, VISITS):
         visit_again(run, measured, budget, number, kept)
-    kept.drop()
+    del kept  # frees its memory
     for index, (row, record) in enumerate(measured):
         if (
             row.settings.kernels
@@ -211,10 +209,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int, kept: Kept) -> Record:
         cap_s=whole.cap_s / VISITS,
         visits=VISITS,
     )
-    if kept.of(row) is None:
-        rotation = rotation_of(row, run.device, kept.total_bytes)
-        if rotation != rotation_of(row, run.device):
-            kept.drop()
+    kept.make_room(row, run.device)
     if is_user_kernel(row.provider) or not has_device:
         return measure_isolated(
             row,
@@ -225,11 +220,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int, kept: Kept) -> Record:
             share,
             timeout_s=run.settings.timeout_s,
         )
-    arguments = (row, run.device, run.ceilings, limits, run.deadline, share)
-    record = measure_row(*arguments, kept)
-    if record.reason == OUT_OF_MEMORY and kept.drop():
-        record = measure_row(*arguments)
-    return record
+    return measure_row(row, run.device, run.ceilings, limits, run.deadline, share, kept)
 
 
 def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
@@ -383,5 +374,5 @@ def _attempt(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
         return measure(blank, run, rows)
     except Exception as error:
         if is_out_of_memory(error):
-            return replace(blank, reason=OUT_OF_MEMORY)
+            return replace(blank, reason="out of memory")
         return replace(blank, status="failed", reason=one_line(error))

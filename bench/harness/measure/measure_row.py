@@ -16,7 +16,7 @@ from bench.harness import clock
 from bench.harness.data import stress
 from bench.harness.data.agreement import fresh, renew
 from bench.harness.data.checks import UserChecks
-from bench.harness.data.inputs import Filler, InputSet, make_sets
+from bench.harness.data.inputs import COLD_CACHES, Filler, InputSet, make_sets
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
@@ -168,9 +168,12 @@ class Kept:
         self._limit_bytes = KEPT_SHARE * device.free_bytes()
         self._ready: dict[str, Ready] = {}
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(ready.kept_bytes for ready in self._ready.values())
+    def make_room(self, row: Row, device: Device) -> None:
+        """Drop all if the memory may be too short for the copies of a row that is not kept."""
+        copies_bytes = COLD_CACHES[device.type] * device.cache_bytes
+        copies_bytes += 2 * row.op.work(row.case).bytes
+        if self.of(row) is None and device.free_bytes() < copies_bytes / KEPT_SHARE:
+            self._ready.clear()
 
     def of(self, row: Row) -> Ready | None:
         return self._ready.get(name_of(row.blank()))
@@ -178,16 +181,11 @@ class Kept:
     def add(self, row: Row, ready: Ready) -> None:
         """Keep a row, unless its checks write new contents into its inputs."""
         name = name_of(row.blank())
-        is_small = self.total_bytes + ready.kept_bytes <= self._limit_bytes
+        total_bytes = sum(each.kept_bytes for each in (*self._ready.values(), ready))
+        is_small = total_bytes <= self._limit_bytes
         if is_small and name not in self._ready and type(ready.checks) is Checks:
             ready.checks.remember()
             self._ready[name] = ready
-
-    def drop(self) -> bool:
-        """Free the memory; return whether something was kept."""
-        was_used = bool(self._ready)
-        self._ready.clear()
-        return was_used
 
 
 def prepare(

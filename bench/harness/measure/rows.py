@@ -48,8 +48,6 @@ first.
 """
 
 
-OUT_OF_MEMORY = "out of memory"
-
 USUAL = Settings()
 
 
@@ -152,12 +150,10 @@ def rows_of_case(
     return plan(op, case, list(providers), device, settings, providers, family)
 
 
-def rotation_of(row: Row, device: Device, also_free_bytes: int = 0) -> inputs.Rotation:
-    """Return the copies of a row, in the memory that is free or would be."""
+def rotation_of(row: Row, device: Device) -> inputs.Rotation:
     size_bytes = row.op.work(row.case).bytes
-    free_bytes = device.free_bytes() + also_free_bytes
     return inputs.plan_rotation(
-        size_bytes, device.cache_bytes, free_bytes, device.type, row.settings.cache
+        size_bytes, device.cache_bytes, device.free_bytes(), device.type, row.settings.cache
     )
 
 
@@ -198,7 +194,7 @@ def failed(row: Row, error: BaseException) -> Record:
     if isinstance(error, ProviderUnavailableError):
         return replace(row.blank(), reason=str(error))
     if is_out_of_memory(error):
-        return replace(row.blank(), reason=OUT_OF_MEMORY)
+        return replace(row.blank(), reason="out of memory")
     where = ""
     if is_user_kernel(row.provider):
         file = find(row.provider).file

@@ -11,9 +11,10 @@ from bench.commands import suite
 from bench.elementwise import OPS as SUMS
 from bench.harness import loop
 from bench.harness.data.verify import Checks
-from bench.harness.device.device import cpu_device
+from bench.harness.device.device import Device, cpu_device
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.flags import judged
+from bench.harness.measure.measure_row import Kept
 from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
@@ -128,37 +129,24 @@ def test_a_user_function_gets_its_share_of_the_budget(clock, monkeypatch):
     assert has_hard_inputs == [True] * 4 + [False] * 8  # of the first visits only
 
 
-@pytest.mark.parametrize("is_planned", [True, False])
-def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch, is_planned):
-    """Its copies would be fewer, or it finds out itself."""
-    free = [2**27]
-    device = SimpleNamespace(
-        type="cpu", is_gpu=False, cache_bytes=2**20, free_bytes=lambda: free[0]
-    )
+def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):
+    device = replace(CPU, cache_bytes=2**20)
     op = next(op for op in SUMS if op.name == "add")
-    small, large = (
+    small, other, large = (
         Row(op, Case("add", "fp32", {"n": n}), "torch", family="elementwise")
-        for n in (2**18, 2**20)
+        for n in (2**10, 2**12, 2**20)
     )
-    seen = []
-
-    def measure(row, device, ceilings, limits, deadline, share, kept=None):
-        seen.append((row.case.shape["n"], kept.total_bytes if kept else None))
-        if row is small:
-            kept.add(row, SimpleNamespace(kept_bytes=2**24, checks=Checks(op, row.case, device)))
-            free[0] = 80 * 2**20 if is_planned else 2**27
-        elif kept and kept.total_bytes:
-            return replace(row.blank(), reason="out of memory")
-        return replace(HALF_SECONDS, op=row.op.name, case=row.case.name)
-
+    monkeypatch.setattr(Device, "free_bytes", lambda device: 2**26)
     monkeypatch.setattr(Checks, "remember", lambda checks: None)
-    monkeypatch.setattr(loop, "measure_row", measure)
-    run, kept = StubRun(device), loop.Kept(device)
-    budget = SimpleNamespace(refusal=lambda row: None)
-    records = [loop.visit(run, row, budget, 1, kept) for row in (small, large)]
-    assert [record.status for record in records] == ["ok", "ok"]
-    assert kept.total_bytes == 0
-    assert len(seen) == (2 if is_planned else 3)
+    kept = Kept(device)
+    for row, size_bytes in ((small, 2**20), (other, 2**26)):
+        kept.add(row, SimpleNamespace(kept_bytes=size_bytes, checks=Checks(op, row.case, device)))
+    assert kept.of(small)
+    assert not kept.of(other)  # more than a quarter
+    kept.make_room(other, device)
+    assert kept.of(small)
+    kept.make_room(large, device)
+    assert not kept.of(small)
 
 
 def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
@@ -177,6 +165,8 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     )
     measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
     for number in (1, 2):
-        loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number, None)
+        loop.visit_again(
+            run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(run.device)
+        )
     assert measured[0][1].median_s == 4e-3
     assert "above-roof" not in measured[0][1].flags
