@@ -194,6 +194,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int, kept: Kept) -> Record:
     has_device = not run.device.is_gpu or release(run.device)
     if has_device:
         try:
+            kept.make_room(row, run.device)
             reason = budget.refusal(row)
         except Exception as error:  # a pilot runs the op's own code
             return failed(row, error)
@@ -209,7 +210,6 @@ def visit(run: Run, row: Row, budget: Budget, share: int, kept: Kept) -> Record:
         cap_s=whole.cap_s / VISITS,
         visits=VISITS,
     )
-    kept.make_room(row, run.device)
     if is_user_kernel(row.provider) or not has_device:
         return measure_isolated(
             row,
