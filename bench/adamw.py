@@ -23,7 +23,7 @@ Source  Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv 1711
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
@@ -83,28 +83,46 @@ def result_in(inputs: Inputs) -> Tensor:
     return torch.cat([x.view(torch.uint8) for x in (m, v, p)])
 
 
-def part(name: str, place: int, magnitude: Callable[..., Tensor], dtype: str | None = None) -> Op:
-    """Return an op whose result is one of the tensors that a step writes."""
-    return Op(
-        name=name,
-        formula="",
-        axes=("n",),
-        work=step_work,
-        make_inputs=make_inputs,
-        output_shape=lambda case: (case.shape["n"],),
-        output_dtype=lambda own: dtype or own,
-        reference=lambda *inputs: stepped(*inputs)[place],
-        eager=step,
-        magnitude=magnitude,
-        take_rows=rows_of(0, 1, 2, 3),
-    )
-
-
-PARTS = (
-    part("m", 2, lambda truth, p, g, m, v: g.abs() + m.abs(), "fp32"),
-    part("v", 3, lambda truth, *inputs: truth, "fp32"),
-    part("p", 0, lambda truth, p, g, m, v: truth.abs() + p.abs() + STEP),
+BASE = Op(
+    name="adamw",
+    formula="p, m, v (n) = AdamW step of p with gradient g, in place",
+    axes=("n",),
+    default_shapes={
+        "cpu": ("1048576", "16777216"),
+        "cuda": ("16777216", "134217728", "536870912"),
+    },
+    make_inputs=make_inputs,
+    output_shape=lambda case: (case.shape["n"],),
+    reference=lambda *inputs: stepped(*inputs)[0],
+    eager=step,
+    expression=step,
+    writes_out_when_compiled=False,
+    dtypes=("fp32", "fp16", "bf16"),
+    work=step_work,
+    units="vector",
+    magnitude=lambda truth, p, g, m, v: truth.abs() + p.abs() + STEP,
+    take_rows=rows_of(0, 1, 2, 3),
+    in_place=True,
+    result_in=result_in,
 )
+PARTS = (
+    replace(
+        BASE,
+        name="m",
+        output_dtype=lambda dtype: "fp32",
+        reference=lambda *inputs: stepped(*inputs)[2],
+        magnitude=lambda truth, p, g, m, v: g.abs() + m.abs(),
+    ),
+    replace(
+        BASE,
+        name="v",
+        output_dtype=lambda dtype: "fp32",
+        reference=lambda *inputs: stepped(*inputs)[3],
+        magnitude=lambda truth, *inputs: truth,
+    ),
+    replace(BASE, name="p"),
+)
+"""An op for each tensor that a step writes, in the order of `result_in`."""
 
 
 def check_step(case: Case, launch: Launch, earlier: Launch | None) -> str | None:
@@ -127,29 +145,14 @@ def write_little(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> None:
 
 
 OPS = (
-    Op(
-        name="adamw",
-        formula="p, m, v (n) = AdamW step of p with gradient g, in place",
-        axes=("n",),
-        extents=lambda extents, axes: (math.prod(extents),),
-        default_shapes={
-            "cpu": ("1048576", "16777216"),
-            "cuda": ("16777216", "134217728", "536870912"),
-        },
-        make_inputs=make_inputs,
+    replace(
+        BASE,
         output_shape=lambda case: (step_work(case).bytes_written,),
         output_dtype=lambda dtype: "uint8",
         reference=lambda *inputs: result_in(stepped(*inputs)),
-        eager=step,
-        expression=step,
-        writes_out_when_compiled=False,
-        dtypes=("fp32", "fp16", "bf16"),
-        work=step_work,
-        units="vector",
+        take_rows=None,
         check_result=check_step,
         stress={"little, large and no gradients": write_little},
-        in_place=True,
-        result_in=result_in,
     ),
 )
 

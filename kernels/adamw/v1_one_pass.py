@@ -65,20 +65,19 @@ def adamw_kernel(
     tl.store(p_out_ptr + at, p, mask=inside)
 
 
-def _variant(dtype: torch.dtype) -> Variant:
-    return Variant(
+VARIANTS = {
+    dtype: Variant(
         kernel=adamw_kernel,
         constants={"BLOCK": BLOCK},
         options={"num_warps": WARPS, "enable_fp_fusion": True},
         op="adamw",
-        dtype=DTYPES[dtype],
+        dtype=name,
         types=dict.fromkeys(("m_ptr", "v_ptr", "m_out_ptr", "v_out_ptr"), "*fp32"),
         elements=BLOCK,
         bytes=BLOCK * (3 * dtype.itemsize + 16),
     )
-
-
-VARIANTS = {dtype: _variant(dtype) for dtype in DTYPES}
+    for dtype, name in DTYPES.items()
+}
 variants = on_any_arch(VARIANTS)
 
 

@@ -44,7 +44,6 @@ def test_visits_of_a_row_share_what_they_need(monkeypatch):
     loop.measure_rows(run, [row])
     (record,) = run.records
     assert (record.method, len(record.visits)) == ("graph", loop.VISITS)
-    assert len(polls) >= loop.VISITS
     assert taken["make_copies"] == taken["load"] == 1
     assert taken["check"] == 2  # before timing, and after
     assert taken["__init__"] == taken["make_sampler"] == 2  # cold, and warm
