@@ -147,6 +147,7 @@ def write_little(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> None:
 OPS = (
     replace(
         BASE,
+        name="adamw",  # by which the definition is found
         output_shape=lambda case: (step_work(case).bytes_written,),
         output_dtype=lambda dtype: "uint8",
         reference=lambda *inputs: result_in(stepped(*inputs)),

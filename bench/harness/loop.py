@@ -1,7 +1,8 @@
 """The loops over the rows of a run, within the budget; users' functions are measured in workers.
 
 A row of an op is visited three times, in turn with the other rows, so that its samples include slow
-changes of the machine. A row of a scenario, such as a training step or a copy, is measured once.
+changes of the machine; the visits share what the first one has prepared. A row of a scenario, such
+as a training step or a copy, is measured once.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from results.show.table import describe
 from results.stats.samples import half_width, median_ci95, outlier_count
 
 VISITS = 3
-"""With two visits it would be unclear which is unusual; more would cost more preparation than they
-add.
+"""With two visits it would be unclear which is unusual, and the drift between them, from which
+comparisons of saved runs take their intervals, would have one degree of freedom.
 """
 
 NOT_CONVERGED = "not-converged"
