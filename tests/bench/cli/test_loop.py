@@ -157,7 +157,7 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
         s: replace(HALF_SECONDS, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s))
         for s in (5e-4, 4e-3)
     }
-    fast = judged(visits[5e-4], run.device, run.ceilings)
+    fast = judged(replace(visits[5e-4], passed_over={"v9": "odd"}), run.device, run.ceilings)
     assert "above-roof" in fast.flags
     monkeypatch.setattr(loop, "visit", lambda *_: visits[4e-3])
     case = Case.of(
@@ -169,4 +169,5 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
             run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(run.device)
         )
     assert measured[0][1].median_s == 4e-3
+    assert measured[0][1].passed_over
     assert "above-roof" not in measured[0][1].flags
