@@ -89,6 +89,8 @@ def measure_row(
         left_s = None
         try:
             again = kept.of(row) if kept else None
+            if again and not device.is_gpu:
+                again.move()
             ready = again or prepare(candidate, device, deadline)
             if isinstance(ready, Record):
                 record = ready
@@ -151,6 +153,17 @@ class Ready:
     replay: ReplayCheck
     samples: Samples | None = None
     """Those of the last visit."""
+
+    def move(self) -> None:
+        """Move the copies to other memory, whose place changes the time of a launch by a few
+        percent: the visits then show the spread between runs. On a GPU, a graph has the addresses.
+        """
+        self.sets = [
+            InputSet(tuple(x.clone() for x in data.inputs), data.out.clone()) for data in self.sets
+        ]
+        self.calls = [self.provider.call(data) for data in self.sets]
+        if self.restore:
+            self.restore = restoring(self.sets)
 
     @property
     def kept_bytes(self) -> int:
@@ -215,9 +228,7 @@ def prepare(
         calls = [provider.call(data) for data in sets]
         restore = None
         if row.is_in_place:
-            inputs = [data.inputs for data in sets]
-            first = fresh(inputs[0])
-            restore = partial(renew, inputs, lambda: first)
+            restore = restoring(sets)
         if is_user_kernel(provider.name) or is_own(row.family):
             checks: Checks = UserChecks(
                 op, case, device, row.settings.fill, provider.takes_out, row.is_in_place, calls
@@ -259,6 +270,13 @@ def prepare(
         restore=restore,
         replay=ReplayCheck(calls),
     )
+
+
+def restoring(sets: Sequence[InputSet]) -> samplers.Call:
+    """Return a call that writes the inputs of the first set into all."""
+    inputs = [data.inputs for data in sets]
+    first = fresh(inputs[0])
+    return partial(renew, inputs, lambda: first)
 
 
 def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
@@ -380,7 +398,7 @@ def take_samples(
     poller = Poller(device) if device.is_gpu else None
     host_launch_s = None
     host_latency_s = None
-    if earlier is None or earlier.sampler is None:
+    if earlier is None:
         refusal = replay.refusal if replay else None
         sampler = samplers.make_sampler(
             calls, device, limits, is_capturable, refusal, poller, before
@@ -394,7 +412,9 @@ def take_samples(
         if cache == "cold":
             overhead_s += WARM_LIMITS.cap_s
     else:
-        sampler = earlier.sampler
+        sampler = earlier.sampler or samplers.HostSampler(
+            calls, earlier.launches_per_sample, before
+        )
         sampler.reading = poller
         warm_up_s = AGAIN_SHARE * limits.warm_up_s
         settling = settle(
@@ -423,7 +443,7 @@ def take_samples(
         host_launch_s=host_launch_s,
         host_latency_s=host_latency_s,
         tick_s=samplers.tick_s(device),
-        sampler=sampler,
+        sampler=sampler if device.is_gpu else None,  # on a CPU the copies move
         overhead_s=overhead_s,
         why_no_graph=sampler.why_no_graph,
         is_single=before is not None and len(calls) == 1,
