@@ -21,6 +21,7 @@ CALIBRATION = ("bandwidth", "fma", "launch_floor")
 VERSION_FILE = re.compile(r"(v[1-9]\d*)_\w+\.py")
 FLOATS = "fp32 fp16 bf16"
 OPERATIONS = {
+    "adamw": {"v1": ("adamw", FLOATS)},
     "bandwidth": {"v1": ("read write copy triad", "int32")},
     "cross_entropy": {"v1": ("cross-entropy", FLOATS)},
     "elementwise": {

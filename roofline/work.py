@@ -264,6 +264,23 @@ def quantize_work(elements: int, scales: int, dtype: str) -> Work:
     )
 
 
+def adamw_work(parameters: int, dtype: str) -> Work:
+    """Return the work of a step of AdamW on `parameters` in `dtype` with state in fp32.
+
+    FLOPs = 14 per parameter: 3 for the mean, 4 for the mean of squares, 3 for the denominator, 4
+        for the parameter.
+    Bytes = parameter, gradient and state of 8 bytes read once, parameter and state written.
+
+    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2.
+    """
+    state_bytes = bytes_of(2 * parameters, "fp32")
+    return Work(
+        flops=14 * parameters,
+        bytes_read=bytes_of(2 * parameters, dtype) + state_bytes,
+        bytes_written=bytes_of(parameters, dtype) + state_bytes,
+    )
+
+
 def cross_entropy_work(m: int, v: int, dtype: str, out_dtype: str) -> Work:
     """Return the work of the cross entropy of m rows of v logits with labels.
 

@@ -83,7 +83,7 @@ BY_HAND = list(
 """Worked out on paper from the formulas of the docstrings."""
 
 
-@pytest.mark.parametrize("name", [*OPS, "quantize-fp8", "quantize-fp8-block"])
+@pytest.mark.parametrize("name", [*OPS, "quantize-fp8", "quantize-fp8-block", "adamw"])
 def test_op_work_agrees_with_counts_by_hand(name):
     rows = [row for row in BY_HAND if row["op"] == name]
     assert rows  # every op has one
@@ -103,7 +103,8 @@ def test_inputs_have_the_declared_shapes_and_bytes(name, dtype, extent):
     if name not in OPS and is_rejected(case):
         pytest.skip(f"{name} has no case {case.name}")
     inputs, out = meta_inputs(EVERY_OP[name], case)
-    assert EVERY_OP[name].reference(*widened(inputs)).shape == out.shape
+    result = EVERY_OP[name].reference(*(inputs if name == "adamw" else widened(inputs)))
+    assert result.shape == out.shape
     work = EVERY_OP[name].work(case)
     if name in OPS and not dtype.startswith("fp8"):  # fp8 also has two scales
         assert (sum(x.nbytes for x in inputs), out.nbytes) == (work.bytes_read, work.bytes_written)

@@ -79,7 +79,9 @@ DTYPES = {
 class Options:
     """The ceilings to measure."""
 
-    quick: Annotated[bool, "take a third of the time, with wider intervals", bool, ""] = False
+    quick: Annotated[
+        bool, "take a third of the time, with wider intervals and without FMAs", bool, ""
+    ] = False
     dtype: Annotated[
         Names,
         "data types of matmuls and FMAs (default: bf16,fp32 on a CPU; all supported ones on a GPU)",
@@ -189,7 +191,8 @@ def planned(options: Options, setup: Setup, matmul: Op) -> list[tuple[str, Part]
     setup.missing += [
         f"{d}: not supported by {device.name}" for d in options.dtype or () if d not in dtypes
     ]
-    fmas = [d for d in dtypes if device.is_gpu and d in peaks.FMA_DTYPES]
+    has_fmas = device.is_gpu and not options.quick  # no row is compared with them
+    fmas = [d for d in dtypes if has_fmas and d in peaks.FMA_DTYPES]
     return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas, not device.cache_is_assumed)
 
 

@@ -73,7 +73,7 @@ MAX_CHANGE_PCT = 5.0  # a larger smallest detectable change gets advice
 
 CPU_ROW_CAP_S = 0.3
 GPU_ROW_CAP_S = 1.0
-"""Maximum sampling time of a row, in seconds."""
+"""Maximum time to warm a row up, and to sample it, in seconds."""
 
 LARGE = {
     "cpu": (("matmul", "bf16", "1024"), ("copy", "fp32", "16777216")),
@@ -488,7 +488,8 @@ def rows_of(
 
     device = checkup.device
     settings = Settings(cache="cold" if is_large else "warm")
-    limits = replace(LIMITS[device.type], cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
+    cap_s = GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S
+    limits = replace(LIMITS[device.type], cap_s=cap_s, warm_up_cap_s=cap_s, sampling_ratio=0.0)
     for row in rows_of_case(op, case, family, device, settings):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
         if release(device):

@@ -1,7 +1,8 @@
 """The loops over the rows of a run, within the budget; users' functions are measured in workers.
 
 A row of an op is visited three times, in turn with the other rows, so that its samples include slow
-changes of the machine. A row of a scenario, such as a training step or a copy, is measured once.
+changes of the machine; the visits share what the first one has prepared. A row of a scenario, such
+as a training step or a copy, is measured once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.harness.measure.isolated import (
     load_problem,
     measure_isolated,
 )
-from bench.harness.measure.measure_row import measure_row, release
+from bench.harness.measure.measure_row import Kept, measure_row, release
 from bench.harness.measure.rows import (
     Row,
     failed,
@@ -41,8 +42,8 @@ from results.show.table import describe
 from results.stats.samples import half_width, median_ci95, outlier_count
 
 VISITS = 3
-"""With two visits it would be unclear which is unusual; more would cost more preparation than they
-add.
+"""With two visits it would be unclear which is unusual, and the drift between them, from which
+comparisons of saved runs take their intervals, would have one degree of freedom.
 """
 
 NOT_CONVERGED = "not-converged"
@@ -98,10 +99,12 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
         for name, reason in compile_rows(rows, run.device).items():
             run.progress.note(f"{name} does not compile: {reason}")
     run.progress.expect(len(rows) * VISITS, budget.left_s)
-    measured = first_visits(run, rows, budget, may_reorder)
+    kept = Kept(run.device)
+    measured = first_visits(run, rows, budget, may_reorder, kept)
     late = len(rows) - len(measured)
     for number in range(1, VISITS):
-        visit_again(run, measured, budget, number)
+        visit_again(run, measured, budget, number, kept)
+    del kept  # frees its memory
     for index, (row, record) in enumerate(measured):
         if (
             row.settings.kernels
@@ -130,7 +133,7 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
 
 
 def first_visits(
-    run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool
+    run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool, kept: Kept
 ) -> list[tuple[Row, Record]]:
     """Visit each row once while there is time; return these rows with their records."""
     waiting = deque(rows)
@@ -149,7 +152,7 @@ def first_visits(
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
         began = clock.now()
-        record = visit(run, row, budget, share)
+        record = visit(run, row, budget, share, kept)
         budget.took(record, began, expected_s, row)
         if record.status == "ok":
             record = replace(record, visits=(len(record.samples_s),))
@@ -160,7 +163,9 @@ def first_visits(
     return measured
 
 
-def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, number: int) -> None:
+def visit_again(
+    run: Run, measured: list[tuple[Row, Record]], budget: Budget, number: int, kept: Kept
+) -> None:
     """Visit measured rows again while there is time; update the records in `measured`."""
     indices = [index for index, (_, record) in enumerate(measured) if record.status == "ok"]
     for done, index in enumerate(indices):
@@ -169,7 +174,8 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
         row, record = measured[index]
         share = len(indices) - done + (VISITS - 1 - number) * len(indices)
         again = replace(row, op=replace(row.op, stress={}))  # the first visit had hard inputs
-        merged = with_visit(record, visit(run, again, budget, share), LIMITS[run.device.type])
+        new = visit(run, again, budget, share, kept)
+        merged = with_visit(record, new, LIMITS[run.device.type])
         if merged is not record:
             # The median of one visit alone may be above a ceiling.
             merged = judged(merged, run.device, run.ceilings)
@@ -177,7 +183,7 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
             run.progress.advance()
 
 
-def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
+def visit(run: Run, row: Row, budget: Budget, share: int, kept: Kept) -> Record:
     """Measure a row once, within 1 / `share` of the time left.
 
     A worker measures users' functions, and all rows after an error that makes the GPU unusable in
@@ -189,6 +195,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
     has_device = not run.device.is_gpu or release(run.device)
     if has_device:
         try:
+            kept.make_room(row, run.device)
             reason = budget.refusal(row)
         except Exception as error:  # a pilot runs the op's own code
             return failed(row, error)
@@ -214,7 +221,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
             share,
             timeout_s=run.settings.timeout_s,
         )
-    return measure_row(row, run.device, run.ceilings, limits, run.deadline, share)
+    return measure_row(row, run.device, run.ceilings, limits, run.deadline, share, kept)
 
 
 def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
@@ -246,6 +253,7 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
         outliers=outlier_count(samples_s),
         first_call_s=record.first_call_s,
         verified=visit.verified,
+        passed_over=record.passed_over,
         flags=tuple(reasons),
         flag_reasons=reasons,
     )

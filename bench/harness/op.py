@@ -222,9 +222,9 @@ class Op:
     inputs.
     """
     eager: Callable[..., Any]
-    """`eager(*inputs, out=out)`, as a torch user would call it. It writes into `out`, or returns
-    the result if torch would need a copy to write it there; the output stacks a tuple of
-    tensors."""
+    """`eager(*inputs, out=out)`, as a torch user would call it; with `result_in`, `eager(*inputs)`.
+    It writes into `out`, or returns the result if torch would need a copy to write it there; the
+    output stacks a tuple of tensors."""
     expression: Callable[..., Any] | None = None
     """`expression(*inputs)` for `torch.compile`, returns a tensor or a tuple of tensors; None:
     `reference`.
@@ -284,6 +284,9 @@ class Op:
     in_place: bool = False
     """Whether providers may change the inputs, which are then restored before each sample. A
     function that returns None has written its result into the first one."""
+    result_in: Callable[[Inputs], Tensor] | None = None
+    """Returns the result from the inputs after a launch, for an op in place: no provider gets
+    `out`."""
     defined_in: tuple[str, ...] = ()
     """Full names of modules of this project that define the op, besides the files of its
     functions.

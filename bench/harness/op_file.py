@@ -246,6 +246,7 @@ DEFINING = (
     "take_rows",
     "rows",
     "in_place",
+    "result_in",
     "check",
 )
 """Fields of an op that define it and the check of its result."""

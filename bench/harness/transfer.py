@@ -25,7 +25,7 @@ from bench.harness import clock
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.flags import disturbance, reasons_of, recorded
+from bench.harness.measure.flags import Flag, disturbance, not_cold, reasons_of, recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
 from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection
@@ -101,17 +101,22 @@ class Matmuls:
             torch.mm(self._a, self._b, out=self._out)
 
 
-def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
-    """Return the finished record of a row.
+def not_cold_flags(cache: str) -> list[Flag]:
+    advice = "use a larger --size, or free memory for more copies"
+    return [] if cache == "cold" else [replace(not_cold(cache), advice=advice)]
+
+
+def finished_row(blank: Record, samples: Samples, run: Run, also: Sequence[Flag] = ()) -> Record:
+    """Return the finished record of a row, with flags from outside the samples.
 
     On a GPU, memory ceilings and cache checks do not apply: the link or the work of a step limits
     the row, and a copy over the link takes equally long from cache and from memory.
     """
     if not run.device.is_gpu:
-        return recorded(blank, samples, run.device, run.ceilings if blank.bytes_read else None)
-    record = recorded(
-        blank, replace(samples, warm_median_s=None, host_launch_s=None), run.device, None
-    )
+        ceilings = run.ceilings if blank.bytes_read else None
+        return recorded(blank, samples, run.device, ceilings, also=also)
+    alone = replace(samples, warm_median_s=None, host_launch_s=None)
+    record = recorded(blank, alone, run.device, None, also=also)
     return replace(record, warm_median_s=samples.warm_median_s)
 
 
@@ -139,7 +144,8 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
         else:
             samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
         copied = Copy(host_launch_s=samples.host_launch_s, link_bytes_per_s=link_of(device))
-        record = replace(finished_row(blank, samples, run), details=copied)
+        finished = finished_row(blank, samples, run, not_cold_flags(cache))
+        record = replace(finished, details=copied)
     for call in calls:
         call()
     device.synchronize()
@@ -250,7 +256,8 @@ def measure_overlap(
                 taken_s.append(finished_s(job, device))
         telemetry = row_telemetry(before, snapshot(device))
     copy_s, compute_s, both_s = map(tuple, times.values())
-    reasons = reasons_of([disturbance(telemetry, device.is_gpu)])
+    flags = [disturbance(telemetry, device.is_gpu), *not_cold_flags(blank.cache or "cold")]
+    reasons = reasons_of(flags)
     return replace(
         blank,
         status="ok",

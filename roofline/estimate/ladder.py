@@ -25,6 +25,7 @@ from roofline.work import (
     LABEL_BYTES,
     VECTOR_OPS,
     Work,
+    adamw_work,
     causal_attention_work,
     cross_entropy_work,
     elementwise_work,
@@ -121,6 +122,7 @@ OPERATIONS = {
     "quantize-fp8-block": Operation(
         (8192, 8192), 2, lambda m, n, dtype: quantize_work(m * n, m * n // 128, dtype)
     ),
+    "adamw": Operation((2**27,), None, adamw_work),
     "rope": Operation((4096,), 1, rope),
     "rope-interleaved": Operation((4096,), 1, rope),
     "cross-entropy": Operation((8192, 128256), 2, losses),

@@ -34,6 +34,7 @@ QUICK = Limits(
     cap_s=0.05,
     warm_up_s=0.0,
     min_sample_s=1e-4,
+    sampling_ratio=0.0,
 )
 """Limits for rows whose times do not matter."""
 

@@ -22,6 +22,23 @@ def files_of(family):
     return [f"{module.replace('.', '/')}.py" for module in modules(family).values()]
 
 
+def adamw():
+    [v1] = files_of("adamw")
+    return [
+        Bug(MASK, v1, "inside = at < n", "inside = at < n - 1"),
+        Bug(TAIL, v1, "triton.cdiv(n, BLOCK)", "max(1, n // BLOCK)"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", only_compiled=True),
+        Bug(EPS, v1, "(tl.sqrt(v) * ROOT + 1e-8)", "tl.sqrt(v * ROOT * ROOT + 1e-8)"),
+        Bug(ROUNDING, v1, "v_out_ptr + at, v,", "v_out_ptr + at, v.to(tl.float16),"),
+        Bug(
+            ACCUMULATOR,
+            v1,
+            "p = tl.load(p_ptr + at, mask=inside)",
+            "p = g.to(p_ptr.dtype.element_ty)",
+        ),
+    ]
+
+
 def cross_entropy():
     v1, _, v3 = files_of("cross_entropy")
     return [
@@ -336,6 +353,7 @@ def softmax():
 BUGS = {
     family.__name__: family()
     for family in (
+        adamw,
         cross_entropy,
         elementwise,
         matmul,

@@ -11,6 +11,7 @@ from kernels import launch, versions
 ON_A_GPU = {name: dtype for dtype, name in launch.DTYPES.items()}
 FAMILIES = [family for family in versions.families() if family not in versions.CALIBRATION]
 SMALL = {
+    "adamw": (3 * 1040,),
     "cross_entropy": (3, 8201),
     "elementwise": (3 * 1040, 1040),
     "matmul": (48, 64, 80),
@@ -79,6 +80,8 @@ def blank(family, op, inputs):
         shape = ()
     elif family in ("matvec", "cross_entropy"):
         shape, dtype = shape[:1], inputs[1].dtype if family == "matvec" else torch.float32
+    elif family == "adamw":
+        shape, dtype = (inputs[0].numel() * (8 + dtype.itemsize),), torch.uint8
     elif family == "quantize":
         scales = inputs[0].numel() // (128 if op == "quantize-fp8-block" else shape[1] or 1)
         shape, dtype = (inputs[0].numel() + 4 * scales,), torch.uint8

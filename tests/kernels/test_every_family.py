@@ -20,6 +20,7 @@ HEIGHTS = (3,) if INTERPRETED else (1, 3)
 ROWS = [(m, n) for n in WIDTHS for m in HEIGHTS]
 ROWS += [(17, 24), (17, 27), (1, 8193), (1, 16408), (2, 20001), (2, 32769), (1, 65536), (1, 131075)]
 SHAPES = {
+    "adamw": [(n,) for n in (1, 7, 1023, 1040, 5003)],
     "cross_entropy": ROWS,
     # The second is the length of a bias.
     "elementwise": [(m * n, n) for n in (1, 7, 256, 513) for m in (1, 5)],
@@ -35,6 +36,7 @@ SHAPES = {
 SHAPES["matvec"] += [(2, 8192), (2, 8209), (2, 16400)]
 LARGE_ROWS = [(199, 1000), (199, 4099), (17, 50257), (17, 128256), (1, 262144)]
 LARGE = {
+    "adamw": [(1_000_003,)],
     "cross_entropy": LARGE_ROWS,
     "elementwise": [(1_000_003, 1_000_003), (1001 * 2064, 2064), (1001 * 4099, 4099)],
     "matvec": [(129, 1000), (1001, 513), (4096, 4096), (1, 1_000_003), (7, 65536)],
@@ -166,6 +168,7 @@ def test_same_call_gives_the_same_bits(family, op, module):
 
 
 EMPTY = {
+    "adamw": [(0,)],
     "cross_entropy": [(0, 5)],
     "elementwise": [(0, 4)],
     "matmul": [(0, 8, 4), (8, 0, 4)],

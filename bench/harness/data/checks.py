@@ -92,7 +92,9 @@ class UserChecks(Checks):
         start = clock.now()
         earlier_calls = [] if self.is_in_place else self.calls[:1]
         returned: Any = timed_result([*earlier_calls, call]) if is_sampled else call()
-        if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
+        if self.op.result_in:
+            returned = self.op.result_in(data.inputs)
+        elif self.takes_out and not isinstance(returned, torch.Tensor | tuple):
             returned = data.out  # a launcher may return anything
         elif self.is_in_place and returned is None:
             returned = data.inputs[0]

@@ -205,7 +205,7 @@ def check(
         problem = op.check_result(case, (data.inputs, result), earlier)
         reason = f"wrong result: {problem}" if problem else None
         return CheckResult(reason, math.nan, result.numel(), result.numel(), "rule")
-    return _compared(op, case, data.inputs, result)
+    return compared(op, case, data.inputs, result)
 
 
 @dataclass
@@ -219,6 +219,10 @@ class Checks:
     """Seconds from the last call to its finished result."""
     result: Tensor = field(init=False)
     """Result of the last call."""
+    checked: CheckResult = field(init=False)
+    """Of the last call."""
+    _right: Tensor | None = field(init=False, default=None)
+    """The result of the last check of an earlier visit."""
 
     def check(
         self,
@@ -233,16 +237,23 @@ class Checks:
         problem = self.run(call, data, is_sampled=not is_poisoned)
         if problem is not None:
             return CheckResult(problem, elements=data.out.numel())
-        return check(self.op, self.case, data, self.result, earlier)
+        self.checked = check(self.op, self.case, data, self.result, earlier)
+        return self.checked
+
+    def remember(self) -> None:
+        """Keep the last result, which was right, for `last`."""
+        self._right = self.result.clone()
 
     def run(self, call: Callable[[], Any], data: InputSet, is_sampled: bool = False) -> str | None:
         """Call a provider, with `is_sampled` a user's in a sample of the timer; return a problem
         besides the values of the result, or None.
 
-        The result is the returned tensor or stacked tuple, else the output.
+        The result is the returned tensor or stacked tuple, else the output, or in inputs that are
+        then restored.
         """
         import torch
 
+        before = [x.clone() for x in data.inputs] if self.op.result_in else []
         start = clock.now()
         returned = call()
         self.device.synchronize()
@@ -250,16 +261,28 @@ class Checks:
             returned = torch.stack(returned)
         self.result = returned if isinstance(returned, torch.Tensor) else data.out
         self.call_s = clock.now() - start
+        if self.op.result_in:
+            self.result = self.op.result_in(data.inputs)
+            for x, values in zip(data.inputs, before, strict=True):
+                x.copy_(values)
         return None
 
     def last(
         self, call: Callable[[], Any], data: InputSet, earlier: Launch | None, row_s: float
     ) -> CheckResult:
-        """Check a call after timing; `row_s` is the time of all samples."""
+        """Check a call after timing; `row_s` is the time of all samples.
+
+        No reference is computed again for the same bytes as in an earlier visit.
+        """
+        if self._right is not None:
+            poison(data.out)
+            self.run(call, data)
+            if same_bytes(self.result, self._right):
+                return self.checked
         return self.check(call, data, earlier)
 
 
-def _compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
+def compared(op: Op, case: Case, inputs: Inputs, result: Tensor) -> CheckResult:
     """Compare a result with the reference, part by part, and the scale of each output."""
     import torch
 

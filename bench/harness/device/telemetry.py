@@ -176,7 +176,9 @@ def snapshot(device: Device) -> Snapshot:
 
 
 class Poller:
-    """Reads clock and power of a busy GPU every `every_s` seconds; called after each sample."""
+    """Reads clock and power of a busy GPU every `every_s` seconds, from `begin` on; called after
+    each sample.
+    """
 
     def __init__(
         self,
@@ -188,6 +190,7 @@ class Poller:
         self.now = now
         self.every_s = every_s
         self.begin()
+        self.next_s = math.inf
 
     def begin(self) -> None:
         """Delete the readings, and read at the next call; `launches` counts those queued for

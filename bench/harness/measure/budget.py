@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from bench.harness import clock
-from bench.harness.data.inputs import Filler, make_sets, plan_rotation
+from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device.device import Device
-from bench.harness.measure.rows import Row, out_of_time
+from bench.harness.measure.rows import Row, out_of_time, rotation_of
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
 from bench.harness.settings import Settings
@@ -208,13 +208,7 @@ class Budget:
     def prepare_s(self, row: Row) -> float:
         device = self._device
         size_bytes = row.op.work(row.case).bytes
-        copies = plan_rotation(
-            size_bytes,
-            device.cache_bytes,
-            device.free_bytes(),
-            device.type,
-            row.settings.cache,
-        ).copies
+        copies = rotation_of(row, device).copies
         return PREPARE_S_PER_BYTE[device.type] * copies * size_bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:

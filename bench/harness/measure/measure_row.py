@@ -10,18 +10,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from bench.harness import clock
 from bench.harness.data import stress
 from bench.harness.data.agreement import fresh, renew
 from bench.harness.data.checks import UserChecks
-from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
+from bench.harness.data.inputs import COLD_CACHES, Filler, InputSet, make_sets
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import Flag, disturbance, of_check, of_settings, recorded
-from bench.harness.measure.rows import Row, failed, out_of_time
+from bench.harness.measure.rows import Row, failed, out_of_time, rotation_of
 from bench.harness.op_file import is_own
 from bench.harness.providers.registry import (
     Provider,
@@ -32,9 +33,12 @@ from bench.harness.providers.registry import (
 )
 from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import LIMITS, Limits, Sampler, Samples, collect, settle
-from results.record import Record
+from results.record import Record, name_of
 from results.stats.samples import two_modes
 from roofline.machine import Machine
+
+if TYPE_CHECKING:
+    from bench.harness.op import Launch
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
 """Limits of the warm time of a cold row. It only shows whether cold made a difference, so a few
@@ -45,9 +49,13 @@ WARM_CAP_S = 0.5
 """No warm time is measured if the minimum number of samples would take longer."""
 
 LONG_LAUNCH_S = 1e-3
-SAMPLING_RATIO = 1.8
-"""Launches longer than a millisecond are sampled for 1.8 times the time that the row takes outside
-its samples, so that 1.8 / 2.8 = 64 % of a run is spent on samples."""
+"""Launches that are sampled for at least `Limits.sampling_ratio`."""
+
+AGAIN_SHARE = 0.3
+"""Share of the warm-up before the samples of a later visit, whose kernels are loaded."""
+
+KEPT_SHARE = 0.25
+"""Maximum share of the free memory for what rows keep between their visits."""
 
 MAX_REPEATS = 3
 """Maximum repetitions of a noisy measurement, within its time limit; the last one is kept with its
@@ -62,12 +70,14 @@ def measure_row(
     limits: Limits | None = None,
     deadline: float | None = None,
     rows_left: int = 1,
+    kept: Kept | None = None,
 ) -> Record:
     """Return the record of a row; its `passed_over` has the providers that rejected the case before
     a stand-in.
 
     `limits` are by default those of the device. `deadline` is the reading of `clock.now`
-    when the budget is spent; `rows_left` rows share the time until then.
+    when the budget is spent; `rows_left` rows share the time until then. `kept` has what earlier
+    visits left for this one.
     """
     if row.refused is not None:
         return row.refused
@@ -78,7 +88,10 @@ def measure_row(
         candidate = replace(row, provider=provider)
         left_s = None
         try:
-            ready = prepare(candidate, device, deadline)
+            again = kept.of(row) if kept else None
+            if again and not device.is_gpu:
+                again.move()
+            ready = again or prepare(candidate, device, deadline)
             if isinstance(ready, Record):
                 record = ready
             else:
@@ -87,7 +100,6 @@ def measure_row(
                     left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
                 until = limits or LIMITS[device.type]
                 flops = row.op.work(row.case).flops
-                replay = ReplayCheck(ready.calls)
                 with numerics(row.case.dtype):
                     samples = take_samples(
                         ready.calls,
@@ -97,10 +109,14 @@ def measure_row(
                         flops=flops,
                         left_s=left_s,
                         prepared_s=ready.prepared_s,
-                        replay=replay,
+                        replay=ready.replay,
                         before=ready.restore,
+                        earlier=ready.samples,
                     )
-                record = finish(ready, samples, device, ceilings, replay)
+                record = finish(ready, samples, device, ceilings, ready.replay)
+                if kept is not None and record.status == "ok":
+                    ready.samples = samples
+                    kept.add(row, ready)
         except ProviderUnavailableError as error:
             passed_over[provider] = str(error)
             continue
@@ -113,7 +129,7 @@ def measure_row(
     return replace(row.blank(), reason=passed_over[row.provider])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ready:
     """A row with its inputs and a verified first result."""
 
@@ -126,12 +142,63 @@ class Ready:
     cache: str
     """`cold`, `warm` or `partly-cold`, if launches rotate through the calls."""
     before: CheckResult
+    first: Launch | None
+    """The first launch, if the op's own check compares others with it."""
     prepared_s: float
     """Time to make and check inputs and results, before and after the timing."""
     check_s: float
     """The part of `prepared_s` after the timing."""
     restore: samplers.Call | None
     """Restores the inputs that the provider may change."""
+    replay: ReplayCheck
+    samples: Samples | None = None
+    """Those of the last visit."""
+
+    def move(self) -> None:
+        """Move the copies to other memory, whose place changes the time of a launch by a few
+        percent: the visits then show the spread between runs. On a GPU, a graph has the addresses.
+        """
+        self.sets = [
+            InputSet(tuple(x.clone() for x in data.inputs), data.out.clone()) for data in self.sets
+        ]
+        self.calls = [self.provider.call(data) for data in self.sets]
+        if self.restore:
+            self.restore = restoring(self.sets)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of the copies, and of as many results."""
+        return 2 * len(self.sets) * self.row.op.work(self.row.case).bytes
+
+
+class Kept:
+    """What rows keep for their next visit: copies, compiled function, graph, and a right result.
+
+    They take at most `KEPT_SHARE` of the memory that was free at first.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._limit_bytes = KEPT_SHARE * device.free_bytes()
+        self._ready: dict[str, Ready] = {}
+
+    def make_room(self, row: Row, device: Device) -> None:
+        """Drop all if the memory may be too short for the copies of a row that is not kept."""
+        copies_bytes = COLD_CACHES[device.type] * device.cache_bytes
+        copies_bytes += 2 * row.op.work(row.case).bytes
+        if self.of(row) is None and device.free_bytes() < copies_bytes / KEPT_SHARE:
+            self._ready.clear()
+
+    def of(self, row: Row) -> Ready | None:
+        return self._ready.get(name_of(row.blank()))
+
+    def add(self, row: Row, ready: Ready) -> None:
+        """Keep a row, unless its checks write new contents into its inputs."""
+        name = name_of(row.blank())
+        total_bytes = sum(each.kept_bytes for each in (*self._ready.values(), ready))
+        is_small = total_bytes <= self._limit_bytes
+        if is_small and name not in self._ready and type(ready.checks) is Checks:
+            ready.checks.remember()
+            self._ready[name] = ready
 
 
 def prepare(
@@ -161,9 +228,7 @@ def prepare(
         calls = [provider.call(data) for data in sets]
         restore = None
         if row.is_in_place:
-            inputs = [data.inputs for data in sets]
-            first = fresh(inputs[0])
-            restore = partial(renew, inputs, lambda: first)
+            restore = restoring(sets)
         if is_user_kernel(provider.name) or is_own(row.family):
             checks: Checks = UserChecks(
                 op, case, device, row.settings.fill, provider.takes_out, row.is_in_place, calls
@@ -199,21 +264,27 @@ def prepare(
         calls=calls,
         cache=cache,
         before=before,
+        first=(sets[0].inputs, checks.result) if op.check_result else None,
         prepared_s=ready - begin + check_s,  # it is checked once more at the end
         check_s=check_s,
         restore=restore,
+        replay=ReplayCheck(calls),
     )
+
+
+def restoring(sets: Sequence[InputSet]) -> samplers.Call:
+    """Return a call that writes the inputs of the first set into all."""
+    inputs = [data.inputs for data in sets]
+    first = fresh(inputs[0])
+    return partial(renew, inputs, lambda: first)
 
 
 def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
     """Return copies of the inputs and outputs of a row, and their cache state: `cold`, `warm` or
     `partly-cold`.
     """
-    size_bytes = row.op.work(row.case).bytes
     settings = row.settings
-    rotation = plan_rotation(
-        size_bytes, device.cache_bytes, device.free_bytes(), device.type, settings.cache
-    )
+    rotation = rotation_of(row, device)
     filler = Filler(settings.fill, row.case.dtype, device, settings.seed)
     return make_sets(row.op, row.case, filler, device, rotation.copies), rotation.cache
 
@@ -233,7 +304,6 @@ def finish(
     sets = ready.sets
     checks = ready.checks
     first_call_s = checks.call_s
-    earlier = (sets[0].inputs, checks.result) if row.op.check_result else None
     protocol.announce(runs=False)
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
@@ -242,7 +312,7 @@ def finish(
         peak_bytes = device.peak_bytes(ready.calls[0]) if row.settings.peak_memory else None
         if ready.restore:
             ready.restore()
-        after = checks.last(ready.calls[last], sets[last], earlier, samples.total_s)
+        after = checks.last(ready.calls[last], sets[last], ready.first, samples.total_s)
     if after.is_right and problem is not None:
         after = replace(after, reason=f"a replay of the timed graph: {problem}")
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
@@ -304,6 +374,7 @@ def take_samples(
     replay: ReplayCheck | None = None,
     is_capturable: bool = True,
     before: samplers.Call | None = None,
+    earlier: Samples | None = None,
 ) -> Samples:
     """Warm up, sample, and measure the same launches warm and from the host.
 
@@ -320,35 +391,60 @@ def take_samples(
         is_capturable: whether to try a CUDA graph; capturing torch's optimizers and backward passes
             may fail halfway.
         before: renews the inputs of all calls before each sample, untimed.
+        earlier: those of an earlier visit, whose sampler goes on.
     """
     protocol.announce()
     begin = clock.now()
     poller = Poller(device) if device.is_gpu else None
-    refusal = replay.refusal if replay else None
-    sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller, before)
-    settling = settle(sampler.sample, limits, left_s=left_s)
     host_launch_s = None
     host_latency_s = None
-    if device.is_gpu and before is None:  # before the samples, which are the last steps of training
-        host_launch_s = samplers.host_launch_s(calls, device.synchronize)
-        host_latency_s = samplers.host_latency_s(calls, device.synchronize)
+    if earlier is None:
+        refusal = replay.refusal if replay else None
+        sampler = samplers.make_sampler(
+            calls, device, limits, is_capturable, refusal, poller, before
+        )
+        settling = settle(sampler.sample, limits, left_s=left_s)
+        is_settled = settling.settled
+        overhead_s = prepared_s
+        if device.is_gpu and before is None:  # before the samples, the last steps of training
+            host_launch_s = samplers.host_launch_s(calls, device.synchronize)
+            host_latency_s = samplers.host_latency_s(calls, device.synchronize)
+        if cache == "cold":
+            overhead_s += WARM_LIMITS.cap_s
+    else:
+        sampler = earlier.sampler or samplers.HostSampler(
+            calls, earlier.launches_per_sample, before
+        )
+        sampler.reading = poller
+        warm_up_s = AGAIN_SHARE * limits.warm_up_s
+        settling = settle(
+            sampler.sample, replace(limits, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s)
+        )
+        is_settled = bool(earlier.settled)
+        overhead_s = earlier.overhead_s
+        host_launch_s = earlier.host_launch_s
+        host_latency_s = earlier.host_latency_s
     launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
-    overhead_s = prepared_s + clock.now() - begin
-    if cache == "cold":
-        overhead_s += WARM_LIMITS.cap_s
+    overhead_s += clock.now() - begin
     if device.is_gpu:
         overhead_s -= settling.seconds  # during which the launches run too
     until = sampling_limits(limits, device, launch_s, overhead_s, left_s)
     samples = undisturbed(sampler, device, until, cache, flops, poller)
     if not device.is_gpu:  # a call returns when its result is finished
         host_launch_s = host_latency_s = samples.median_s
+    if earlier is not None:
+        warm_s = earlier.warm_median_s
+    else:
+        warm_s = None if before else warm_median_s(calls, samples, device)
     return replace(
         samples,
-        settled=settling.settled,
-        warm_median_s=None if before else warm_median_s(calls, samples, device),
+        settled=is_settled,
+        warm_median_s=warm_s,
         host_launch_s=host_launch_s,
         host_latency_s=host_latency_s,
         tick_s=samplers.tick_s(device),
+        sampler=sampler if device.is_gpu else None,  # on a CPU the copies move
+        overhead_s=overhead_s,
         why_no_graph=sampler.why_no_graph,
         is_single=before is not None and len(calls) == 1,
     )
@@ -391,7 +487,7 @@ def sampling_limits(
     besides sampling.
     """
     if launch_s >= LONG_LAUNCH_S:
-        min_s = max(limits.min_time_s, SAMPLING_RATIO * overhead_s / limits.visits)
+        min_s = max(limits.min_time_s, limits.sampling_ratio * overhead_s / limits.visits)
         if device.is_gpu:
             min_s = min(min_s, limits.cap_s)
         limits = replace(limits, min_time_s=min_s, cap_s=max(limits.cap_s, min_s))

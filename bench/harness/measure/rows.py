@@ -150,6 +150,13 @@ def rows_of_case(
     return plan(op, case, list(providers), device, settings, providers, family)
 
 
+def rotation_of(row: Row, device: Device) -> inputs.Rotation:
+    size_bytes = row.op.work(row.case).bytes
+    return inputs.plan_rotation(
+        size_bytes, device.cache_bytes, device.free_bytes(), device.type, row.settings.cache
+    )
+
+
 def refusal(op: Op, case: Case, device: Device) -> str | None:
     """Return why a case cannot run on a device (dtype, shape, memory), or None."""
     if not has_dtype(device, case.dtype):

@@ -293,7 +293,7 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
     import torch
 
     if name == "torch":
-        return Provider(name, op.eager, takes_out=True)
+        return Provider(name, op.eager, takes_out=op.result_in is None)
     if is_user_kernel(name):  # only in a worker, because importing the file may crash
         with settings_kept() as changed:
             function, takes_out = load_user_kernel(name, op)
@@ -343,7 +343,7 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
     return Provider(
         name,
         launchers[op.name],
-        takes_out=True,
+        takes_out=op.result_in is None,
         source_sha256=versions.source_sha256(path),
         refuses_with=(ValueError,),
     )

@@ -30,6 +30,8 @@ class Sampler(Protocol):
     launches_per_sample: int
     why_no_graph: str | None
     """Reason that a CUDA graph was tried and not used, else None."""
+    reading: Any
+    """Called after each sample on a GPU, see `samplers.Reading`."""
 
     def sample(self) -> float:
         """Run one sample and return its duration in seconds, of all launches together."""
@@ -58,6 +60,9 @@ class Limits:
     """Visits that share the time of a row, each with its own limits."""
     warm_up_cap_s: float = 1.0
     """Time limit of the warm-up."""
+    sampling_ratio: float = 1.8
+    """Time of all samples of long launches over the time that the row takes besides, also if that
+    exceeds `cap_s`. With 1.8, 1.8 / 2.8 = 64 % of a run is spent on samples."""
 
 
 CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
@@ -163,6 +168,9 @@ class Samples:
     """As of `Sampler`."""
     is_single: bool = False
     """Whether a sample is one launch because the inputs are renewed before it and have one copy."""
+    sampler: Sampler | None = None
+    overhead_s: float = 0.0
+    """For another visit: what took the samples, and the time of the row outside its samples."""
 
     @property
     def total_s(self) -> float:

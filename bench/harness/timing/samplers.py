@@ -42,6 +42,11 @@ its launches.
 MAX_GRAPH_LAUNCHES = 2000
 """Instantiating larger graphs takes seconds."""
 
+MAX_CAPTURE_S = 0.1
+"""Maximum host time of the launches of a graph, of which one may have hundreds of kernels: at 5 us
+a kernel, a graph has 20,000 at most.
+"""
+
 HOST_TICKS = 1000
 """Minimum length of a sample in ticks of the host's clock."""
 
@@ -130,6 +135,7 @@ class HostSampler:
 
     method = "host"
     why_no_graph: str | None = None
+    reading: Reading | None = None
 
     def __init__(
         self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None
@@ -200,7 +206,7 @@ class _QueuedSampler:
         self, launches: int, reading: Reading | None, spin_s: float, max_spin_s: float
     ) -> None:
         self.launches_per_sample = launches
-        self._reading = reading
+        self.reading = reading
         self._spin_s = spin_s
         self._min_spin_s = spin_s
         self._max_spin_s = max_spin_s
@@ -222,8 +228,8 @@ class _QueuedSampler:
         if not is_late:
             self._spin_s = spin_s
         sample_s = float(start.elapsed_time(end)) / 1e3
-        if self._reading is not None:
-            self._reading(partial(self._keep_busy, sample_s))
+        if self.reading is not None:
+            self.reading(partial(self._keep_busy, sample_s))
         return sample_s
 
     def _queued(self, spin_s: float) -> tuple[Any, Any, bool]:
@@ -414,7 +420,8 @@ def make_sampler(
         if is_capturable and autograd.run_backward.called:  # capturing them may fail halfway
             events.why_no_graph = "autograd runs a backward pass"
         elif is_capturable:
-            graph = _graph_sampler(calls, wanted, min_s, reading)
+            most = min(MAX_GRAPH_LAUNCHES, int(MAX_CAPTURE_S / launch_s))
+            graph = _graph_sampler(calls, wanted, min_s, reading, most)
             events.why_no_graph = refusal(graph) if refusal else None
             if events.why_no_graph is None:
                 return graph
@@ -462,28 +469,28 @@ def _first_error(error: BaseException) -> BaseException:
 
 
 def _graph_sampler(
-    calls: Sequence[Call], wanted: int, min_s: float, reading: Reading | None
+    calls: Sequence[Call], wanted: int, min_s: float, reading: Reading | None, most: int
 ) -> GraphSampler:
     """Return a graph of about `wanted` launches, or of more if its replay is shorter than `min_s`.
 
     Timed by events, a short launch seems longer than it is, so `wanted` may be too low.
     """
-    sampler = GraphSampler(calls, graph_launches(len(calls), wanted), reading)
+    sampler = GraphSampler(calls, graph_launches(len(calls), wanted, most), reading)
     replay_s = min(sampler.sample() for _ in range(2))  # the first also moves the graph to the GPU
     launch_s = max(replay_s / sampler.launches_per_sample, MIN_LAUNCH_S)
-    launches = graph_launches(len(calls), math.ceil(min_s / launch_s))
+    launches = graph_launches(len(calls), math.ceil(min_s / launch_s), most)
     if launches < MIN_GRAPH_GROWTH * sampler.launches_per_sample:
         return sampler
     del sampler  # frees its memory for the next capture
     return GraphSampler(calls, launches, reading)
 
 
-def graph_launches(copies: int, wanted: int) -> int:
+def graph_launches(copies: int, wanted: int, most: int) -> int:
     """Return the number of launches of a graph: whole rounds of the copies, so that each replay
-    starts cold.
+    starts cold. Only one round may have more than `most`.
     """
     rounds = max(1, math.ceil(wanted / copies))
-    return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
+    return max(copies, min(rounds * copies, most // copies * copies))
 
 
 def host_launch_s(calls: Sequence[Call], synchronize: Call) -> float:

@@ -18,6 +18,7 @@ from bench.commands import calibrate as calibrate_command
 from bench.harness.calibrate import calibration
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError, Setup
 from bench.harness.device.device import MIB
+from bench.matmul import OPS as MATMUL
 from results.store.runfile import load_run
 from roofline.__main__ import main as roofline
 from roofline.gpu_table import find_gpu
@@ -262,6 +263,13 @@ def test_quick_has_the_same_parts_and_less_time(capsys, runs, monkeypatch):
         load_run(file).environment.settings["confirming_s"] for file in runs.rglob("*.jsonl")
     ]
     assert sorted(settings) == [QUICK.confirming_s, FULL.confirming_s]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_quick_calibration_of_a_gpu_has_no_fmas(quick):
+    options = calibrate_command.Options(quick, ["fp32"])
+    parts = calibrate_command.planned(options, Setup(H100, FULL), MATMUL[0])
+    assert ("fp32 FMA" in dict(parts)) is not quick
 
 
 # 132 SMs x 4096 FLOPs a clock x 1.755 GHz = 948.9 TFLOP/s; 132 x 256 x 1.98 GHz = 66.9 TFLOP/s

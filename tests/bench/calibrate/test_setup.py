@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.harness.calibrate.setup import QUICK, Candidate, NotMeasuredError, Rate, Setup
+from bench.harness.calibrate.setup import FULL, QUICK, Candidate, NotMeasuredError, Rate, Setup
 from bench.harness.device.device import MIB, Device
 from bench.harness.timing.protocol import Samples
 
@@ -22,7 +22,7 @@ def samples(*samples_s, launches=1, telemetry=None):
 
 
 def setup_of(device, **effort):
-    return Setup(device, QUICK._replace(**effort))
+    return Setup(device, FULL._replace(**effort))
 
 
 def rate_of(config, work, *samples_s, launches=1, telemetry=None, is_gpu=False):
@@ -62,6 +62,12 @@ def test_the_fastest_configuration_is_measured_again(simulated, device, fastest)
     assert measuring.fastest_of(among).candidate.name == fastest
     assert simulated == [("slow", 0.1), ("steady", 0.1), ("spiky", 0.1), (fastest, 1.0)]
     assert measuring.missing == []
+
+
+@pytest.mark.parametrize(("device", "tried"), [(CPU, 11), (H100, 4)])
+def test_a_quick_calibration_of_a_gpu_tries_a_third(simulated, device, tried):
+    Setup(device, QUICK).fastest_of([candidate(str(index), 1.0) for index in range(11)])
+    assert len(simulated) == tried + 1
 
 
 def test_configurations_that_cannot_run_are_reported(simulated):

@@ -55,6 +55,7 @@ ONLY = {
     "softmax": set(),
     "cross_entropy": set(),
     "quantize": set(),
+    "adamw": set(),
     "rope": {"--heads", "--kv-heads", "--head-dim"},
 }
 

@@ -8,15 +8,18 @@ import pytest
 
 from bench.__main__ import families
 from bench.commands import suite
+from bench.elementwise import OPS as SUMS
 from bench.harness import loop
-from bench.harness.device.device import cpu_device
+from bench.harness.data.verify import Checks
+from bench.harness.device.device import Device, cpu_device
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.flags import judged
+from bench.harness.measure.measure_row import Kept
 from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from roofline.machine import Ceiling, Machine
-from tests.bench.commands import HALF_SECONDS, Clock, StubRun
+from tests.bench.commands import CPU, HALF_SECONDS, Clock, StubRun
 from tests.bench.fake_clock import set_clock
 
 
@@ -39,7 +42,7 @@ class SlowMachine:
     def expected_s(self, row):
         return 0.7 + row.op.work(row.case).bytes * 4e-8
 
-    def measure(self, row, device, ceilings, limits, deadline, rows_left):
+    def measure(self, row, device, ceilings, limits, deadline, rows_left, kept):
         self.clock.now += self.slowdown * self.expected_s(row)
         share_s = max(0.0, (deadline - self.clock.now) / rows_left)
         self.clock.now += share_s
@@ -59,7 +62,7 @@ def test_a_suite_keeps_its_budget_and_orders_ops_by_information(
         for family, op, case in suite.by_information(suite.planned(["bf16"], families(), "cpu"))
     ]
     deadline = clock.now + budget_s
-    run = StubRun(SimpleNamespace(is_gpu=False, type="cpu"), deadline)
+    run = StubRun(CPU, deadline)
     loop.measure_rows(run, planned_rows, may_reorder=True)
     measured = [record.op for record in run.records if record.status == "ok"]
     assert clock.now <= deadline + 0.1 * budget_s
@@ -126,6 +129,26 @@ def test_a_user_function_gets_its_share_of_the_budget(clock, monkeypatch):
     assert has_hard_inputs == [True] * 4 + [False] * 8  # of the first visits only
 
 
+def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):
+    device = replace(CPU, cache_bytes=2**20)
+    op = next(op for op in SUMS if op.name == "add")
+    small, other, large = (
+        Row(op, Case("add", "fp32", {"n": n}), "torch", family="elementwise")
+        for n in (2**10, 2**12, 2**20)
+    )
+    monkeypatch.setattr(Device, "free_bytes", lambda device: 2**26)
+    monkeypatch.setattr(Checks, "remember", lambda checks: None)
+    kept = Kept(device)
+    for row, size_bytes in ((small, 2**20), (other, 2**26)):
+        kept.add(row, SimpleNamespace(kept_bytes=size_bytes, checks=Checks(op, row.case, device)))
+    assert kept.of(small)
+    assert not kept.of(other)  # more than a quarter
+    kept.make_room(other, device)
+    assert kept.of(small)
+    kept.make_room(large, device)
+    assert not kept.of(small)
+
+
 def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     peak = Ceiling("flops", "fp32", 1e12, "measured", "here")
     run = StubRun(cpu_device())
@@ -134,7 +157,7 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
         s: replace(HALF_SECONDS, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s))
         for s in (5e-4, 4e-3)
     }
-    fast = judged(visits[5e-4], run.device, run.ceilings)
+    fast = judged(replace(visits[5e-4], passed_over={"v9": "odd"}), run.device, run.ceilings)
     assert "above-roof" in fast.flags
     monkeypatch.setattr(loop, "visit", lambda *_: visits[4e-3])
     case = Case.of(
@@ -142,6 +165,9 @@ def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     )
     measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
     for number in (1, 2):
-        loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number)
+        loop.visit_again(
+            run, measured, SimpleNamespace(has_time=lambda: True), number, Kept(run.device)
+        )
     assert measured[0][1].median_s == 4e-3
+    assert measured[0][1].passed_over
     assert "above-roof" not in measured[0][1].flags

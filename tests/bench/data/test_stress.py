@@ -15,6 +15,7 @@ from tests.bench import commands
 from tests.bench.commands import CPU
 
 FAMILIES = (
+    "adamw",
     "attention",
     "cross_entropy",
     "decode",
@@ -57,8 +58,8 @@ def problems_of(function, name, dtype, shape=None):
     case = case_of(name, dtype, shape)
     data = commands.inputs_of(OPS[name], case)
     checks = Checks(OPS[name], case, CPU)
-    eager = partial(OPS[name].eager, out=data.out)
-    call = partial(function or eager, *data.inputs)
+    own = function or OPS[name].in_place
+    call = partial(function or OPS[name].eager, *data.inputs, **({} if own else {"out": data.out}))
     before = [x.clone() for x in data.inputs]
     with numerics(dtype):
         on_random = checks.check(call, data).reason

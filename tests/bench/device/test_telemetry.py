@@ -132,7 +132,7 @@ def test_clock_and_power_come_from_polls_during_the_samples(machine):
 
 
 def test_the_poller_reads_while_queued_work_runs(monkeypatch):
-    clock, log = iter([0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2]), []
+    clock, log = iter([0.0, 0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2]), []
     readings = iter(
         [ClockAndPower(1.9e9, 500.0), ClockAndPower(1.5e9, 700.0), ClockAndPower(1.4e9, 700.0)]
     )
@@ -141,6 +141,8 @@ def test_the_poller_reads_while_queued_work_runs(monkeypatch):
     )
     device = SimpleNamespace(uuid="GPU-0", synchronize=lambda: log.append("wait"))
     poller = telemetry.Poller(device, lambda: next(clock))
+    poller(None)  # of the warm-up
+    poller.begin()
     for _ in range(6):
         poller(lambda: log.append("queue") or 100)
     assert poller.launches == 300

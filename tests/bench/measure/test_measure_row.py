@@ -9,6 +9,7 @@ import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness import clock
+from bench.harness.data import verify
 from bench.harness.device.device import Device
 from bench.harness.measure import measure_row as runner
 from bench.harness.measure.measure_row import measure_row
@@ -207,6 +208,34 @@ def test_a_result_that_becomes_wrong_while_timed_is_invalid(providers):
     assert record.reason.startswith("after timing: wrong result")
     assert (record.samples_s, record.median_s) == ((), None)
     assert record.verified.keys() == {"before", "after"}
+
+
+def test_a_later_visit_moves_the_copies_and_verifies_the_result(providers, monkeypatch):
+    error, made, compared, places = [0.0], [], [], []
+    make_copies, check = runner.make_copies, verify.check
+    monkeypatch.setattr(runner, "make_copies", lambda *of: made.append(of) or make_copies(*of))
+    monkeypatch.setattr(verify, "check", lambda *of: compared.append(of) or check(*of))
+
+    def wears_out(x, y, out):
+        places[-1].add(x.data_ptr())
+        torch.add(x, y, out=out).add_(error[0])
+
+    providers["wears-out"] = wears_out
+    row, kept = Row(ADD, CASE, "wears-out", family="elementwise"), runner.Kept(CPU)
+
+    def visit():
+        places.append(set())
+        return measure_row(row, CPU, None, LIMITS, kept=kept)
+
+    first, again = visit(), visit()
+    assert (len(made), len(compared)) == (1, 2)
+    assert places[0].isdisjoint(places[1])
+    assert first.warm_median_s == again.warm_median_s
+    error[0] = 1e-8  # within rounding, but other bytes
+    assert visit().status == "ok"
+    assert len(compared) == 3
+    error[0] = 1.0
+    assert visit().reason.startswith("after timing: wrong result")
 
 
 @pytest.mark.sampled(3)

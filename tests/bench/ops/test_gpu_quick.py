@@ -17,6 +17,7 @@ from tests.bench.commands import QUICK
 pytestmark = pytest.mark.gpu
 
 SHAPES = {
+    "adamw": {"n": 4099},
     "matmul": {"m": 129, "n": 272, "k": 144},  # tensor descriptors and fp8 take multiples of 16
     "elementwise": {"n": 4099},
     "matvec": {"m": 129, "n": 1000},
@@ -72,12 +73,12 @@ def compiled_beforehand():
 
 
 @pytest.mark.parametrize(("family", "dtype", "provider"), cases())
-def test_every_row_is_right_and_timed_by_a_graph(family, dtype, provider):
+def test_every_row_is_right_and_timed_by_a_graph_unless_in_place(family, dtype, provider):
     record = measured(family, dtype, provider)
     if record.status == "skipped":
         # If the default version rejected the usual dtype, only a line on stderr would say so.
         assert dtype != "fp16" or not default_providers(family, gpu()).get(provider), record.reason
         pytest.skip(record.reason)
     assert record.status == "ok", record.reason
-    assert record.method == "graph"
+    assert record.method == ("events" if op_of(family).in_place else "graph")
     assert record.verified["after"]["checked_elements"] > 0

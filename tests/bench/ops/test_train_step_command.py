@@ -11,7 +11,6 @@ import torch
 from bench import train_step
 from bench.harness import loop
 from bench.harness.device import device
-from bench.harness.measure import measure_row
 from bench.model.step import TrainingStep
 from results.store.runfile import load_run
 from roofline.accounting.flops import train_flops
@@ -38,7 +37,6 @@ def small(quick, one_thread, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(KEYS))
     monkeypatch.setattr(device.Device, "use", lambda self: torch.set_num_threads(1))
-    monkeypatch.setattr(measure_row, "SAMPLING_RATIO", 0.0)
 
 
 @pytest.fixture

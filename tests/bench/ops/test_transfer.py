@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from bench.harness import transfer as harness
+from bench.harness.data.inputs import Rotation
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import row_telemetry
 from bench.harness.timing.protocol import Samples
@@ -223,6 +224,13 @@ def test_all_transfer_ops_run_on_a_cpu(measured):
         0 <= wait <= step for wait, step in zip(inline["waits_s"], inline["samples_s"], strict=True)
     )
     assert all(Record.from_dict(record) for record in records)
+
+
+@pytest.mark.parametrize("op", ["h2d", "overlap"])
+def test_copies_that_do_not_fill_the_cache_are_flagged(measured, monkeypatch, op):
+    monkeypatch.setattr(harness, "plan_rotation", lambda *_: Rotation(3, "partly-cold"))
+    _, (record,) = measured("--op", op, "--size", "4KiB")
+    assert "neither cold nor warm; use a larger --size" in record["flag_reasons"]["not-cold"]
 
 
 def test_a_given_token_file_is_read(measured, tmp_path):

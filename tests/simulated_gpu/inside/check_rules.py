@@ -165,7 +165,7 @@ def test_a_failed_capture_releases_its_memory():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda.CUDAGraph, "capture_begin", begin)
-        patch.setattr(samplers, "graph_launches", lambda copies, wanted: next(counts))
+        patch.setattr(samplers, "graph_launches", lambda *_: next(counts))
         assert samplers.make_sampler([lambda: x.add_(1)], DEVICE, GPU_LIMITS).method == "graph"
     assert most == [0, 0]
 
