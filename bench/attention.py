@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.data.stress import offset_scores
+from bench.harness.data.stress import SCORES
 from bench.harness.op import (
     Case,
     Op,
@@ -112,7 +112,7 @@ OPS = (
         work=work,
         magnitude=attention_magnitude,
         intermediate_roundings=1,
-        stress={"scores offset": offset_scores},
+        stress=SCORES,
         defined_in=("bench.model.layers",),
         check=check,
     ),

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.data.stress import offset_scores
+from bench.harness.data.stress import SCORES
 from bench.harness.op import (
     Case,
     Op,
@@ -274,6 +274,15 @@ def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | Non
     return torch.nn.functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
 
 
+def enlarge_ends(*inputs: Tensor) -> None:
+    """Multiply the first and the last cached value by the number of values: the attention to one of
+    many tokens is too little to be seen otherwise. By more than 2^13, a layer in fp16 may overflow.
+    """
+    values = inputs[-1]
+    tokens = values.shape[2]
+    values[:, :, :: max(1, tokens - 1)] *= min(tokens, 2**13)
+
+
 def longest_sum(case: Case) -> int:
     config = config_of(case)
     return max(config.width, config.mlp_width, config.heads * config.head_dim)
@@ -332,6 +341,7 @@ BLOCK = Op(
     magnitude=layers_magnitude,
     terms=longest_sum,
     intermediate_roundings=LAYER_ROUNDINGS,
+    stress={"large values at the ends": enlarge_ends},
     defined_in=("bench.model.layers",),
     check=check,
 )
@@ -350,7 +360,7 @@ ATTENTION = replace(
     expression=library_attention,
     magnitude=attention_errors,
     take_rows=rows_of(0, 1, 2),
-    stress={"scores offset": offset_scores},
+    stress=SCORES,
     terms=lambda case: 1,
     intermediate_roundings=1,
 )
@@ -364,6 +374,7 @@ STEP = replace(
     is_in_suite=False,
     make_inputs=step_inputs,
     reference=decode_step,
+    stress={},
     eager=decode_step,
     expression=decode_step,
 )

@@ -12,8 +12,8 @@ Ridge   0 to 5 FLOP/byte: memory-bound on any machine. Fusion saves time: one pa
 NaN     The result for NaN is NaN, also of relu.
 Random  Dropout zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels
         draw from `seed`; torch draws from its own generator, and eager torch also writes a mask.
-        Random results differ, so three properties are checked: the values, the number of kept
-        elements, and a different mask for a different seed.
+        Random results differ, so four properties are checked: the values, the number of kept
+        elements, a different mask for a different seed, and no mask that repeats itself.
 
 Source  CS336 (2025), lecture 2, for ReLU (1) and GELU (20). GELU: Hendrycks and Gimpel, arXiv
         1606.08415. SwiGLU: Shazeer, arXiv 2002.05202. Triad: McCalpin, STREAM (1995), with a scalar
@@ -149,12 +149,37 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
     if is_unlikely(kept, drawn, 1 - DROPOUT):
         return f"{kept / drawn:.2%} of the elements are kept instead of {1 - DROPOUT:.0%}"
     if earlier is not None and not torch.equal(seed, earlier[0][1]):
-        return compare_masks(launch, earlier)
+        problem = compare_masks(launch, earlier, "two seeds", SIGMAS)
+        if problem:
+            return problem
+    return compare_shifts(launch)
+
+
+def compare_shifts(launch: Launch) -> str | None:
+    """Return a problem if the first part of a mask agrees more than by chance with one that starts
+    at a power of two, up to half of the mask, or None.
+
+    Twice `SIGMAS` are allowed: many shifts are compared, and pairs that share a number correlate,
+    so their deviation is up to 1.34 times that of independent ones.
+    """
+    (x, seed), out = launch
+    for power in range((len(x) // 2).bit_length()):
+        shift = 2**power
+        first = slice(min(CHUNK_ELEMENTS, len(x) - shift))
+        shifted = slice(shift, shift + first.stop)
+        problem = compare_masks(
+            ((x[first], seed), out[first]),
+            ((x[shifted], seed), out[shifted]),
+            f"elements {shift} apart",
+            2 * SIGMAS,
+        )
+        if problem:
+            return problem
     return None
 
 
-def compare_masks(launch: Launch, earlier: Launch) -> str | None:
-    """Return a problem if the masks of two seeds agree more than by chance, or None."""
+def compare_masks(launch: Launch, earlier: Launch, of: str, sigmas: float) -> str | None:
+    """Return a problem if two masks agree more than by chance, or None."""
     import torch
 
     (x, _), out = launch
@@ -167,17 +192,17 @@ def compare_masks(launch: Launch, earlier: Launch) -> str | None:
         sums += torch.stack([is_drawn.sum(), (is_drawn & is_alike).sum()])
     drawn, agreed = sums.tolist()
     by_chance = DROPOUT**2 + (1 - DROPOUT) ** 2
-    if drawn < SCALE_ELEMENTS or not is_unlikely(agreed, drawn, by_chance):
+    if drawn < SCALE_ELEMENTS or not is_unlikely(agreed, drawn, by_chance, sigmas):
         return None
     return (
-        f"the masks of two seeds agree in {agreed / drawn:.2%} of the elements, "
+        f"the masks of {of} agree in {agreed / drawn:.2%} of the elements, "
         f"{by_chance:.0%} would be chance"
     )
 
 
-def is_unlikely(count: float, trials: float, probability: float) -> bool:
-    """Return whether a binomial count is more than `SIGMAS` standard deviations from its mean."""
-    return abs(count - trials * probability) > SIGMAS * math.sqrt(
+def is_unlikely(count: float, trials: float, probability: float, sigmas: float = SIGMAS) -> bool:
+    """Return whether a binomial count is more than `sigmas` standard deviations from its mean."""
+    return abs(count - trials * probability) > sigmas * math.sqrt(
         trials * probability * (1 - probability)
     )
 

@@ -135,6 +135,15 @@ def take_rows(
     return (a[..., rows, :], *rest), out[..., rows, :]
 
 
+def largest_products(a: Tensor, b: Tensor) -> None:
+    """Write an odd number of 127s into a row of A and a column of B. From k = 1042 on, their
+    product is an odd number above 2^24, which fp32 lacks; it stays below 2^31 for any k.
+    """
+    a.zero_()
+    a[..., : min(a.shape[-1], 2**16) // 2 * 2 - 1] = 127
+    b[..., 0] = 127
+
+
 def check(case: Case, device_type: str) -> None:
     """Raise if torch's function for the dtype does not support the case."""
     narrow = case.dtype.startswith("fp8") or case.dtype == "int8"
@@ -186,6 +195,7 @@ OPS = (
         take_rows=take_rows,
         columns_of=1,
         stress=FACTORS,
+        integer_stress={"largest integers": largest_products},
         check=check,
     ),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.api.family import run_of
 from bench.harness.cli.main import main
-from bench.harness.data.stress import absorb
+from bench.harness.data.stress import absorb, only_ends
 from bench.harness.op import Case, Op, TensorMaker, library
 from roofline.work import FLOPS_PER_ELEMENT, reduction_work
 
@@ -71,7 +71,7 @@ def make_op(
         work=lambda case: reduction_work(case.shape["n"], flops_per_element, inputs, case.dtype),
         terms=lambda case: case.shape["n"],
         units="vector",
-        stress={"large among small": absorb},
+        stress={"large among small": absorb, "only the ends": only_ends},
     )
 
 

@@ -281,6 +281,10 @@ class Op:
     views, or all inputs without `take_rows`, and changes them in place. `bench.harness.data.stress`
     has common ones.
     """
+    stress_all: Callable[..., object] | None = None
+    """Changes all inputs in place before those of `stress` change rows: what the rows share."""
+    integer_stress: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+    """`stress` for a first input of integers."""
     in_place: bool = False
     """Whether providers may change the inputs, which are then restored before each sample. A
     function that returns None has written its result into the first one."""

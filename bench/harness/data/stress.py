@@ -6,7 +6,7 @@ change, or once for each change if there are too few rows, and these rows are co
 reference. A smaller case would be cheaper, but `torch.compile` and Triton would compile again, and
 a kernel may use another algorithm for it.
 
-fp8 and integers have no hard inputs.
+fp8 has no hard inputs, and integers have those of `Op.integer_stress`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -46,15 +47,6 @@ def each(change: Callable[[Tensor], object]) -> Change:
     return changed
 
 
-def one(value: float) -> Change:
-    """Return a change of the middle number of a row."""
-    return each(lambda x: x[..., x.shape[-1] // 2].fill_(value))
-
-
-def every_other(value: float) -> Change:
-    return each(lambda x: x[..., 1::2].fill_(value))
-
-
 @each
 def extremes(x: Tensor) -> None:
     """Write the lowest number of the dtype at both ends, and the largest in the middle."""
@@ -71,6 +63,14 @@ def one_differs(x: Tensor) -> None:
     x[..., 0] = 1004.0
 
 
+@each
+def enlarge(x: Tensor) -> None:
+    """Multiply by 2^32, in fp16 by 16: sums of products stay in the dtype."""
+    import torch
+
+    x.mul_(torch.finfo(x.dtype).max ** 0.25)
+
+
 def absorb(x: Tensor, *others: Tensor) -> None:
     """Write 2^13 and -2^13 in turn with 127 times 1/4 between them, and factors of 1.
 
@@ -84,32 +84,66 @@ def absorb(x: Tensor, *others: Tensor) -> None:
     x[128:STRETCH:256] = -(2.0**13)
 
 
-def offset_scores(q: Tensor, keys: Tensor, values: Tensor) -> None:
-    """Add 2^12 to all products of queries and keys, of which softmax takes the exponentials."""
-    q[..., 0] = 2.0**12
-    keys[..., 0] = 1.0
+OUTWARDS = [i * (-1.0) ** i for i in range(1, 17)]
+"""Integers, of which sums are exact in any order. A sum without some of the last ones is off by at
+least 1, more than a bf16 sum of all may be.
+"""
 
 
-NAN = {"NaN": one(math.nan)}
+@each
+def only_ends(x: Tensor) -> None:
+    """Write `OUTWARDS` up to the last number and, reversed, from the first one on, and 0 between.
+
+    The error allowed for a sum of many random numbers may be larger than one of them.
+    """
+    ends = x.new_tensor(OUTWARDS[-x.shape[-1] :])
+    x.zero_()
+    x[..., : len(OUTWARDS)] = ends.flip(0)
+    x[..., -len(OUTWARDS) :] = ends
+
+
+def offset_scores(
+    query: float, key: float, key_at_ends: float, q: Tensor, keys: Tensor, values: Tensor
+) -> None:
+    """Add `query` times `key` to the products of queries with keys, of which softmax takes the
+    exponentials, but `query` times `key_at_ends` for the first and the last key. It is the last
+    term of a product, so that the others are not rounded to its size one by one.
+    """
+    q[..., -1] = query
+    keys[..., -1] = key
+    keys[..., [0, -1], -1] = key_at_ends
+
+
+ANY_ROW: dict[str, Change] = {
+    "only the ends": only_ends,
+    "NaN": each(lambda x: x[..., x.shape[-1] // 2].fill_(math.nan)),
+}
 
 LOGITS = {
     "equal": each(methodcaller("fill_", 33.3)),
     "offset 1000": each(methodcaller("add_", 1000.0)),
     "offset -1000": each(methodcaller("add_", -1000.0)),
-    "every other -inf": every_other(-math.inf),
+    "every other -inf": each(lambda x: x[..., 1::2].fill_(-math.inf)),
     "largest and lowest": extremes,
-    **NAN,
+    **ANY_ROW,
 }
 """For rows whose exponentials are summed."""
 
-FACTORS = {"small": each(methodcaller("mul_", 2.0**-12)), **NAN}
-"""For rows that are multiplied with a matrix. Large ones would overflow in fp16."""
+SCORES = {
+    "scores offset": partial(offset_scores, 2.0**12, 1.0, 1.0),
+    "scores offset down": partial(offset_scores, 2.0**12, -1.0, -1.0),
+    "only the ends": partial(offset_scores, 2.0**8, 0.0, 1.0),
+}
+"""For attention."""
+
+FACTORS = {"small": each(methodcaller("mul_", 2.0**-12)), "large": enlarge, **ANY_ROW}
+"""For rows that are multiplied with a matrix. Large ones are beyond fp16 in other dtypes."""
 
 NUMBERS: dict[str, Change] = {
     "1000": each(methodcaller("fill_", 1000.0)),
     "-1000": each(methodcaller("fill_", -1000.0)),
     "lowest": each(lambda x: x.fill_(-math.inf).nan_to_num_()),
-    **NAN,
+    **ANY_ROW,
 }
 LARGEST: dict[str, Change] = {"largest": each(lambda x: x.fill_(math.inf).nan_to_num_())}
 QUARTER: dict[str, Change] = {
@@ -123,18 +157,23 @@ on CPUs with AVX-512, takes 2x before it halves that.
 def problem(checks: Checks, call: Callable[[], Any], data: InputSet) -> str | None:
     """Call a provider on hard inputs, which are undone; return what is wrong, or None."""
     first = data.inputs[0]
-    if not first.is_floating_point() or first.itemsize == 1:
-        return None
     op = checks.op
+    changes = op.stress if first.is_floating_point() else op.integer_stress
+    if first.is_floating_point() and first.itemsize == 1:
+        return None
     later = copy.copy(checks)  # the time and the result of the first call stay
     rows = op.rows(checks.case) if op.take_rows else 1
-    left = list(op.stress.items())
+    left = list(changes.items())
     found = None
     while left and found is None:
         taken = left[:rows]
         left = left[rows:]
         changed, _ = op.part(data.inputs, data.out, slice(0, len(taken)))
+        if op.stress_all:
+            changed = data.inputs
         before = [x.clone() for x in changed]
+        if op.stress_all:
+            op.stress_all(*changed)
         for row, (_, change) in enumerate(taken):
             inputs, _ = op.part(data.inputs, data.out, slice(row, row + 1))
             change(*inputs)

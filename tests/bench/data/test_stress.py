@@ -11,6 +11,7 @@ from bench.harness.data import stress
 from bench.harness.data.verify import Checks
 from bench.harness.op import Case
 from bench.harness.providers.registry import numerics
+from bench.model.layers import decode_block
 from tests.bench import commands
 from tests.bench.commands import CPU
 
@@ -30,12 +31,13 @@ FAMILIES = (
     "softmax",
 )
 OPS = {op.name: op for family in FAMILIES for op in importlib.import_module(f"bench.{family}").OPS}
-WITHOUT = {"dropout", "matvec-int8", "decode-block", "decode-step"}
-"""A random result, integers, and whole layers, whose parts are ops."""
+WITHOUT = {"dropout", "matvec-int8", "decode-step"}
+"""A random result, integers, and many layers, of which one is an op."""
 
 SHAPES = {"softmax": (12, 500), "cross-entropy": (12, 500), "layernorm": (6, 500)}
-SHAPES |= {"rmsnorm": (6, 500), "prefill-attention": (2, 48), "decode-attention": (2, 48)}
-SHAPES |= {"sum": (70_001,), "matmul": (24, 40, 32)}
+SHAPES |= {"rmsnorm": (6, 500), "prefill-attention": (5, 33), "decode-attention": (2, 1024)}
+SHAPES |= {"sum": (300_001,), "dot": (1_000_001,), "matmul": (24, 40, 1042)}
+SHAPES |= {"decode-block": (1, 1024), "matvec": (24, 65_536)}
 
 
 def case_of(name, dtype, shape=None):
@@ -45,8 +47,8 @@ def case_of(name, dtype, shape=None):
     if name == "grouped-matmul":
         options = {"experts": 4, "load": "even"}
     elif name in ("prefill-attention", "rope", "rope-interleaved"):
-        options = {"heads": 4, "kv-heads": 2, "head-dim": 32}
-    elif name == "decode-attention":
+        options = {"heads": 32, "kv-heads": 8, "head-dim": 128}
+    elif name in ("decode-attention", "decode-block"):
         options = {"model": "qwen2.5-0.5b", "layers": "all"}
     return Case(name, dtype, dict(zip(op.axes, extents, strict=True)), options)
 
@@ -165,13 +167,51 @@ def sum_in_fp16(x):
     return x[0]
 
 
+def sum_without_the_last(x):
+    return x[:-1].sum()
+
+
+def dot_of_a_reversed_end(x, y):
+    return x.dot(torch.cat((y[:-8], y[-8:].flip(0))))
+
+
+def matvec_without_the_last(a, x):
+    return a[:, :-1] @ x[:-1]
+
+
+def attention_with_nonnegative_maximum(q, keys, values):
+    scores = q.unflatten(1, (keys.shape[1], -1)) @ keys.mT / q.shape[-1] ** 0.5
+    powers = (scores - scores.amax(-1, keepdim=True).clamp(min=0)).exp()
+    return (powers / powers.sum(-1, keepdim=True) @ values).flatten(1, 2)
+
+
+def attention_without_the_last(q, keys, values):
+    return attention_with_maximum(q, keys[:, :, :-1], values[:, :, :-1])
+
+
+def block_without_the_oldest(*inputs):
+    return decode_block(*inputs[:-2], *(cache[:, :, 1:] for cache in inputs[-2:]))
+
+
+def grouped_matmul_of_equal_parts(x, weights, ends):
+    return torch.bmm(x.unflatten(0, (len(weights), -1)), weights).flatten(0, 1)
+
+
+def matmul_in_fp16(a, b):
+    return (a.half() @ b.half()).to(a.dtype)
+
+
+def matmul_of_integers_in_fp32(a, b):
+    return (a.float() @ b.float()).to(torch.int32)
+
+
 def matmul_of_fp16_parts(a, b):
     """Multiply fp32 as the sum of products of two fp16 parts."""
     high, low = (a.half().float(), (a - a.half()).half().float())
     return high @ b + low @ b
 
 
-UNSTABLE = [
+WRONG = [
     ("softmax", "fp32", softmax_without_maximum, softmax_with_maximum, "offset 1000"),
     ("softmax", "fp32", softmax_of_row_zero, softmax_with_maximum, "offset 1000"),
     ("softmax", "fp32", softmax_of_the_first, softmax_with_maximum, "largest and lowest"),
@@ -188,11 +228,21 @@ UNSTABLE = [
     ("decode-attention", "fp32", attention_without_maximum, attention_with_maximum, "scores"),
     ("matmul", "fp32", matmul_of_fp16_parts, torch.matmul, "small"),
     ("sum", "fp16", sum_in_fp16, torch.sum, "large among small"),
+    ("sum", "bf16", sum_without_the_last, None, "only the ends"),
+    ("dot", "bf16", dot_of_a_reversed_end, None, "only the ends"),
+    ("matvec", "bf16", matvec_without_the_last, None, "only the ends"),
+    ("decode-attention", "fp32", attention_with_nonnegative_maximum, None, "scores offset down"),
+    ("decode-attention", "bf16", attention_without_the_last, None, "only the ends"),
+    ("decode-block", "bf16", block_without_the_oldest, None, "large values at the ends"),
+    ("grouped-matmul", "fp32", grouped_matmul_of_equal_parts, None, "small"),
+    ("matmul", "bf16", matmul_in_fp16, None, "large"),
+    ("matmul", "int8", matmul_of_integers_in_fp32, None, "largest integers"),
 ]
+"""Op, dtype, wrong function, its honest twin (by default torch's), and the input that shows it."""
 
 
-@pytest.mark.parametrize(("op", "dtype", "wrong", "twin", "name"), UNSTABLE)
-def test_unstable_formulas_are_wrong_on_hard_inputs_only(op, dtype, wrong, twin, name):
+@pytest.mark.parametrize(("op", "dtype", "wrong", "twin", "name"), WRONG)
+def test_functions_that_only_hard_inputs_show_are_found(op, dtype, wrong, twin, name):
     on_random, on_hard = problems_of(wrong, op, dtype)
     assert on_random is None
     assert on_hard.startswith(f"wrong result on hard inputs ({name}"), on_hard

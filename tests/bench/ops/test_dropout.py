@@ -136,6 +136,16 @@ def test_a_tail_that_is_never_dropped_fails():
     assert "are kept instead of" in reason(keeps_the_tail)
 
 
+@pytest.mark.parametrize(
+    "repeat", [lambda kept: kept[:65536].repeat(2), lambda kept: kept[::4].repeat_interleave(4)]
+)
+def test_a_mask_that_repeats_itself_fails(repeat):
+    def change(x, out):
+        out.copy_(x.double() / 0.9 * repeat(out != 0))
+
+    assert " apart agree in " in reason(change)
+
+
 def ignores_the_seed(x, seed, out):
     kernel(x, torch.zeros_like(seed), out)
 
