@@ -97,5 +97,4 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
     run.raise_if_unsaved()
     if run.is_interrupted:
         raise KeyboardInterrupt
-    assert run.environment is not None
     return Records(run.environment, run.records, render)

@@ -138,7 +138,6 @@ def run_comparison(
 
 
 def is_slower(run: Run, records: Sequence[Record], baseline: str, margin: float) -> bool:
-    assert run.environment is not None
     compared = compare_live(run.environment, records, baseline, margin)
     return any(row.compared.verdict == SLOWER for row in compared.rows)
 

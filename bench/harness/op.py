@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,18 +96,11 @@ def library(module: str, name: str, *more: Any, **options: Any) -> Callable[...,
     """Return a library's function, imported at its first call; the arguments `more` follow the
     inputs.
     """
-    return partial(_call, module, name, more, options)
 
+    def call(*inputs: Any, **out: Any) -> Any:
+        return _imported(module, name)(*inputs, *more, **options, **out)
 
-def _call(
-    module: str,
-    name: str,
-    more: tuple[Any, ...],
-    options: Mapping[str, Any],
-    *inputs: Any,
-    **out: Any,
-) -> Any:
-    return _imported(module, name)(*inputs, *more, **options, **out)
+    return call
 
 
 @cache
@@ -118,11 +111,12 @@ def _imported(module: str, name: str) -> Callable[..., Any]:
 
 def rows_of(*indices: int) -> Callable[..., Launch]:
     """Return an `Op.take_rows` for an op whose inputs at `indices` have the rows of the result."""
-    return partial(_take_rows, indices)
 
+    def take(inputs: Inputs, out: Tensor, rows: Any) -> Launch:
+        part = tuple(x[rows] if index in indices else x for index, x in enumerate(inputs))
+        return part, out[rows]
 
-def _take_rows(indices: tuple[int, ...], inputs: Inputs, out: Tensor, rows: Any) -> Launch:
-    return tuple(x[rows] if index in indices else x for index, x in enumerate(inputs)), out[rows]
+    return take
 
 
 class UnsupportedCaseError(ValueError):

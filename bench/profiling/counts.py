@@ -19,10 +19,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from inspect import signature
-from itertools import chain, zip_longest
+from itertools import chain
 from typing import Any, NamedTuple
 
-from torch import ScriptObject, Tag, Tensor
+from torch import ScriptObject, Tag, Tensor, broadcast_shapes
 from torch.utils.flop_counter import flop_registry
 
 from bench.harness.torch_private import has_kernel_for, tree_iter, tree_map_only
@@ -431,12 +431,9 @@ class Call:
         given = [
             (axis, index) for axis, index in enumerate(self.values["indices"]) if index is not None
         ]
-        rows = math.prod(
-            map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1))
-        )
-        return int(
-            rows * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given)))
-        )
+        rows = math.prod(broadcast_shapes(*(index.shape for _, index in given)))
+        indexed = math.prod(table.shape[axis] for axis, _ in given)
+        return int(rows * (table.numel() // max(1, indexed)))
 
 
 def is_data_dependent(func: Any) -> bool:
