@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
-from bench.harness.cli.arguments import Request, UsageError, chosen_ops, make_cases
+from bench.harness.cli.arguments import Request, chosen_ops, make_cases
 from bench.harness.device import gpu_state
 from bench.harness.op import Case, Families, Op
 from bench.harness.op_file import options_of
@@ -123,7 +123,7 @@ def finding(name: str, value: str, is_ok: bool, advice: str, otherwise: str = NO
 
 @dataclass
 class Checkup:
-    """The findings so far; adding one prints it and saves them all."""
+    """The findings so far; adding one prints it."""
 
     settings: Settings
     device: Device
@@ -144,7 +144,6 @@ class Checkup:
         self.print(f"{new.name}: {new.value}", f"{new.status:<6}", COLORS[new.status])
         if new.advice:
             self.print(f"      {new.advice}")
-        self.save()
 
     def print(self, text: str, colored: str = "", color: str = "") -> None:
         """Print a line with a colored beginning, unless stdout holds data."""
@@ -153,12 +152,6 @@ class Checkup:
         line = Text.assemble((colored, color), printable(text))
         if self.settings.format == "table":
             print_out(drawn(lambda console: console.print(line, highlight=False, soft_wrap=True)))
-
-    def save(self) -> None:
-        from results.store.runfile import write_output
-
-        if self.settings.output is not None:
-            write_output(Path(self.settings.output), self.text("json").encode())
 
     def text(self, form: str) -> str:
         from bench.harness.device.device import environment_facts
@@ -188,14 +181,7 @@ def add_parser(commands: Any) -> None:
         read=number(0.1, 3600, "a number of seconds from 0.1 to 3600"),
         default=BUDGET_S,
     )
-    known["output"] = replace(
-        known["output"],
-        help="save the findings as JSON; rewritten after each check",
-        group="",
-        metavar="FILE",
-        told={},
-    )
-    shown = ("device", "threads", "budget_s", "seed", "format", "output", "quiet")
+    shown = ("device", "threads", "budget_s", "seed", "format", "quiet")
     add(parser, known, shown, seed="random seed for the order of the pairs (default: 0)")
     parser.set_defaults(run=run)
 
@@ -207,11 +193,6 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.run import Progress
 
     settings = given(Settings, args)
-    output = settings.output
-    if isinstance(output, str) or (output is not None and output.is_dir()):
-        raise UsageError(f"--output {output} is a directory; name a file in it")
-    if output is not None:
-        main.check_output(output)
     device = main.device_of(settings)
     device.use()
     is_interrupted = False
@@ -228,7 +209,6 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             check_all(checkup)
         except KeyboardInterrupt:
             is_interrupted = True
-    checkup.save()
     counts = Counter(finding.status for finding in checkup.findings)
     counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
     text = f" ({counted}; {clock.now() - checkup.began:.0f} s)"
@@ -245,7 +225,6 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
 
 def check_all(checkup: Checkup) -> None:
     from bench.harness.measure.rows import one_line
-    from results.store.runfile import StoreError
 
     checks: dict[str, Callable[[Checkup], Iterator[Finding]]] = {
         "the device": device_check,
@@ -259,8 +238,6 @@ def check_all(checkup: Checkup) -> None:
         try:
             for new in check(checkup):
                 checkup.add(new)
-        except StoreError:  # --output cannot be written
-            raise
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
             checkup.add(
                 Finding(name, BAD, one_line(error), "what depends on it cannot be measured")

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -437,12 +436,9 @@ def stamp(
         return environment
     facts = environment_facts()
     state = host_state()
-    floor = ceilings.fastest("launch")
     costs = {
         "tick_s": samplers.tick_s(device),
-        "event_floor_s": median(samplers.empty_event_pairs_s()) if device.is_gpu else None,
         "host_launch_s": samplers.empty_launch_s(device),
-        "launch_floor_s": floor.value if floor else None,
     }
     # Runs with different modes cannot be compared; an idle GPU does not report its clock settings.
     if device.is_gpu:

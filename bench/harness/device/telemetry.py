@@ -7,12 +7,11 @@
 Keys of the JSON object, the same for every device, SI base units, None if unknown:
 
 - `window_s`: seconds between the snapshots.
-- `sm_clock_hz`, `sm_clock_min_hz`, `sm_clock_max_hz`: median and range of readings while samples
-  ran, or a reading at the end (`polls` is None). `sm_clock_start_hz`: at the start.
+- `sm_clock_hz`: the median of readings while samples ran, or a reading at the end (`polls` is
+  None). `sm_clock_start_hz`: at the start.
   `memory_clock_hz`, `temperature_c`: at the end.
 - `power_w` and `power_source`: `energy-counter` (the mean over the window), `polled` (the median of
-  readings) or `power-usage` (one reading at the end). `power_min_w`, `power_max_w`: range of
-  readings.
+  readings) or `power-usage` (one reading at the end).
 - `energy_j`: J per launch, including energy between launches; `flops_per_j`: FLOP/J, which is
   FLOP/s per W.
 - `throttle`: fraction of the window lost to each cause. Causes overlap, so the sum may exceed 1.
@@ -100,10 +99,6 @@ GPU_KEYS = (
     "clock_events",
     "polls",
     "sm_clock_start_hz",
-    "sm_clock_min_hz",
-    "sm_clock_max_hz",
-    "power_min_w",
-    "power_max_w",
 )
 """Telemetry keys of a GPU only."""
 
@@ -276,13 +271,7 @@ def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[
     powers = [power_w for _, power_w in polled if power_w is not None]
     keys: dict[str, Any] = {"polls": len(polled) or None}
     if clocks:
-        keys |= {
-            "sm_clock_hz": median(clocks),
-            "sm_clock_min_hz": min(clocks),
-            "sm_clock_max_hz": max(clocks),
-        }
-    if powers:
-        keys |= {"power_min_w": min(powers), "power_max_w": max(powers)}
+        keys["sm_clock_hz"] = median(clocks)
     if powers and row["power_source"] != "energy-counter":
         keys |= {"power_w": median(powers), "power_source": "polled"}
     return keys

@@ -119,12 +119,7 @@ def test_clock_and_power_come_from_polls_during_the_samples(machine):
     polled = [ClockAndPower(*pair) for pair in ((1.4e9, 690.0), (1.5e9, 700.0), (1.7e9, 650.0))]
     row = measure(machine, polled=polled)
     assert (row["sm_clock_hz"], row["polls"]) == (1.5e9, 3)
-    assert [row[f"sm_clock_{which}_hz"] for which in ("start", "min", "max")] == [
-        1980e6,
-        1.4e9,
-        1.7e9,
-    ]
-    assert (row["power_min_w"], row["power_max_w"]) == (650.0, 700.0)
+    assert row["sm_clock_start_hz"] == 1980e6
     # Better than a few readings.
     assert (row["power_w"], row["power_source"]) == (pytest.approx(700), "energy-counter")
     row = measure(machine, polled=polled, window_s=0.5)
