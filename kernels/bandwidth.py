@@ -203,7 +203,7 @@ def variant(name: str, config: Config) -> Variant:
     )
     policy = dict(zip(POLICY_CONSTANTS, POLICIES[config.policy], strict=True))
     constants |= {constant: policy[constant] for constant in POLICY_OF.get(name, POLICY_CONSTANTS)}
-    return Variant(KERNELS[name], constants, {"num_warps": config.warps, "enable_fp_fusion": True})
+    return Variant(KERNELS[name], constants, config.warps)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:

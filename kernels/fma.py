@@ -99,7 +99,7 @@ def variant(config: Config) -> Variant:
     return Variant(
         kernel=fma_kernel,
         constants={"BLOCK": config.block, "UNROLL": UNROLL},
-        options={"num_warps": config.warps, "enable_fp_fusion": True},
+        warps=config.warps,
     )
 
 

@@ -7,7 +7,7 @@ operation and version.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -64,8 +64,7 @@ class Variant:
             `ALIGNMENT_BYTES`; every other runtime argument is a 32-bit integer, unless `types` says
             otherwise.
         constants: Compile-time arguments by name.
-        options: Compiler options by name. `enable_fp_fusion` is always given: its default differs
-            between Triton releases and changes both rounding and instruction count.
+        warps: Warps of a program.
         op: The operation computed, a key of the file's `KERNELS`.
         dtype: Roofmark's name of the dtype, `bf16`.
         part: `partial` or `finish` if the operation takes two launches.
@@ -76,11 +75,12 @@ class Variant:
         elements: Elements of the output, or of the input of a reduction, that a program computes in
             one pass through its loop, or in total if it has no loop.
         bytes: Compulsory memory traffic of those elements; None if unknown.
+        stages: Pipeline stages of the compiler.
     """
 
     kernel: Any
     constants: Mapping[str, Any]
-    options: Mapping[str, int | bool]
+    warps: int
     op: str = ""
     dtype: str = ""
     part: str = ""
@@ -88,6 +88,14 @@ class Variant:
     types: Mapping[str, str] = field(default_factory=dict)
     elements: int = 0
     bytes: int | None = 0
+    stages: int = 3
+
+    @cached_property
+    def options(self) -> dict[str, int | bool]:
+        """Compiler options by name. All are given, because their defaults differ between Triton
+        releases, and fusion changes both rounding and instruction count.
+        """
+        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
 
     def launch(self, programs: int, *arguments: torch.Tensor | int) -> None:
         """Launch `programs` programs on the device of the first argument."""

@@ -21,7 +21,7 @@ def empty_kernel(
 VARIANT = Variant(
     kernel=empty_kernel,
     constants={},
-    options={"num_warps": 1, "enable_fp_fusion": True},
+    warps=1,
     op="launch-floor",
     dtype="fp32",
 )

@@ -69,7 +69,7 @@ VARIANTS = {
     dtype: Variant(
         kernel=adamw_kernel,
         constants={"BLOCK": BLOCK},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op="adamw",
         dtype=name,
         types=dict.fromkeys(("m_ptr", "v_ptr", "m_out_ptr", "v_out_ptr"), "*fp32"),

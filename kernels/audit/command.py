@@ -58,16 +58,9 @@ def _arches(names: Sequence[str], allowed: Sequence[int]) -> list[int]:
 
 def _own_kernel(name: str, own: OwnKernel, arches: Sequence[int]) -> list[rows.Row]:
     kernel, module = user_kernel.load(name)
-    options = {
-        "num_warps": own.num_warps or 4,
-        "num_stages": own.num_stages or 3,
-        "enable_fp_fusion": True,
-    }
-    variant, source = user_kernel.variant(
-        kernel, module, own.signature, own.constexpr, options, own.elements, own.bytes
-    )
+    variant, source = user_kernel.variant(kernel, module, own)
     with precompile.report_if_slow(f"compiling {name}"):
-        compiled = {arch: rows.compile_ahead(source, arch, options) for arch in arches}
+        compiled = {arch: rows.compile_ahead(source, arch, variant.options) for arch in arches}
         return [rows.row(name, None, variant, binary, arch) for arch, binary in compiled.items()]
 
 

@@ -175,7 +175,7 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
         "instructions_per_element": issued,
         "issue_budget_instructions_per_element": budget,
         "bound": bound(issued, budget, mma) if all(fitting.values()) else None,
-        "fp_fusion": variant.options.get("enable_fp_fusion"),
+        "fp_fusion": variant.options["enable_fp_fusion"],
         "double_precision": sum(item.is_double for item in binary.instructions),
         "gpu": limits.MULTIPROCESSORS[arch].gpu,
         "triton": triton.__version__,

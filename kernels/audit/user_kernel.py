@@ -26,7 +26,7 @@ import triton.language as tl
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from kernels.audit import AuditError
+from kernels.audit import AuditError, OwnKernel
 from kernels.audit.rows import ast_source
 from kernels.launch import TRITON_TYPES, Variant
 
@@ -103,30 +103,19 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def variant(
-    kernel: JITFunction,
-    module: ModuleType,
-    signature: str,
-    constexpr: str,
-    options: dict[str, Any],
-    elements: int = 0,
-    bytes: int | None = None,
-) -> tuple[Variant, ASTSource]:
-    """Return a kernel with the given types, constants and divisors, and the source that Triton
-    compiles.
-
-    `module` has the functions that constants name; `elements` and `bytes` are those of one pass of
-    the main loop.
+def variant(kernel: JITFunction, module: ModuleType, own: OwnKernel) -> tuple[Variant, ASTSource]:
+    """Return a kernel with the types, constants and options of `own`, and the source that Triton
+    compiles. `module` has the functions that constants name.
 
     Raises:
         AuditError: invalid arguments.
     """
     parameters = {parameter.name: parameter for parameter in kernel.params}
-    constants = {name: constant(text, module) for name, text in _by_name(constexpr, ()).items()}
+    constants = {name: constant(text, module) for name, text in _by_name(own.constexpr, ()).items()}
     types = {}
     divisible = set()
     for name, text in _by_name(
-        signature, [name for name in parameters if name not in constants]
+        own.signature, [name for name in parameters if name not in constants]
     ).items():
         kind, _, divisor = text.partition(":")
         if (
@@ -154,15 +143,16 @@ def variant(
             constants[name] = parameter.default
     pointed = next(filter(None, map(POINTER.match, types.values())), None)
     dtype = pointed[1] or pointed[2] if pointed else ""
-    own = Variant(
+    found = Variant(
         kernel,
         constants,
-        options,
+        own.num_warps or 4,
         dtype=OWN_NAMES.get(dtype, dtype),
-        elements=elements,
-        bytes=bytes,
+        elements=own.elements,
+        bytes=own.bytes,
+        stages=own.num_stages or 3,
     )
-    return own, ast_source(kernel, types, constants, divisible)
+    return found, ast_source(kernel, types, constants, divisible)
 
 
 def _by_name(text: str, in_order: list[str] | tuple[()]) -> dict[str, str]:

@@ -22,11 +22,10 @@ This version follows the formula. What is slow:
 - loads in a loop without `tl.dot` are not started ahead.
 """
 
-import torch
 import triton
 import triton.language as tl
 
-from kernels.cross_entropy import read
+from kernels.cross_entropy import one_launch
 from kernels.launch import DTYPES, Variant, on_any_arch
 
 WARPS = 8
@@ -75,11 +74,11 @@ def cross_entropy_masked(
     tl.store(out_ptr + row, tl.where(label == IGNORED, 0.0, loss))
 
 
-VARIANTS: dict[torch.dtype, Variant] = {
+VARIANTS = {
     dtype: Variant(
         kernel=cross_entropy_masked,
         constants={"BLOCK": BLOCK},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op="cross-entropy",
         dtype=name,
         shape_class="any v",
@@ -90,12 +89,4 @@ VARIANTS: dict[torch.dtype, Variant] = {
     for dtype, name in DTYPES.items()
 }
 variants = on_any_arch(VARIANTS)
-
-
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
-    m, v, stride = read("cross-entropy v1", logits, labels, out)
-    if m:
-        VARIANTS[logits.dtype].launch(m, logits, labels, out, v, stride)
-
-
-KERNELS = {"cross-entropy": _cross_entropy}
+KERNELS = one_launch("v1", VARIANTS)

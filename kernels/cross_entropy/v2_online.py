@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.cross_entropy import read
+from kernels.cross_entropy import one_launch
 from kernels.cross_entropy.v1_naive import IGNORED, picked_logit
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, on_any_arch
 from kernels.online_softmax import top_and_total
@@ -64,7 +64,7 @@ def _variant(dtype: torch.dtype) -> Variant:
     return Variant(
         kernel=cross_entropy_online,
         constants={"DEPTH": DEPTH, "LANES": lanes, "STAGES": STAGES},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op="cross-entropy",
         dtype=DTYPES[dtype],
         shape_class="any v",
@@ -74,14 +74,6 @@ def _variant(dtype: torch.dtype) -> Variant:
     )
 
 
-VARIANTS: dict[torch.dtype, Variant] = {dtype: _variant(dtype) for dtype in DTYPES}
+VARIANTS = {dtype: _variant(dtype) for dtype in DTYPES}
 variants = on_any_arch(VARIANTS)
-
-
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
-    m, v, stride = read("cross-entropy v2", logits, labels, out)
-    if m:
-        VARIANTS[logits.dtype].launch(m, logits, labels, out, v, stride)
-
-
-KERNELS = {"cross-entropy": _cross_entropy}
+KERNELS = one_launch("v2", VARIANTS)

@@ -18,14 +18,13 @@ Letting the last program combine the pieces would avoid it, but needs a counter 
 zeroed.
 """
 
-import itertools
 from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.cross_entropy import read, v2_online
+from kernels.cross_entropy import launchers, v2_online
 from kernels.cross_entropy.v1_naive import IGNORED, picked_logit
 from kernels.launch import DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, UNIT, row_partial
@@ -77,7 +76,7 @@ def _finish(dtype: torch.dtype) -> Variant:
     return Variant(
         kernel=cross_entropy_finish,
         constants={"MAX_SPLITS": MAX_SPLITS},
-        options={"num_warps": 1, "enable_fp_fusion": True},
+        warps=1,
         op="cross-entropy",
         dtype=DTYPES[dtype],
         part="finish",
@@ -93,14 +92,12 @@ def _finish(dtype: torch.dtype) -> Variant:
     )
 
 
-VARIANTS: dict[torch.dtype, tuple[Variant, Variant, Variant]] = {
-    dtype: (v2_online.VARIANTS[dtype], _partial(dtype), _finish(dtype)) for dtype in DTYPES
-}
-"""Kernels for whole rows, for pieces of a row, and for the combination of pieces."""
+PARTIAL = {dtype: _partial(dtype) for dtype in DTYPES}
+FINISH = {dtype: _finish(dtype) for dtype in DTYPES}
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(itertools.chain.from_iterable(VARIANTS.values()))
+    return (*v2_online.variants(arch), *PARTIAL.values(), *FINISH.values())
 
 
 def split(m: int, v: int, step: int) -> tuple[int, int]:
@@ -110,20 +107,18 @@ def split(m: int, v: int, step: int) -> tuple[int, int]:
     return triton.cdiv(v, chunk), chunk
 
 
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:
-    m, v, stride = read("cross-entropy v3", logits, labels, out)
-    if m == 0:
-        return
-    whole, partial, finish = VARIANTS[logits.dtype]
-    splits, chunk = split(m, v, STEP[logits.dtype])
+def _launch(logits: torch.Tensor, labels: torch.Tensor, out: torch.Tensor, stride: int) -> None:
+    m, v = logits.shape
+    dtype = logits.dtype
+    splits, chunk = split(m, v, STEP[dtype])
     if splits == 1:
-        whole.launch(m, logits, labels, out, v, stride)
+        v2_online.VARIANTS[dtype].launch(m, logits, labels, out, v, stride)
         return
     tops, totals = (
         torch.empty((m, splits), dtype=torch.float32, device=logits.device) for _ in range(2)
     )
-    partial.launch(m * splits, logits, tops, totals, v, stride, 0, splits, chunk)
-    finish.launch(m, logits, labels, tops, totals, out, v, stride, splits)
+    PARTIAL[dtype].launch(m * splits, logits, tops, totals, v, stride, 0, splits, chunk)
+    FINISH[dtype].launch(m, logits, labels, tops, totals, out, v, stride, splits)
 
 
-KERNELS = {"cross-entropy": _cross_entropy}
+KERNELS = launchers("v3", _launch)

@@ -16,12 +16,17 @@ from kernels.launch import (
 )
 
 MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
+X_AND_Y = ("x", "y")
+INPUTS = {
+    "add": X_AND_Y,
+    "mul": X_AND_Y,
+    "triad": X_AND_Y,
+    "swiglu": ("gate", "up"),
+    "residual-add": ("x", "residual"),
+}
+"""Names of the inputs of one shape of the operations with two of them; the others have `x`."""
 MORE_INPUTS = {"bias-gelu": ("bias",), "dropout": ("seed",)}
 
-Ops = Mapping[str, tuple[Any, Any, Sequence[str]]]
-"""By operation: kernel, formula, and the names of the inputs of one shape, to which `MORE_INPUTS`
-are added.
-"""
 Variants = Mapping[tuple[str, torch.dtype], Variant]
 
 
@@ -32,40 +37,43 @@ def named(ending: str) -> Callable[[Any], str]:
     return lambda specialization: f"{specialization.constants['FORMULA'].__name__}_{ending}"
 
 
-def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
+def variants_of(
+    formulas: Mapping[str, Any], kernel: Any, row_kernel: Any, warps: int, block_bytes: int
+) -> Variants:
     """Return the variants of a version by operation and dtype, each for blocks of `block_bytes` of
-    an operand.
+    an operand. `row_kernel` adds a bias to each row, `kernel` computes the other formulas.
     """
     variants: Variants = {}
-    for (op, (kernel, formula, names)), dtype in itertools.product(ops.items(), DTYPES):
+    for (op, formula), dtype in itertools.product(formulas.items(), DTYPES):
         block = block_bytes // dtype.itemsize
         constants = {"FORMULA": formula, "BLOCK": block}
         if op != "bias-gelu":
             constants["RANDOM"] = op == "dropout"
-        if len(names) == 1 and op not in MORE_INPUTS:
+        if op not in INPUTS and op not in MORE_INPUTS:
             constants["y_ptr"] = None
         variants[op, dtype] = Variant(
-            kernel=kernel,
+            kernel=row_kernel if op == "bias-gelu" else kernel,
             constants=constants,
-            options={"num_warps": warps, "enable_fp_fusion": True},
+            warps=warps,
             op=op,
             dtype=DTYPES[dtype],
             types={"y_ptr": "*i64"} if op == "dropout" else {},
             elements=block,
-            bytes=(len(names) + 1) * block_bytes,  # a bias or a seed comes from the cache
+            # A bias or a seed comes from the cache.
+            bytes=(3 if op in INPUTS else 2) * block_bytes,
         )
     return variants
 
 
 def launchers(
-    version: str, ops: Ops, variants: Variants, programs: Callable[[int, int], int]
+    version: str, variants: Variants, programs: Callable[[int, int], int]
 ) -> dict[str, Callable[..., None]]:
     """Return the launchers of a version such as `v3`; `programs(n, block)` returns the grid size
     for n elements.
     """
 
     def run(op: str, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-        sizes = _read(f"{op} {version}", op, ops[op][2], inputs, out)
+        sizes = _read(f"{op} {version}", op, inputs, out)
         if out.numel():
             variant = variants[op, out.dtype]
             first, *others = inputs
@@ -75,14 +83,14 @@ def launchers(
     def of(op: str) -> Callable[..., None]:
         return lambda *inputs, out: run(op, inputs, out)
 
-    return {op: of(op) for op in ops}
+    return {op: of(op) for op, _ in variants}
 
 
 def _read(
-    label: str, op: str, names: Sequence[str], inputs: Sequence[torch.Tensor], out: torch.Tensor
+    label: str, op: str, inputs: Sequence[torch.Tensor], out: torch.Tensor
 ) -> tuple[int, ...]:
     """Check the tensors and return the columns of bias-gelu, or nothing for other operations."""
-    wanted = [*names, *MORE_INPUTS.get(op, ())]
+    wanted = [*INPUTS.get(op, ("x",)), *MORE_INPUTS.get(op, ())]
     if len(inputs) != len(wanted):
         raise ValueError(f"{label}: expected the inputs {', '.join(wanted)}, got {len(inputs)}")
     operands = dict(zip(wanted, inputs, strict=True))

@@ -164,22 +164,22 @@ def row_bias_kernel(
     tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
 
 
-OPS = {  # kernel, formula, and the names of the inputs of one shape
-    "copy": (map_kernel, copy, ("x",)),
-    "add": (map_kernel, add, ("x", "y")),
-    "mul": (map_kernel, mul, ("x", "y")),
-    "triad": (map_kernel, triad, ("x", "y")),
-    "relu": (map_kernel, relu, ("x",)),
-    "gelu": (map_kernel, gelu, ("x",)),
-    "gelu-tanh": (map_kernel, gelu_tanh, ("x",)),
-    "silu": (map_kernel, silu, ("x",)),
-    "swiglu": (map_kernel, swiglu, ("gate", "up")),
-    "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
-    "residual-add": (map_kernel, add, ("x", "residual")),
-    "dropout": (map_kernel, dropout, ("x",)),
+FORMULAS = {
+    "copy": copy,
+    "add": add,
+    "mul": mul,
+    "triad": triad,
+    "relu": relu,
+    "gelu": gelu,
+    "gelu-tanh": gelu_tanh,
+    "silu": silu,
+    "swiglu": swiglu,
+    "bias-gelu": bias_gelu,
+    "residual-add": add,
+    "dropout": dropout,
 }
 
-VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
+VARIANTS = variants_of(FORMULAS, map_kernel, row_bias_kernel, WARPS, BLOCK_BYTES)
 variants = on_any_arch(VARIANTS)
 
-KERNELS = launchers("v1", OPS, VARIANTS, triton.cdiv)
+KERNELS = launchers("v1", VARIANTS, triton.cdiv)

@@ -48,7 +48,7 @@ import triton
 import triton.language as tl
 
 from kernels.elementwise import launchers, named, variants_of
-from kernels.elementwise.v1_masked import OPS as FIRST_OPS
+from kernels.elementwise.v1_masked import FORMULAS as FIRST_FORMULAS
 from kernels.launch import ALIGNMENT_BYTES, on_any_arch
 
 WARPS = 4
@@ -213,13 +213,15 @@ def row_bias_kernel(
         tl.store(out_ptr + rest, FORMULA(last_x, last_bias), mask=rest < n)
 
 
-FORMULA_OF = {"gelu": gelu, "gelu-tanh": gelu_tanh, "silu": silu, "swiglu": swiglu}
-FORMULA_OF |= {"bias-gelu": bias_gelu, "dropout": dropout}
-OPS = {  # kernel, formula, and the names of the inputs of one shape
-    op: (row_bias_kernel if op == "bias-gelu" else map_kernel, FORMULA_OF.get(op, formula), names)
-    for op, (_, formula, names) in FIRST_OPS.items()
+FORMULAS = FIRST_FORMULAS | {
+    "gelu": gelu,
+    "gelu-tanh": gelu_tanh,
+    "silu": silu,
+    "swiglu": swiglu,
+    "bias-gelu": bias_gelu,
+    "dropout": dropout,
 }
-VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
+VARIANTS = variants_of(FORMULAS, map_kernel, row_bias_kernel, WARPS, BLOCK_BYTES)
 variants = on_any_arch(VARIANTS)
 
 
@@ -227,4 +229,4 @@ def _programs(n: int, block: int) -> int:
     return triton.cdiv(n // WHOLE.value * WHOLE.value, block) + (n % WHOLE.value > 0)
 
 
-KERNELS = launchers("v3", OPS, VARIANTS, _programs)
+KERNELS = launchers("v3", VARIANTS, _programs)

@@ -35,7 +35,7 @@ LARGE_SHARED_ARCHES = (
 
 
 class Tile(NamedTuple):
-    """Rows and columns of C per program, terms per step, and the compiler options."""
+    """Rows and columns of C per program, terms per step, warps, and pipeline stages."""
 
     m: int
     n: int
@@ -46,11 +46,6 @@ class Tile(NamedTuple):
     @property
     def constants(self) -> dict[str, int]:
         return {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k}
-
-    @property
-    def options(self) -> dict[str, int | bool]:
-        """Compiler options. All are given, because their defaults differ between releases."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
 
 
 Sizes = Mapping[str, Tile]
@@ -149,12 +144,13 @@ def variant_of(
     return Variant(
         kernel=kernel,
         constants={name: value for name, value in constants.items() if name in kernel.arg_names},
-        options=tile.options,
+        warps=tile.warps,
         op="matmul",
         dtype=dtype,
         part=part,
         shape_class=f"{layout}, {size}",
         types=types,
+        stages=tile.stages,
     )
 
 

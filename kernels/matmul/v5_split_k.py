@@ -204,7 +204,7 @@ def _finish(dtype: str) -> Variant:
     return Variant(
         kernel=add_splits,
         constants={"ROWS": ROWS, "COLUMNS": COLUMNS, **({} if is_scaled else scales)},
-        options={"num_warps": FINISH_WARPS, "enable_fp_fusion": True},
+        warps=FINISH_WARPS,
         op="matmul",
         dtype=dtype,
         part="finish",

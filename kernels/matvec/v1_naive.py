@@ -53,11 +53,11 @@ def matvec_naive(
     tl.store(out_ptr + row, tl.sum(partial))
 
 
-VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
+VARIANTS = {
     ("matvec", dtype): Variant(
         kernel=matvec_naive,
         constants={"BLOCK": BLOCK},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op="matvec",
         dtype=DTYPES[dtype],
         elements=BLOCK,

@@ -216,9 +216,6 @@ def matvec_finish(
     tl.store(out_ptr + rows, total, mask=row_inside)
 
 
-OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
-
-
 @cache
 def variant(op: str, dtype: torch.dtype, shape_class: str) -> Variant:
     """Return the kernel that reads A, for the dtype of x and a key of `CONFIGS`."""
@@ -244,7 +241,7 @@ def variant(op: str, dtype: torch.dtype, shape_class: str) -> Variant:
     return Variant(
         kernel=matvec_split,
         constants=constants,
-        options=OPTIONS,
+        warps=WARPS,
         op=op,
         dtype=DTYPES[dtype],
         part="partial" if is_split else "",
@@ -262,7 +259,7 @@ def finish_variant(op: str, dtype: torch.dtype) -> Variant:
         kernel=matvec_finish,
         constants={"ROWS": TILE_ROWS, "SPLITS": TILE_SPLITS}
         | ({} if is_int8 else {"scales_ptr": None}),
-        options=OPTIONS,
+        warps=WARPS,
         op=op,
         dtype=DTYPES[dtype],
         part="finish",

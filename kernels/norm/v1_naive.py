@@ -121,7 +121,7 @@ def _variant(op: str, dtype: torch.dtype, block: int) -> Variant:
     return Variant(
         kernel=kernel,
         constants=constants | {"BLOCK": block},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op=op,
         dtype=DTYPES[dtype],
         shape_class=f"n <= {block}",
@@ -130,9 +130,7 @@ def _variant(op: str, dtype: torch.dtype, block: int) -> Variant:
     )
 
 
-VARIANTS: dict[tuple[str, torch.dtype, int], Variant] = {
-    key: _variant(*key) for key in itertools.product(_KERNELS, DTYPES, BLOCKS)
-}
+VARIANTS = {key: _variant(*key) for key in itertools.product(_KERNELS, DTYPES, BLOCKS)}
 """By operation, dtype and columns of the block. residual-rmsnorm counts the elements of one
 matrix.
 """

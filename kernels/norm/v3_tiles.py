@@ -24,7 +24,6 @@ counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
 
 import itertools
 import math
-from typing import Any
 
 import torch
 import triton
@@ -270,9 +269,9 @@ _KERNELS = {
 }
 
 
-def _configs(op: str, dtype: torch.dtype) -> list[tuple[int, Any, int, dict[str, int]]]:
-    """Return maximum columns, kernel, warps and sizes of each variant, narrow rows first."""
-    rows, tiles, _ = _KERNELS[op]
+def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
+    """Return maximum columns and variant of each configuration, narrow rows first."""
+    rows, tiles, constants = _KERNELS[op]
     # Other rows of 16,384 columns in registers leave no room for a second program, or spill on
     # sm_80.
     longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 else 8192
@@ -285,17 +284,13 @@ def _configs(op: str, dtype: torch.dtype) -> list[tuple[int, Any, int, dict[str,
     for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)):
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
         configs.append((limit, tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
-    return configs
-
-
-def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
     variants_by_limit = []
-    for limit, kernel, warps, sizes in _configs(op, dtype):
+    for limit, kernel, warps, sizes in configs:
         elements = math.prod(sizes.values())
         variant = Variant(
             kernel=kernel,
-            constants=_KERNELS[op][2] | sizes,
-            options={"num_warps": warps, "enable_fp_fusion": True},
+            constants=constants | sizes,
+            warps=warps,
             op=op,
             dtype=DTYPES[dtype],
             shape_class=f"n <= {limit}",
@@ -306,9 +301,7 @@ def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
     return variants_by_limit
 
 
-VARIANTS: dict[tuple[str, torch.dtype], list[tuple[int, Variant]]] = {
-    (op, dtype): _variants(op, dtype) for op, dtype in itertools.product(_KERNELS, DTYPES)
-}
+VARIANTS = {(op, dtype): _variants(op, dtype) for op, dtype in itertools.product(_KERNELS, DTYPES)}
 
 
 def variants(arch: int) -> tuple[Variant, ...]:

@@ -202,7 +202,7 @@ def _variant(op: str, dtype: torch.dtype, part: str) -> Variant:
     return Variant(
         kernel=kernel,
         constants=constants | {"WIDTH": width, "ACCESSES": ACCESSES},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op=op,
         dtype=DTYPES[dtype],
         part=part,
@@ -213,7 +213,7 @@ def _variant(op: str, dtype: torch.dtype, part: str) -> Variant:
     )
 
 
-SHARED: dict[tuple[str, torch.dtype, str], Variant] = {
+SHARED = {
     (op, dtype, part): _variant(op, dtype, part)
     for (op, part), dtype in itertools.product(KERNELS_OF, DTYPES)
 }

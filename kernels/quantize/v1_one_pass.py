@@ -70,7 +70,7 @@ def _variant(op: str, dtype: torch.dtype, width: int) -> Variant:
     return Variant(
         kernel=quantize_groups,
         constants={"ROWS": rows, "WIDTH": width},
-        options={"num_warps": warps, "enable_fp_fusion": True},
+        warps=warps,
         op=op,
         dtype=DTYPES[dtype],
         shape_class=f"n <= {width}",

@@ -32,7 +32,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant
+from kernels.launch import DTYPES, Variant, on_any_arch
 from kernels.reduction import launchers
 
 WARPS = 4
@@ -81,55 +81,37 @@ def finish(
     tl.store(out_ptr, tl.sum(total))
 
 
-OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
-
-
-def _variant(op: str, dtype: torch.dtype) -> Variant:
-    vectors = 1 if op == "sum" else 2
+def _variant(op: str, dtype: torch.dtype, part: str) -> Variant:
+    constants = {"BLOCK": BLOCK} | ({"y_ptr": None} if op == "sum" else {})
+    moved = BLOCK * dtype.itemsize * (1 if op == "sum" else 2)
+    if part == "finish":
+        constants = {"BLOCK": FINISH_BLOCK}
+        moved = FINISH_BLOCK * 4
     return Variant(
-        kernel=reduce_block,
-        constants={"BLOCK": BLOCK} | ({"y_ptr": None} if op == "sum" else {}),
-        options=OPTIONS,
+        kernel=finish if part == "finish" else reduce_block,
+        constants=constants,
+        warps=WARPS,
         op=op,
         dtype=DTYPES[dtype],
-        part="partial",
+        part=part,
         types={"partial_ptr": "*fp32"},
-        elements=BLOCK,
-        bytes=BLOCK * dtype.itemsize * vectors,
+        elements=constants["BLOCK"],
+        bytes=moved,
     )
 
 
-def _finish_variant(op: str, dtype: torch.dtype) -> Variant:
-    return Variant(
-        kernel=finish,
-        constants={"BLOCK": FINISH_BLOCK},
-        options=OPTIONS,
-        op=op,
-        dtype=DTYPES[dtype],
-        part="finish",
-        types={"partial_ptr": "*fp32"},
-        elements=FINISH_BLOCK,
-        bytes=FINISH_BLOCK * 4,
-    )
-
-
-VARIANTS: dict[tuple[str, torch.dtype], tuple[Variant, Variant]] = {
-    (op, dtype): (_variant(op, dtype), _finish_variant(op, dtype))
-    for op, dtype in itertools.product(("sum", "dot"), DTYPES)
+VARIANTS = {
+    key: _variant(*key) for key in itertools.product(("sum", "dot"), DTYPES, ("partial", "finish"))
 }
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(itertools.chain.from_iterable(VARIANTS.values()))
+variants = on_any_arch(VARIANTS)
 
 
 def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
     n = x.numel()
     programs = max(triton.cdiv(n, BLOCK), 1)  # at least one, because the sum of no elements is 0
     partial = torch.empty(programs, dtype=torch.float32, device=x.device)
-    first, last = VARIANTS[op, x.dtype]
-    first.launch(programs, x, partial, n, *others)
-    last.launch(1, partial, out, programs)
+    VARIANTS[op, x.dtype, "partial"].launch(programs, x, partial, n, *others)
+    VARIANTS[op, x.dtype, "finish"].launch(1, partial, out, programs)
 
 
 KERNELS = launchers("v1", _reduce)

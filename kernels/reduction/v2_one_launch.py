@@ -170,7 +170,7 @@ def _variant(op: str, dtype: torch.dtype) -> Variant:
     return Variant(
         kernel=reduce_vector,
         constants=constants | ({"y_ptr": None} if op == "sum" else {}),
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op=op,
         dtype=DTYPES[dtype],
         types={"partial_ptr": "*fp32", "arrived_ptr": "*i32"},
@@ -179,9 +179,7 @@ def _variant(op: str, dtype: torch.dtype) -> Variant:
     )
 
 
-VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
-    (op, dtype): _variant(op, dtype) for op, dtype in itertools.product(LOADS, DTYPES)
-}
+VARIANTS = {(op, dtype): _variant(op, dtype) for op, dtype in itertools.product(LOADS, DTYPES)}
 variants = on_any_arch(VARIANTS)
 
 

@@ -96,7 +96,7 @@ def _variant(op: str, dtype: torch.dtype, half: int) -> Variant:
     return Variant(
         kernel=rope_kernel,
         constants={"INTERLEAVED": op == OPS[1], "HEADS": PAIRS // half, "HALF": half},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
+        warps=WARPS,
         op=op,
         dtype=DTYPES[dtype],
         shape_class=f"head-dim <= {2 * half}",

@@ -51,11 +51,11 @@ def softmax_masked(
     tl.store(out_ptr + row * out_stride + lanes, exponentials / total, mask=inside)
 
 
-VARIANTS: dict[tuple[torch.dtype, int], Variant] = {
+VARIANTS = {
     (dtype, block): Variant(
         kernel=softmax_masked,
         constants={"BLOCK": block},
-        options={"num_warps": warps, "enable_fp_fusion": True},
+        warps=warps,
         op="softmax",
         dtype=name,
         shape_class=f"n <= {block}",

@@ -127,7 +127,7 @@ def _variant(
     return Variant(
         kernel=kernel,
         constants=constants,
-        options={"num_warps": warps, "enable_fp_fusion": True},
+        warps=warps,
         op="softmax",
         dtype=DTYPES[dtype],
         shape_class=shape_class,
@@ -136,12 +136,12 @@ def _variant(
     )
 
 
-ROWS: dict[tuple[torch.dtype, int], Variant] = {
+ROWS = {
     (dtype, block): _variant(dtype, softmax_row, warps, {"BLOCK": block}, f"n <= {block}")
     for dtype in DTYPES
     for block, warps in WARPS.items()
 }
-WALKS: dict[torch.dtype, Variant] = {
+WALKS = {
     dtype: _variant(
         dtype,
         softmax_walk,

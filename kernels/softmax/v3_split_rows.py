@@ -93,7 +93,7 @@ def _variant(dtype: torch.dtype, part: str) -> Variant:
     return Variant(
         kernel=row_partial if part == "partial" else softmax_finish,
         constants=constants,
-        options={"num_warps": PIECE_WARPS, "enable_fp_fusion": True},
+        warps=PIECE_WARPS,
         op="softmax",
         dtype=DTYPES[dtype],
         part=part,
@@ -104,7 +104,7 @@ def _variant(dtype: torch.dtype, part: str) -> Variant:
     )
 
 
-SHARED: dict[tuple[torch.dtype, str], Variant] = {
+SHARED = {
     (dtype, part): _variant(dtype, part)
     for dtype, part in itertools.product(DTYPES, ("partial", "finish"))
 }

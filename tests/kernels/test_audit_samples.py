@@ -6,18 +6,17 @@ import pytest
 import samples_audit
 from compiled import IS_RECORDED_TRITON
 
-from kernels.audit import limits, rows, user_kernel
+from kernels.audit import OwnKernel, limits, rows, user_kernel
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
 
 def audited(kernel, signature, constexpr, arch=90, warps=4, elements=0):
-    options = {"num_warps": warps, "enable_fp_fusion": True}
-    variant, source = user_kernel.variant(
-        kernel, samples_audit, signature, constexpr, options, elements, elements and 4 * elements
-    )
-    return rows.row("sample", None, variant, rows.compile_ahead(source, arch, options), arch)
+    own = OwnKernel(signature, constexpr, warps, None, elements, elements and 4 * elements)
+    variant, source = user_kernel.variant(kernel, samples_audit, own)
+    compiled = rows.compile_ahead(source, arch, variant.options)
+    return rows.row("sample", None, variant, compiled, arch)
 
 
 @pytest.mark.sampled(1)

@@ -50,7 +50,6 @@ def test_variants_match_the_arguments_of_their_kernels(version):
             constants = {name for name, is_constant in arguments.items() if is_constant}
             assert constants <= set(variant.constants) <= set(arguments)
             assert set(variant.types) <= set(arguments) - set(variant.constants)
-            assert {"num_warps", "enable_fp_fusion"} <= set(variant.options)
 
 
 def wraps(variant):
