@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import attrgetter
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from results.record import (
@@ -103,11 +104,7 @@ class Side:
     @cached_property
     def time_s(self) -> float:
         medians_s = [record.median_s for record in self.records if record.median_s]
-        return (
-            medians_s[0]
-            if len(medians_s) == 1
-            else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
-        )
+        return medians_s[0] if len(medians_s) == 1 else geometric_mean(medians_s)
 
     @cached_property
     def windows(self) -> list[list[float]]:
@@ -381,7 +378,11 @@ def match(
         if key not in matched:
             reason = "not in the candidate"
             unmatched += [Unmatched("baseline", record, reason) for record in records]
-    notes = _redefined(pairs, force) + _with_other_work(pairs)
+    notes = _redefined(pairs, force)
+    work_of = attrgetter("flops", "bytes_read", "bytes_written")
+    other = [pair for pair in pairs if len(set(map(work_of, pair.baseline + pair.candidate))) > 1]
+    if other:
+        notes.append(_such_as(other, "with other FLOPs or bytes on the two sides"))
     return pairs, sorted(unmatched, key=lambda row: row.side), notes
 
 
@@ -443,13 +444,6 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
             f"or use --force"
         )
     return [f"compared by force: {text}"]
-
-
-def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
-    work_of = attrgetter("flops", "bytes_read", "bytes_written")
-    found = [pair for pair in pairs if len(set(map(work_of, pair.baseline + pair.candidate))) > 1]
-    what = "with other FLOPs or bytes on the two sides"
-    return [_such_as(found, what)] if found else []
 
 
 def _such_as(pairs: Sequence[MatchedPair], what: str) -> str:

@@ -246,24 +246,21 @@ def _telling_options(records: Sequence[Record]) -> set[str]:
     return {name for name, shown in values.items() if len(shown) > 1}
 
 
-def _options(record: Record, names: Iterable[str]) -> str:
-    shown = {name: value for name, value in record.options.items() if name in names}
-    return ", ".join(f"{name} {value}" for name, value in shown.items() if value != "")
-
-
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
     fastest = max((score["flops_per_s"] or 0 for _, score in scored), default=0)
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
 def _names(record: Record, options: Iterable[str]) -> Cells:
+    known = record.options.items()
+    shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
     return {
         "op": Cell(record.op, heads=True),
         "case": Cell(record.case),
         "dtype": Cell(record.dtype, heads=True),
         "provider": Cell(record.provider, goes_below=11),
         "fill": Cell(record.fill or ABSENT, goes_below=11),
-        "options": Cell(_options(record, options), goes_below=9),
+        "options": Cell(", ".join(shown), goes_below=9),
     }
 
 
@@ -360,23 +357,19 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
         if len(by_reason[record.status, record.reason]) <= MAX_ROWS_PER_REASON:
             alone.append(record)
     console.print()
-    if alone:
-        _print_alone(alone, console)
+    telling = _telling_options(alone)
+    rows = []
+    for record in alone:
+        row = {"status": Cell(record.status)} | _names(record, telling)
+        row["reason"] = Cell(record.reason or ABSENT)
+        rows.append(row)
+    if rows:
+        _print_telling(rows, "reason", console)
     for (status, reason), alike in by_reason.items():
         if len(alike) > MAX_ROWS_PER_REASON:
             ops = dict.fromkeys(record.op for record in alike)
             text = f"{status}: {len(alike)} rows ({', '.join(ops)}): {reason or ABSENT}"
             print_lines(console, printable(text))
-
-
-def _print_alone(records: Sequence[Record], console: Console) -> None:
-    telling = _telling_options(records)
-    rows = []
-    for record in records:
-        row = {"status": Cell(record.status)} | _names(record, telling)
-        row["reason"] = Cell(record.reason or ABSENT)
-        rows.append(row)
-    _print_telling(rows, "reason", console)
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:

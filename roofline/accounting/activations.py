@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, isqrt
 
-from roofline.accounting.config import ByName, ConfigError, Experts, ModelConfig
+from roofline.accounting.config import ByName, ConfigError, ModelConfig
 from roofline.accounting.parameters import selective_products
 from roofline.accounting.state import FP32_BYTES, Recipe, shard
 
@@ -154,8 +154,13 @@ def layer_activations(
     }
     saved["attention"] = ceil(tokens * _attention_bytes(config, kernels))
     divided = _score_bytes(config, kernels, sequence)
-    if has_experts and config.experts:
-        divided["experts"] = _expert_bytes(config, config.experts, kernels)
+    experts = config.experts
+    if has_experts and experts:
+        routed = _mlp_bytes(config, experts.mlp_width, kernels)
+        routed += 2 * kernels.element_bytes * config.width  # gathered inputs and outputs
+        shared = _mlp_bytes(config, experts.shared_mlp_width, kernels)
+        router = FP32_BYTES * experts.count
+        divided["experts"] = experts.per_token * routed + shared + router
     else:
         divided["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
     saved |= {name: ceil(tokens * size / kernels.tensor_parallel) for name, size in divided.items()}
@@ -219,15 +224,6 @@ def _mlp_bytes(config: ModelConfig, width: int, kernels: Kernels) -> int:
     return kernels.element_bytes * tensors * width
 
 
-def _expert_bytes(config: ModelConfig, experts: Experts, kernels: Kernels) -> int:
-    routed = experts.per_token * (
-        _mlp_bytes(config, experts.mlp_width, kernels) + 2 * kernels.element_bytes * config.width
-    )
-    return (
-        routed + _mlp_bytes(config, experts.shared_mlp_width, kernels) + FP32_BYTES * experts.count
-    )
-
-
 def model_activations(
     config: ModelConfig,
     sequence: int,
@@ -259,7 +255,12 @@ def model_activations(
     if group:
         boundary = ceil(kernels.stream_bytes * sequence * batch * config.width / kernels.token_ways)
         if checkpoint == "selective":
-            boundary += largest["log_sum_exp"] + _kept_outputs(config, sequence * batch, kernels)
+            # Outputs of attention and of every second matmul are kept.
+            ways = kernels.tensor_parallel
+            kept, _ = selective_products(config)
+            width = sum(shard(weight, config, ways).shape[1] for weight in kept)
+            width += config.heads * config.value_dim // ways
+            boundary += largest["log_sum_exp"] + kernels.element_bytes * sequence * batch * width
         alive = {name: group * size for name, size in largest.items()}
         return {"checkpoints": micro_batches * boundary * ceil(config.layers / group), **alive}
     total: ByName = {}
@@ -270,14 +271,6 @@ def model_activations(
     if checkpoint == "selective" and "attention_scores" in total:
         total["attention_scores"] = largest["attention_scores"]
     return total
-
-
-def _kept_outputs(config: ModelConfig, tokens: int, kernels: Kernels) -> int:
-    """Return the bytes of a layer's outputs of attention and of every second matmul."""
-    ways = kernels.tensor_parallel
-    kept, _ = selective_products(config)
-    width = sum(shard(weight, config, ways).shape[1] for weight in kept)
-    return kernels.element_bytes * tokens * (width + config.heads * config.value_dim // ways)
 
 
 def recomputed_layers(checkpoint: str, layers: int, kernels: Kernels) -> int:

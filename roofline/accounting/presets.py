@@ -33,7 +33,10 @@ def load_preset(name: str) -> ModelConfig:
     names = preset_names()
     folder = Path(name)
     if name not in names and folder.is_dir():
-        return load_folder(folder)
+        try:
+            return load_config(folder / "config.json")
+        except ConfigError as error:  # missing or not supported: by its safetensors files
+            return stored_model(folder, str(error))
     if name not in names:
         alike = sorted(
             (known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len
@@ -49,16 +52,6 @@ def load_preset(name: str) -> ModelConfig:
     keys = ConfigKeys(data["config"], name)
     config = build_config(data["config"]["model_type"], keys, name, data["source"])
     return _stored(config, data["config"])
-
-
-def load_folder(folder: Path) -> ModelConfig:
-    """Return the model of a folder: by its `config.json`, or by the tensors of its safetensors
-    files if that is missing or not supported.
-    """
-    try:
-        return load_config(folder / "config.json")
-    except ConfigError as error:
-        return stored_model(folder, str(error))
 
 
 def load_config(path: Path) -> ModelConfig:

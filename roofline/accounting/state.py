@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import NamedTuple
@@ -315,7 +315,9 @@ def state_bytes(
         # Autocast casts a gathered weight only for its matmul.
         gathered_bytes = recipe.weight_bytes if recipe.cast_bytes else recipe.activation_bytes
         layers = sharding.stage(config).layers
-        parts["gathered_layer"] = gathered_bytes * _largest_layer(base, layers)
+        outside = [w.elements for w in base if w.component in OUTSIDE_LAYERS]
+        inside = sum(w.elements for w in base) - sum(outside)
+        parts["gathered_layer"] = gathered_bytes * max([-(-inside // layers), *outside])
     return {name: size for name, size in parts.items() if size}
 
 
@@ -324,12 +326,6 @@ def cast_bytes(config: ModelConfig, recipe: Recipe, held: Iterable[Weight]) -> i
         w for w in held if w.is_gemm or (config.is_tied and w.component == "embedding")
     )
     return recipe.cast_bytes * sum(weight.elements for weight in is_multiplied)
-
-
-def _largest_layer(held: Sequence[Weight], layers: int) -> int:
-    inside = sum(weight.elements for weight in held if weight.component not in OUTSIDE_LAYERS)
-    outside = [weight.elements for weight in held if weight.component in OUTSIDE_LAYERS]
-    return max([-(-inside // layers), *outside])
 
 
 def shard(weight: Weight, config: ModelConfig, ways: int) -> Weight:
