@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from math import gcd, inf, isqrt
 from typing import Annotated, NamedTuple, Unpack
 
@@ -39,6 +39,8 @@ from roofline.model import mfu as share_of
 
 SECONDS_PER_DAY = 86_400
 
+CONTEXT_WAYS = (1, 2, 4, 8)
+
 SHOWN = 5
 
 SOURCE = (
@@ -46,8 +48,8 @@ SOURCE = (
 )
 
 FORMULA = (
-    "step = (FLOPs / speed + bytes / bandwidth + tensor and expert links) x (1 + (p - 1) / "
-    "(m v)) + other links"
+    "step = (FLOPs / speed + bytes / bandwidth + tensor, context and expert links) x "
+    "(1 + (p - 1) / (m v)) + other links"
 )
 
 HIDDEN = (
@@ -69,6 +71,7 @@ COLUMNS = {
     "tensor_parallel": "tensor",
     "pipeline_parallel": "pipeline",
     "expert_parallel": "expert",
+    "context_parallel": "context",
     "zero": "ZeRO",
     "total_bytes": "memory",
     "sent_bytes": "sent a step",
@@ -127,7 +130,7 @@ def parallel(
 ) -> Answer:
     """Layouts of a training step on devices, the fastest first.
 
-    They are those of data, tensor, pipeline and expert parallelism, and of ZeRO.
+    They are those of data, tensor, pipeline, expert and context parallelism, and of ZeRO.
     """
     config = model_of(model, options).with_attention()
     uses = uses_of(options, memory)
@@ -137,10 +140,13 @@ def parallel(
     for use in uses.uses:
         links = network_of(use.machine, {**options, "network": network, "node": node})
         stage = RECIPES[recipe].least_zero
-        for sharding in shardings(gpus, config, batch, stage):
+        for sharding in shardings(gpus, config, batch, sequence, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
             found.append(Layout(plan, use._replace(mfu=mfu), links))
-    fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
+    found.sort(key=lambda layout: layout.seconds)
+    # Their memory takes longer than their time to compute: only until enough fit.
+    holding = (layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine))
+    fitting = list(islice(holding, SHOWN))
     if not found:
         raise ConfigError(
             f"no layout: heads, layers and a batch of {batch} sequences do not divide over "
@@ -148,13 +154,12 @@ def parallel(
         )
     if not fitting:
         least = quantity(min(layout.total_bytes for layout in found), "B")
+        ways = "more --gpus" if checkpoint == "full" else "--checkpoint full or more --gpus"
         raise ConfigError(
-            f"no layout fits: the smallest takes {least} on each of {count(gpus, 'device')}; "
-            f"--checkpoint full or more --gpus"
+            f"no layout fits: the smallest takes {least} on each of {count(gpus, 'device')}; {ways}"
         )
-    fitting.sort(key=lambda layout: layout.seconds)
     best = fitting[0]
-    rows = [layout.row() for layout in fitting[:SHOWN]]
+    rows = [layout.row() for layout in fitting]
     rows[0]["step_range"] = kind.range_of(best.seconds)
     return Answer(
         main=(
@@ -162,6 +167,7 @@ def parallel(
             "tensor_parallel",
             "pipeline_parallel",
             "expert_parallel",
+            "context_parallel",
             "zero",
             "step_range" if kind.most > MAX_ERROR else "seconds",
         ),
@@ -179,9 +185,9 @@ def parallel(
                 f"checkpointing: {checkpoint}"
             ),
             *HIDDEN,
-            f"tensor parallelism of at most {NODE_DEVICES}",
+            f"tensor times context parallelism of at most {NODE_DEVICES}",
             f"published runs, {kind.name}: {kind.least} to {kind.most} times the predicted time",
-            f"{len(fitting)} of {len(found)} layouts fit; the {len(rows)} fastest are shown",
+            f"of {len(found)} layouts, the {len(rows)} fastest that fit are shown",
             *config.notes_on(sequence),
             *uses.notes,
         ],
@@ -455,26 +461,42 @@ def scaling(layout: Layout) -> dict[int, float]:
     return {count: speed / first for count, speed in speeds.items()}
 
 
-def shardings(gpus: int, config: ModelConfig, batch: int, least_zero: int = 0) -> list[Sharding]:
-    """Return the layouts whose parts are equal: heads, layers, experts and sequences of the batch
-    divide evenly.
+def shardings(
+    gpus: int, config: ModelConfig, batch: int, sequence: int, least_zero: int = 0
+) -> list[Sharding]:
+    """Return the layouts whose parts are equal: heads, layers, experts, sequences of the batch and
+    their tokens divide evenly.
+
+    Tensor and context parallelism stay within a node: both wait for each layer.
     """
     found = []
+    inside = range(1, NODE_DEVICES + 1)
+    for tensor, context in product(inside, CONTEXT_WAYS):
+        is_even = gpus % (tensor * context) == config.kv_heads % tensor == sequence % context == 0
+        if is_even and tensor * context <= NODE_DEVICES:
+            within = Sharding(0, 1, tensor, context_parallel=context)
+            found += _across(gpus, config, batch, within, least_zero)
+    return found
+
+
+def _across(
+    gpus: int, config: ModelConfig, batch: int, within: Sharding, least_zero: int
+) -> list[Sharding]:
+    """Return the layouts of all devices that are `within` in a node."""
+    found = []
     experts = config.experts.count if config.experts else 1
-    for tensor in range(1, NODE_DEVICES + 1):
-        if gpus % tensor or config.kv_heads % tensor:
+    for pipeline in range(1, config.layers + 1):
+        data, rest = divmod(gpus, within.tensor_parallel * within.context_parallel * pipeline)
+        if rest or config.layers % pipeline or not data or batch % data:
             continue
-        for pipeline in range(1, config.layers + 1):
-            data, rest = divmod(gpus // tensor, pipeline)
-            if rest or config.layers % pipeline or not data or batch % data:
-                continue
-            # With a pipeline, stages 2 and 3 would share gradients and weights again for each
-            # micro-batch.
-            highest = 0
-            if data > 1:
-                highest = 3 if pipeline == 1 else 1
-            shared = gcd(data, experts)
-            ways = [count for count in range(1, shared + 1) if shared % count == 0]
-            pairs = product(range(least_zero, highest + 1), ways)
-            found += [Sharding(zero, data, tensor, pipeline, each) for zero, each in pairs]
+        # With a pipeline, stages 2 and 3 would share gradients and weights again for each
+        # micro-batch.
+        highest = 0
+        if data * within.context_parallel > 1:
+            highest = 3 if pipeline == 1 else 1
+        shared = gcd(data, experts)
+        ways = [count for count in range(1, shared + 1) if shared % count == 0]
+        for zero, each in product(range(least_zero, highest + 1), ways):
+            sharing = replace(within, zero=zero, data_parallel=data, expert_parallel=each)
+            found.append(replace(sharing, pipeline_parallel=pipeline))
     return found

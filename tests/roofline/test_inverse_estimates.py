@@ -244,9 +244,10 @@ def test_a_pipeline_waits_for_the_published_bubble():
 
 
 def test_layouts_use_all_devices_and_divide_evenly():
-    found = shardings(64, load_preset("llama-3-70b"), batch=512)
+    found = shardings(64, load_preset("llama-3-70b"), batch=512, sequence=2052)
     for each in found:
-        assert each.data_parallel * each.tensor_parallel * each.pipeline_parallel == 64
+        ways = each.same_weights * each.tensor_parallel * each.pipeline_parallel
+        assert (ways, 2052 % each.context_parallel) == (64, 0)
         assert (
             80 % each.pipeline_parallel == 512 % each.data_parallel == 8 % each.tensor_parallel == 0
         )
@@ -300,10 +301,21 @@ def test_layouts_of_a_model_with_experts_split_them():
     assert best["seconds"] <= known["step_seconds"] < 40
 
 
+def test_layouts_split_long_sequences_where_nothing_else_fits():
+    """Liu et al., Ring Attention (2023): a device has a part of each sequence and all weights."""
+    shape = {"model": "llama-3-70b", "gpu": "h100-sxm", "gpus": 64, "batch": 512}
+    shape |= {"checkpoint": "full", "mfu": 0.5, "sequence": 65536}
+    best = estimate.parallel(**shape).values
+    known = estimate.train(**shape, zero=3, context_parallel=8).values
+    assert best["context_parallel"] > 1
+    assert best["seconds"] <= known["step_seconds"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gpus": 8}, "no layout fits"),
+        ({"gpus": 8}, "no layout fits.*; --checkpoint full or more --gpus"),
+        ({"gpus": 8, "checkpoint": "full"}, "no layout fits[^;]*; more --gpus"),
         (
             {"gpus": 7, "batch": 1, "model": "llama-3-8b"},
             "a batch of 1 sequences do not",
