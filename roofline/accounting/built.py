@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,6 +29,7 @@ from roofline.accounting.config import (
     dense_model,
 )
 from roofline.accounting.parameters import Weight
+from roofline.accounting.storage import IN_FILES
 
 COMPONENTS = {
     r"lm_head|embed_out": "lm_head",
@@ -324,11 +325,22 @@ def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
     )
 
 
+MAX_HEADER = 100_000_000
+"""Bytes, as in safetensors."""
+
+
 class Tensor(msgspec.Struct):
     """The header of a tensor."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     data_offsets: tuple[int, int]
+
+    @property
+    def size_bytes(self) -> int:
+        start, stop = self.data_offsets
+        if not 0 <= start <= stop:
+            raise ValueError(f"data_offsets {start}, {stop}")
+        return stop - start
 
 
 def stored_model(folder: Path, reason: str) -> ModelConfig:
@@ -340,27 +352,24 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
     Raises:
         ConfigError: there are no safetensors files, or one cannot be read.
     """
-    headers: dict[str, Any] = {}
-    try:
-        for part in list(folder.glob("model*.safetensors")) or folder.glob("*.safetensors"):
-            with part.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                header = file.read(min(length, 100_000_000))  # as in safetensors
-            headers |= msgspec.json.decode(header, type=dict)
-        headers.pop("__metadata__", None)
-        tensors = msgspec.convert(headers, dict[str, Tensor])
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}: no header of safetensors: {error}") from None
     copies: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    file_bytes = 0
-    for name, tensor in tensors.items():
-        file_bytes += tensor.data_offsets[1] - tensor.data_offsets[0]
+    elements: Counter[str] = Counter()
+    size_bytes: Counter[str] = Counter()
+    for name, tensor in _tensors(folder).items():
+        path = re.sub(r"\.\d+(?=\.)", ".*", name)
+        module = path.rpartition(".")[0]
+        size_bytes[module] += tensor.size_bytes  # with scales and zeros
         if not NO_PARAMETERS.search(name):
-            copies[re.sub(r"\.\d+(?=\.)", ".*", name), tensor.shape] += 1
+            copies[path, tensor.shape] += 1
+            elements[module] += prod(tensor.shape)
     weights = []
     for (path, shape), count in copies.items():
         is_product = len(shape) > 1 and not NO_PRODUCTS.search(path)
-        weights.append(Weight(path, component_of(path), shape, count, is_product))
+        module = path.rpartition(".")[0]
+        weight = Weight(path, component_of(path), shape, count, is_product)
+        if weight.elements:
+            bits = 8 * size_bytes[module] / elements[module]
+            weights.append(replace(weight, file_bits=bits))
     if not weights:
         raise ConfigError(reason)
     return replace(
@@ -368,7 +377,25 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
         name=str(folder),
         built=tuple(weights),
         is_tied=not any(weight.component == "lm_head" for weight in weights),
-        file_bytes=file_bytes,
+        quantization=IN_FILES,
         source="names and shapes in the headers of the files; packed integers as they are",
         assumptions=(reason, "unknown without it: attention, the cache, experts of a token"),
     )
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of the safetensors files in a folder, by name."""
+    tensors: dict[str, Tensor] = {}
+    for part in list(folder.glob("model*.safetensors")) or folder.glob("*.safetensors"):
+        try:
+            with part.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = msgspec.json.decode(file.read(min(length, MAX_HEADER)), type=dict)
+            header.pop("__metadata__", None)
+            found = msgspec.convert(header, dict[str, Tensor])
+            if not sum(tensor.size_bytes for tensor in found.values()):
+                raise ValueError("no tensors")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{part}: no header of safetensors: {error}") from None
+        tensors |= found
+    return tensors

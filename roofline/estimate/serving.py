@@ -153,8 +153,6 @@ class _Plan(NamedTuple):
     def held(self, use: Use, positions: int) -> Row:
         limits = self.limits(use)
         stored = stored_bytes(weights(self.config), limits.weight_dtype)
-        if self.config.file_bytes and not self.weight_dtype:
-            stored = self.config.file_bytes
         cache = limits.cache_bytes(positions)
         row: Row = {"weight_bytes": stored, "cache_bytes": cache}
         if self.config.parameters:
