@@ -34,7 +34,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
+from roofline.estimate.question import Model, Number, Prices, Seconds, Share, Size, Whole, question
 from roofline.model import bound
 
 Cached = Annotated[str, tuple(STORED_DTYPES)]
@@ -181,7 +181,13 @@ class _Plan(NamedTuple):
     def warnings(self, rows: Sequence[Row]) -> list[str]:
         lines = []
         for row in rows:
-            if row["fits"] is False:
+            used = row["used"] or 0
+            if row["fits"] and used > UTILIZATION:
+                lines.append(
+                    f"{row['gpu']}: {100 * used:.1f} % of the memory; servers use "
+                    f"{100 * UTILIZATION:g} %, as `context`"
+                )
+            elif row["fits"] is False:
                 held = f"{quantity(row['weight_bytes'], 'B')} of weights"
                 if row["cache_bytes"] is not None:
                     held += f" and {quantity(row['cache_bytes'], 'B')} of cache"
@@ -240,7 +246,7 @@ def infer(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     memory: Size | None = None,
-    latency: Number | None = None,
+    latency: Seconds | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Minimum time of prefill and of one decode step, and the KV cache.
@@ -265,6 +271,8 @@ def infer(
         work = f"{prompt} tokens each, at most {duration(latency)} a step"
         for row, each in zip(rows, plans, strict=True):
             row["batch"] = each.batch
+            if (row["used"] or 0) > UTILIZATION:
+                row["fits"] = False
             if row["decode_seconds"] > latency:
                 shortest = duration(row["decode_seconds"])
                 row["fits"] = False

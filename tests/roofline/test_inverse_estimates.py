@@ -119,11 +119,18 @@ def test_the_batch_at_a_latency_is_the_largest():
     assert long["used"] <= 0.9 < estimate.infer(**given, batch=long["batch"] + 1).values["used"]
     (warning,) = estimate.infer(**given, latency=1e-3).warnings
     assert warning == "h100-sxm: a step of one sequence takes 4.558 ms"
+    assert estimate.infer(**given, latency="20 ms").values == found.values
+    full = {"model": "deepseek-v3", "gpus": 8, "weight_dtype": "fp8e4m3", "latency": "1s"}
+    (warning,) = estimate.infer(**full, gpu="h100-sxm").warnings  # one sequence takes 99 %
+    assert "99.1 % of the memory" in warning
+    assert "h100-sxm" not in [row["gpu"] for row in estimate.infer(**full, gpu="all").rows]
     ranked = estimate.infer(model="llama-3-70b", gpu="all", gpus=4, latency=0.03)
     assert all(row["decode_seconds"] <= 0.03 for row in ranked.rows)
     assert "cache_bytes" not in ranked.values  # each GPU has another batch
     with pytest.raises(ValueError, match="--batch and --latency are mutually exclusive"):
         estimate.infer(**given, batch=2, latency=1)
+    with pytest.raises(ValueError, match=r"argument --latency: '20x' is not.* seconds"):
+        estimate.infer(**given, latency="20x")
 
 
 def test_speculative_decoding_gives_the_expected_tokens_of_a_cycle():
