@@ -170,10 +170,12 @@ def _swept(words: Sequence[str]) -> str:
     if options.output:
         from roofline.picture.charts import draw_sweep
 
+        y = next(iter(sweep.main), "")
+        y = "step_seconds" if y == "step_range" else y  # a range is no number
         subject = f"{QUESTIONS[name][1]}: {' '.join(word.removeprefix('--') for word in rest)}"
         with busy("drawing"):
             save_picture(
-                draw_sweep(sweep, subject, next(iter(sweep.main), ""), options.theme),
+                draw_sweep(sweep, subject, y, options.theme),
                 options.output,
             )
     table = Table(

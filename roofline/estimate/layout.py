@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, product
 from math import gcd, inf, isqrt
 from typing import Annotated, NamedTuple, Unpack
 
-from results.show.units import count, duration, quantity
+from results.show.units import count, duration, number, quantity
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import DEFAULT_CONVENTION, train_flops
@@ -135,7 +136,6 @@ def parallel(
     config = model_of(model, options).with_attention()
     uses = uses_of(options, memory)
     how = {"batch": batch, "checkpoint": checkpoint}
-    kind = published_runs(config, sequence)
     found = []
     for use in uses.uses:
         links = network_of(use.machine, {**options, "network": network, "node": node})
@@ -160,6 +160,7 @@ def parallel(
         )
     best = fitting[0]
     rows = [layout.row() for layout in fitting]
+    kind = published_runs(config, sequence, best.network.node_devices)
     rows[0]["step_range"] = kind.range_of(best.seconds)
     return Answer(
         main=(
@@ -169,7 +170,7 @@ def parallel(
             "expert_parallel",
             "context_parallel",
             "zero",
-            "step_range" if kind.most > MAX_ERROR else "seconds",
+            "step_range" if kind.is_wide else "seconds",
         ),
         title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
         f"a step",
@@ -305,24 +306,34 @@ class PublishedRuns(NamedTuple):
     least: float
     most: float
 
-    def range_of(self, seconds: float) -> str:
-        return f"{duration(self.least * seconds)} to {duration(self.most * seconds)}"
+    @property
+    def is_wide(self) -> bool:
+        """Whether the answer is a range of times."""
+        return max(self.most, self.most / self.least) > MAX_ERROR
+
+    def range_of(self, value: float, write: Callable[[float], str] = duration) -> str:
+        return f"{write(self.least * value)} to {write(self.most * value)}"
 
 
 DENSE = PublishedRuns("dense models", 0.83, 1.45)
+DENSE_IN_RACKS = PublishedRuns("dense models on GB200 and GB300", 1.06, 1.23)
 LONG = PublishedRuns("dense models of 32,768 tokens or more", 1.74, 2.1)
 EXPERTS = PublishedRuns("models with experts", 0.68, 4.59)
+EXPERTS_IN_RACKS = PublishedRuns("models with experts on GB200 and GB300", 1.58, 1.93)
 """Source: the runs in roofline/README.md."""
 
 LONG_TOKENS = 32768
+RACK_DEVICES = 72
 MAX_ERROR = 1.5
-"""Above it, the answer is a range of times."""
 
 
-def published_runs(config: ModelConfig, sequence: int) -> PublishedRuns:
+def published_runs(config: ModelConfig, sequence: int, node_devices: int) -> PublishedRuns:
+    is_rack = node_devices >= RACK_DEVICES
     if config.experts:
-        return EXPERTS
-    return LONG if sequence >= LONG_TOKENS else DENSE
+        return EXPERTS_IN_RACKS if is_rack else EXPERTS
+    if sequence >= LONG_TOKENS:
+        return LONG
+    return DENSE_IN_RACKS if is_rack else DENSE
 
 
 def predicted(
@@ -337,7 +348,6 @@ def predicted(
     uses = uses_of(options)
     config = plan.config
     batch = plan.batch * plan.sharding.data_parallel
-    kind = published_runs(config, plan.sequence)
     rows: list[Row] = []
     layouts = []
     notes = []
@@ -357,6 +367,7 @@ def predicted(
             options.get("interleave", 1),
             bandwidth.value if bandwidth else inf,
         )
+        kind = published_runs(config, plan.sequence, layout.network.node_devices)
         row = layout.row()
         row["gpus"] = layout.devices
         row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
@@ -376,6 +387,8 @@ def predicted(
             row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
             row |= use.cost(layout.devices, seconds)
             row["device_hours"] = layout.devices * seconds / 3600
+            row["days_range"] = kind.range_of(seconds)
+            row["price_range"] = row["price"] and kind.range_of(row["price"], number)
         if row["total_bytes"] > (row["memory_bytes"] or inf):
             total = quantity(row["total_bytes"], "B")
             warnings.append(f"does not fit: {total} on one {row['gpu']}")
@@ -385,8 +398,9 @@ def predicted(
     first = layouts[0]
     farthest = count(rows[0]["largest_gpus"], "device")
     main = ["step_seconds", "communication", "mfu", "largest_gpus", "days", "price"]
-    if kind.most > MAX_ERROR:
-        main = ["step_range", "communication", "largest_gpus"]
+    kind = published_runs(config, plan.sequence, first.network.node_devices)
+    if kind.is_wide:
+        main = ["step_range", "communication", "largest_gpus", "days_range", "price_range"]
     return Answer(
         main=main,
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
