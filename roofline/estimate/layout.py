@@ -64,6 +64,8 @@ HIDDEN = (
     ),
 )
 
+EXECUTED = "HFU of {:g} while nothing waits (--mfu): recomputation is executed too"
+
 SCALES = 0.9  # of linear speed
 
 COLUMNS = {
@@ -181,10 +183,8 @@ def parallel(
         formula=FORMULA,
         source=f"{SOURCE}; {uses.source}; {best.network.source}",
         assumptions=[
-            (
-                f"executed FLOPs at {mfu:g} of the peak; micro-batches of one sequence; "
-                f"checkpointing: {checkpoint}"
-            ),
+            EXECUTED.format(mfu),
+            f"micro-batches of one sequence; checkpointing: {checkpoint}",
             *HIDDEN,
             f"tensor times context parallelism of at most {NODE_DEVICES}",
             f"published runs, {kind.name}: {kind.least} to {kind.most} times the predicted time",
@@ -356,7 +356,7 @@ def predicted(
         bandwidth = None
         if mfu:
             share = mfu
-            note = f"executed FLOPs at {mfu:g} of the peak"
+            note = EXECUTED.format(mfu)
         else:
             share, note = matmul_share(use)
             bandwidth = use.machine.bandwidth(MEASURED_FIRST)
@@ -376,10 +376,13 @@ def predicted(
         row["most_step_seconds"] = kind.most * seconds_s
         row["step_range"] = kind.range_of(seconds_s)
         speed = batch * plan.sequence / layout.seconds
-        reached = train_flops(config, plan.sequence).per_token * speed / layout.devices
-        peak = use.machine.peak(use.dtype)
-        row |= {"tokens_per_s": speed, "flops_per_s": reached}
-        row["mfu"] = share_of(reached, peak.value if peak else use.peak)
+        speed_each = speed / layout.devices
+        reached = train_flops(config, plan.sequence).per_token * speed_each
+        executed = train_flops(config, plan.sequence, 1, "gemm-causal-half", plan.checkpoint)
+        known = use.machine.peak(use.dtype)
+        peak = known.value if known else use.peak
+        row |= {"tokens_per_s": speed, "flops_per_s": reached, "mfu": share_of(reached, peak)}
+        row["hfu"] = share_of(executed.hardware_flops / executed.tokens * speed_each, peak)
         far = [devices for devices, linear in scaling(layout).items() if linear >= SCALES]
         row["largest_gpus"] = max(far)
         if tokens is not None:
@@ -397,7 +400,7 @@ def predicted(
         notes.append(note)
     first = layouts[0]
     farthest = count(rows[0]["largest_gpus"], "device")
-    main = ["step_seconds", "communication", "mfu", "largest_gpus", "days", "price"]
+    main = ["step_seconds", "communication", "mfu", "hfu", "largest_gpus", "days", "price"]
     kind = published_runs(config, plan.sequence, first.network.node_devices)
     if kind.is_wide:
         main = ["step_range", "communication", "largest_gpus", "days_range", "price_range"]
@@ -420,7 +423,7 @@ def predicted(
         source=f"{SOURCE}; {uses.source}; {first.network.source}",
         assumptions=[
             *dict.fromkeys(notes),
-            f"MFU by convention {DEFAULT_CONVENTION}",
+            f"MFU by convention {DEFAULT_CONVENTION}; HFU by executed FLOPs, waiting included",
             (
                 f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash "
                 f"attention, fused kernels"
@@ -442,6 +445,7 @@ def predicted(
             "dtype": "dtype",
             "communication": "communication",
             "mfu": "MFU",
+            "hfu": "HFU",
             "largest_gpus": "scales to",
             "step_seconds": "step",
         },

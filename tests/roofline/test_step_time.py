@@ -303,3 +303,15 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
 def test_layouts_that_do_not_match_are_errors(options, message):
     with pytest.raises(ConfigError, match=message):
         estimate.train(**STEP | options)
+
+
+def test_the_utilization_given_for_a_step_is_that_of_executed_flops():
+    """Recomputation is a third more than the model's FLOPs: the option is HFU, not MFU."""
+    options = {"model": "llama-3-8b", "gpu": "gb200", "gpus": 8, "zero": 3, "mfu": 0.4}
+    answer = estimate.train(**options, checkpoint="full")
+    values = answer.values
+    assert values["hfu"] == pytest.approx(0.4 * values["compute_seconds"] / values["step_seconds"])
+    assert {f"{name.upper()} {100 * values[name]:.1f} %" for name in ("mfu", "hfu")} < set(
+        answer.main_texts()
+    )
+    assert any(note.startswith("HFU of 0.4") for note in answer.assumptions)
