@@ -7,6 +7,7 @@ never run.
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections import Counter
@@ -34,7 +35,7 @@ from roofline.accounting.storage import IN_FILES
 COMPONENTS = {
     r"lm_head|embed_out": "lm_head",
     r"wpe|position": "positions",
-    r"embed|wte": "embedding",
+    r"embed|wte|\bshared\.weight": "embedding",
     r"norm|ln_|layernorm": "norms",
     r"shared_expert|shared_mlp": "shared_experts",
     r"router|\bgate\.(weight|bias)": "router",
@@ -75,6 +76,9 @@ PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.([qkv])_proj$")
 ENCODERS = re.compile("vision|audio|image|encoder")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
+HALF = re.compile(r"(?:model\.)?(encoder|decoder)\.\w+\.")
+HEADS = ("ForCausalLM", "LMHeadModel")
+"""Suffixes of the class names of language models."""
 MAX_LAYERS = 1000
 """Above any known model; the time to build one grows with its layers."""
 NO_PARAMETERS = re.compile(r"inv_freq|scale|qzeros|g_idx|\.attn\.(masked_)?bias$")
@@ -126,10 +130,7 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
     try:
         whole = transformers.AutoConfig.for_model(family, **given)
         if getattr(whole, "is_encoder_decoder", False):
-            with torch.device("meta"):
-                both = transformers.AutoModel.from_config(whole)  # type: ignore[no-untyped-call]
-            count = sum(parameter.numel() for parameter in both.parameters())
-            raise ConfigError(f"encoder and decoder have {count:,} parameters")
+            raise ConfigError("an encoder and a decoder, which `params` counts")
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
@@ -152,6 +153,34 @@ def composed_parameters(values: Keys) -> int | None:
         with torch.device("meta"):
             model = transformers.AutoModelForMultimodalLM.from_config(whole)  # type: ignore[no-untyped-call]
         return sum(map(torch.numel, model.parameters()))
+    return None
+
+
+def whole_model(path: Path) -> ModelConfig | None:
+    """Return an encoder, or encoder and decoder, of which only the parameters are known; None for
+    a causal decoder, or if transformers is missing or builds no model of the file.
+    """
+    with suppress(Exception):  # whatever a class of transformers raises
+        import torch
+        import transformers
+
+        values = json.loads(path.read_bytes())
+        values.pop("auto_map", None)
+        whole = transformers.AutoConfig.for_model(**values)
+        name = (values.get("architectures") or [""])[0]
+        is_causal = name.endswith(HEADS) or not (name or whole.is_encoder_decoder)
+        kind = getattr(transformers, name or f"{type(whole).__name__.removesuffix('Config')}Model")
+        if not is_causal and issubclass(kind, transformers.PreTrainedModel):
+            with torch.device("meta"):
+                built = _weights(kind(whole), 0, 0)
+            parts = [(weight, HALF.match(weight.name)) for weight in built]
+            return replace(
+                dense_model(sum(weight.elements for weight in built)),
+                name=str(path),
+                built=tuple(replace(w, component=half[1]) if half else w for w, half in parts),
+                is_tied=whole.tie_word_embeddings,
+                source=f"{path}, the modules that transformers builds",
+            )
     return None
 
 

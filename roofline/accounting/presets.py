@@ -11,7 +11,7 @@ from pathlib import Path
 from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
 from results.show.terminal import busy, one_line
-from roofline.accounting.built import built_config, stored_model
+from roofline.accounting.built import HEADS, built_config, stored_model
 from roofline.accounting.config import ConfigError, ConfigKeys, Keys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
 from roofline.accounting.storage import quantization_of
@@ -24,8 +24,7 @@ MODEL_FOLDER = Path(__file__).parent / "models"
 SMALL = ("tiny-", "small-", "notes-")
 """Name prefixes of models that only tests and notes use."""
 
-HEADS = ("ForCausalLM", "LMHeadModel")
-"""Suffixes of the class names of language models."""
+WAYS = "or give its dimensions (--layers, --width, --heads, --ffn, --vocab, --experts) or --params"
 
 
 def preset_names() -> list[str]:
@@ -106,11 +105,7 @@ def _built(values: Keys, where: str) -> ModelConfig:
             return built_config(values, where)
     except ConfigError as error:
         hint = did_you_mean(values["model_type"], FAMILIES)
-        ways = (
-            "or give its dimensions (--layers, --width, --heads, --ffn, --vocab, --experts) or "
-            "--params"
-        )
-        raise ConfigError("; ".join(filter(None, (str(error), hint, ways)))) from None
+        raise ConfigError("; ".join(filter(None, (str(error), hint, WAYS)))) from None
 
 
 def _stored(config: ModelConfig, values: Keys) -> ModelConfig:
@@ -153,5 +148,6 @@ def _check_head(classes: object, where: str) -> None:
         )
     if classes and not any(name.endswith(HEADS) for name in classes):
         raise ConfigError(
-            f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head"
+            f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head; "
+            f"`params` counts it where transformers is installed; {WAYS}"
         )
