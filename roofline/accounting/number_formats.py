@@ -98,7 +98,7 @@ INTEGERS = {"int64": 64, "int32": 32, "int8": 8, "uint8": 8, "bool": 8}
 def integer_range(name: str) -> tuple[int, int]:
     if name == "bool":
         return 0, 1
-    values = 2 ** INTEGERS[name]
+    values = 1 << INTEGERS[name]
     return (0, values - 1) if name == "uint8" else (-values // 2, values // 2 - 1)
 
 

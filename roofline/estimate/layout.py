@@ -248,8 +248,11 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
     )
 
 
+FACTORS = {"all-reduce": "2 (n - 1) / n", "broadcast": "1", "send-recv": "1"}
+
 COLLECTIVE_STEPS = """\
 sent by a device | {size_bytes:bytes} x {factor:.4g} | {sent_bytes:bytes}
+bandwidth | {derived} | {bandwidth_bytes_per_s:bytes} a second
 time | {sent_bytes:bytes} / {bandwidth_bytes_per_s:bytes} a second | {seconds:time}
 """
 
@@ -269,6 +272,7 @@ def collective(
     machines = machines_of(options)
     rows: list[Row] = []
     notes = []
+    derived = []
     for machine in machines:
         links = network_of(machine, {**options, "network": network, "node": node})
         seconds = links.seconds(kind, size, gpus, stride=1)
@@ -277,12 +281,16 @@ def collective(
         row |= {"seconds": seconds, "sent_bytes": sent_bytes}
         rows.append(row | {"bandwidth_bytes_per_s": sent_bytes / seconds})
         notes.append(links.source)
+        derived.append(links.derivation(kind, gpus))
     return Answer(
         main=("seconds",),
         title=f"{kind} of {quantity(size, 'B')} on {count(gpus, 'device')}",
         **by_machine(rows),
-        steps=steps_of(COLLECTIVE_STEPS, factor=bus_factor(kind, gpus), **rows[0]),
-        formula="seconds = size x factor / bandwidth; all-reduce: factor 2 (n - 1) / n",
+        steps=steps_of(
+            COLLECTIVE_STEPS, factor=bus_factor(kind, gpus), derived=derived[0], **rows[0]
+        ),
+        formula=f"seconds = size x factor / bandwidth; {kind}: factor "
+        f"{FACTORS.get(kind, '(n - 1) / n')}",
         source=f"NVIDIA, nccl-tests, doc/PERFORMANCE.md; {sources_of(machines)}",
         assumptions=[
             *dict.fromkeys(notes),

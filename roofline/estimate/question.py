@@ -271,12 +271,22 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
             find_gpu(word).slug for word in values.get("gpu", ())
         }:
             raise ConfigError("--price names a GPU that --gpu does not")
-        return by_name(**values)
+        answer = by_name(**values)
+        if "network" in values and answer.rows == _at_another_network(by_name, values):
+            raise ConfigError("--network has no effect: nothing is sent between nodes (--node)")
+        return answer
 
     lines = [f"    {parameter.key}: {parameter.help}" for parameter in parameters(ask).values()]
     raises = "Raises:\n    ValueError: an argument is invalid."
     ask.__doc__ = "\n".join([f"{function.__doc__}\n", "Args:", *lines, "", raises, ""])
     return ask
+
+
+def _at_another_network(function: Estimate, values: Mapping[str, Any]) -> Sequence[Row]:
+    try:
+        return function(**{**values, "network": values["network"] / 2**40}).rows
+    except ConfigError:
+        return ()
 
 
 def is_of_all(values: Mapping[str, Any]) -> bool:

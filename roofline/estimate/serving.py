@@ -227,7 +227,14 @@ class _Plan(NamedTuple):
             )
         if self.config.experts:
             lines.append("experts are chosen evenly and independently")
-        return [*lines, *self.config.notes_on(positions)]
+        return [*lines, *_uneven(self.config, self.gpus), *self.config.notes_on(positions)]
+
+
+def _uneven(config: ModelConfig, devices: int) -> list[str]:
+    """Return a note if tensor parallelism cannot share the heads evenly."""
+    if config.heads % devices == 0 or not config.heads:
+        return []
+    return [f"{config.heads} heads do not divide over {devices} devices: engines refuse this"]
 
 
 def _stored_heads(config: ModelConfig) -> str:
@@ -277,6 +284,10 @@ def infer(
                 shortest = duration(row["decode_seconds"])
                 row["fits"] = False
                 warnings.append(f"{row['gpu']}: a step of one sequence takes {shortest}")
+    shown = {key: rows[0][key] for key in shared}
+    if len(rows) > 1:
+        best = max(rows, key=lambda row: (row["fits"] is not False, row["tokens_per_s"]))
+        shown["fastest"] = f"{best['gpu']} is the fastest: {duration(best['decode_seconds'])}"
     notes = plan.notes(prompt)
     formula = STEPS_BY_PARAMETERS
     if not config.parameters:
@@ -285,10 +296,17 @@ def infer(
         )
         formula = STEPS_BY_WEIGHTS
     return Answer(
-        main=("batch", "decode_seconds", "tokens_per_s", "prefill_seconds", "cache_bytes"),
+        main=(
+            "batch",
+            "decode_seconds",
+            "tokens_per_s",
+            "prefill_seconds",
+            "fastest",
+            "cache_bytes",
+        ),
         title=f"Generation with {config.name}: {work}, {count(gpus, 'device')}",
         warnings=warnings,
-        **by_machine(rows, **{key: rows[0][key] for key in shared}),
+        **by_machine(rows, **shown),
         steps=_infer_steps(plan, rows[0]),
         formula=formula,
         source=f"Pope et al. (2022); Austin et al. (2025); {uses.source}",
@@ -555,7 +573,7 @@ def context(
         formula="longest s with copies x batch x cache(s) <= devices x memory - weights; cache(s) "
         "= 2 L k d w s at most",
         source=f"Pope et al. (2022); {config.source}; {sources_of(machines)}",
-        assumptions=[*notes, *config.notes_on(prompt)],
+        assumptions=[*notes, *_uneven(config, gpus), *config.notes_on(prompt)],
         columns={
             "gpu": "GPU",
             "gpus": "GPUs",

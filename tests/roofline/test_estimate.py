@@ -316,7 +316,7 @@ BAD = {
     "infer --model gpt2 --gpu h100-sxm --weight-dtype bool": "--weight-dtype: unknown 'bool'",
     "tensor --shape 1e12x1e12x1e12": "more than 10^30 elements",
     "tensor --shape 0x4": "is not a shape",
-    "dtype --dtype int8": "unknown 'int8'",
+    "dtype --dtype int3": "unknown 'int3'",
     "dtype --value abc": "is not a number such as 1e-8",
     "flops --model mamba-2.8b --checkpoint selective": "is known for dense transformers",
     "flops --model mixtral-8x7b --checkpoint selective": "is known for dense transformers",

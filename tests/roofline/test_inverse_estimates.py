@@ -133,6 +133,21 @@ def test_the_batch_at_a_latency_is_the_largest():
         estimate.infer(**given, latency="20x")
 
 
+def test_the_headline_of_several_gpus_names_the_fastest():
+    several = estimate.infer(model="llama-3-8b", gpu="h100-sxm,h200-sxm,a10", weight_dtype="fp32")
+    (fastest, _) = several.main_texts()
+    assert fastest == "h200-sxm is the fastest: 6.310 ms a step"
+
+
+def test_heads_that_do_not_divide_over_devices_are_noted():
+    for ask in (estimate.context, estimate.infer):
+        notes = ask(model="llama-3-70b", gpu="h100-sxm", gpus=12).assumptions
+        assert "64 heads do not divide over 12 devices: engines refuse this" in notes
+        assert not any(
+            "do not divide" in note for note in ask(model="gpt2", gpu="h100-sxm").assumptions
+        )
+
+
 def test_speculative_decoding_gives_the_expected_tokens_of_a_cycle():
     """Leviathan et al. (2023), equation 1: (1 - a^(n + 1)) / (1 - a) tokens."""
     given = {"model": "llama-3-70b", "gpu": "h100-sxm", "gpus": 4, "output_tokens": 101}
