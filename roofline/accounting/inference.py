@@ -244,8 +244,9 @@ class Serving(NamedTuple):
             compute_s, memory_s = serving.times(serving.decode(seen))
             return compute_s >= memory_s
 
-        batch = bisect_left(range(MAX_EXTENT), True, lo=1, key=computes_as_long)
-        return batch if batch < MAX_EXTENT else None
+        if not computes_as_long(MAX_EXTENT):  # the usual answer, in one step
+            return None
+        return bisect_left(range(MAX_EXTENT), True, lo=1, key=computes_as_long)
 
     def decode_seconds(self, prompt: int, tokens: int) -> float:
         """Return the minimum time of all steps after the first token of a reply of `tokens` tokens.

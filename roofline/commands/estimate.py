@@ -45,7 +45,8 @@ estimate.
 DESCRIPTION = """\
 Estimate the time, memory and FLOPs of training and inference.
 Each answer shows its steps, formula, sources and assumptions.
-Numbers may be written as 70e9 or 70B. Nothing is measured."""
+Numbers may be written as 70e9 or 70B. Nothing is measured.
+Which GPU for my job: --gpu all ranks those of the table on which it fits."""
 EXIT_CODES = "exit codes: 0 success, 2 invalid argument or unreadable file"
 SWEEP = """\
 Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over
