@@ -141,7 +141,7 @@ class ModelConfig:
     parameters: int = 0
     """Number of parameters, if only that is known (`dense_model`); else 0."""
     quantization: Any = None
-    """Format of the weights in the file, a `storage.Quantization`; None: not quantized."""
+    """Format of the weights in the file, a `storage.Storage`; None: not quantized."""
     composed: Mapping[str, Any] | None = None
     """Keys of the whole configuration, if this is its language model."""
     source: str = ""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from roofline.accounting.config import MAX_EXTENT, ModelConfig
 from roofline.accounting.flops import all_layers_core, gemm_flops
 from roofline.accounting.parameters import weights
-from roofline.accounting.storage import Quantization, storage_of
+from roofline.accounting.storage import Storage, storage_of
 from roofline.work import DTYPE_BITS, Work
 
 STATE_BYTES = 4
@@ -113,7 +113,7 @@ def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
     return batch * (sum(gemm_flops(config, 1).values()) + core)
 
 
-def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str | Quantization) -> int:
+def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str | Storage) -> int:
     """Return the bytes of weights, stored as by `storage.storage_of`, that a step on `tokens`
     tokens must read.
 
@@ -202,7 +202,7 @@ class Serving(NamedTuple):
     peak_flops_per_s: float
     """Sum over all devices, like the bandwidth."""
     bandwidth_bytes_per_s: float
-    weight_dtype: str | Quantization = "bf16"
+    weight_dtype: str | Storage = "bf16"
     """As by `storage.storage_of`."""
     kv_bytes: float = 2
     """Bytes per element of the cache."""

@@ -119,8 +119,8 @@ def shown_in(value: Fraction, dtype: str) -> float | str | None:
     differ; for an integer type without its fraction, None if it is out of range.
     """
     if dtype in INTEGERS:
-        lowest, largest = integer_range(dtype)
-        return int(value) if lowest <= int(value) <= largest else None
+        least, most = integer_range(dtype)
+        return int(value) if least <= int(value) <= most else None
     nearest = FORMATS[dtype].nearest(value)
     if nearest is not None:
         return float(nearest)

@@ -27,6 +27,8 @@ class Storage(NamedTuple):
     """Per quantized weight, with its part of the scales."""
     tensors: str = ALL
     """What is quantized; everything else has `OTHER_BITS`."""
+    name: str = ""
+    """Set for the weights in a model's files."""
 
     def bits_of(self, weight: Weight, has_experts: bool) -> float:
         if self.tensors == FILES:
@@ -71,22 +73,15 @@ section 3). q8_0: a 16-bit scale for 32 weights (ggml `block_q8_0`). q4_k_m mixe
 """
 
 
-class Quantization(NamedTuple):
-    """The format of the weights in a model's files."""
-
-    name: str
-    storage: Storage
+IN_FILES = Storage(OTHER_BITS, FILES)
 
 
-IN_FILES = Quantization("the files", Storage(OTHER_BITS, FILES))
+def storage_of(name: str | Storage) -> Storage:
+    """Return a format of `STORAGES` by its name, or the one of a model's files."""
+    return STORAGES[name]._replace(name=name) if isinstance(name, str) else name
 
 
-def storage_of(name: str | Quantization) -> Storage:
-    """Return a format of `STORAGES`, or the one of a model's files."""
-    return STORAGES[name] if isinstance(name, str) else name.storage
-
-
-def stored_bytes(tensors: Iterable[Weight], name: str | Quantization) -> int:
+def stored_bytes(tensors: Iterable[Weight], name: str | Storage) -> int:
     """Return the bytes of weights in a format, 1 or more."""
     held = list(tensors)
     storage = storage_of(name)
@@ -95,13 +90,12 @@ def stored_bytes(tensors: Iterable[Weight], name: str | Quantization) -> int:
     return max(1, round(sum(bits) / 8))
 
 
-def storage_note(name: str | Quantization) -> str:
+def storage_note(name: str | Storage) -> str:
     """Return what a format quantizes, and its bits per weight."""
     storage = storage_of(name)
     if storage.tensors == FILES:
         return f"weights {FILES}"
-    label = name if isinstance(name, str) else name.name
-    return f"weights in {label}: {storage.bits:g} bits for {storage.tensors}"
+    return f"weights in {storage.name}: {storage.bits:g} bits for {storage.tensors}"
 
 
 QUANTIZERS = (
@@ -118,7 +112,7 @@ QUANTIZERS = (
 """Formats, and what the text of their `quantization_config` has."""
 
 
-def quantization_of(given: Mapping[str, Any]) -> Quantization | None:
+def quantization_of(given: Mapping[str, Any]) -> Storage | None:
     """Return the format that a `quantization_config` names, None if it is not known.
 
     A group of int4 has a 16-bit scale and a 4-bit zero; -1 is one for each column.
@@ -131,10 +125,10 @@ def quantization_of(given: Mapping[str, Any]) -> Quantization | None:
     scope = group[0] if group else text
     for name, words in QUANTIZERS:
         if all(word in scope for word in words):
-            storage = STORAGES[name]
+            storage = storage_of(name)
             group = re.search(r"group_size': (-?\d+)", scope)
             if group and name == "int4":
                 shared = 20 / int(group[1]) if int(group[1]) > 0 else 0
                 storage = storage._replace(bits=4 + shared)
-            return Quantization(name, storage)
+            return storage
     return None

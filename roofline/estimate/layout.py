@@ -496,33 +496,21 @@ def shardings(
     Tensor and context parallelism stay within a node: both wait for each layer.
     """
     found = []
-    inside = range(1, NODE_DEVICES + 1)
-    for tensor, context in product(inside, CONTEXT_WAYS):
-        is_even = gpus % (tensor * context) == config.kv_heads % tensor == sequence % context == 0
-        if is_even and tensor * context <= NODE_DEVICES:
-            within = Sharding(0, 1, tensor, context_parallel=context)
-            found += _across(gpus, config, batch, within, least_zero)
-    return found
-
-
-def _across(
-    gpus: int, config: ModelConfig, batch: int, within: Sharding, least_zero: int
-) -> list[Sharding]:
-    """Return the layouts of all devices that are `within` in a node."""
-    found = []
     experts = config.experts.count if config.experts else 1
-    for pipeline in range(1, config.layers + 1):
-        data, rest = divmod(gpus, within.tensor_parallel * within.context_parallel * pipeline)
-        if rest or config.layers % pipeline or not data or batch % data:
+    inside = range(1, NODE_DEVICES + 1)
+    stages = range(1, config.layers + 1)
+    for tensor, context, pipeline in product(inside, CONTEXT_WAYS, stages):
+        data, rest = divmod(gpus, tensor * context * pipeline)
+        uneven = config.kv_heads % tensor or sequence % context or config.layers % pipeline
+        if tensor * context > NODE_DEVICES or uneven or rest or not data or batch % data:
             continue
         # With a pipeline, stages 2 and 3 would share gradients and weights again for each
         # micro-batch.
         highest = 0
-        if data * within.context_parallel > 1:
+        if data * context > 1:
             highest = 3 if pipeline == 1 else 1
         shared = gcd(data, experts)
         ways = [count for count in range(1, shared + 1) if shared % count == 0]
-        for zero, each in product(range(least_zero, highest + 1), ways):
-            sharing = replace(within, zero=zero, data_parallel=data, expert_parallel=each)
-            found.append(replace(sharing, pipeline_parallel=pipeline))
+        pairs = product(range(least_zero, highest + 1), ways)
+        found += [Sharding(zero, data, tensor, pipeline, each, context) for zero, each in pairs]
     return found
