@@ -7,6 +7,7 @@ never run.
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections import Counter
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,11 +30,12 @@ from roofline.accounting.config import (
     dense_model,
 )
 from roofline.accounting.parameters import Weight
+from roofline.accounting.storage import IN_FILES
 
 COMPONENTS = {
     r"lm_head|embed_out": "lm_head",
     r"wpe|position": "positions",
-    r"embed|wte": "embedding",
+    r"embed|wte|\bshared\.weight": "embedding",
     r"norm|ln_|layernorm": "norms",
     r"shared_expert|shared_mlp": "shared_experts",
     r"router|\bgate\.(weight|bias)": "router",
@@ -74,6 +76,9 @@ PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.([qkv])_proj$")
 ENCODERS = re.compile("vision|audio|image|encoder")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
+HALF = re.compile(r"(?:model\.)?(encoder|decoder)\.\w+\.")
+HEADS = ("ForCausalLM", "LMHeadModel")
+"""Suffixes of the class names of language models."""
 MAX_LAYERS = 1000
 """Above any known model; the time to build one grows with its layers."""
 NO_PARAMETERS = re.compile(r"inv_freq|scale|qzeros|g_idx|\.attn\.(masked_)?bias$")
@@ -125,10 +130,7 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
     try:
         whole = transformers.AutoConfig.for_model(family, **given)
         if getattr(whole, "is_encoder_decoder", False):
-            with torch.device("meta"):
-                both = transformers.AutoModel.from_config(whole)  # type: ignore[no-untyped-call]
-            count = sum(parameter.numel() for parameter in both.parameters())
-            raise ConfigError(f"encoder and decoder have {count:,} parameters")
+            raise ConfigError("an encoder and a decoder, which `params` counts")
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
@@ -151,6 +153,34 @@ def composed_parameters(values: Keys) -> int | None:
         with torch.device("meta"):
             model = transformers.AutoModelForMultimodalLM.from_config(whole)  # type: ignore[no-untyped-call]
         return sum(map(torch.numel, model.parameters()))
+    return None
+
+
+def whole_model(path: Path) -> ModelConfig | None:
+    """Return an encoder, or encoder and decoder, of which only the parameters are known; None for
+    a causal decoder, or if transformers is missing or builds no model of the file.
+    """
+    with suppress(Exception):  # whatever a class of transformers raises
+        import torch
+        import transformers
+
+        values = json.loads(path.read_bytes())
+        values.pop("auto_map", None)
+        whole = transformers.AutoConfig.for_model(**values)
+        name = (values.get("architectures") or [""])[0]
+        is_causal = name.endswith(HEADS) or not (name or whole.is_encoder_decoder)
+        kind = getattr(transformers, name or f"{type(whole).__name__.removesuffix('Config')}Model")
+        if not is_causal and issubclass(kind, transformers.PreTrainedModel):
+            with torch.device("meta"):
+                built = _weights(kind(whole), 0, 0)
+            parts = [(weight, HALF.match(weight.name)) for weight in built]
+            return replace(
+                dense_model(sum(weight.elements for weight in built)),
+                name=str(path),
+                built=tuple(replace(w, component=half[1]) if half else w for w, half in parts),
+                is_tied=whole.tie_word_embeddings,
+                source=f"{path}, the modules that transformers builds",
+            )
     return None
 
 
@@ -324,11 +354,22 @@ def _weights(model: Any, experts: int, routed: int) -> tuple[Weight, ...]:
     )
 
 
+MAX_HEADER = 100_000_000
+"""Bytes, as in safetensors."""
+
+
 class Tensor(msgspec.Struct):
     """The header of a tensor."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     data_offsets: tuple[int, int]
+
+    @property
+    def size_bytes(self) -> int:
+        start, stop = self.data_offsets
+        if not 0 <= start <= stop:
+            raise ValueError(f"data_offsets {start}, {stop}")
+        return stop - start
 
 
 def stored_model(folder: Path, reason: str) -> ModelConfig:
@@ -340,27 +381,24 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
     Raises:
         ConfigError: there are no safetensors files, or one cannot be read.
     """
-    headers: dict[str, Any] = {}
-    try:
-        for part in list(folder.glob("model*.safetensors")) or folder.glob("*.safetensors"):
-            with part.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                header = file.read(min(length, 100_000_000))  # as in safetensors
-            headers |= msgspec.json.decode(header, type=dict)
-        headers.pop("__metadata__", None)
-        tensors = msgspec.convert(headers, dict[str, Tensor])
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}: no header of safetensors: {error}") from None
     copies: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    file_bytes = 0
-    for name, tensor in tensors.items():
-        file_bytes += tensor.data_offsets[1] - tensor.data_offsets[0]
+    elements: Counter[str] = Counter()
+    size_bytes: Counter[str] = Counter()
+    for name, tensor in _tensors(folder).items():
+        path = re.sub(r"\.\d+(?=\.)", ".*", name)
+        module = path.rpartition(".")[0]
+        size_bytes[module] += tensor.size_bytes  # with scales and zeros
         if not NO_PARAMETERS.search(name):
-            copies[re.sub(r"\.\d+(?=\.)", ".*", name), tensor.shape] += 1
+            copies[path, tensor.shape] += 1
+            elements[module] += prod(tensor.shape)
     weights = []
     for (path, shape), count in copies.items():
         is_product = len(shape) > 1 and not NO_PRODUCTS.search(path)
-        weights.append(Weight(path, component_of(path), shape, count, is_product))
+        module = path.rpartition(".")[0]
+        weight = Weight(path, component_of(path), shape, count, is_product)
+        if weight.elements:
+            bits = 8 * size_bytes[module] / elements[module]
+            weights.append(replace(weight, file_bits=bits))
     if not weights:
         raise ConfigError(reason)
     return replace(
@@ -368,7 +406,25 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
         name=str(folder),
         built=tuple(weights),
         is_tied=not any(weight.component == "lm_head" for weight in weights),
-        file_bytes=file_bytes,
+        quantization=IN_FILES,
         source="names and shapes in the headers of the files; packed integers as they are",
         assumptions=(reason, "unknown without it: attention, the cache, experts of a token"),
     )
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of the safetensors files in a folder, by name."""
+    tensors: dict[str, Tensor] = {}
+    for part in list(folder.glob("model*.safetensors")) or folder.glob("*.safetensors"):
+        try:
+            with part.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = msgspec.json.decode(file.read(min(length, MAX_HEADER)), type=dict)
+            header.pop("__metadata__", None)
+            found = msgspec.convert(header, dict[str, Tensor])
+            if not sum(tensor.size_bytes for tensor in found.values()):
+                raise ValueError("no tensors")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{part}: no header of safetensors: {error}") from None
+        tensors |= found
+    return tensors

@@ -140,12 +140,10 @@ class ModelConfig:
     """Elements of its recurrent states."""
     parameters: int = 0
     """Number of parameters, if only that is known (`dense_model`); else 0."""
-    quantization: str | None = None
-    """Format of the weights in the file, of `storage.STORAGES`; None: not quantized."""
+    quantization: Any = None
+    """Format of the weights in the file, a `storage.Storage`; None: not quantized."""
     composed: Mapping[str, Any] | None = None
     """Keys of the whole configuration, if this is its language model."""
-    file_bytes: int = 0
-    """Bytes of the weights in the model's files, if these are known."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from roofline.accounting.config import MAX_EXTENT, ModelConfig
 from roofline.accounting.flops import all_layers_core, gemm_flops
 from roofline.accounting.parameters import weights
-from roofline.accounting.storage import STORAGES
+from roofline.accounting.storage import Storage, storage_of
 from roofline.work import DTYPE_BITS, Work
 
 STATE_BYTES = 4
@@ -113,9 +113,9 @@ def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
     return batch * (sum(gemm_flops(config, 1).values()) + core)
 
 
-def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str) -> int:
-    """Return the bytes of weights, stored as by `storage.STORAGES`, that a step on `tokens` tokens
-    must read.
+def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str | Storage) -> int:
+    """Return the bytes of weights, stored as by `storage.storage_of`, that a step on `tokens`
+    tokens must read.
 
     All weights are read once, except the embedding (one row per token) and experts that no token
     chose: an even and independent choice uses E (1 - (1 - topk / E)^B) of them.
@@ -126,8 +126,9 @@ def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str) -> int:
     experts = config.experts
     used = 1 - (1 - experts.per_token / experts.count) ** tokens if experts else 1.0
     read = 0.0
+    storage = storage_of(dtype)
     for weight in weights(config):
-        bits = STORAGES[dtype].bits_of(weight, experts is not None)
+        bits = storage.bits_of(weight, experts is not None)
         is_table = weight.component == "positions" or weight.active_copies == 0
         if is_table or (weight.component == "embedding" and not config.is_tied):
             read += tokens * weight.shape[-1] * bits
@@ -201,8 +202,8 @@ class Serving(NamedTuple):
     peak_flops_per_s: float
     """Sum over all devices, like the bandwidth."""
     bandwidth_bytes_per_s: float
-    weight_dtype: str = "bf16"
-    """A format of `storage.STORAGES`."""
+    weight_dtype: str | Storage = "bf16"
+    """As by `storage.storage_of`."""
     kv_bytes: float = 2
     """Bytes per element of the cache."""
     devices: int = 1
@@ -243,8 +244,9 @@ class Serving(NamedTuple):
             compute_s, memory_s = serving.times(serving.decode(seen))
             return compute_s >= memory_s
 
-        batch = bisect_left(range(MAX_EXTENT), True, lo=1, key=computes_as_long)
-        return batch if batch < MAX_EXTENT else None
+        if not computes_as_long(MAX_EXTENT):  # the usual answer, in one step
+            return None
+        return bisect_left(range(MAX_EXTENT), True, lo=1, key=computes_as_long)
 
     def decode_seconds(self, prompt: int, tokens: int) -> float:
         """Return the minimum time of all steps after the first token of a reply of `tokens` tokens.

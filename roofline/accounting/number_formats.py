@@ -91,6 +91,17 @@ FORMATS = {
     )
 }
 
+INTEGERS = {"int64": 64, "int32": 32, "int8": 8, "uint8": 8, "bool": 8}
+"""Bits by integer type, as torch stores them in two's complement; a bool is 0 or 1."""
+
+
+def integer_range(name: str) -> tuple[int, int]:
+    if name == "bool":
+        return 0, 1
+    values = 1 << INTEGERS[name]
+    return (0, values - 1) if name == "uint8" else (-values // 2, values // 2 - 1)
+
+
 SCALE_BLOCK = {"nvfp4": 16, "mxfp4": 32}
 """Elements that share one scale of 8 bits. Sources: NVIDIA, NVFP4 (2025); OCP Microscaling Formats
 (2023): 4 + 8 / 16 = 4.5 and 4 + 8 / 32 = 4.25 bits an element.
@@ -103,10 +114,13 @@ def scale_bytes(elements: int, dtype: str) -> int:
     return -(-elements // block) if block else 0
 
 
-def shown_in(value: Fraction, dtype: str) -> float | str:
+def shown_in(value: Fraction, dtype: str) -> float | str | None:
     """Return a value rounded to a format: a number, `inf`, `-inf`, or `448 or nan` if conversions
-    differ.
+    differ; for an integer type without its fraction, None if it is out of range.
     """
+    if dtype in INTEGERS:
+        least, most = integer_range(dtype)
+        return int(value) if least <= int(value) <= most else None
     nearest = FORMATS[dtype].nearest(value)
     if nearest is not None:
         return float(nearest)

@@ -45,6 +45,8 @@ class Weight:
     """Copies used by one token, in all layers; None: all copies."""
     split: str = ""
     """What tensor parallelism splits: `heads`, `kv_heads`, `width`, or "" for nothing."""
+    file_bits: float = 0
+    """Bits of an element in the model's files, with its part of the scales, if these are known."""
 
     @property
     def elements(self) -> int:

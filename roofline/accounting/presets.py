@@ -10,19 +10,21 @@ from pathlib import Path
 
 from results.show.facts import facts_of
 from results.show.spelling import did_you_mean
-from results.show.terminal import busy
-from roofline.accounting.built import built_config, stored_model
+from results.show.terminal import busy, one_line
+from roofline.accounting.built import HEADS, built_config, stored_model
 from roofline.accounting.config import ConfigError, ConfigKeys, Keys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
 from roofline.accounting.storage import quantization_of
+
+UNQUANTIZED = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore", "exclude_modules")
+"""Keys of modules that keep their precision, by quantizer of transformers."""
 
 MODEL_FOLDER = Path(__file__).parent / "models"
 
 SMALL = ("tiny-", "small-", "notes-")
 """Name prefixes of models that only tests and notes use."""
 
-HEADS = ("ForCausalLM", "LMHeadModel")
-"""Suffixes of the class names of language models."""
+WAYS = "or give its dimensions (--layers, --width, --heads, --ffn, --vocab, --experts) or --params"
 
 
 def preset_names() -> list[str]:
@@ -96,23 +98,26 @@ def _built(values: Keys, where: str) -> ModelConfig:
             return built_config(values, where)
     except ConfigError as error:
         hint = did_you_mean(values["model_type"], FAMILIES)
-        ways = (
-            "or give its dimensions (--layers, --width, --heads, --ffn, --vocab, --experts) or "
-            "--params"
-        )
-        raise ConfigError("; ".join(filter(None, (str(error), hint, ways)))) from None
+        raise ConfigError("; ".join(filter(None, (str(error), hint, WAYS)))) from None
 
 
 def _stored(config: ModelConfig, values: Keys) -> ModelConfig:
     """Return the model with the format of its weights in `quantization_config`."""
     given = values.get("quantization_config")
-    if not isinstance(given, dict):
+    if given is None:
         return config
+    if not isinstance(given, dict):
+        ConfigKeys(values, config.name).refuse("quantization_config", "an object")
     found = quantization_of(given)
-    note = f"'quantization_config': weights in {found}"
-    if found is None:
-        note = "'quantization_config' has an unknown format and is ignored: give --weight-dtype"
-    return replace(config, quantization=found, assumptions=(*config.assumptions, note))
+    notes = ["'quantization_config' has an unknown format and is ignored: give --weight-dtype"]
+    if found:
+        notes = [f"'quantization_config': weights in {found.name}"]
+    for key in UNQUANTIZED:
+        listed = given.get(key)
+        if found and isinstance(listed, list):
+            names = one_line(", ".join(map(str, listed)), 200)
+            notes.append(f"'{key}' is not used: {names}")
+    return replace(config, quantization=found, assumptions=(*config.assumptions, *notes))
 
 
 def _text_part(values: Keys, inner: Keys, where: str) -> ModelConfig:
@@ -136,5 +141,6 @@ def _check_head(classes: object, where: str) -> None:
         )
     if classes and not any(name.endswith(HEADS) for name in classes):
         raise ConfigError(
-            f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head"
+            f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head; "
+            f"`params` counts it where transformers is installed; {WAYS}"
         )

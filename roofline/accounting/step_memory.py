@@ -189,7 +189,13 @@ class _Stage:
         sharding = plan.sharding
         if sharding.context_parallel > 1 and not plan.kernels.is_flash:
             raise ConfigError("--context-parallel needs flash attention")
-        plan = replace(plan, sequence=ceil(plan.sequence / sharding.context_parallel))
+        own_tokens, rest = divmod(plan.sequence, sharding.context_parallel)
+        if rest:
+            raise ConfigError(
+                f"--sequence {plan.sequence} is not a multiple of --context-parallel "
+                f"{sharding.context_parallel}"
+            )
+        plan = replace(plan, sequence=own_tokens)
         is_whole = sharding.pipeline_parallel == 1
         self.plan = plan
         self.recipe = plan.recipe

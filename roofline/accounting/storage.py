@@ -14,6 +14,7 @@ LAYERS = "products of the layers without routers, 16 for the others"
 EXPERTS = "routed experts (else products of the layers), 16 for the others"
 MATRICES = "all matrices, also embedding and head, 16 for the others"
 ALL = "all tensors"
+FILES = "as the model's files have them"
 
 OTHER_BITS = 16
 """Bits of a weight that the format does not quantize."""
@@ -26,8 +27,12 @@ class Storage(NamedTuple):
     """Per quantized weight, with its part of the scales."""
     tensors: str = ALL
     """What is quantized; everything else has `OTHER_BITS`."""
+    name: str = ""
+    """Set for the weights in a model's files."""
 
     def bits_of(self, weight: Weight, has_experts: bool) -> float:
+        if self.tensors == FILES:
+            return weight.file_bits
         chosen = {
             ALL: True,
             MATRICES: len(weight.shape) == 2 or weight.component == "parameters",
@@ -68,17 +73,29 @@ section 3). q8_0: a 16-bit scale for 32 weights (ggml `block_q8_0`). q4_k_m mixe
 """
 
 
-def stored_bytes(tensors: Iterable[Weight], name: str) -> int:
-    """Return the bytes of weights in a format of `STORAGES`, 1 or more."""
+IN_FILES = Storage(OTHER_BITS, FILES)
+
+
+def storage_of(name: str | Storage) -> Storage:
+    """Return a format of `STORAGES` by its name, or the one of a model's files."""
+    return STORAGES[name]._replace(name=name) if isinstance(name, str) else name
+
+
+def stored_bytes(tensors: Iterable[Weight], name: str | Storage) -> int:
+    """Return the bytes of weights in a format, 1 or more."""
     held = list(tensors)
+    storage = storage_of(name)
     has_experts = any(weight.component == "experts" for weight in held)
-    bits = (weight.elements * STORAGES[name].bits_of(weight, has_experts) for weight in held)
+    bits = (weight.elements * storage.bits_of(weight, has_experts) for weight in held)
     return max(1, round(sum(bits) / 8))
 
 
-def storage_note(name: str) -> str:
+def storage_note(name: str | Storage) -> str:
     """Return what a format quantizes, and its bits per weight."""
-    return f"weights in {name}: {STORAGES[name].bits:g} bits for {STORAGES[name].tensors}"
+    storage = storage_of(name)
+    if storage.tensors == FILES:
+        return f"weights {FILES}"
+    return f"weights in {storage.name}: {storage.bits:g} bits for {storage.tensors}"
 
 
 QUANTIZERS = (
@@ -95,8 +112,10 @@ QUANTIZERS = (
 """Formats, and what the text of their `quantization_config` has."""
 
 
-def quantization_of(given: Mapping[str, Any]) -> str | None:
+def quantization_of(given: Mapping[str, Any]) -> Storage | None:
     """Return the format that a `quantization_config` names, None if it is not known.
+
+    A group of int4 has a 16-bit scale and a 4-bit zero; -1 is one for each column.
 
     Source: transformers, `quantizers/auto.py`; compressed-tensors, `config_groups`, of which the
     first counts; ModelOpt, `quant_algo`.
@@ -106,5 +125,10 @@ def quantization_of(given: Mapping[str, Any]) -> str | None:
     scope = group[0] if group else text
     for name, words in QUANTIZERS:
         if all(word in scope for word in words):
-            return name
+            storage = storage_of(name)
+            group = re.search(r"group_size': (-?\d+)", scope)
+            if group and name == "int4":
+                shared = 20 / int(group[1]) if int(group[1]) > 0 else 0
+                storage = storage._replace(bits=4 + shared)
+            return storage
     return None

@@ -45,7 +45,8 @@ estimate.
 DESCRIPTION = """\
 Estimate the time, memory and FLOPs of training and inference.
 Each answer shows its steps, formula, sources and assumptions.
-Numbers may be written as 70e9 or 70B. Nothing is measured."""
+Numbers may be written as 70e9 or 70B. Nothing is measured.
+Which GPU for my job: --gpu all ranks those of the table on which it fits."""
 EXIT_CODES = "exit codes: 0 success, 2 invalid argument or unreadable file"
 SWEEP = """\
 Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over
@@ -170,10 +171,12 @@ def _swept(words: Sequence[str]) -> str:
     if options.output:
         from roofline.picture.charts import draw_sweep
 
+        y = next(iter(sweep.main), "")
+        y = "step_seconds" if y == "step_range" else y  # a range is no number
         subject = f"{QUESTIONS[name][1]}: {' '.join(word.removeprefix('--') for word in rest)}"
         with busy("drawing"):
             save_picture(
-                draw_sweep(sweep, subject, next(iter(sweep.main), ""), options.theme),
+                draw_sweep(sweep, subject, y, options.theme),
                 options.output,
             )
     table = Table(

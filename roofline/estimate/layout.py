@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from math import gcd, inf, isqrt
 from typing import Annotated, NamedTuple, Unpack
 
-from results.show.units import count, duration, quantity
+from results.show.units import count, duration, number, quantity
 from roofline.accounting.activations import Kernels
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import DEFAULT_CONVENTION, train_flops
@@ -39,6 +40,8 @@ from roofline.model import mfu as share_of
 
 SECONDS_PER_DAY = 86_400
 
+CONTEXT_WAYS = (1, 2, 4, 8)
+
 SHOWN = 5
 
 SOURCE = (
@@ -46,8 +49,8 @@ SOURCE = (
 )
 
 FORMULA = (
-    "step = (FLOPs / speed + bytes / bandwidth + tensor and expert links) x (1 + (p - 1) / "
-    "(m v)) + other links"
+    "step = (FLOPs / speed + bytes / bandwidth + tensor, context and expert links) x "
+    "(1 + (p - 1) / (m v)) + other links"
 )
 
 HIDDEN = (
@@ -61,6 +64,8 @@ HIDDEN = (
     ),
 )
 
+EXECUTED = "HFU of {:g} while nothing waits (--mfu): recomputation is executed too"
+
 SCALES = 0.9  # of linear speed
 
 COLUMNS = {
@@ -69,6 +74,7 @@ COLUMNS = {
     "tensor_parallel": "tensor",
     "pipeline_parallel": "pipeline",
     "expert_parallel": "expert",
+    "context_parallel": "context",
     "zero": "ZeRO",
     "total_bytes": "memory",
     "sent_bytes": "sent a step",
@@ -127,20 +133,22 @@ def parallel(
 ) -> Answer:
     """Layouts of a training step on devices, the fastest first.
 
-    They are those of data, tensor, pipeline and expert parallelism, and of ZeRO.
+    They are those of data, tensor, pipeline, expert and context parallelism, and of ZeRO.
     """
     config = model_of(model, options).with_attention()
     uses = uses_of(options, memory)
     how = {"batch": batch, "checkpoint": checkpoint}
-    kind = published_runs(config, sequence)
     found = []
     for use in uses.uses:
         links = network_of(use.machine, {**options, "network": network, "node": node})
         stage = RECIPES[recipe].least_zero
-        for sharding in shardings(gpus, config, batch, stage):
+        for sharding in shardings(gpus, config, batch, sequence, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
             found.append(Layout(plan, use._replace(mfu=mfu), links))
-    fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
+    found.sort(key=lambda layout: layout.seconds)
+    # Their memory takes longer than their time to compute: only until enough fit.
+    holding = (layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine))
+    fitting = list(islice(holding, SHOWN))
     if not found:
         raise ConfigError(
             f"no layout: heads, layers and a batch of {batch} sequences do not divide over "
@@ -148,13 +156,13 @@ def parallel(
         )
     if not fitting:
         least = quantity(min(layout.total_bytes for layout in found), "B")
+        ways = "more --gpus" if checkpoint == "full" else "--checkpoint full or more --gpus"
         raise ConfigError(
-            f"no layout fits: the smallest takes {least} on each of {count(gpus, 'device')}; "
-            f"--checkpoint full or more --gpus"
+            f"no layout fits: the smallest takes {least} on each of {count(gpus, 'device')}; {ways}"
         )
-    fitting.sort(key=lambda layout: layout.seconds)
     best = fitting[0]
-    rows = [layout.row() for layout in fitting[:SHOWN]]
+    rows = [layout.row() for layout in fitting]
+    kind = published_runs(config, sequence, best.network.node_devices)
     rows[0]["step_range"] = kind.range_of(best.seconds)
     return Answer(
         main=(
@@ -162,8 +170,9 @@ def parallel(
             "tensor_parallel",
             "pipeline_parallel",
             "expert_parallel",
+            "context_parallel",
             "zero",
-            "step_range" if kind.most > MAX_ERROR else "seconds",
+            "step_range" if kind.is_wide else "seconds",
         ),
         title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
         f"a step",
@@ -174,14 +183,12 @@ def parallel(
         formula=FORMULA,
         source=f"{SOURCE}; {uses.source}; {best.network.source}",
         assumptions=[
-            (
-                f"executed FLOPs at {mfu:g} of the peak; micro-batches of one sequence; "
-                f"checkpointing: {checkpoint}"
-            ),
+            EXECUTED.format(mfu),
+            f"micro-batches of one sequence; checkpointing: {checkpoint}",
             *HIDDEN,
-            f"tensor parallelism of at most {NODE_DEVICES}",
+            f"tensor times context parallelism of at most {NODE_DEVICES}",
             f"published runs, {kind.name}: {kind.least} to {kind.most} times the predicted time",
-            f"{len(fitting)} of {len(found)} layouts fit; the {len(rows)} fastest are shown",
+            f"of {len(found)} layouts, the {len(rows)} fastest that fit are shown",
             *config.notes_on(sequence),
             *uses.notes,
         ],
@@ -241,8 +248,11 @@ def _steps(layout: Layout, row: Row) -> list[Step]:
     )
 
 
+FACTORS = {"all-reduce": "2 (n - 1) / n", "broadcast": "1", "send-recv": "1"}
+
 COLLECTIVE_STEPS = """\
 sent by a device | {size_bytes:bytes} x {factor:.4g} | {sent_bytes:bytes}
+bandwidth | {derived} | {bandwidth_bytes_per_s:bytes} a second
 time | {sent_bytes:bytes} / {bandwidth_bytes_per_s:bytes} a second | {seconds:time}
 """
 
@@ -262,6 +272,7 @@ def collective(
     machines = machines_of(options)
     rows: list[Row] = []
     notes = []
+    derived = []
     for machine in machines:
         links = network_of(machine, {**options, "network": network, "node": node})
         seconds = links.seconds(kind, size, gpus, stride=1)
@@ -270,12 +281,16 @@ def collective(
         row |= {"seconds": seconds, "sent_bytes": sent_bytes}
         rows.append(row | {"bandwidth_bytes_per_s": sent_bytes / seconds})
         notes.append(links.source)
+        derived.append(links.derivation(kind, gpus))
     return Answer(
         main=("seconds",),
         title=f"{kind} of {quantity(size, 'B')} on {count(gpus, 'device')}",
         **by_machine(rows),
-        steps=steps_of(COLLECTIVE_STEPS, factor=bus_factor(kind, gpus), **rows[0]),
-        formula="seconds = size x factor / bandwidth; all-reduce: factor 2 (n - 1) / n",
+        steps=steps_of(
+            COLLECTIVE_STEPS, factor=bus_factor(kind, gpus), derived=derived[0], **rows[0]
+        ),
+        formula=f"seconds = size x factor / bandwidth; {kind}: factor "
+        f"{FACTORS.get(kind, '(n - 1) / n')}",
         source=f"NVIDIA, nccl-tests, doc/PERFORMANCE.md; {sources_of(machines)}",
         assumptions=[
             *dict.fromkeys(notes),
@@ -299,24 +314,34 @@ class PublishedRuns(NamedTuple):
     least: float
     most: float
 
-    def range_of(self, seconds: float) -> str:
-        return f"{duration(self.least * seconds)} to {duration(self.most * seconds)}"
+    @property
+    def is_wide(self) -> bool:
+        """Whether the answer is a range of times."""
+        return max(self.most, self.most / self.least) > MAX_ERROR
+
+    def range_of(self, value: float, write: Callable[[float], str] = duration) -> str:
+        return f"{write(self.least * value)} to {write(self.most * value)}"
 
 
 DENSE = PublishedRuns("dense models", 0.83, 1.45)
+DENSE_IN_RACKS = PublishedRuns("dense models on GB200 and GB300", 1.06, 1.23)
 LONG = PublishedRuns("dense models of 32,768 tokens or more", 1.74, 2.1)
 EXPERTS = PublishedRuns("models with experts", 0.68, 4.59)
+EXPERTS_IN_RACKS = PublishedRuns("models with experts on GB200 and GB300", 1.58, 1.93)
 """Source: the runs in roofline/README.md."""
 
 LONG_TOKENS = 32768
+RACK_DEVICES = 72
 MAX_ERROR = 1.5
-"""Above it, the answer is a range of times."""
 
 
-def published_runs(config: ModelConfig, sequence: int) -> PublishedRuns:
+def published_runs(config: ModelConfig, sequence: int, node_devices: int) -> PublishedRuns:
+    is_rack = node_devices >= RACK_DEVICES
     if config.experts:
-        return EXPERTS
-    return LONG if sequence >= LONG_TOKENS else DENSE
+        return EXPERTS_IN_RACKS if is_rack else EXPERTS
+    if sequence >= LONG_TOKENS:
+        return LONG
+    return DENSE_IN_RACKS if is_rack else DENSE
 
 
 def predicted(
@@ -331,7 +356,6 @@ def predicted(
     uses = uses_of(options)
     config = plan.config
     batch = plan.batch * plan.sharding.data_parallel
-    kind = published_runs(config, plan.sequence)
     rows: list[Row] = []
     layouts = []
     notes = []
@@ -340,7 +364,7 @@ def predicted(
         bandwidth = None
         if mfu:
             share = mfu
-            note = f"executed FLOPs at {mfu:g} of the peak"
+            note = EXECUTED.format(mfu)
         else:
             share, note = matmul_share(use)
             bandwidth = use.machine.bandwidth(MEASURED_FIRST)
@@ -351,6 +375,7 @@ def predicted(
             options.get("interleave", 1),
             bandwidth.value if bandwidth else inf,
         )
+        kind = published_runs(config, plan.sequence, layout.network.node_devices)
         row = layout.row()
         row["gpus"] = layout.devices
         row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
@@ -359,10 +384,13 @@ def predicted(
         row["most_step_seconds"] = kind.most * seconds_s
         row["step_range"] = kind.range_of(seconds_s)
         speed = batch * plan.sequence / layout.seconds
-        reached = train_flops(config, plan.sequence).per_token * speed / layout.devices
-        peak = use.machine.peak(use.dtype)
-        row |= {"tokens_per_s": speed, "flops_per_s": reached}
-        row["mfu"] = share_of(reached, peak.value if peak else use.peak)
+        speed_each = speed / layout.devices
+        reached = train_flops(config, plan.sequence).per_token * speed_each
+        executed = train_flops(config, plan.sequence, 1, "gemm-causal-half", plan.checkpoint)
+        known = use.machine.peak(use.dtype)
+        peak = known.value if known else use.peak
+        row |= {"tokens_per_s": speed, "flops_per_s": reached, "mfu": share_of(reached, peak)}
+        row["hfu"] = share_of(executed.hardware_flops / executed.tokens * speed_each, peak)
         far = [devices for devices, linear in scaling(layout).items() if linear >= SCALES]
         row["largest_gpus"] = max(far)
         if tokens is not None:
@@ -370,6 +398,8 @@ def predicted(
             row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
             row |= use.cost(layout.devices, seconds)
             row["device_hours"] = layout.devices * seconds / 3600
+            row["days_range"] = kind.range_of(seconds)
+            row["price_range"] = row["price"] and kind.range_of(row["price"], number)
         if row["total_bytes"] > (row["memory_bytes"] or inf):
             total = quantity(row["total_bytes"], "B")
             warnings.append(f"does not fit: {total} on one {row['gpu']}")
@@ -378,9 +408,10 @@ def predicted(
         notes.append(note)
     first = layouts[0]
     farthest = count(rows[0]["largest_gpus"], "device")
-    main = ["step_seconds", "communication", "mfu", "largest_gpus", "days", "price"]
-    if kind.most > MAX_ERROR:
-        main = ["step_range", "communication", "largest_gpus"]
+    main = ["step_seconds", "communication", "mfu", "hfu", "largest_gpus", "days", "price"]
+    kind = published_runs(config, plan.sequence, first.network.node_devices)
+    if kind.is_wide:
+        main = ["step_range", "communication", "largest_gpus", "days_range", "price_range"]
     return Answer(
         main=main,
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
@@ -400,7 +431,7 @@ def predicted(
         source=f"{SOURCE}; {uses.source}; {first.network.source}",
         assumptions=[
             *dict.fromkeys(notes),
-            f"MFU by convention {DEFAULT_CONVENTION}",
+            f"MFU by convention {DEFAULT_CONVENTION}; HFU by executed FLOPs, waiting included",
             (
                 f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash "
                 f"attention, fused kernels"
@@ -422,6 +453,7 @@ def predicted(
             "dtype": "dtype",
             "communication": "communication",
             "mfu": "MFU",
+            "hfu": "HFU",
             "largest_gpus": "scales to",
             "step_seconds": "step",
         },
@@ -455,26 +487,30 @@ def scaling(layout: Layout) -> dict[int, float]:
     return {count: speed / first for count, speed in speeds.items()}
 
 
-def shardings(gpus: int, config: ModelConfig, batch: int, least_zero: int = 0) -> list[Sharding]:
-    """Return the layouts whose parts are equal: heads, layers, experts and sequences of the batch
-    divide evenly.
+def shardings(
+    gpus: int, config: ModelConfig, batch: int, sequence: int, least_zero: int = 0
+) -> list[Sharding]:
+    """Return the layouts whose parts are equal: heads, layers, experts, sequences of the batch and
+    their tokens divide evenly.
+
+    Tensor and context parallelism stay within a node: both wait for each layer.
     """
     found = []
     experts = config.experts.count if config.experts else 1
-    for tensor in range(1, NODE_DEVICES + 1):
-        if gpus % tensor or config.kv_heads % tensor:
+    inside = range(1, NODE_DEVICES + 1)
+    stages = range(1, config.layers + 1)
+    for tensor, context, pipeline in product(inside, CONTEXT_WAYS, stages):
+        data, rest = divmod(gpus, tensor * context * pipeline)
+        uneven = config.kv_heads % tensor or sequence % context or config.layers % pipeline
+        if tensor * context > NODE_DEVICES or uneven or rest or not data or batch % data:
             continue
-        for pipeline in range(1, config.layers + 1):
-            data, rest = divmod(gpus // tensor, pipeline)
-            if rest or config.layers % pipeline or not data or batch % data:
-                continue
-            # With a pipeline, stages 2 and 3 would share gradients and weights again for each
-            # micro-batch.
-            highest = 0
-            if data > 1:
-                highest = 3 if pipeline == 1 else 1
-            shared = gcd(data, experts)
-            ways = [count for count in range(1, shared + 1) if shared % count == 0]
-            pairs = product(range(least_zero, highest + 1), ways)
-            found += [Sharding(zero, data, tensor, pipeline, each) for zero, each in pairs]
+        # With a pipeline, stages 2 and 3 would share gradients and weights again for each
+        # micro-batch.
+        highest = 0
+        if data * context > 1:
+            highest = 3 if pipeline == 1 else 1
+        shared = gcd(data, experts)
+        ways = [count for count in range(1, shared + 1) if shared % count == 0]
+        pairs = product(range(least_zero, highest + 1), ways)
+        found += [Sharding(zero, data, tensor, pipeline, each, context) for zero, each in pairs]
     return found

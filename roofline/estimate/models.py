@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Unpack
 
 from results.show.units import count, duration, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
-from roofline.accounting.built import composed_parameters
+from roofline.accounting.built import composed_parameters, whole_model
+from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
@@ -95,7 +97,14 @@ estimated.
 @question
 def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
     """Parameters of a model by component and weight."""
-    config = model_of(model, options)
+    try:
+        config = model_of(model, options)
+    except ConfigError:
+        path = Path(options.get("config") or Path(str(model)) / "config.json")
+        whole_config = whole_model(path)
+        if whole_config is None:
+            raise
+        config = whole_config
     counts = count_parameters(config)
     steps = []
     for weight in weights(config):
@@ -105,7 +114,9 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
         factors = (weight.copies, *weight.shape) if weight.copies > 1 else weight.shape
         arithmetic = " x ".join(map(str, factors))
         steps.append(Step(label, arithmetic, count(weight.elements), weight.elements))
-    main = ["total"]
+    halves = ("encoder", "decoder")
+    parts: Row = {half: counts.components[half] for half in halves if half in counts.components}
+    main = ["total", *parts]
     chosen = None
     if counts.active != counts.total:
         main.append("active")
@@ -116,7 +127,6 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
         tied = "the head uses the embedding's weights"
     notes = [tied, *config.assumptions]
     total = counts.total
-    parts: Row = {}
     warnings = []
     if config.composed:
         whole = composed_parameters(config.composed)

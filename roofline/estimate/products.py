@@ -12,7 +12,14 @@ from typing import Annotated, NamedTuple, Unpack
 from results.show.terminal import one_line
 from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import attainable, peak_of, why_not
-from roofline.accounting.number_formats import FORMATS, SCALE_BLOCK, scale_bytes, shown_in
+from roofline.accounting.number_formats import (
+    FORMATS,
+    INTEGERS,
+    SCALE_BLOCK,
+    integer_range,
+    scale_bytes,
+    shown_in,
+)
 from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.answer import Answer, Curve, Row, by_machine, steps_of
 from roofline.estimate.options import Computing, machines_of, sources_of
@@ -233,13 +240,13 @@ FORMAT_COLUMNS = {
 
 @question
 def dtype(
-    dtype: Annotated[list[str] | None, tuple(FORMATS)] = None,
+    dtype: Annotated[list[str] | None, (*FORMATS, *INTEGERS)] = None,
     value: Annotated[Fraction | float, exact] | None = None,
 ) -> Answer:
-    """Ranges and precision of floating-point formats, and a value rounded to each."""
+    """Ranges and precision of floating-point formats and integers, and a value in each."""
     rows = []
-    columns = {"dtype": "dtype", **FORMAT_COLUMNS}
-    title = "Floating-point formats"
+    columns = {"dtype": "dtype", **FORMAT_COLUMNS, "lowest": "lowest"}
+    title = "Number formats"
     values: Row = {}
     sources = []
     if value is not None:
@@ -247,14 +254,20 @@ def dtype(
         title += f", and {float(value):g} in each"
         values["asked"] = float(value)
     ranges: dict[str, list[tuple[float, float]]] = {}
-    for name in dtype or FORMATS:
+    for name in dtype or (*FORMATS, *INTEGERS):
         row: Row = {"dtype": name}
+        rows.append(row)
+        if value is not None:
+            row["value"] = shown_in(Fraction(value), name)
+        if name in INTEGERS:
+            lowest, largest = integer_range(name)
+            row |= {"bits": INTEGERS[name], "lowest": lowest, "largest": largest}
+            sources.append("torch, which stores integers in two's complement")
+            continue
         for key in FORMAT_COLUMNS:
             fact = getattr(FORMATS[name], key)
             row[key] = fact if "bits" in key else float(fact)
-        if value is not None:
-            row["value"] = shown_in(Fraction(value), name)
-        rows.append(row)
+        row["lowest"] = -row["largest"]
         ends = row["smallest_normal"], row["largest"]
         ranges[name] = [(frexp(end)[1] - 1, row["decimal_digits"]) for end in ends]
         sources.append(FORMATS[name].source)
@@ -262,13 +275,14 @@ def dtype(
         title=title,
         values=values,
         steps=(),
-        curve=Curve("power of 2", "decimal digits", ranges),
+        curve=Curve("power of 2", "decimal digits", ranges) if ranges else None,
         formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), "
         "epsilon 2^-m",
         source="; ".join(dict.fromkeys(sources)),
         assumptions=[
             "digits: log10 of 2^(m + 1); fewer below `normal from`, none at `smallest`",
             "rounding to nearest, ties to even; half of `smallest` and less becomes 0",
+            "integers: fractions are cut off, and numbers out of range have no value",
             "fp8e4m3 has no infinity: larger values become 448 or nan, depending on the conversion",
         ],
         rows=rows,

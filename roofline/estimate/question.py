@@ -29,6 +29,8 @@ NUMBER = re.compile(
     r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)"
 )
 WITH_UNIT = re.compile(r"([\d._eE+-]+) ?([kKmMgGtT])(i?)[bB]")
+WITH_TIME = re.compile(r"([\d._eE+-]+) ?(s|ms|us|)")
+TIMES = {"": 1, "s": 1, "ms": 10**3, "us": 10**6}
 MAX_NUMBER = 10**30
 
 
@@ -54,6 +56,14 @@ def _bytes(text: str) -> Fraction | None:
     return number and number * base ** ("kmgt".index(match[2].lower()) + 1)
 
 
+def _seconds(text: str) -> Fraction | None:
+    match = WITH_TIME.fullmatch(text)
+    if match is None:
+        return None
+    number = _number(match[1])
+    return number and number / TIMES[match[2]]
+
+
 def _shown(text: object) -> str:
     return f"'{one_line(str(text))}'"
 
@@ -66,6 +76,11 @@ def positive(value: object) -> float:
 def size(value: object) -> float:
     """Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
     return _above_0(value, _bytes, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
+
+
+def seconds(value: object) -> float:
+    """Return seconds above 0, such as 0.02 or "20ms"."""
+    return _above_0(value, _seconds, "0.02 or 20ms; units are s (without one), ms and us: seconds")
 
 
 def _above_0(value: object, parse: Callable[[str], Fraction | None], examples: str) -> float:
@@ -173,6 +188,7 @@ Number = Annotated[float, positive]
 Whole = Annotated[int, whole]
 Share = Annotated[float, share]
 Size = Annotated[float, size]
+Seconds = Annotated[float, seconds]
 Prices = Annotated[list[float] | dict[str, float], prices]
 Names = Annotated[list[str], names]
 Model = Annotated[str | ModelConfig | None, model_named]
@@ -255,12 +271,22 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
             find_gpu(word).slug for word in values.get("gpu", ())
         }:
             raise ConfigError("--price names a GPU that --gpu does not")
-        return by_name(**values)
+        answer = by_name(**values)
+        if "network" in values and answer.rows == _at_another_network(by_name, values):
+            raise ConfigError("--network has no effect: nothing is sent between nodes (--node)")
+        return answer
 
     lines = [f"    {parameter.key}: {parameter.help}" for parameter in parameters(ask).values()]
     raises = "Raises:\n    ValueError: an argument is invalid."
     ask.__doc__ = "\n".join([f"{function.__doc__}\n", "Args:", *lines, "", raises, ""])
     return ask
+
+
+def _at_another_network(function: Estimate, values: Mapping[str, Any]) -> Sequence[Row]:
+    try:
+        return function(**{**values, "network": values["network"] / 2**40}).rows
+    except ConfigError:
+        return ()
 
 
 def is_of_all(values: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
+from roofline.estimate.question import Model, Number, Prices, Seconds, Share, Size, Whole, question
 from roofline.model import bound
 
 Cached = Annotated[str, tuple(STORED_DTYPES)]
@@ -153,8 +153,6 @@ class _Plan(NamedTuple):
     def held(self, use: Use, positions: int) -> Row:
         limits = self.limits(use)
         stored = stored_bytes(weights(self.config), limits.weight_dtype)
-        if self.config.file_bytes and not self.weight_dtype:
-            stored = self.config.file_bytes
         cache = limits.cache_bytes(positions)
         row: Row = {"weight_bytes": stored, "cache_bytes": cache}
         if self.config.parameters:
@@ -183,7 +181,13 @@ class _Plan(NamedTuple):
     def warnings(self, rows: Sequence[Row]) -> list[str]:
         lines = []
         for row in rows:
-            if row["fits"] is False:
+            used = row["used"] or 0
+            if row["fits"] and used > UTILIZATION:
+                lines.append(
+                    f"{row['gpu']}: {100 * used:.1f} % of the memory; servers use "
+                    f"{100 * UTILIZATION:g} %, as `context`"
+                )
+            elif row["fits"] is False:
                 held = f"{quantity(row['weight_bytes'], 'B')} of weights"
                 if row["cache_bytes"] is not None:
                     held += f" and {quantity(row['cache_bytes'], 'B')} of cache"
@@ -223,7 +227,14 @@ class _Plan(NamedTuple):
             )
         if self.config.experts:
             lines.append("experts are chosen evenly and independently")
-        return [*lines, *self.config.notes_on(positions)]
+        return [*lines, *_uneven(self.config, self.gpus), *self.config.notes_on(positions)]
+
+
+def _uneven(config: ModelConfig, devices: int) -> list[str]:
+    """Return a note if tensor parallelism cannot share the heads evenly."""
+    if config.heads % devices == 0 or not config.heads:
+        return []
+    return [f"{config.heads} heads do not divide over {devices} devices: engines refuse this"]
 
 
 def _stored_heads(config: ModelConfig) -> str:
@@ -242,7 +253,7 @@ def infer(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     memory: Size | None = None,
-    latency: Number | None = None,
+    latency: Seconds | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Minimum time of prefill and of one decode step, and the KV cache.
@@ -267,10 +278,16 @@ def infer(
         work = f"{prompt} tokens each, at most {duration(latency)} a step"
         for row, each in zip(rows, plans, strict=True):
             row["batch"] = each.batch
+            if (row["used"] or 0) > UTILIZATION:
+                row["fits"] = False
             if row["decode_seconds"] > latency:
                 shortest = duration(row["decode_seconds"])
                 row["fits"] = False
                 warnings.append(f"{row['gpu']}: a step of one sequence takes {shortest}")
+    shown = {key: rows[0][key] for key in shared}
+    if len(rows) > 1:
+        best = max(rows, key=lambda row: (row["fits"] is not False, row["tokens_per_s"]))
+        shown["fastest"] = f"{best['gpu']} is the fastest: {duration(best['decode_seconds'])}"
     notes = plan.notes(prompt)
     formula = STEPS_BY_PARAMETERS
     if not config.parameters:
@@ -279,10 +296,17 @@ def infer(
         )
         formula = STEPS_BY_WEIGHTS
     return Answer(
-        main=("batch", "decode_seconds", "tokens_per_s", "prefill_seconds", "cache_bytes"),
+        main=(
+            "batch",
+            "decode_seconds",
+            "tokens_per_s",
+            "prefill_seconds",
+            "fastest",
+            "cache_bytes",
+        ),
         title=f"Generation with {config.name}: {work}, {count(gpus, 'device')}",
         warnings=warnings,
-        **by_machine(rows, **{key: rows[0][key] for key in shared}),
+        **by_machine(rows, **shown),
         steps=_infer_steps(plan, rows[0]),
         formula=formula,
         source=f"Pope et al. (2022); Austin et al. (2025); {uses.source}",
@@ -549,7 +573,7 @@ def context(
         formula="longest s with copies x batch x cache(s) <= devices x memory - weights; cache(s) "
         "= 2 L k d w s at most",
         source=f"Pope et al. (2022); {config.source}; {sources_of(machines)}",
-        assumptions=[*notes, *config.notes_on(prompt)],
+        assumptions=[*notes, *_uneven(config, gpus), *config.notes_on(prompt)],
         columns={
             "gpu": "GPU",
             "gpus": "GPUs",

@@ -54,6 +54,8 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
         title = f"{answer.title}: {words}" if words else answer.title
         return draw_lines(title, *answer.curve, {}, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
+    if not steps:
+        raise ConfigError("this answer has no picture")
     return draw_parts(answer.title, words, steps, theme)
 
 

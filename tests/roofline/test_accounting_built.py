@@ -242,7 +242,7 @@ def test_tensor_parallelism_repeats_the_cache_but_not_states():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"model_type": "t5"}, "encoder and decoder have 60,506,624 parameters"),
+        ({"model_type": "t5"}, "an encoder and a decoder, which `params` counts; or give its dim"),
         ({"model_type": "rwkv"}, "num_attention_heads"),
         ({"model_type": "zamba2"}, "its layers share weights"),
         (QWEN3_NEXT | {"num_hidden_layers": 10**18}, "more than 1,000 layers"),
@@ -265,6 +265,38 @@ def test_what_cannot_be_built_is_one_line(values, reason):
     assert reason in message
     assert "\n" not in message
     assert len(message) < 450
+
+
+@pytest.mark.parametrize(
+    ("values", "encoder", "decoder", "total"),
+    [
+        # Raffel et al., T5 (2020): 60 million; google-t5/t5-small has 60,506,624.
+        ({"model_type": "t5"}, 18_881_280, 25_175_808, 60_506_624),
+        # Radford et al., Whisper (2022), table 1: tiny has 39 million, its file 37,760,640.
+        (
+            {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]},
+            8_208_384,
+            29_552_256,
+            37_760_640,
+        ),
+        # Warner et al., ModernBERT (2024): 149 million.
+        (
+            {"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"]},
+            0,
+            0,
+            149_655_232,
+        ),
+    ],
+)
+def test_parameters_of_models_without_a_causal_decoder(values, encoder, decoder, total, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    answer = estimate.params(config=str(path))
+    parts = answer.values["components"]
+    found = (parts.get("encoder", 0), parts.get("decoder", 0), answer.values["total"])
+    assert found == (encoder, decoder, total)
+    with pytest.raises(ConfigError, match=r"`params` counts.* dimensions \(--layers"):
+        estimate.flops(config=str(path))
 
 
 def test_layers_of_an_mlp_have_no_cache_and_unknown_kinds_are_named():

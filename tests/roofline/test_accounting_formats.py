@@ -71,6 +71,16 @@ def test_published_ranges():
     assert shown_in(Fraction(500), "fp8e4m3") == "448 or nan"
 
 
+@pytest.mark.parametrize("name", ["int8", "int32", "int64", "uint8"])
+def test_integers_are_those_of_torch(name):
+    info = torch.iinfo(getattr(torch, name))
+    (row,) = estimate.dtype(dtype=name, value="-3.7").rows
+    assert (row["bits"], row["lowest"], row["largest"]) == (info.bits, info.min, info.max)
+    assert row["value"] == (-3 if info.min else None)  # towards 0, as torch; no negative ones
+    (flag,) = estimate.dtype(dtype="bool").rows
+    assert flag == {"dtype": "bool", "bits": 8 * torch.bool.itemsize, "lowest": 0, "largest": 1}
+
+
 def test_scales_of_nvfp4_make_4_and_a_half_bits():
     assert 8 * scale_bytes(1600, "nvfp4") + 4 * 1600 == 4.5 * 1600
     assert scale_bytes(17, "nvfp4") == 2
@@ -84,4 +94,5 @@ def test_a_picture_shows_the_range_of_each_format(tmp_path):
     assert ends == {"fp16": [-14, 15], "bf16": [-126, 127], "fp8e4m3": [-6, 8]}
     picture = tmp_path / "formats.svg"
     assert main(["estimate", "dtype", "-o", str(picture)]) == 0
-    assert "Floating-point formats -->" in picture.read_text(encoding="utf-8")
+    assert "Number formats -->" in picture.read_text(encoding="utf-8")
+    assert main(["estimate", "dtype", "--dtype", "int8", "-o", str(picture)]) == 2

@@ -14,11 +14,11 @@ SMALL |= {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
 
 
 def write(path, tensors):
-    """Write the headers of tensors of 2 bytes per element, and a buffer."""
+    """Write the headers of tensors of 2 bytes per element, of fp8 weights, and of a buffer."""
     header = {"__metadata__": {"format": "pt"}}
     stop = 0
     for name, shape in {**tensors, "rotary_emb.inv_freq": (8,)}.items():
-        start, size = stop, 2
+        start, size = stop, 1 if name.endswith("proj.weight") else 2
         for extent in shape:
             size *= extent
         stop = start + size
@@ -41,7 +41,11 @@ def test_parameters_and_bytes_of_a_folder(tmp_path, family):
     assert counts["total"] == total_of(parameters)
     assert 0 < counts["matmul"] < counts["total"]
     row = estimate.infer(model=str(tmp_path), gpu="h100-sxm").values
-    assert row["weight_bytes"] == held - 16 // 2 * 2  # the second file's buffer has the same name
+    assert row["weight_bytes"] == held - 2 * 16  # the buffers
+    looked_up = (512 - 1) * 64 * 2  # one row of the embedding is read
+    assert row["decode_bytes"] == row["weight_bytes_read"] == row["weight_bytes"] - looked_up
+    wide = estimate.infer(model=str(tmp_path), gpu="h100-sxm", weight_dtype="fp32").values
+    assert wide["weight_bytes"] == 4 * counts["total"]
     assert row["cache_bytes"] is None
     assert estimate.memory(model=str(tmp_path)).values["state_bytes"] == 16 * counts["total"]
 
@@ -62,10 +66,19 @@ def test_the_configuration_of_a_folder_is_used_if_it_is_known(tmp_path, monkeypa
     assert any("config.json: transformers builds no" in note for note in answer.assumptions)
 
 
-@pytest.mark.parametrize("content", [b"", b"hello, world", b"\x02" + bytes(7) + b"[]"])
-def test_a_broken_file_is_one_line(tmp_path, content):
-    (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ConfigError, match="no header of safetensors") as refusal:
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b"{}",
+        b'{"w": {"shape": [-5, 4], "data_offsets": [0, 40]}}',
+        b'{"w": {"shape": [5, 4], "data_offsets": [40, 0]}}',
+        b"hello, world",
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path, text):
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(ConfigError, match=r"model.*: no header of safetensors") as refusal:
         load_preset(str(tmp_path))
     assert "\n" not in str(refusal.value)
 

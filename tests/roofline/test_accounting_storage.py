@@ -5,6 +5,7 @@ import json
 import pytest
 
 from roofline import estimate
+from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import weights
 from roofline.accounting.presets import load_config, load_preset
 from roofline.accounting.storage import stored_bytes
@@ -32,6 +33,15 @@ def test_a_format_quantizes_the_tensors_that_its_files_have_quantized(
 ):
     stored = stored_bytes(weights(load_preset(model)), dtype)
     assert stored == pytest.approx(published, rel=tolerance)
+
+
+def quantized(folder, given):
+    """Return the path of a Llama with a `quantization_config`."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 128, "vocab_size": 256, "num_key_value_heads": 4}
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **sizes, "quantization_config": given}))
+    return path
 
 
 @pytest.mark.parametrize(
@@ -76,16 +86,38 @@ def test_a_format_quantizes_the_tensors_that_its_files_have_quantized(
 )
 def test_quantization_config_is_read(tmp_path, given, dtype):
     """Source: the keys of published files, as transformers' `quantizers/auto.py` reads them."""
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes |= {"intermediate_size": 128, "vocab_size": 256, "num_key_value_heads": 4}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "llama", **sizes, "quantization_config": given}))
+    path = quantized(tmp_path, given)
     config = load_config(path)
-    assert config.quantization == dtype
     answer = estimate.context(config=str(path), memory=1e9)
     assert answer.values["weight_bytes"] == stored_bytes(weights(config), dtype or "bf16")
     expected = f"'quantization_config': weights in {dtype}" if dtype else "is ignored"
     assert any(expected in note for note in answer.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("given", "bits"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, 4 + 20 / 32),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, 4),  # one for each column
+    ],
+)
+def test_scales_are_those_of_a_group(tmp_path, given, bits):
+    """A scale of 16 bits and a zero of 4 for each group: Frantar et al., GPTQ (2022)."""
+    given = given | {"modules_to_not_convert": ["lm_head", "model.layers.0.mlp"]}
+    answer = estimate.infer(config=str(quantized(tmp_path, given)), gpu="h100-sxm")
+    products = 2 * (4 * 64 * 64 + 3 * 64 * 128)
+    others = 2 * 256 * 64 + 5 * 64
+    assert answer.values["weight_bytes"] == (products * bits + others * 16) / 8
+    notes = "; ".join(answer.assumptions)
+    assert f"weights in int4: {bits:g} bits for" in notes
+    assert "'modules_to_not_convert' is not used: lm_head, model.layers.0.mlp" in notes
+
+
+@pytest.mark.parametrize("given", [[], "x", 4])
+def test_a_quantization_config_that_is_no_object_is_refused(tmp_path, given):
+    with pytest.raises(ConfigError, match="expected an object for 'quantization_config', got"):
+        load_config(quantized(tmp_path, given))
 
 
 def test_bits_per_weight_and_what_is_quantized_are_printed():

@@ -134,7 +134,9 @@ def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, 
     }
     assert call("sweep", *words, "--plot", str(tmp_path / "a.png")) == 0
     assert call("memory", "--model", "gpt2", "--plot", str(tmp_path / "b.svg")) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.svg"}
+    steps = "train --model llama-3-8b --zero 3 --gpu h100-sxm --over gpus=8,16"
+    assert call("sweep", *steps.split(), "--plot", str(tmp_path / "c.png")) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.svg", "c.png"}
 
 
 @pytest.mark.parametrize(

@@ -119,11 +119,33 @@ def test_the_batch_at_a_latency_is_the_largest():
     assert long["used"] <= 0.9 < estimate.infer(**given, batch=long["batch"] + 1).values["used"]
     (warning,) = estimate.infer(**given, latency=1e-3).warnings
     assert warning == "h100-sxm: a step of one sequence takes 4.558 ms"
+    assert estimate.infer(**given, latency="20 ms").values == found.values
+    full = {"model": "deepseek-v3", "gpus": 8, "weight_dtype": "fp8e4m3", "latency": "1s"}
+    (warning,) = estimate.infer(**full, gpu="h100-sxm").warnings  # one sequence takes 99 %
+    assert "99.1 % of the memory" in warning
+    assert "h100-sxm" not in [row["gpu"] for row in estimate.infer(**full, gpu="all").rows]
     ranked = estimate.infer(model="llama-3-70b", gpu="all", gpus=4, latency=0.03)
     assert all(row["decode_seconds"] <= 0.03 for row in ranked.rows)
     assert "cache_bytes" not in ranked.values  # each GPU has another batch
     with pytest.raises(ValueError, match="--batch and --latency are mutually exclusive"):
         estimate.infer(**given, batch=2, latency=1)
+    with pytest.raises(ValueError, match=r"argument --latency: '20x' is not.* seconds"):
+        estimate.infer(**given, latency="20x")
+
+
+def test_the_headline_of_several_gpus_names_the_fastest():
+    several = estimate.infer(model="llama-3-8b", gpu="h100-sxm,h200-sxm,a10", weight_dtype="fp32")
+    (fastest, _) = several.main_texts()
+    assert fastest == "h200-sxm is the fastest: 6.310 ms a step"
+
+
+def test_heads_that_do_not_divide_over_devices_are_noted():
+    for ask in (estimate.context, estimate.infer):
+        notes = ask(model="llama-3-70b", gpu="h100-sxm", gpus=12).assumptions
+        assert "64 heads do not divide over 12 devices: engines refuse this" in notes
+        assert not any(
+            "do not divide" in note for note in ask(model="gpt2", gpu="h100-sxm").assumptions
+        )
 
 
 def test_speculative_decoding_gives_the_expected_tokens_of_a_cycle():
@@ -244,9 +266,10 @@ def test_a_pipeline_waits_for_the_published_bubble():
 
 
 def test_layouts_use_all_devices_and_divide_evenly():
-    found = shardings(64, load_preset("llama-3-70b"), batch=512)
+    found = shardings(64, load_preset("llama-3-70b"), batch=512, sequence=2052)
     for each in found:
-        assert each.data_parallel * each.tensor_parallel * each.pipeline_parallel == 64
+        ways = each.same_weights * each.tensor_parallel * each.pipeline_parallel
+        assert (ways, 2052 % each.context_parallel) == (64, 0)
         assert (
             80 % each.pipeline_parallel == 512 % each.data_parallel == 8 % each.tensor_parallel == 0
         )
@@ -300,10 +323,21 @@ def test_layouts_of_a_model_with_experts_split_them():
     assert best["seconds"] <= known["step_seconds"] < 40
 
 
+def test_layouts_split_long_sequences_where_nothing_else_fits():
+    """Liu et al., Ring Attention (2023): a device has a part of each sequence and all weights."""
+    shape = {"model": "llama-3-70b", "gpu": "h100-sxm", "gpus": 64, "batch": 512}
+    shape |= {"checkpoint": "full", "mfu": 0.5, "sequence": 65536}
+    best = estimate.parallel(**shape).values
+    known = estimate.train(**shape, zero=3, context_parallel=8).values
+    assert best["context_parallel"] > 1
+    assert best["seconds"] <= known["step_seconds"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gpus": 8}, "no layout fits"),
+        ({"gpus": 8}, "no layout fits.*; --checkpoint full or more --gpus"),
+        ({"gpus": 8, "checkpoint": "full"}, "no layout fits[^;]*; more --gpus"),
         (
             {"gpus": 7, "batch": 1, "model": "llama-3-8b"},
             "a batch of 1 sequences do not",

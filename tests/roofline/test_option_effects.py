@@ -8,6 +8,7 @@ import pytest
 
 from results.store.runfile import StoreError
 from roofline import estimate
+from roofline.accounting.config import ConfigError
 from roofline.estimate.question import parameters
 
 GPU = {"gpu": "h100-sxm"}
@@ -94,6 +95,23 @@ def test_an_option_without_effect_is_an_error(name, given):
         if key not in given and all(answer == before for answer in valid):
             silent.append(key)
     assert not silent, silent
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("collective", {"gpus": 4}),
+        ("collective", {"gpus": 64, "node": 64}),
+        ("parallel", {**LLAMA, "checkpoint": "full"}),
+        ("train", {**LLAMA, "gpus": 4, "zero": 3}),
+    ],
+)
+def test_a_network_that_nothing_uses_is_an_error(name, given):
+    ask = getattr(estimate, name)
+    with pytest.raises(ConfigError, match="--network has no effect: nothing is sent between nodes"):
+        ask(**GPU, **given, network="1GB")
+    larger = {**given, "gpus": 72, "batch": 144} if name != "collective" else {"gpus": 72}
+    assert ask(**GPU, **{**larger, "node": 8}, network="50GB").rows  # the default, but of use
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,10 @@ def test_a_collective_is_that_of_nccl_tests():
     assert node["seconds"] == pytest.approx(10**9 * 56 / 64 / 50e9)  # 8 of 64 are in the node
     given = estimate.collective(gpu="dgx-spark", size=10**9, gpus=2, network="25GB").values
     assert given["seconds"] == pytest.approx(10**9 / 25e9)
+    exchange = estimate.collective(gpu="h100-sxm", size=10**9, gpus=64, kind="all-to-all")
+    assert "all-to-all: factor (n - 1) / n" in exchange.formula
+    rate = next(step for step in exchange.steps if step.label == "bandwidth")
+    assert rate[1:3] == ("50 GB x 63 / 56, as 8 of 64 are in the node", "56.25 GB a second")
     with pytest.raises(ValueError, match="--gpus is 2 at least"):
         estimate.collective(gpu="h100-sxm", gpus=1)
 
@@ -136,6 +140,8 @@ def test_context_parallelism_splits_sequences_and_gathers_keys_and_values():
     assert long["total_bytes"] == pytest.approx(short["total_bytes"], rel=1e-3)
     fitting = estimate.memory(**given, sequence=32768, context_parallel=8, gpu="h100-sxm")
     assert fitting.rows[0]["gpus_needed"] % 8 == 0
+    with pytest.raises(ValueError, match="--sequence 4097 is not a multiple of --context-parallel"):
+        estimate.memory(**given, sequence=4097, context_parallel=8)
     with pytest.raises(ValueError, match="--context-parallel needs flash attention"):
         estimate.memory(**given, attention="unfused", context_parallel=2)
 
@@ -303,3 +309,15 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
 def test_layouts_that_do_not_match_are_errors(options, message):
     with pytest.raises(ConfigError, match=message):
         estimate.train(**STEP | options)
+
+
+def test_the_utilization_given_for_a_step_is_that_of_executed_flops():
+    """Recomputation is a third more than the model's FLOPs: the option is HFU, not MFU."""
+    options = {"model": "llama-3-8b", "gpu": "gb200", "gpus": 8, "zero": 3, "mfu": 0.4}
+    answer = estimate.train(**options, checkpoint="full")
+    values = answer.values
+    assert values["hfu"] == pytest.approx(0.4 * values["compute_seconds"] / values["step_seconds"])
+    assert {f"{name.upper()} {100 * values[name]:.1f} %" for name in ("mfu", "hfu")} < set(
+        answer.main_texts()
+    )
+    assert any(note.startswith("HFU of 0.4") for note in answer.assumptions)
