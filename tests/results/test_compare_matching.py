@@ -64,15 +64,6 @@ def test_rows_of_another_fill_or_cache_do_not_match(save, measured, capsys, chan
         assert f"bf16 torch {state} (not in the baseline)" in message
 
 
-def test_both_fills_in_both_runs_find_each_other(save, measured, capsys):
-    both = [measured(seed=1), measured(2.0, seed=1, fill="zeros")]
-    document = compared(capsys, save("a", *both), save("b", *reversed(both)))[1]
-    assert [(row["fill"], row["verdict"]) for row in document["rows"]] == [
-        ("zeros", "SAME"),
-        ("uniform", "SAME"),
-    ]
-
-
 def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(
     save, measured, make_skipped, capsys
 ):
@@ -221,17 +212,6 @@ def test_a_version_is_compared_with_the_best_before_it_too(save, measured, capsy
     assert rows[0]["mfu_baseline"] == pytest.approx(0.5369, rel=0.005)
     main(["compare", run, "--by", "version", "--drift", "0%", "--format", "md"])
     assert re.search(r"mm-v2 -> mm-v4 .* 67.\d% ±0.\d+% ", capsys.readouterr().out)
-
-
-def test_a_provider_of_one_run_against_those_of_another(save, measured, capsys):
-    before = save("a", measured(seed=1))
-    after = save("b", measured(0.9, seed=2, provider="triton-v1"))
-    (row,) = compared(capsys, before, after, "--by", "provider")[1]["rows"]
-    assert (row["provider_baseline"], row["provider_candidate"], row["verdict"]) == (
-        "torch",
-        "triton-v1",
-        "FASTER",
-    )
 
 
 def test_selections(providers, capsys):

@@ -144,17 +144,9 @@ def test_a_reply_is_the_sum_of_its_steps(name, limits):
         assert serving.decode_seconds(prompt, tokens) == pytest.approx(steps, rel=1e-12)
 
 
-def test_time_and_price_of_a_reply(capsys):
-    """Llama 3 8B on an H100, batch 1: each step reads 15.0 GB of weights and the cache, at 3.352
-    TB/s.
-    """
+def test_rate_and_price_of_a_reply(capsys):
     line = "generate --model llama-3-8b --gpu h100-sxm --prompt 1000 --output-tokens 101"
     data = data_of(capsys, f"{line} --price 3")
-    weights = 2 * (8_030_261_248 - 128256 * 4096 + 4096)
-    cache = 131_072 * sum(range(1001, 1101))
-    assert data["seconds"] - data["first_token_s"] == pytest.approx(
-        (100 * weights + cache) / 3.352e12
-    )
     assert data["tokens_per_s"] == pytest.approx(101 / data["seconds"])
     assert data["price_per_million_tokens"] == pytest.approx(3 / 3600 * data["seconds"] / 101 * 1e6)
     assert data_of(capsys, line)["price_per_million_tokens"] is None

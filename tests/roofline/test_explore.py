@@ -80,15 +80,6 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     assert len(app.download_button) >= 1
 
 
-def test_the_command_has_a_typed_number(capsys):
-    app = opened("train", gpu=["a100-sxm-80gb"])
-    assert app.header[0].value == "456.5 days"
-    app.text_input(key="gpus").set_value("2048").run()
-    data = typed(capsys, app.code[0].value)
-    assert data["gpus"] == 2048
-    assert app.header[0].value == text_of_value("days", data["days"])
-
-
 def test_a_fraction_is_a_slider_and_labels_are_words(capsys):
     app = opened("train")
     slider = app.slider(key="mfu")

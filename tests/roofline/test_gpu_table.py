@@ -137,9 +137,7 @@ def test_match_exact_driver_name():
     "driver_name",
     [
         "NVIDIA H100",  # the 94 GB SXM5 card
-        "NVIDIA A100",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-        "NVIDIA L40G",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "nvidia h200",
         "GH100 [H100 SXM5 80GB]",
@@ -208,9 +206,6 @@ def test_a_name_whose_device_does_not_fit_gives_no_peaks(driver_name, memory_byt
     ("bits", "clock_mhz", "gb_per_s"),
     [
         (5120, 2619, 3352),  # H100 SXM
-        (5120, 1593, 2039),  # H100 PCIe
-        (6144, 3201, 4917),  # H200
-        (8192, 3996, 8184),  # B200
         (256, 5001, 320),  # T4
     ],
 )

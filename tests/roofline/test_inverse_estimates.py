@@ -260,11 +260,6 @@ def test_tensor_parallelism_reduces_hidden_states_four_times_a_layer():
     )
 
 
-def test_a_pipeline_waits_for_the_published_bubble():
-    """Narayanan et al. (2021), section 2.2.1: (p - 1) / m of the ideal time."""
-    assert layout_of(Sharding(0, pipeline_parallel=8), micro_batches=64).bubble == 7 / 64
-
-
 def test_layouts_use_all_devices_and_divide_evenly():
     found = shardings(64, load_preset("llama-3-70b"), batch=512, sequence=2052)
     for each in found:

@@ -147,28 +147,6 @@ def test_a_run_is_found_by_id_prefix_and_by_what_latest_is_asked_for(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_run_and_a_gpu_overlay(write, tmp_path, capsys, drawn):
-    run = write("a.jsonl", GOOD)
-    assert (
-        main(
-            [
-                "plot",
-                str(run),
-                "--gpu",
-                "h100-sxm",
-                "--gpu",
-                "a100-sxm-80gb",
-                "-o",
-                str(tmp_path / "x.pdf"),
-            ]
-        )
-        == 0
-    )
-    assert [known.slug for known in drawn["scene"].machines] == ["cpu", "h100-sxm", "a100-sxm-80gb"]
-    assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
-    assert capsys.readouterr().err == ""
-
-
 def test_a_gpu_adds_its_datasheet_to_its_own_run(write, tmp_path, drawn):
     measured = Ceiling("flops", "bf16", 795e12, "measured", "a test")
     known = Machine("h100-sxm", "NVIDIA H100 80GB HBM3", (measured,))
