@@ -216,9 +216,18 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
         is_module = category == PYTHON and event["name"].startswith(NN_MODULE)
         if category in ON_HOST or category in ON_GPU or is_module:
             event.setdefault("dur", 0)
-            args = event.setdefault("args", {})
-            if category not in ON_GPU or gpu in (None, args.get("device")):
-                events.append(event)
+            event.setdefault("args", {})
+            events.append(event)
+    numbers = gpu_numbers(events)
+    if gpu is not None and gpu not in numbers:
+        listed = ", ".join(sorted(map(str, numbers))) or "none"
+        raise UsageError(f"has no kernels of GPU {gpu}; GPUs with kernels: {listed}")
+    if gpu is not None:
+        events = [
+            event
+            for event in events
+            if event["cat"] not in ON_GPU or event["args"].get("device") == gpu
+        ]
     if not any(event["cat"] in ("cpu_op", *ON_GPU) for event in events):
         raise UsageError(
             "has no torch operations and no kernels; record it with ProfilerActivity.CPU"
@@ -226,13 +235,16 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
     return {**document, "traceEvents": events}
 
 
+def gpu_numbers(events: Events) -> set[Any]:
+    """Return the numbers of the GPUs that ran the kernels among events."""
+    return {event["args"].get("device") for event in events if event["cat"] in ON_GPU}
+
+
 def gpu_of(document: Mapping[str, Any]) -> Device | None:
     """Return the GPU of the kernels in a trace, as the trace describes it; None if there are no
     kernels.
     """
-    numbers = {
-        event["args"].get("device") for event in document["traceEvents"] if event["cat"] in ON_GPU
-    }
+    numbers = gpu_numbers(document["traceEvents"])
     if not numbers:
         return None
     if len(numbers) > 1:
