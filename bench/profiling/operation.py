@@ -124,6 +124,8 @@ class Breakdown:
     """Times of kernels that were launched before the recording of a trace began; they belong to no
     part of it.
     """
+    others_ns: int = 0
+    """Nanoseconds in which only kernels of other steps ran."""
     communication_s: float = 0.0
     exposed_s: float = 0.0
     """Time in which kernels that communicate between GPUs ran, and in which nothing else ran."""
@@ -132,7 +134,7 @@ class Breakdown:
     def duration_ns(self) -> int:
         operations_ns = summed(self.operations).time_ns
         others_ns = sum(map(sum, self.unattributed.values()))
-        return operations_ns + others_ns + self.gaps.total()
+        return operations_ns + others_ns + self.others_ns + self.gaps.total()
 
 
 def pattern(module: str) -> str:

@@ -19,7 +19,7 @@ from bench.profiling.operation import (
     summed,
 )
 from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
-from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
+from results.show.profile import HOST_GAP, OTHER_STEPS, OVERHEAD, UNATTRIBUTED, op_of
 
 NS = 1e-9
 
@@ -117,6 +117,8 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     if breakdown.unattributed:
         record = _remainder(UNATTRIBUTED, dtype, **kernel_fields(breakdown.unattributed))
         yield record, sum(map(sum, breakdown.unattributed.values()))
+    if breakdown.others_ns:
+        yield _remainder(OTHER_STEPS, dtype), breakdown.others_ns
     gap_ns = breakdown.gaps.total()
     overhead_ns = 0
     if not breakdown.is_trace:

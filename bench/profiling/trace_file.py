@@ -308,7 +308,7 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     breakdown.samples_s = [(end - begin) / 1e9]
     nested = host_events({"traceEvents": host}, calls.set_owner)
     if kernels:
-        divide_gpu(breakdown, (begin, end), nested, kernels)
+        divide_gpu(breakdown, (begin, end), nested, kernels, others)
     else:
         divide_host(breakdown, nested)
         breakdown.gaps[""] += end - begin - sum(event.own for event in nested)

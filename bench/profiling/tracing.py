@@ -254,8 +254,9 @@ def divide_gpu(
     span: tuple[int, int],
     events: Sequence[Event],
     kernels: Sequence[Kernel],
+    others: Sequence[Kernel] = (),
 ) -> None:
-    """Attribute the time of a step to its kernels; the GPU was idle in the rest.
+    """Attribute the time of a step to its kernels; the GPU was idle while no kernel ran at all.
 
     Overlapping time counts once, so that the parts sum to the step; in a trace from a file each
     kernel counts in full. There an owner that is no torch operation becomes one.
@@ -265,6 +266,7 @@ def divide_gpu(
         span: begin and end of the step, in nanoseconds.
         events: the host's, with the launches of the kernels, which share an id with them.
         kernels: in the order of their start.
+        others: kernels of other steps, which may run in the span.
     """
     begin, end = span
     launches = {event.args["correlation"]: event for event in events if "correlation" in event.args}
@@ -289,7 +291,14 @@ def divide_gpu(
             breakdown.unattributed[kernel.name].append(spent)
     breakdown.operations = [*breakdown.operations, *named.values()]
     busy_ns = covered_ns(inside)
-    breakdown.gaps[""] = end - begin - busy_ns
+    every = list(inside)
+    for kernel in others:
+        if kernel.begin < end and kernel.end > begin:
+            within = kernel._replace(begin=max(begin, kernel.begin), end=min(end, kernel.end))
+            every.append(within)
+    every_ns = covered_ns(sorted(every, key=lambda kernel: kernel.begin))
+    breakdown.others_ns = every_ns - busy_ns
+    breakdown.gaps[""] = end - begin - every_ns
     communication = [kernel for kernel in inside if is_communication(kernel.name)]
     computing = [kernel for kernel in inside if not is_communication(kernel.name)]
     breakdown.communication_s = covered_ns(communication) / 1e9

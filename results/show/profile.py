@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 UNATTRIBUTED = "unattributed"
 HOST_GAP = "host-gap"
 OVERHEAD = "profiler-overhead"
+OTHER_STEPS = "other-steps"
 REMAINDERS = {
     UNATTRIBUTED: "operations and kernels outside of counted calls",
     HOST_GAP: "no operation ran: Python, autograd, waiting for the host",
     OVERHEAD: "additional time of the recorded step, compared with a step without the profiler",
+    OTHER_STEPS: "only kernels of other steps ran",
 }
 """Parts of a step's time outside of operations."""
 
@@ -162,7 +164,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.counted += share
         if record.op == HOST_GAP and totals.idle is not None:
             totals.idle += share
-        if record.op not in (HOST_GAP, OVERHEAD):
+        if record.op not in (HOST_GAP, OVERHEAD, OTHER_STEPS):
             totals.busy += share
         bounds[score["bound"]] += share
         if record.op != OVERHEAD:

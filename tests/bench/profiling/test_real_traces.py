@@ -329,6 +329,23 @@ def test_one_step_is_what_its_operations_launched(tmp_path):
         assert breakdown.gaps[""] == 0  # the GPU ran the step before
 
 
+def test_kernels_of_other_steps_are_no_idle_time(tmp_path):
+    path = three_steps(tmp_path / "trace.json")
+    document = json.loads(path.read_text())
+    late = [launch(2.5, 8), kernel("late", 110.0, 70.0, 8, stream=8)]  # launched in step 5
+    last = [launch(13.0, 9), kernel("gemm", 215.0, 20.0, 9)]
+    document["traceEvents"] = [*document["traceEvents"][:8], *late, *last]
+    document["traceEvents"][7]["dur"] = 20.0
+    path.write_text(json.dumps(document))
+    breakdown, _, _ = from_trace(path, step=6)
+    spent = {record.op: record.details.time_s for record in records_of(breakdown)}
+    assert spent == {
+        "aten.mm": pytest.approx(40e-6),
+        "other-steps": pytest.approx(55e-6),
+        "host-gap": pytest.approx(35e-6),
+    }
+
+
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path, capsys):
     path = three_steps(tmp_path / "trace.json")
     assert "has no step 8; its steps: 5, 6, 7\n" in refused(path, capsys, "--step", "8")
