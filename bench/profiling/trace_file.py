@@ -309,6 +309,10 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     nested = host_events({"traceEvents": host}, calls.set_owner)
     if kernels:
         divide_gpu(breakdown, (begin, end), nested, kernels, others)
+        named = {operation.op for operation in calls.operations if operation.kernels}
+        breakdown.operations = [
+            each for each in calls.operations if not isinstance(each, Owner) or each.op in named
+        ]
     else:
         divide_host(breakdown, nested)
         breakdown.gaps[""] += end - begin - sum(event.own for event in nested)
@@ -334,6 +338,10 @@ def of_step(host: Events, step: int) -> list[Mapping[str, Any]]:
 
 def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
     return event.get("pid"), event.get("tid")
+
+
+class Owner(Operation):
+    """An event that is no torch operation and owns the kernels that are launched in it."""
 
 
 class Calls:
@@ -381,11 +389,14 @@ class Calls:
                 given = list(map(Argument, kinds, dtypes, dims, strides, numbers))
                 self._known[call] = operation_of(namespace, op, given)
             operation = self._known[call]
+        is_within = isinstance(event.owner, Operation) and not isinstance(event.owner, Owner)
+        name = owner_name(event) if self._has_gpu and not is_within else ""
         if operation is not None:
             event.owner = replace(operation, phase=event.phase, module=event.module, kernels={})
             self.operations.append(event.owner)
-        elif self._has_gpu and not isinstance(event.owner, Operation):
-            event.owner = owner_name(event) or event.owner
+        elif name:
+            event.owner = Owner(name, "", (), event.module, event.phase, flags=(UNMODELLED,))
+            self.operations.append(event.owner)
 
 
 def owner_name(event: Event) -> str:
@@ -393,7 +404,7 @@ def owner_name(event: Event) -> str:
     launched in it; empty if it owns none.
     """
     if "GraphLaunch" in event.name:  # cudaGraphLaunch, hipGraphLaunch
-        return f"{event.owner}: {event.name}" if event.owner else event.name
+        return f"{event.owner.op}: {event.name}" if isinstance(event.owner, Owner) else event.name
     is_named = event.category in ("cpu_op", "user_annotation")
     if not is_named or event.name.startswith(STEP_OF_PROFILER):
         return ""

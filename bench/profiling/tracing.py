@@ -22,7 +22,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from bench.harness.torch_private import RecordFunctionFast
-from bench.profiling.operation import MODULE, STEP, TAG, UNMODELLED, Breakdown, Operation
+from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
 from bench.profiling.records import records_of, step_of, work_records
 from bench.profiling.step import ProfiledStep, Tags, account, compiled, state_kept
 from bench.profiling.target import Target, guarded_call
@@ -259,7 +259,7 @@ def divide_gpu(
     """Attribute the time of a step to its kernels; the GPU was idle while no kernel ran at all.
 
     Overlapping time counts once, so that the parts sum to the step; in a trace from a file each
-    kernel counts in full. There an owner that is no torch operation becomes one.
+    kernel counts in full.
 
     Args:
         breakdown: its operations get the times.
@@ -270,7 +270,6 @@ def divide_gpu(
     """
     begin, end = span
     launches = {event.args["correlation"]: event for event in events if "correlation" in event.args}
-    named: dict[tuple[str, str, str], Operation] = {}
     inside = [kernel for kernel in kernels if begin <= kernel.begin and kernel.end <= end]
     reached = begin
     for kernel in inside:
@@ -279,17 +278,11 @@ def divide_gpu(
         spent = kernel.end - kernel.begin if breakdown.is_trace else fresh
         launch = launches.get(kernel.correlation)
         owner = launch.owner if launch is not None else None
-        if launch is not None and isinstance(owner, str) and breakdown.is_trace:
-            key = owner, launch.phase, launch.module
-            owner = named.setdefault(
-                key, Operation(owner, "", (), launch.module, launch.phase, flags=(UNMODELLED,))
-            )
         if isinstance(owner, Operation):
             owner.kernels.setdefault(kernel.name, []).append(spent)
             owner.time_ns += spent
         else:
             breakdown.unattributed[kernel.name].append(spent)
-    breakdown.operations = [*breakdown.operations, *named.values()]
     busy_ns = covered_ns(inside)
     every = list(inside)
     for kernel in others:
