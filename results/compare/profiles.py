@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from results.compare.sides import CompareError
 from results.record import StepTotals
 from results.show.grid import Cell, Cells, Row, Table, escaped, print_cells, print_lines, texts_of
-from results.show.profile import Group, groups_of, scored
+from results.show.profile import Group, groups_of, scored, timed
 from results.show.terminal import printable
 from results.show.units import duration, percent
 from results.store.runfile import Run
@@ -50,8 +50,8 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     """
     before_s = step_of(baseline).time_s
     after_s = step_of(candidate).time_s
-    before = groups_of(scored(baseline.environment, baseline.records), by)
-    after = groups_of(scored(candidate.environment, candidate.records), by)
+    before = groups_of(scored(baseline.environment, timed(baseline.records)), by)
+    after = groups_of(scored(candidate.environment, timed(candidate.records)), by)
     rows: list[Row] = []
     cells: list[Cells] = []
     for path in before | after:
@@ -87,6 +87,10 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     head = printable(
         f"{names}: {duration(before_s)} -> {duration(after_s)}, {difference(before_s, after_s)}"
     )
+    lines = [head]
+    machines = [run.environment.machine.name for run in (baseline, candidate)]
+    if machines[0] != machines[1]:
+        lines.append(printable(f"on two machines: {machines[0]} -> {machines[1]}"))
     document = {
         "baseline": baseline.environment.run_id,
         "candidate": candidate.environment.run_id,
@@ -96,7 +100,7 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     }
 
     def draw(console: Console) -> None:
-        print_lines(console, head, "")
+        print_lines(console, *lines, "")
         print_cells(console, cells)
 
     return Table(
@@ -104,5 +108,5 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
         shown=lambda: texts_of(cells),
         document=lambda: document,
         draw=draw,
-        head=lambda: f"{escaped(head)}\n\n",
+        head=lambda: "\n\n".join([*map(escaped, lines), ""]),
     )

@@ -192,6 +192,11 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     return totals
 
 
+def timed(records: Sequence[Record]) -> list[Record]:
+    """Return the records that took time; groups of a profile have no others."""
+    return [record for record in records if record.status == "ok"]
+
+
 def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
     """Return the records with their scores; the bound of too short kernels is `latency`."""
     every: list[Scored] = []
@@ -227,8 +232,8 @@ def render(
     rows and a module tree.
     """
     print_header(environment, records, console)
-    timed = [record for record in records if record.status == "ok"]
-    if not timed:
+    with_time = timed(records)
+    if not with_time:
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
         for reason in reasons:
             print_lines(console, printable(f"no time was measured: {reason}"))
@@ -236,14 +241,14 @@ def render(
     totals = totals_of(environment, records)
     texts = sentences(totals) if totals else []
     console.print("", *texts, "", sep="\n", highlight=False)
-    rows = scored(environment, timed)
+    rows = scored(environment, with_time)
     if by is not None:
         _print_groups(rows, by, console, top)
         return
-    _print_rows(rows, console, len(timed) if is_whole else top)
+    _print_rows(rows, console, len(with_time) if is_whole else top)
     if is_whole:
         console.print()
-        _print_groups(rows, "module", console, len(timed))
+        _print_groups(rows, "module", console, len(with_time))
 
 
 def sentences(totals: Totals) -> list[str]:

@@ -428,7 +428,7 @@ def test_a_gpu_that_is_not_in_the_table_is_compared_with_its_like(tmp_path, caps
 # ---- two traces
 
 
-def saved_profile(tmp_path, name, kernels):
+def saved_profile(tmp_path, name, kernels, gpu=H100):
     """Save the profile of a trace of three products and their kernels; return its file."""
     events = []
     for number, (title, duration) in enumerate(kernels):
@@ -437,14 +437,17 @@ def saved_profile(tmp_path, name, kernels):
         events.append(launch(begin + 1, number))
         events.append(kernel(f"{title}_kernel", begin + 5, duration, number))
     path = tmp_path / f"{name}.jsonl"
-    trace = written(events, tmp_path / f"{name}.json")
+    events.append(shaped("aten::mm", 1000.0, 9.0, [8, 8], [8, 8]))  # without a kernel
+    trace = written(events, tmp_path / f"{name}.json", gpu)
     assert main(["profile", "--from", str(trace), "-o", str(path), "-q"]) == 0
     return str(path)
 
 
 def test_two_profiles_are_compared_by_the_difference_in_time(tmp_path, capsys):
     before = saved_profile(tmp_path, "before", [("aten::mm", 50.0), ("aten::mul", 20.0)] * 2)
-    after = saved_profile(tmp_path, "after", [("aten::mm", 10.0), ("aten::mul", 25.0)])
+    a100 = H100 | {"name": "NVIDIA A100-SXM4-80GB"}
+    kernels = [("aten::mm", 10.0), ("aten::mul", 25.0)]
+    after = saved_profile(tmp_path, "after", kernels, a100)
     capsys.readouterr()
     assert results_command(["compare", before, after, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -457,8 +460,10 @@ def test_two_profiles_are_compared_by_the_difference_in_time(tmp_path, capsys):
     assert ops[0]["difference_s"] == pytest.approx(-90e-6)
     assert (ops[0]["baseline_calls"], ops[0]["candidate_calls"]) == (2, 1)
     assert results_command(["compare", before, after, "--by", "category"]) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("matmul")]
-    assert line.split("  ")[-2:] == ["-90 us (-90%)", "2 -> 1"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "on two machines: NVIDIA H100 SXM5 80GB -> NVIDIA A100-SXM4-80GB"
+    [line] = [line for line in lines if line.startswith("matmul")]
+    assert line.endswith(" -90 us (-90%)  2 -> 1")
 
 
 @pytest.mark.parametrize(
