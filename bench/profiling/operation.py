@@ -124,6 +124,8 @@ class Breakdown:
     """Times of kernels that were launched before the recording of a trace began; they belong to no
     part of it.
     """
+    steps_s: Sequence[float] = ()
+    """Times of the steps of a trace on the host."""
     others_ns: int = 0
     """Nanoseconds in which only kernels of other steps ran."""
     communication_s: float = 0.0

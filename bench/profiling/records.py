@@ -158,6 +158,7 @@ def step_of(breakdown: Breakdown) -> StepTotals:
         time_s=float(median(breakdown.samples_s)),
         eager_bytes=breakdown.eager_bytes,
         no_shape=no_shape,
+        steps_s=tuple(breakdown.steps_s),
         early_s=sum(breakdown.early_s),
         early_kernels=len(breakdown.early_s),
         communication_s=breakdown.communication_s,

@@ -272,8 +272,9 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     kernels = kernels_of({"traceEvents": events})
     host = [event for event in events if event["cat"] not in ON_GPU]
     others = []
+    spans_of_steps = steps_of(host)
     if step is not None:
-        host = of_step(host, step)
+        host = of_step(host, spans_of_steps, step)
         own = {event["args"].get("correlation") for event in host} - {None}
         others = [kernel for kernel in kernels if kernel.correlation not in own]
         kernels = [kernel for kernel in kernels if kernel.correlation in own]
@@ -286,6 +287,8 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
         host = [event for event in host if thread_of(event) == longest]
     calls = Calls(host, bool(kernels))
     breakdown = Breakdown(calls.operations, is_trace=True)
+    if step is None and len(spans_of_steps) > 1:
+        breakdown.steps_s = [(end - begin) / 1e9 for begin, end in spans_of_steps.values()]
     # What was launched before the recording began is older than all launches in it.
     launches = {event["args"].get("correlation") for event in host} - {None}
     launched = [kernel.begin for kernel in kernels if kernel.correlation in launches]
@@ -321,14 +324,20 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     return breakdown
 
 
-def of_step(host: Events, step: int) -> list[Mapping[str, Any]]:
+def steps_of(host: Events) -> dict[str, tuple[int, int]]:
+    """Return begin and end of each step on the host, in nanoseconds, by its number."""
+    steps = [event for event in host if event["name"].startswith(STEP_OF_PROFILER)]
+    return {event["name"].removeprefix(STEP_OF_PROFILER): span_of(event) for event in steps}
+
+
+def of_step(
+    host: Events, spans: Mapping[str, tuple[int, int]], step: int
+) -> list[Mapping[str, Any]]:
     """Return the events of all threads that begin in a step.
 
     Raises:
         UsageError: the trace has no such step.
     """
-    steps = [event for event in host if event["name"].startswith(STEP_OF_PROFILER)]
-    spans = {event["name"].removeprefix(STEP_OF_PROFILER): span_of(event) for event in steps}
     if str(step) not in spans:
         known = ", ".join(spans) or "none, torch.profiler.schedule makes them"
         raise UsageError(f"has no step {step}; its steps: {known}")

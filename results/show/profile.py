@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
@@ -297,6 +298,12 @@ def trace_sentences(totals: Totals) -> list[str]:
     """Return what is said of a recorded trace only."""
     step = totals.step
     said = []
+    if step.steps_s:
+        each_s = duration(mean(step.steps_s))
+        said.append(
+            f"It has {len(step.steps_s)} steps, on the host {each_s} in the mean "
+            f"({duration(min(step.steps_s))} to {duration(max(step.steps_s))}); --step N reads one."
+        )
     if step.early_kernels:
         said.append(
             f"{counted(step.early_kernels, 'kernel')}, {duration(step.early_s)} in all, had been "
@@ -356,7 +363,8 @@ def work_sentences(totals: Totals) -> list[str]:
         )
         if totals.at_roof_s < step.time_s:
             at_roof = duration(totals.at_roof_s)
-            said.append(f"If every operation reached its roof, the step would take {at_roof}.")
+            whole = "step" if step.no_shape is None else "recording"
+            said.append(f"If every operation reached its roof, the {whole} would take {at_roof}.")
     if step.eager_bytes is not None:
         eager = quantity(step.eager_bytes, "B")
         said.append(f"Without fusion, the same operations move {eager}.")

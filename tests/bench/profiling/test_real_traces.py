@@ -348,6 +348,15 @@ def test_kernels_of_other_steps_are_no_idle_time(tmp_path):
     }
 
 
+def test_of_several_steps_the_mean_and_the_spread_are_said(tmp_path, capsys):
+    path = three_steps(tmp_path / "trace.json")
+    path.write_text(path.read_text().replace('"ts": 20.0, "dur": 10.0', '"ts": 20.0, "dur": 13.0'))
+    said = "\n".join(said_of(path, capsys))
+    assert "It has 3 steps, on the host 11 us in the mean (10 us to 13 us); --step N" in said
+    assert "If every operation reached its roof, the recording would take" in said
+    assert "in the mean" not in "\n".join(said_of(path, capsys, "--step", "6"))
+
+
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path, capsys):
     path = three_steps(tmp_path / "trace.json")
     assert "has no step 8; its steps: 5, 6, 7\n" in refused(path, capsys, "--step", "8")
