@@ -280,8 +280,14 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     host = ""
     if options.source is not None:
         records, totals, gpu, host = answer_of(options, settings, records_of_trace)
-        device = gpu or device_of(replace(settings, device="cpu"))
-        is_here = gpu is None
+        is_here = gpu is None and host == platform.node()
+        if gpu is None and settings.gpu is not None:
+            raise UsageError(
+                f"'{options.source}' has no kernels of a GPU, so --gpu has no effect; remove it"
+            )
+        device = gpu or Device("cpu", "cpu", "unknown-cpu", "unknown CPU", 0, 0)
+        if is_here:
+            device = device_of(replace(settings, device="cpu"))
     else:
         device = device_of(settings)
         with closing(Progress(settings.quiet)) as progress:
@@ -289,9 +295,10 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             records, totals = answer_of(options, settings, records_of, device)
     with Run(settings, "bench", "profile", device, argv) as run:
         run.start(product_dtypes(records) if is_here else None, is_here, profile=totals)
-        if is_here and host not in ("", platform.node()):
+        if not (is_here or device.is_gpu):
             run.progress.note(
-                f"the trace was recorded on '{host}'; the roofs are those of this machine"
+                "the trace has no kernels and was not recorded on this machine: its roofs are "
+                "unknown"
             )
         for record in records:
             run.keep(record)

@@ -68,7 +68,11 @@ MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 
 LAUNCH_BOUND = 0.5
-"""Fraction of the time that a GPU is idle above which the host is the bottleneck."""
+MAX_LAUNCH_S = 1e-3
+"""Fraction of the time that a GPU is idle above which the host is the bottleneck, and the longest
+idle time for each kernel in which it still launches: an operation takes it 10 to 200 us. In longer
+ones it compiles, loads data or pauses.
+"""
 
 MOSTLY = 0.995
 """Fraction of the time above which what has no rule is not mentioned."""
@@ -114,6 +118,8 @@ class Totals:
     """Fraction of the time in operations with a rule for their work."""
     busy: float = 0.0
     """Fraction of the time in operations and kernels."""
+    kernels: int = 0
+    """Number of GPU kernels."""
     idle: float | None = None
     """Fraction of the time in which a GPU ran nothing; None on a CPU."""
     latency_bound: float = 0.0
@@ -156,6 +162,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         time_s = details.time_s or 0.0
         share = details.share or 0.0
         totals.profiled_s += time_s
+        totals.kernels += sum(details.kernel_calls)
         totals.flops += record.flops or 0
         totals.bytes_read += record.bytes_read or 0
         totals.bytes_written += record.bytes_written or 0
@@ -199,11 +206,15 @@ def timed(records: Sequence[Record]) -> list[Record]:
 
 
 def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
-    """Return the records with their scores; the bound of too short kernels is `latency`."""
+    """Return the records with their scores; the bound is `latency` where the longest kernel of a
+    call is too short.
+    """
     every: list[Scored] = []
     for record, score in judged(environment, records):
         details = op_of(record)
-        is_short = (details.time_s or 0.0) < LATENCY_S * sum(details.kernel_calls)
+        kernels = zip(details.kernels_s, details.kernel_calls, strict=True)
+        longest_s = max((time_s / calls for time_s, calls in kernels), default=LATENCY_S)
+        is_short = longest_s < LATENCY_S
         if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
             score["bound"] = "latency"
         every.append((record, score))
@@ -256,13 +267,11 @@ def sentences(totals: Totals) -> list[str]:
     """Return what is printed above the rows."""
     step = totals.step
     said = []
-    if totals.idle is not None and totals.idle > LAUNCH_BOUND:
-        said.append(
-            f"The GPU was idle {percent(totals.idle)} of the time: launch-bound; try CUDA graphs "
-            f"or torch.compile."
-        )
-    elif totals.idle is not None:
-        said.append(f"The GPU was idle {percent(totals.idle)} of the time.")
+    if totals.idle is not None:
+        is_launching = totals.idle * step.time_s < MAX_LAUNCH_S * totals.kernels
+        is_bound = is_launching and totals.idle > LAUNCH_BOUND
+        advice = ": launch-bound; try CUDA graphs or torch.compile" if is_bound else ""
+        said.append(f"The GPU was idle {percent(totals.idle)} of the time{advice}.")
     time = duration(step.time_s)
     in_operations = f"{percent(totals.in_operations)} of it in operations."
     if step.no_shape is None:

@@ -220,6 +220,30 @@ def test_the_idle_gpu_comes_first_and_short_kernels_are_not_memory_bound(tmp_pat
     assert " memory " not in row
 
 
+def test_pauses_of_the_host_are_no_launches(tmp_path, capsys):
+    lines = said_of(busy(tmp_path / "trace.json", 1e5), capsys)
+    assert lines[lines.index("") + 1] == "The GPU was idle 100% of the time."
+
+
+def test_the_longest_kernel_of_a_call_decides_on_latency(tmp_path, capsys):
+    events = [shaped("aten::mm", 0.0, 9.0, [64, 64], [64, 64])]
+    for number, spent in enumerate((30.0, 2.0, 2.0, 2.0, 2.0)):
+        events += [launch(number, number), kernel(f"k{number}", 40.0 * number + 10, spent, number)]
+    lines = said_of(written(events, tmp_path / "trace.json"), capsys)
+    [row] = [line for line in lines if line.startswith("aten.mm")]
+    assert " memory " in row
+
+
+def test_a_trace_of_another_machine_without_kernels_has_no_roofs(tmp_path, capsys):
+    path = written([PRODUCT], tmp_path / "trace.json")
+    assert main(["profile", "--from", str(path), "--no-save"]) == 0
+    heard = capsys.readouterr()
+    assert "calibrating" not in heard.err
+    assert "not recorded on this machine: its roofs are unknown" in heard.err
+    assert "MFU unknown" in heard.out
+    assert "so --gpu has no effect; remove it" in refused(path, capsys, "--gpu", "h100-sxm")
+
+
 def test_coverage_is_a_part_of_the_time(tmp_path, capsys):
     lines = said_of(busy(tmp_path / "trace.json", 3.0), capsys)
     assert not [line for line in lines if "launch-bound" in line]
