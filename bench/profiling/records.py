@@ -29,7 +29,9 @@ def records_of(breakdown: Breakdown) -> list[Record]:
     parts = [(_record(row, total), float(total.time_ns)) for row, total in _rows(breakdown)]
     parts += _remainders(breakdown)
     parts.sort(key=lambda part: -part[1])
-    duration_ns = breakdown.duration_ns
+    # Kernels that overlap make the sum of the parts of a trace longer than its time.
+    sum_ns = breakdown.duration_ns
+    duration_ns = sum(breakdown.samples_s) / NS if breakdown.is_trace else sum_ns
     return [_timed(record, spent_ns * NS, spent_ns / duration_ns) for record, spent_ns in parts]
 
 

@@ -320,7 +320,11 @@ def trace_sentences(totals: Totals) -> list[str]:
         )
     overlap_s = round(totals.profiled_s - step.time_s, 9)
     if overlap_s > 0:
-        said.append(f"Its kernels overlap for {duration(overlap_s)}; each counts in full.")
+        whole = percent(totals.profiled_s / step.time_s)
+        said.append(
+            f"Its kernels overlap for {duration(overlap_s)}; each counts in full, so the rows add "
+            f"up to {whole} of the time."
+        )
     if step.communication_s:
         hidden_s = max(0.0, step.communication_s - step.exposed_s)
         said.append(

@@ -328,6 +328,9 @@ def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
     lines = said_of(written(events, tmp_path / "trace.json"), capsys)
     said = "Communication between GPUs took 400 us: 200 us exposed, 200 us hidden by other kernels."
     assert said in lines
+    # Of the 597 us from the first operation to the last kernel.
+    [row] = [line for line in lines if line.startswith("c10d.allreduce_")]
+    assert " 67.0% " in row
 
 
 # ---- one step, rules, a GPU that is not in the table
