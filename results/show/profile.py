@@ -185,6 +185,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.matmul_flops += details.matmul_flops
             peak = machine.peak(record.dtype)
             products_s.append(details.matmul_flops / peak.value if peak else None)
+    if step.no_shape is not None:  # the kernels of a trace that overlap would do so at their roofs
+        totals.at_roof_s -= max(0.0, totals.profiled_s - step.time_s)
     totals.memory_bound = bounds["memory"]
     totals.compute_bound = bounds["compute"]
     totals.latency_bound = bounds["latency"]
@@ -353,7 +355,7 @@ def work_sentences(totals: Totals) -> list[str]:
         said.append(
             f"MFU {mfu}: its matmuls compute "
             f"{quantity(totals.matmul_flops, 'FLOP')}; causal attention counts "
-            f"every pair of tokens."
+            f"every pair of tokens here, above only those that it computes."
         )
     covered = totals.counted / totals.busy if totals.busy else 1.0
     if covered < MOSTLY:
@@ -377,7 +379,12 @@ def work_sentences(totals: Totals) -> list[str]:
         if totals.at_roof_s < step.time_s:
             at_roof = duration(totals.at_roof_s)
             whole = "step" if step.no_shape is None else "recording"
-            said.append(f"If every operation reached its roof, the {whole} would take {at_roof}.")
+            part = ""
+            if covered < MOSTLY:
+                part = f" with a rule, {percent(covered)} of the time in operations and kernels,"
+            said.append(
+                f"If every operation{part} reached its roof, the {whole} would take {at_roof}."
+            )
     if step.eager_bytes is not None:
         eager = quantity(step.eager_bytes, "B")
         said.append(f"Without fusion, the same operations move {eager}.")
@@ -513,6 +520,9 @@ class Group:
         for name, work in (("FLOP/s", self.flops), ("B/s", self.moved_bytes)):
             rate = work / self.counted_s if work and self.counted_s else None
             cells[name] = Cell(quantity(rate), "right", leaves=3)
+        # The rates are those of the counted time.
+        part = self.counted_s / self.time_s if self.time_s else None
+        cells["counted"] = Cell(percent(part), "right", leaves=3)
         if by == "category":
             cells["roof saves"] = Cell(duration(self.saved_s or None), "right")
         if by == "kernel":
