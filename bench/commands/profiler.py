@@ -257,7 +257,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.run import Progress, Run
     from bench.profiling.records import product_dtypes
-    from results.show.profile import document_of, render
+    from results.show.profile import table_of
 
     options = given(Options, args)
     settings = replace(given(Settings, args), cache="warm")
@@ -305,7 +305,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
         if options.source is None:
             run.judge_again()
     return run.conclude(
-        partial(render, top=options.top, by=options.by, is_whole=settings.verbose), document_of
+        table=partial(table_of, by=options.by, top=options.top, is_whole=settings.verbose)
     )
 
 

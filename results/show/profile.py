@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
 from results.record import Environment, Fusion, Object, ProfileOp, Record, Score, StepTotals
 from results.show.category import IDLE, OTHER, category_of
-from results.show.grid import Cell, Cells, print_cells, print_lines
+from results.show.grid import Cell, Cells, Row, Table, print_cells, print_lines, texts_of
 from results.show.rows import document
-from results.show.table import print_header
+from results.show.table import print_header, table_of_run
 from results.show.terminal import printable
 from results.show.units import ABSENT, duration, number, percent, quantity
 from results.show.units import count as counted
@@ -232,6 +232,37 @@ def roof_fraction(record: Record, score: Score) -> float:
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
     totals = totals_of(environment, records)
     return {"totals": totals.to_dict() if totals else {}} | document(environment, records)
+
+
+def table_of(
+    environment: Environment, records: Sequence[Record], by: str | None = None, **how: Any
+) -> Table:
+    """Return a profile as a table: its rows, or all groups of rows if `by` is given; see `render`
+    for the others.
+    """
+
+    def content() -> Object:
+        known = document_of(environment, records)
+        return known if by is None else known | {"groups": rows()}
+
+    def draw(console: Console) -> None:
+        render(environment, records, console, by=by, **how)
+
+    table = table_of_run(environment, records, draw=draw, content=content)
+    if by is None:
+        return table
+    groups = {
+        ".".join(path): group
+        for path, group in groups_of(scored(environment, timed(records)), by).items()
+    }
+
+    def rows() -> list[Row]:
+        return [group.row(by, name) for name, group in groups.items()]
+
+    def shown() -> list[dict[str, str]]:
+        return texts_of([group.cells(by, name) for name, group in groups.items()])
+
+    return replace(table, rows=rows, shown=shown)
 
 
 def render(
@@ -509,22 +540,43 @@ class Group:
             self.counted_s += time_s
             self.saved_s += time_s * (1 - roof_fraction(record, score))
 
-    def cells(self, by: str) -> Cells:
+    def row(self, by: str, name: str) -> Row:
+        """Return the group as a row; its rates are those of the counted part of the time."""
+        flops = self.flops or None
+        moved_bytes = self.moved_bytes or None
+        is_timed = self.counted_s > 0
+        row: dict[str, Any] = {
+            by: name,
+            "calls": self.calls,
+            "time_s": self.time_s,
+            "share": self.share,
+            "flops": flops,
+            "moved_bytes": moved_bytes,
+            "flops_per_s": flops / self.counted_s if flops and is_timed else None,
+            "bytes_per_s": moved_bytes / self.counted_s if moved_bytes and is_timed else None,
+            "counted": self.counted_s / self.time_s if self.time_s else None,
+        }
+        if by == "category":
+            row["roof_saves_s"] = self.saved_s or None
+        if by == "kernel":
+            row["operations"] = ",".join(self.operations)
+        return row
+
+    def cells(self, by: str, name: str) -> Cells:
+        row = self.row(by, name)
         cells = {
+            by: Cell(name, goes_below=6),
             "calls": Cell(str(self.calls), "right", leaves=1),
             "time": Cell(duration(self.time_s), "right"),
             "share": Cell(percent(self.share), "right"),
-            "FLOPs": Cell(quantity(self.flops or None), "right", leaves=2),
-            "bytes": Cell(quantity(self.moved_bytes or None), "right", leaves=2),
+            "FLOPs": Cell(quantity(row["flops"]), "right", leaves=2),
+            "bytes": Cell(quantity(row["moved_bytes"]), "right", leaves=2),
+            "FLOP/s": Cell(quantity(row["flops_per_s"]), "right", leaves=3),
+            "B/s": Cell(quantity(row["bytes_per_s"]), "right", leaves=3),
+            "counted": Cell(percent(row["counted"]), "right", leaves=3),
         }
-        for name, work in (("FLOP/s", self.flops), ("B/s", self.moved_bytes)):
-            rate = work / self.counted_s if work and self.counted_s else None
-            cells[name] = Cell(quantity(rate), "right", leaves=3)
-        # The rates are those of the counted time.
-        part = self.counted_s / self.time_s if self.time_s else None
-        cells["counted"] = Cell(percent(part), "right", leaves=3)
         if by == "category":
-            cells["roof saves"] = Cell(duration(self.saved_s or None), "right")
+            cells["roof saves"] = Cell(duration(row["roof_saves_s"]), "right")
         if by == "kernel":
             cells["operation"] = Cell(", ".join(list(self.operations)[:MAX_NAMES]))
         return cells
@@ -557,7 +609,8 @@ def parts_of(record: Record, by: str) -> list[tuple[str, float, int]]:
 
 
 def groups_of(every: Sequence[Scored], by: str) -> dict[tuple[str, ...], Group]:
-    """Return the groups of rows by `op`, `module`, `phase`, `shape`, `kernel` or `category`.
+    """Return the groups of rows by `op`, `module`, `phase`, `shape`, `kernel` or `category`, the
+    longest first.
 
     The name of a group is a tuple of one text. Modules are a tree: the parts of a path, where each
     module includes its submodules.
@@ -580,18 +633,18 @@ def groups_of(every: Sequence[Scored], by: str) -> dict[tuple[str, ...], Group]:
         for depth in range(1, len(path) + 1):
             time_s = details.time_s or 0.0
             groups[path[:depth]].add(record, score, time_s, record.count or 0, is_whole=True)
-    return dict(groups)
+    return dict(sorted(groups.items(), key=lambda item: -item[1].time_s))
 
 
 def _print_groups(every: Sequence[Scored], by: str, console: Console, top: int) -> None:
     groups = groups_of(every, by)
-    longest = sorted(groups, key=lambda path: -groups[path].time_s)[:top]
+    longest = list(groups)[:top]
     if by == "module":
         longest.sort()
     rows = []
     for path in longest:
         name = "  " * (len(path) - 1) + path[-1]
-        rows.append({by: Cell(name, goes_below=6)} | groups[path].cells(by))
+        rows.append(groups[path].cells(by, name))
     print_cells(console, rows)
     if len(groups) > top:
         print_lines(console, f"... and {len(groups) - top} more: --top shows them")

@@ -2,6 +2,7 @@
 shapes. The events are written for the purpose.
 """
 
+import csv
 import gzip
 import json
 import re
@@ -268,6 +269,23 @@ def test_kernels_and_categories_are_rows(tmp_path, capsys):
     lines = said_of(path, capsys, "--by", "category")
     assert any(line.startswith("matmul ") and " 75 us " in line for line in lines)
     assert any(line.startswith("idle ") for line in lines)
+
+
+@pytest.mark.parametrize("by", ["category", "kernel", "module"])
+def test_groups_are_written_in_all_formats(by, tmp_path, capsys):
+    words = ["profile", "--from", str(busy(tmp_path / "trace.json", 3.0)), "--no-save", "--by", by]
+    assert main([*words, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    groups = document["groups"]
+    longest = {"category": ("matmul", 75e-6), "kernel": ("gemm", 45e-6), "module": ("all", 76e-6)}
+    assert (groups[0][by], groups[0]["time_s"]) == (longest[by][0], pytest.approx(longest[by][1]))
+    assert main([*words, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [list(row) for row in rows] == [list(group) for group in groups]
+    assert main([*words, "--format", "md"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert lines[0].startswith(f"| {by} | calls | time | share |")
+    assert len(lines) == 2 + len(groups)
 
 
 def test_calls_and_kernels_of_one_kind_are_looked_up_once(tmp_path, monkeypatch):
