@@ -58,7 +58,6 @@ OF_A_MODEL = (
     "device",
     "budget_s",
     "seed",
-    "timeout_s",
 )
 """Arguments that need a model to run; `--from` rejects them."""
 
@@ -264,6 +263,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     if options.source is not None:
         message = "--from reads a recorded trace and runs no model; leave {} out"
         refuse(options, settings, OF_A_MODEL, message)
+        if options.rules is None:
+            refuse(options, settings, ["timeout_s"], "{} limits your own code; it requires --rules")
     elif options.signature:
         print_out(SIGNATURE)
         return 0
@@ -386,7 +387,8 @@ def answer_of(
     is_on_gpu = device is not None and device.is_gpu
     if options.target is None and options.rules is None and not is_on_gpu:
         return function(options, settings, device)
-    timeout_s = worker.OWN_TIMEOUT_S if options.target is None else settings.timeout_s
+    is_own = options.target is not None or options.rules is not None
+    timeout_s = settings.timeout_s if is_own else worker.OWN_TIMEOUT_S
     step = "a call, or the import,"
     try:
         answer, output = worker.call(
@@ -422,7 +424,9 @@ def records_of_trace(
     assert options.source is not None
     try:
         if options.rules is not None:
+            protocol.announce()
             import_file(options.rules)
+            protocol.announce(runs=False)
     except (Exception, SystemExit) as error:
         raise UsageError(f"--rules {error_text(error, options.rules)}") from None
     breakdown, gpu, host = from_trace(

@@ -29,6 +29,7 @@ from msgspec import Meta
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
+from bench.harness.timing import protocol
 from bench.harness.timing.launched import ON_GPU, kernels_of, span_of
 from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
@@ -526,7 +527,9 @@ def declared(operation: Operation, given: Sequence[Argument]) -> Operation:
     """
     try:
         args = [argument.value() for argument in given]
+        protocol.announce()
         declare(operation, *args)
+        protocol.announce(runs=False)
     except Exception as error:
         raise UsageError(f"has {operation.op}, whose rule failed: {one_line(error)}") from None
     operation.shapes = shapes_text(args) or NO_SHAPE

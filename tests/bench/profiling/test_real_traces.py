@@ -464,6 +464,20 @@ def test_a_bad_file_of_rules_is_one_line(text, said, tmp_path, capsys):
     assert said in refused(path, capsys, "--rules", str(rules))
 
 
+@pytest.mark.parametrize("text", ["while True: pass", RULES.replace("assert", "while 1: 0,")])
+def test_rules_without_an_end_are_stopped(text, tmp_path, capsys):
+    path = custom(tmp_path / "trace.json")
+    rules = tmp_path / "rules.py"
+    rules.write_text(text)
+    said = refused(path, capsys, "--rules", str(rules), "--timeout", "0.5")
+    assert "a call, or the import, did not end within 0.5 s; increase --timeout" in said
+
+
+def test_a_time_limit_needs_code_that_it_limits(tmp_path, capsys):
+    said = refused(custom(tmp_path / "trace.json"), capsys, "--timeout", "5")
+    assert "--timeout limits your own code; it requires --rules" in said
+
+
 @pytest.mark.parametrize("words", [["--step", "3"], ["--rules", "x.py"], ["--max-size", "1"]])
 def test_options_for_a_trace_are_rejected_without_one(words, capsys):
     assert main(["profile", "--model", "gpt2", *words, "--no-save"]) == 2
