@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
 import msgspec
 import torch
@@ -54,6 +54,7 @@ from bench.profiling.tracing import (
     divide_host,
     host_events,
 )
+from results.show.profile import NO_TENSOR
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
@@ -128,7 +129,7 @@ class TraceEvent(TypedDict, total=False):
 
     ph: str
     cat: str
-    name: Any
+    name: Required[str]
     pid: Any
     tid: Any
     ts: Annotated[float, Meta(ge=-MAX_US, le=MAX_US)]
@@ -136,11 +137,20 @@ class TraceEvent(TypedDict, total=False):
     args: TraceArgs
 
 
+class DeviceProperties(TypedDict, total=False):
+    """What is read of the properties of a GPU."""
+
+    id: Required[Any]
+    name: str
+    totalGlobalMem: int
+    numSms: int
+
+
 class TraceDocument(TypedDict, total=False):
     """What is read of a trace."""
 
     traceEvents: list[TraceEvent]
-    deviceProperties: list[dict[str, Any]]
+    deviceProperties: list[DeviceProperties]
     host_name: str
 
 
@@ -495,8 +505,10 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     args = []
     kwargs = {}
     try:
-        # A damaged or forged trace may have shapes that no tensor has.
         tensors = [argument.tensors() for argument in given if argument.dtype is not None]
+    except Exception:  # of several classes: the trace is damaged or forged
+        return replace(unknown, shapes=NO_TENSOR)
+    try:
         unknown.shapes = shapes_text(tensors) or NO_SHAPE
         unknown.dtypes = dtypes_of(tensors_in(tensors))
         if func is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,9 @@ REMAINDERS = {
     OTHER_STEPS: "only kernels of other steps ran",
 }
 """Parts of a step's time outside of operations."""
+
+NO_TENSOR = "no tensor's"
+"""Shapes of an operation in a trace if no tensor can have them."""
 
 MAX_SHOWN_FUSIONS = 5
 """Chains of operations that are printed, those that save most."""
@@ -118,6 +121,8 @@ class Totals:
     """Fraction of the time in operations with a rule for their work."""
     busy: float = 0.0
     """Fraction of the time in operations and kernels."""
+    no_tensor: dict[str, int] = field(default_factory=dict)
+    """Calls with shapes that no tensor has, by operation."""
     kernels: int = 0
     """Number of GPU kernels."""
     idle: float | None = None
@@ -187,6 +192,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             products_s.append(details.matmul_flops / peak.value if peak else None)
     if step.no_shape is not None:  # the kernels of a trace that overlap would do so at their roofs
         totals.at_roof_s -= max(0.0, totals.profiled_s - step.time_s)
+    totals.no_tensor = calls_without_tensor(records)
     totals.memory_bound = bounds["memory"]
     totals.compute_bound = bounds["compute"]
     totals.latency_bound = bounds["latency"]
@@ -200,6 +206,14 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         totals.mbu = mbu(moved / step.time_s, bandwidth.value)
         totals.fusable_s = sum(map(totals.saved_s, step.fusing))
     return totals
+
+
+def calls_without_tensor(records: Iterable[Record]) -> dict[str, int]:
+    calls: Counter[str] = Counter()
+    for record in records:
+        if record.case == NO_TENSOR:
+            calls[record.op] += record.count or 0
+    return dict(calls)
 
 
 def timed(records: Sequence[Record]) -> list[Record]:
@@ -364,12 +378,21 @@ def trace_sentences(totals: Totals) -> list[str]:
             f"Communication between GPUs took {duration(step.communication_s)}: "
             f"{duration(step.exposed_s)} exposed, {duration(hidden_s)} hidden by other kernels."
         )
-    calls = [f"{op} ({counted(times, 'call')})" for op, times in (step.no_shape or {}).items()]
-    if calls and not totals.counted:
+    without = calls_text(step.no_shape or {})
+    if without and not (totals.counted or totals.no_tensor):
         said.append("It has no shapes; record it with record_shapes=True to see FLOPs and bytes.")
-    elif calls:
-        said.append(f"It has no shapes for {', '.join(calls)}, whose own work is not counted.")
+    elif without:
+        said.append(f"It has no shapes for {without}, whose own work is not counted.")
+    if totals.no_tensor:
+        said.append(
+            f"No tensor has its shapes for {calls_text(totals.no_tensor)}, whose own work is not "
+            f"counted."
+        )
     return said
+
+
+def calls_text(calls: Mapping[str, int]) -> str:
+    return ", ".join(f"{op} ({counted(times, 'call')})" for op, times in calls.items())
 
 
 def work_sentences(totals: Totals) -> list[str]:
@@ -397,10 +420,10 @@ def work_sentences(totals: Totals) -> list[str]:
         )
     is_above = max(totals.mfu or 0.0, totals.mbu or 0.0) > 1
     if step.no_shape is not None and is_above:
-        said.append(
-            "MFU or MBU is above 100%: the work ran on a GPU whose kernels are not in the trace, "
-            "or the data came from caches."
-        )
+        cause = "the work ran on a GPU whose kernels are not in the trace"
+        if totals.idle is not None:
+            cause = "the GPU is faster than the one of its roofs, or kernels are missing"
+        said.append(f"MFU or MBU is above 100%: {cause}, or the data came from caches.")
     if totals.bandwidth:
         said.append(
             f"Time by bound: memory {percent(totals.memory_bound)}, compute "

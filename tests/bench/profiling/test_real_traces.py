@@ -70,6 +70,7 @@ PRODUCT = shaped("aten::mm", 10.0, 5.0, [64, 64], [64, 64])
         ({"dur": float("inf")}, "JSON is malformed: invalid character (byte "),
         ({"ts": float("nan")}, "JSON is malformed: invalid character (byte "),
         ({"ts": "soon"}, "Expected `float`, got `str` - at `$.traceEvents[60].ts`"),
+        ({"name": None}, "Expected `str`, got `null` - at `$.traceEvents[60].name`"),
     ],
 )
 def test_a_bad_event_is_named_by_its_place(change, said, tmp_path, capsys):
@@ -85,6 +86,7 @@ def test_a_bad_event_is_named_by_its_place(change, said, tmp_path, capsys):
         {"Input Dims": [[-3, 64], [64, 64]]},
         {"Input Dims": [[10**30, 64], [64, 64]]},
         {"Input Dims": [["a", 64], [64, 64]]},
+        {"Input Dims": [[64.5, 64], [64, 64]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[1, 2, 3], [64, 1]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[2**62, 2**62], [64, 1]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[-64, 1], [64, 1]]},
@@ -97,7 +99,31 @@ def test_shapes_that_no_tensor_has_keep_their_time_and_have_no_work(args, tmp_pa
     breakdown, _, _ = from_trace(written([*events, forged], tmp_path / "trace.json"))
     [record] = [record for record in records_of(breakdown) if record.op == "aten.mm"]
     assert (record.details.time_s, record.flops) == (pytest.approx(5e-6), None)
-    assert record.flags == ("unmodelled",)
+    assert (record.flags, record.case) == (("unmodelled",), "no tensor's")
+
+
+def test_shapes_that_no_tensor_has_are_said(tmp_path, capsys):
+    forged = shaped("aten::mm", 0.0, 5.0, [10**18, 64], [64, 64])
+    path = written([forged, launch(1.0, 1), kernel("gemm", 9.0, 5.0, 1)], tmp_path / "t.json")
+    text = "\n".join(said_of(path, capsys))
+    assert "No tensor has its shapes for aten.mm (1 call), whose own work is not" in text
+    assert "record_shapes" not in text
+
+
+def test_rates_above_a_roof_are_not_explained_by_missing_kernels_if_there_are_some(
+    tmp_path, capsys
+):
+    product = shaped("aten::mm", 0.0, 5.0, [8192, 8192], [8192, 8192])
+    path = written([product, launch(1.0, 1), kernel("gemm", 9.0, 1.0, 1)], tmp_path / "t.json")
+    text = "\n".join(said_of(path, capsys))
+    assert "MFU or MBU is above 100%: the GPU is faster than the one of its roofs" in text
+    assert "are not in the trace" not in text
+
+
+def test_a_gpu_without_a_number_is_named_by_its_place(tmp_path, capsys):
+    path = written([PRODUCT], tmp_path / "trace.json", {"name": "NVIDIA H100 80GB HBM3"})
+    said = refused(path, capsys)
+    assert "missing required field `id` - at `$.deviceProperties[0]`" in said
 
 
 def test_deep_nesting_takes_no_quadratic_time(tmp_path):
