@@ -70,6 +70,9 @@ FUSED_NAMES = {
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 
+MAX_NAME = 100
+"""Characters of a kernel's name that are shown: names of C++ templates may have thousands."""
+
 LAUNCH_BOUND = 0.5
 MAX_LAUNCH_S = 1e-3
 """Fraction of the time that a GPU is idle above which the host is the bottleneck, and the longest
@@ -527,12 +530,16 @@ def _note(record: Record, score: Score) -> str:
         notes.append(REMAINDERS[record.op])
         details = op_of(record)
         longest = list(zip(details.kernels, details.kernels_s, strict=False))[:MAX_NAMES]
-        kernels = [f"{name} {duration(time_s)}" for name, time_s in longest]
+        kernels = [f"{cut(name)} {duration(time_s)}" for name, time_s in longest]
         if len(details.kernels) > len(kernels):
             kernels.append(f"and {len(details.kernels) - len(kernels)} more")
         if kernels:
             notes[-1] += f": {', '.join(kernels)}"
     return ", ".join(notes)
+
+
+def cut(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..."
 
 
 @dataclass
@@ -588,7 +595,7 @@ class Group:
     def cells(self, by: str, name: str) -> Cells:
         row = self.row(by, name)
         cells = {
-            by: Cell(name, goes_below=6),
+            by: Cell(cut(name), goes_below=6),
             "calls": Cell(str(self.calls), "right", leaves=1),
             "time": Cell(duration(self.time_s), "right"),
             "share": Cell(percent(self.share), "right"),

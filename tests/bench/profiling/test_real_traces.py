@@ -149,6 +149,8 @@ def test_the_array_form_of_a_chrome_trace_is_read(tmp_path):
     assert [operation.op for operation in breakdown.operations] == ["aten.mm"]
 
 
+JSON = ["--format", "json"]
+
 # ---- who owns the kernels
 
 
@@ -312,6 +314,18 @@ def test_groups_are_written_in_all_formats(by, tmp_path, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert lines[0].startswith(f"| {by} | calls | time | share |")
     assert len(lines) == 2 + len(groups)
+
+
+def test_long_names_of_kernels_are_cut_in_tables_only(tmp_path, capsys):
+    name = f"void at::native::kernel<{'float, ' * 200}>"
+    events = [PRODUCT, launch(11.0, 1), kernel(name, 20.0, 9.0, 1), kernel(name, 30.0, 1.0, 2)]
+    path = written(events, tmp_path / "trace.json")
+    assert max(map(len, said_of(path, capsys))) < 500
+    rows = [line for line in said_of(path, capsys, "--by", "kernel") if line.startswith("void")]
+    assert [row[97:102] for row in rows] == ["...  "]
+    assert main(["profile", "--from", str(path), "--no-save", "--by", "kernel", *JSON]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert name in [group["kernel"] for group in groups]
 
 
 def test_calls_and_kernels_of_one_kind_are_looked_up_once(tmp_path, monkeypatch):
