@@ -34,7 +34,8 @@ rule for its work.
 """
 
 NO_SHAPE = "no shape"
-"""Shapes of an operation if a trace has none."""
+NO_TENSOR = "no tensor's"
+"""Shapes of an operation if a trace has none, and if no tensor can have them."""
 
 STEP = "roofmark step"
 MODULE = "roofmark module "

@@ -43,7 +43,7 @@ from bench.profiling.counts import (
     shapes_text,
     tensors_in,
 )
-from bench.profiling.operation import NO_SHAPE, UNMODELLED, Breakdown, Operation
+from bench.profiling.operation import NO_SHAPE, NO_TENSOR, UNMODELLED, Breakdown, Operation
 from bench.profiling.tracing import (
     NN_MODULE,
     ON_HOST,
@@ -54,7 +54,6 @@ from bench.profiling.tracing import (
     divide_host,
     host_events,
 )
-from results.show.profile import NO_TENSOR
 from roofline.gpu_table import gpus_named
 
 DTYPES = {
@@ -323,10 +322,6 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     nested = host_events({"traceEvents": host}, calls.set_owner)
     if kernels:
         divide_gpu(breakdown, (begin, end), nested, kernels, others)
-        named = {operation.op for operation in calls.operations if operation.kernels}
-        breakdown.operations = [
-            each for each in calls.operations if not isinstance(each, Owner) or each.op in named
-        ]
     else:
         divide_host(breakdown, nested)
         breakdown.gaps[""] += end - begin - sum(event.own for event in nested)

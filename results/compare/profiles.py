@@ -87,10 +87,6 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     head = printable(
         f"{names}: {duration(before_s)} -> {duration(after_s)}, {difference(before_s, after_s)}"
     )
-    lines = [head]
-    machines = [run.environment.machine.name for run in (baseline, candidate)]
-    if machines[0] != machines[1]:
-        lines.append(printable(f"on two machines: {machines[0]} -> {machines[1]}"))
     document = {
         "baseline": baseline.environment.run_id,
         "candidate": candidate.environment.run_id,
@@ -100,7 +96,7 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     }
 
     def draw(console: Console) -> None:
-        print_lines(console, *lines, "")
+        print_lines(console, head, "")
         print_cells(console, cells)
 
     return Table(
@@ -108,5 +104,5 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
         shown=lambda: texts_of(cells),
         document=lambda: document,
         draw=draw,
-        head=lambda: "\n\n".join([*map(escaped, lines), ""]),
+        head=lambda: f"{escaped(head)}\n\n",
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from msgspec import to_builtins
 
 from results.record import Environment, Fusion, Object, ProfileOp, Record, Score, StepTotals
 from results.show.category import IDLE, OTHER, category_of
-from results.show.grid import Cell, Cells, Row, Table, print_cells, print_lines, texts_of
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
 from results.show.rows import document
 from results.show.table import print_header, table_of_run
 from results.show.terminal import printable
@@ -37,9 +38,6 @@ REMAINDERS = {
     OTHER_STEPS: "only kernels of other steps ran",
 }
 """Parts of a step's time outside of operations."""
-
-NO_TENSOR = "no tensor's"
-"""Shapes of an operation in a trace if no tensor can have them."""
 
 MAX_SHOWN_FUSIONS = 5
 """Chains of operations that are printed, those that save most."""
@@ -124,8 +122,6 @@ class Totals:
     """Fraction of the time in operations with a rule for their work."""
     busy: float = 0.0
     """Fraction of the time in operations and kernels."""
-    no_tensor: dict[str, int] = field(default_factory=dict)
-    """Calls with shapes that no tensor has, by operation."""
     kernels: int = 0
     """Number of GPU kernels."""
     idle: float | None = None
@@ -195,7 +191,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             products_s.append(details.matmul_flops / peak.value if peak else None)
     if step.no_shape is not None:  # the kernels of a trace that overlap would do so at their roofs
         totals.at_roof_s -= max(0.0, totals.profiled_s - step.time_s)
-    totals.no_tensor = calls_without_tensor(records)
     totals.memory_bound = bounds["memory"]
     totals.compute_bound = bounds["compute"]
     totals.latency_bound = bounds["latency"]
@@ -209,14 +204,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         totals.mbu = mbu(moved / step.time_s, bandwidth.value)
         totals.fusable_s = sum(map(totals.saved_s, step.fusing))
     return totals
-
-
-def calls_without_tensor(records: Iterable[Record]) -> dict[str, int]:
-    calls: Counter[str] = Counter()
-    for record in records:
-        if record.case == NO_TENSOR:
-            calls[record.op] += record.count or 0
-    return dict(calls)
 
 
 def timed(records: Sequence[Record]) -> list[Record]:
@@ -257,29 +244,15 @@ def table_of(
     """Return a profile as a table: its rows, or all groups of rows if `by` is given; see `render`
     for the others.
     """
-
-    def content() -> Object:
-        known = document_of(environment, records)
-        return known if by is None else known | {"groups": rows()}
-
-    def draw(console: Console) -> None:
-        render(environment, records, console, by=by, **how)
-
-    table = table_of_run(environment, records, draw=draw, content=content)
+    draw = partial(render, environment, records, by=by, **how)
+    content = partial(document_of, environment, records)
     if by is None:
-        return table
-    groups = {
-        ".".join(path): group
-        for path, group in groups_of(scored(environment, timed(records)), by).items()
-    }
-
-    def rows() -> list[Row]:
-        return [group.row(by, name) for name, group in groups.items()]
-
-    def shown() -> list[dict[str, str]]:
-        return texts_of([group.cells(by, name) for name, group in groups.items()])
-
-    return replace(table, rows=rows, shown=shown)
+        return table_of_run(environment, records, draw=draw, content=content)
+    groups = groups_of(scored(environment, timed(records)), by)
+    rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
+    cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
+    table = table_of_run(environment, records, draw, lambda: content() | {"groups": rows})
+    return replace(table, rows=lambda: rows, shown=lambda: texts_of(cells))
 
 
 def render(
@@ -382,13 +355,13 @@ def trace_sentences(totals: Totals) -> list[str]:
             f"{duration(step.exposed_s)} exposed, {duration(hidden_s)} hidden by other kernels."
         )
     without = calls_text(step.no_shape or {})
-    if without and not (totals.counted or totals.no_tensor):
+    if without and not (totals.counted or step.no_tensor):
         said.append("It has no shapes; record it with record_shapes=True to see FLOPs and bytes.")
     elif without:
         said.append(f"It has no shapes for {without}, whose own work is not counted.")
-    if totals.no_tensor:
+    if step.no_tensor:
         said.append(
-            f"No tensor has its shapes for {calls_text(totals.no_tensor)}, whose own work is not "
+            f"No tensor has its shapes for {calls_text(step.no_tensor)}, whose own work is not "
             f"counted."
         )
     return said
@@ -570,20 +543,17 @@ class Group:
             self.counted_s += time_s
             self.saved_s += time_s * (1 - roof_fraction(record, score))
 
-    def row(self, by: str, name: str) -> Row:
+    def row(self, by: str, name: str) -> dict[str, Any]:
         """Return the group as a row; its rates are those of the counted part of the time."""
-        flops = self.flops or None
-        moved_bytes = self.moved_bytes or None
-        is_timed = self.counted_s > 0
         row: dict[str, Any] = {
             by: name,
             "calls": self.calls,
             "time_s": self.time_s,
             "share": self.share,
-            "flops": flops,
-            "moved_bytes": moved_bytes,
-            "flops_per_s": flops / self.counted_s if flops and is_timed else None,
-            "bytes_per_s": moved_bytes / self.counted_s if moved_bytes and is_timed else None,
+            "flops": self.flops or None,
+            "moved_bytes": self.moved_bytes or None,
+            "flops_per_s": self._rate(self.flops),
+            "bytes_per_s": self._rate(self.moved_bytes),
             "counted": self.counted_s / self.time_s if self.time_s else None,
         }
         if by == "category":
@@ -592,24 +562,32 @@ class Group:
             row["operations"] = ",".join(self.operations)
         return row
 
+    def _rate(self, work: int) -> float | None:
+        return work / self.counted_s if work and self.counted_s else None
+
     def cells(self, by: str, name: str) -> Cells:
         row = self.row(by, name)
-        cells = {
-            by: Cell(cut(name), goes_below=6),
-            "calls": Cell(str(self.calls), "right", leaves=1),
-            "time": Cell(duration(self.time_s), "right"),
-            "share": Cell(percent(self.share), "right"),
-            "FLOPs": Cell(quantity(row["flops"]), "right", leaves=2),
-            "bytes": Cell(quantity(row["moved_bytes"]), "right", leaves=2),
-            "FLOP/s": Cell(quantity(row["flops_per_s"]), "right", leaves=3),
-            "B/s": Cell(quantity(row["bytes_per_s"]), "right", leaves=3),
-            "counted": Cell(percent(row["counted"]), "right", leaves=3),
-        }
-        if by == "category":
-            cells["roof saves"] = Cell(duration(row["roof_saves_s"]), "right")
+        cells = {by: Cell(cut(name), goes_below=6)}
+        for title, (key, text_of, leaves) in GROUP_COLUMNS.items():
+            if key in row:
+                cells[title] = Cell(text_of(row[key]), "right", leaves)
         if by == "kernel":
             cells["operation"] = Cell(", ".join(list(self.operations)[:MAX_NAMES]))
         return cells
+
+
+GROUP_COLUMNS: dict[str, tuple[str, Callable[[Any], str], int]] = {
+    "calls": ("calls", str, 1),
+    "time": ("time_s", duration, 0),
+    "share": ("share", percent, 0),
+    "FLOPs": ("flops", quantity, 2),
+    "bytes": ("moved_bytes", quantity, 2),
+    "FLOP/s": ("flops_per_s", quantity, 3),
+    "B/s": ("bytes_per_s", quantity, 3),
+    "counted": ("counted", percent, 3),
+    "roof saves": ("roof_saves_s", duration, 0),
+}
+"""Key, text and order on a narrow terminal of the columns of groups."""
 
 
 def parts_of(record: Record, by: str) -> list[tuple[str, float, int]]:
