@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from results.compare.sides import CompareError
 from results.record import StepTotals
 from results.show.grid import Cell, Cells, Row, Table, escaped, print_cells, print_lines, texts_of
-from results.show.profile import Group, cut, groups_of, scored, timed
+from results.show.profile import Group, cut, groups_of, scored
 from results.show.terminal import printable
 from results.show.units import duration, percent
 from results.store.runfile import Run
@@ -50,8 +50,8 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
     """
     before_s = step_of(baseline).time_s
     after_s = step_of(candidate).time_s
-    before = groups_of(scored(baseline.environment, timed(baseline.records)), by)
-    after = groups_of(scored(candidate.environment, timed(candidate.records)), by)
+    before = groups_of(scored(baseline.environment, baseline.records), by)
+    after = groups_of(scored(candidate.environment, candidate.records), by)
     rows: list[Row] = []
     cells: list[Cells] = []
     for path in before | after:

@@ -206,11 +206,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
     return totals
 
 
-def timed(records: Sequence[Record]) -> list[Record]:
-    """Return the records that took time; groups of a profile have no others."""
-    return [record for record in records if record.status == "ok"]
-
-
 def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
     """Return the records with their scores; the bound is `latency` where the longest kernel of a
     call is too short.
@@ -248,7 +243,7 @@ def table_of(
     content = partial(document_of, environment, records)
     if by is None:
         return table_of_run(environment, records, draw=draw, content=content)
-    groups = groups_of(scored(environment, timed(records)), by)
+    groups = groups_of(scored(environment, records), by)
     rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
     cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
     table = table_of_run(environment, records, draw, lambda: content() | {"groups": rows})
@@ -267,8 +262,8 @@ def render(
     rows and a module tree.
     """
     print_header(environment, records, console)
-    with_time = timed(records)
-    if not with_time:
+    timed = [record for record in records if record.status == "ok"]
+    if not timed:
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
         for reason in reasons:
             print_lines(console, printable(f"no time was measured: {reason}"))
@@ -276,14 +271,14 @@ def render(
     totals = totals_of(environment, records)
     texts = sentences(totals) if totals else []
     console.print("", *texts, "", sep="\n", highlight=False)
-    rows = scored(environment, with_time)
+    rows = scored(environment, timed)
     if by is not None:
         _print_groups(rows, by, console, top)
         return
-    _print_rows(rows, console, len(with_time) if is_whole else top)
+    _print_rows(rows, console, len(timed) if is_whole else top)
     if is_whole:
         console.print()
-        _print_groups(rows, "module", console, len(with_time))
+        _print_groups(rows, "module", console, len(timed))
 
 
 def sentences(totals: Totals) -> list[str]:
@@ -625,6 +620,8 @@ def groups_of(every: Sequence[Scored], by: str) -> dict[tuple[str, ...], Group]:
     """
     groups: dict[tuple[str, ...], Group] = defaultdict(Group)
     for record, score in every:
+        if record.status != "ok":  # it took no time
+            continue
         if by in ("kernel", "category"):
             parts = parts_of(record, by)
             for name, time_s, calls in parts:

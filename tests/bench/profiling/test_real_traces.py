@@ -45,6 +45,13 @@ def shaped(name, begin, duration, *dims):
     return event(name, begin, duration, **{"Input Dims": list(dims), "Input type": kinds})
 
 
+def product(begin, number, spent, start=None, name="gemm", title="aten::mm", **where):
+    """Return a product of 64x64 matrices with its launch and its kernel, 2 us after its begin."""
+    call = shaped(title, begin, 2.5, [64, 64], [64, 64])
+    start = begin + 2 if start is None else start
+    return [call, launch(begin + 1, number), kernel(name, start, spent, number, **where)]
+
+
 def written(events, path, gpu=H100):
     path.write_text(json.dumps({"deviceProperties": [gpu], "traceEvents": events}))
     return path
@@ -158,10 +165,7 @@ def test_kernels_that_were_launched_before_the_recording_are_left_out(tmp_path):
     queue = [kernel("old", 100.0 + 10 * number, 9.0, 1000 + number) for number in range(50)]
     events = [event("ProfilerStep#6", 90.0, 800.0, "user_annotation"), *queue]
     for number in range(20):
-        begin = 620.0 + 10 * number
-        events.append(shaped("aten::mm", begin, 5.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 1, number))
-        events.append(kernel("gemm", begin + 3, 8.0, number))
+        events += product(620.0 + 10 * number, number, 8.0)
     breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
     assert breakdown.early_s == (9e-6,) * 50
     assert not breakdown.unattributed
@@ -207,9 +211,7 @@ def test_events_that_are_no_torch_operations_own_their_kernels(tmp_path):
 def test_one_of_several_gpus_is_chosen(tmp_path, capsys):
     events = []
     for number in range(20):
-        events.append(shaped("aten::mm", 10.0 * number, 5.0, [64, 64], [64, 64]))
-        events.append(launch(10.0 * number + 1, number))
-        events.append(kernel("gemm", 10.0 * number + 2, 1.0, number, device=number % 2))
+        events += product(10.0 * number, number, 1.0, device=number % 2)
     path = written(events, tmp_path / "trace.json")
     assert "has kernels of GPUs 0, 1; choose one with --trace-device" in refused(path, capsys)
     breakdown, gpu, _ = from_trace(path, gpu=0)
@@ -231,11 +233,10 @@ def busy(path, seconds_apart, forward=False):
     """Write 25 products of 3 us, of which the last 10 have no rule."""
     events = []
     for number in range(25):
-        begin = seconds_apart * number
-        name = "aten::mm" if number < 15 else "vllm::moe_forward"
-        events.append(shaped(name, begin, 2.5, [64, 64], [64, 64]))
-        events.append(launch(begin + 0.5, number))
-        events.append(kernel("gemm" if number < 15 else f"moe_{number}", begin + 1, 3.0, number))
+        names = {}
+        if number >= 15:
+            names = {"name": f"moe_{number}", "title": "vllm::moe_forward"}
+        events += product(seconds_apart * number, number, 3.0, **names)
     return written(events, path)
 
 
@@ -255,9 +256,9 @@ def test_pauses_of_the_host_are_no_launches(tmp_path, capsys):
 
 
 def test_the_longest_kernel_of_a_call_decides_on_latency(tmp_path, capsys):
-    events = [shaped("aten::mm", 0.0, 9.0, [64, 64], [64, 64])]
-    for number, spent in enumerate((30.0, 2.0, 2.0, 2.0, 2.0)):
-        events += [launch(number, number), kernel(f"k{number}", 40.0 * number + 10, spent, number)]
+    events = product(0.0, 0, 30.0)
+    for number in range(1, 4):
+        events += [launch(number, number), kernel("reduce", 40.0 * number, 2.0, number)]
     lines = said_of(written(events, tmp_path / "trace.json"), capsys)
     [row] = [line for line in lines if line.startswith("aten.mm")]
     assert " memory " in row
@@ -305,7 +306,7 @@ def test_groups_are_written_in_all_formats(by, tmp_path, capsys):
     assert main([*words, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     groups = document["groups"]
-    longest = {"category": ("matmul", 75e-6), "kernel": ("gemm", 45e-6), "module": ("all", 76e-6)}
+    longest = {"category": ("matmul", 75e-6), "kernel": ("gemm", 45e-6), "module": ("all", 77e-6)}
     assert (groups[0][by], groups[0]["time_s"]) == (longest[by][0], pytest.approx(longest[by][1]))
     assert main([*words, "--format", "csv"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
@@ -342,11 +343,7 @@ def test_calls_and_kernels_of_one_kind_are_looked_up_once(tmp_path, monkeypatch)
     )
     events = []
     for index in range(20):
-        events += [
-            shaped("aten::mm", 10.0 * index, 9.0, [64, 64], [64, 64]),
-            launch(10.0 * index + 1.0, index),
-            kernel("twenty_gemms_alike", 10.0 * index + 2.0, 5.0, index),
-        ]
+        events += product(10.0 * index, index, 5.0, name="twenty_gemms_alike")
     breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
     assert len(breakdown.operations) == 20
     assert len(counted) == 1
@@ -369,9 +366,9 @@ def test_without_shapes_there_are_times_only(tmp_path, capsys):
 
 
 def test_without_a_roof_nothing_is_said_of_roofs(tmp_path, capsys):
-    events = [shaped("aten::mm", 0.0, 5.0, [64, 64], [64, 64]), launch(1.0, 1)]
+    events = product(0.0, 1, 40.0)
     gpu = {"id": 5, "name": "NVIDIA Unheard Of", "numSms": 7, "totalGlobalMem": 10**9}
-    path = written([*events, kernel("gemm", 2.0, 40.0, 1)], tmp_path / "trace.json", gpu)
+    path = written(events, tmp_path / "trace.json", gpu)
     text = "\n".join(said_of(path, capsys))
     assert "'NVIDIA Unheard Of' is not in the GPU table" in text
     assert "MFU unknown: its matmuls compute 524.3 kFLOP; causal attention counts" in text
@@ -386,9 +383,7 @@ def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
         events.append(event("c10d::allreduce_", begin, 5.0))
         events.append(launch(begin + 1, 2 * number))
         events.append(kernel("ncclDevKernel_AllReduce", begin + 2, 20.0, 2 * number, stream=8))
-        events.append(shaped("aten::mm", begin + 5, 5.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 6, 2 * number + 1))
-        events.append(kernel("gemm", begin + 12, 15.0, 2 * number + 1))
+        events += product(begin + 5, 2 * number + 1, 15.0, start=begin + 12)
     lines = said_of(written(events, tmp_path / "trace.json"), capsys)
     said = "Communication between GPUs took 400 us: 200 us exposed, 200 us hidden by other kernels."
     assert said in lines
@@ -406,9 +401,7 @@ def three_steps(path):
     for number in range(3):
         begin = 10.0 * number
         events.append(event(f"ProfilerStep#{number + 5}", begin, 10.0, "user_annotation"))
-        events.append(shaped("aten::mm", begin + 1, 5.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 2, number))
-        events.append(kernel("gemm", 5.0 + 100 * number, 100.0, number))
+        events += product(begin + 1, number, 100.0, start=5.0 + 100 * number)
     return written(events, path)
 
 
@@ -525,10 +518,8 @@ def test_options_for_a_trace_are_rejected_without_one(words, capsys):
 
 
 def test_a_gpu_that_is_not_in_the_table_is_compared_with_its_like(tmp_path, capsys):
-    path = written([PRODUCT, launch(11.0, 1), kernel("gemm", 20.0, 10.0, 1)], tmp_path / "t.json")
-    document = json.loads(path.read_text())
-    document["deviceProperties"] = [H100 | {"name": "NVIDIA H100 OEM"}]
-    path.write_text(json.dumps(document))
+    oem = H100 | {"name": "NVIDIA H100 OEM"}
+    path = written(product(0.0, 1, 10.0), tmp_path / "t.json", oem)
     assert main(["profile", "--from", str(path), "--no-save"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "'NVIDIA H100 OEM' is not in the GPU table: bandwidth is unknown" in shown
@@ -546,12 +537,9 @@ def saved_profile(tmp_path, name, kernels, gpu=H100):
     """Save the profile of a trace of three products and their kernels; return its file."""
     events = []
     for number, (title, duration) in enumerate(kernels):
-        begin = 100.0 * number
-        events.append(shaped(title, begin, 9.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 1, number))
-        events.append(kernel(f"{title}_kernel", begin + 5, duration, number))
+        events += product(100.0 * number, number, duration, title=title)
     path = tmp_path / f"{name}.jsonl"
-    events.append(shaped("aten::mm", 1000.0, 9.0, [8, 8], [8, 8]))  # without a kernel
+    events.append(shaped("aten::mm", 10.0, 9.0, [8, 8], [8, 8]))  # without a kernel
     trace = written(events, tmp_path / f"{name}.json", gpu)
     assert main(["profile", "--from", str(trace), "-o", str(path), "-q"]) == 0
     return str(path)
