@@ -229,15 +229,12 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
             event.setdefault("args", {})
             events.append(event)
     numbers = gpu_numbers(events)
-    if gpu is not None and gpu not in numbers:
+    is_one = len(numbers) <= 1 if gpu is None else gpu in numbers
+    if not is_one:
         listed = ", ".join(sorted(map(str, numbers))) or "none"
-        raise UsageError(f"has no kernels of GPU {gpu}; GPUs with kernels: {listed}")
+        raise UsageError(f"has kernels of GPUs {listed}; choose one with --trace-device")
     if gpu is not None:
-        events = [
-            event
-            for event in events
-            if event["cat"] not in ON_GPU or event["args"].get("device") == gpu
-        ]
+        events = [event for event in events if gpu_numbers([event]) <= {gpu}]
     if not any(event["cat"] in ("cpu_op", *ON_GPU) for event in events):
         raise UsageError(
             "has no torch operations and no kernels; record it with ProfilerActivity.CPU"
@@ -257,9 +254,6 @@ def gpu_of(document: Mapping[str, Any]) -> Device | None:
     numbers = gpu_numbers(document["traceEvents"])
     if not numbers:
         return None
-    if len(numbers) > 1:
-        listed = ", ".join(sorted(map(str, numbers)))
-        raise UsageError(f"has kernels of GPUs {listed}; choose one with --trace-device")
     every = document.get("deviceProperties", ())
     same = [facts for facts in every if facts["id"] in numbers]
     if not same and len({facts.get("name") for facts in every}) == 1:

@@ -283,26 +283,23 @@ def divide_gpu(
             owner.time_ns += spent
         else:
             breakdown.unattributed[kernel.name].append(spent)
-    busy_ns = covered_ns(inside)
-    every = list(inside)
-    for kernel in others:
-        if kernel.begin < end and kernel.end > begin:
-            within = kernel._replace(begin=max(begin, kernel.begin), end=min(end, kernel.end))
-            every.append(within)
-    every_ns = covered_ns(sorted(every, key=lambda kernel: kernel.begin))
+    busy_ns = covered_ns(inside, span)
+    every_ns = covered_ns(sorted([*inside, *others], key=lambda kernel: kernel.begin), span)
     breakdown.others_ns = every_ns - busy_ns
     breakdown.gaps[""] = end - begin - every_ns
     communication = [kernel for kernel in inside if is_communication(kernel.name)]
     computing = [kernel for kernel in inside if not is_communication(kernel.name)]
-    breakdown.communication_s = covered_ns(communication) / 1e9
-    breakdown.exposed_s = (busy_ns - covered_ns(computing)) / 1e9
+    breakdown.communication_s = covered_ns(communication, span) / 1e9
+    breakdown.exposed_s = (busy_ns - covered_ns(computing, span)) / 1e9
 
 
-def covered_ns(kernels: Sequence[Kernel]) -> int:
-    """Return the time in which at least one of the kernels, in the order of their start, ran."""
+def covered_ns(kernels: Sequence[Kernel], span: tuple[int, int]) -> int:
+    """Return the time of a span in which at least one of the kernels, in the order of their start,
+    ran.
+    """
     covered = 0
-    reached = kernels[0].begin if kernels else 0
+    reached, end = span
     for kernel in kernels:
-        covered += max(0, kernel.end - max(kernel.begin, reached))
+        covered += max(0, min(end, kernel.end) - max(kernel.begin, reached))
         reached = max(reached, kernel.end)
     return covered

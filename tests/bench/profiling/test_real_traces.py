@@ -218,7 +218,7 @@ def test_one_of_several_gpus_is_chosen(tmp_path, capsys):
     assert sum(operation.time_ns for operation in breakdown.operations) == 10_000
     assert gpu.slug == "h100-sxm"
     said = refused(path, capsys, "--trace-device", "3")
-    assert "has no kernels of GPU 3; GPUs with kernels: 0, 1\n" in said
+    assert "has kernels of GPUs 0, 1; choose one with --trace-device" in said
 
 
 # ---- what is said
