@@ -213,8 +213,9 @@ def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
     every: list[Scored] = []
     for record, score in judged(environment, records):
         details = op_of(record)
-        kernels = zip(details.kernels_s, details.kernel_calls, strict=True)
-        longest_s = max((time_s / calls for time_s, calls in kernels), default=LATENCY_S)
+        # Older files have no numbers of calls.
+        kernels = zip(details.kernels_s, details.kernel_calls, strict=False)
+        longest_s = max((time_s / max(1, calls) for time_s, calls in kernels), default=LATENCY_S)
         is_short = longest_s < LATENCY_S
         if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
             score["bound"] = "latency"
