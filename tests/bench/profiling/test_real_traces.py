@@ -296,7 +296,6 @@ def test_kernels_and_categories_are_rows(tmp_path, capsys):
     assert row[:4] == ["gemm", "15", "45", "us"]
     assert row[-1] == "aten.mm"
     lines = said_of(path, capsys, "--by", "category")
-    assert any(line.startswith("matmul ") and " 75 us " in line for line in lines)
     assert any(line.startswith("idle ") for line in lines)
 
 
@@ -319,7 +318,7 @@ def test_groups_are_written_in_all_formats(by, tmp_path, capsys):
 
 def test_long_names_of_kernels_are_cut_in_tables_only(tmp_path, capsys):
     name = f"void at::native::kernel<{'float, ' * 200}>"
-    events = [PRODUCT, launch(11.0, 1), kernel(name, 20.0, 9.0, 1), kernel(name, 30.0, 1.0, 2)]
+    events = [*product(10.0, 1, 9.0, name=name), kernel(name, 30.0, 1.0, 2)]
     path = written(events, tmp_path / "trace.json")
     assert max(map(len, said_of(path, capsys))) < 500
     rows = [line for line in said_of(path, capsys, "--by", "kernel") if line.startswith("void")]
