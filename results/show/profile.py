@@ -189,8 +189,6 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.matmul_flops += details.matmul_flops
             peak = machine.peak(record.dtype)
             products_s.append(details.matmul_flops / peak.value if peak else None)
-    if step.no_shape is not None:  # the kernels of a trace that overlap would do so at their roofs
-        totals.at_roof_s -= max(0.0, totals.profiled_s - step.time_s)
     totals.memory_bound = bounds["memory"]
     totals.compute_bound = bounds["compute"]
     totals.latency_bound = bounds["latency"]
@@ -292,12 +290,17 @@ def sentences(totals: Totals) -> list[str]:
         advice = ": launch-bound; try CUDA graphs or torch.compile" if is_bound else ""
         said.append(f"The GPU was idle {percent(totals.idle)} of the time{advice}.")
     time = duration(step.time_s)
-    in_operations = f"{percent(totals.in_operations)} of it in operations."
     if step.no_shape is None:
         profiled = duration(totals.profiled_s)
-        said.append(f"A step takes {time}; under the profiler {profiled}, {in_operations}")
+        share = percent(totals.in_operations)
+        said.append(
+            f"A step takes {time}; under the profiler {profiled}, {share} of it in operations."
+        )
     else:
-        said.append(f"The recorded time is {time}, {in_operations}")
+        operations = duration(totals.in_operations * step.time_s)
+        said.append(
+            f"The recorded time is {time}; the times of its operations sum to {operations}."
+        )
     if len(totals.phases) > 1:
         parts = []
         for name, part in totals.phases.items():
@@ -404,13 +407,12 @@ def work_sentences(totals: Totals) -> list[str]:
         )
         if totals.at_roof_s < step.time_s:
             at_roof = duration(totals.at_roof_s)
-            whole = "step" if step.no_shape is None else "recording"
+            # At their roofs, the kernels of a trace may overlap or not.
+            time = "step would take" if step.no_shape is None else "recording would take at most"
             part = ""
             if covered < MOSTLY:
                 part = f" with a rule, {percent(covered)} of the time in operations and kernels,"
-            said.append(
-                f"If every operation{part} reached its roof, the {whole} would take {at_roof}."
-            )
+            said.append(f"If every operation{part} reached its roof, the {time} {at_roof}.")
     if step.eager_bytes is not None:
         eager = quantity(step.eager_bytes, "B")
         said.append(f"Without fusion, the same operations move {eager}.")

@@ -386,6 +386,9 @@ def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
     lines = said_of(written(events, tmp_path / "trace.json"), capsys)
     said = "Communication between GPUs took 400 us: 200 us exposed, 200 us hidden by other kernels."
     assert said in lines
+    text = "\n".join(lines)
+    assert "The recorded time is 597 us; the times of its operations sum to 700 us." in text
+    assert "reached its roof, the recording would take at most 497.1 us." in text
     # Of the 597 us from the first operation to the last kernel.
     [row] = [line for line in lines if line.startswith("c10d.allreduce_")]
     assert " 67.0% " in row
