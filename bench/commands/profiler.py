@@ -58,7 +58,6 @@ OF_A_MODEL = (
     "device",
     "budget_s",
     "seed",
-    "timeout_s",
 )
 """Arguments that need a model to run; `--from` rejects them."""
 
@@ -257,13 +256,15 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.run import Progress, Run
     from bench.profiling.records import product_dtypes
-    from results.show.profile import document_of, render
+    from results.show.profile import table_of
 
     options = given(Options, args)
     settings = replace(given(Settings, args), cache="warm")
     if options.source is not None:
         message = "--from reads a recorded trace and runs no model; leave {} out"
         refuse(options, settings, OF_A_MODEL, message)
+        if options.rules is None:
+            refuse(options, settings, ["timeout_s"], "{} limits your own code; it requires --rules")
     elif options.signature:
         print_out(SIGNATURE)
         return 0
@@ -280,8 +281,14 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     host = ""
     if options.source is not None:
         records, totals, gpu, host = answer_of(options, settings, records_of_trace)
-        device = gpu or device_of(replace(settings, device="cpu"))
-        is_here = gpu is None
+        is_here = gpu is None and host == platform.node()
+        if gpu is None and settings.gpu is not None:
+            raise UsageError(
+                f"'{options.source}' has no kernels of a GPU, so --gpu has no effect; remove it"
+            )
+        device = gpu or Device("cpu", "cpu", "unknown-cpu", "unknown CPU", 0, 0)
+        if is_here:
+            device = device_of(replace(settings, device="cpu"))
     else:
         device = device_of(settings)
         with closing(Progress(settings.quiet)) as progress:
@@ -289,16 +296,17 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             records, totals = answer_of(options, settings, records_of, device)
     with Run(settings, "bench", "profile", device, argv) as run:
         run.start(product_dtypes(records) if is_here else None, is_here, profile=totals)
-        if is_here and host not in ("", platform.node()):
+        if not (is_here or device.is_gpu):
             run.progress.note(
-                f"the trace was recorded on '{host}'; the roofs are those of this machine"
+                "the trace has no kernels and was not recorded on this machine: its roofs are "
+                "unknown"
             )
         for record in records:
             run.keep(record)
         if options.source is None:
             run.judge_again()
     return run.conclude(
-        partial(render, top=options.top, by=options.by, is_whole=settings.verbose), document_of
+        table=partial(table_of, by=options.by, top=options.top, is_whole=settings.verbose)
     )
 
 
@@ -379,7 +387,8 @@ def answer_of(
     is_on_gpu = device is not None and device.is_gpu
     if options.target is None and options.rules is None and not is_on_gpu:
         return function(options, settings, device)
-    timeout_s = worker.OWN_TIMEOUT_S if options.target is None else settings.timeout_s
+    is_own = options.target is not None or options.rules is not None
+    timeout_s = settings.timeout_s if is_own else worker.OWN_TIMEOUT_S
     step = "a call, or the import,"
     try:
         answer, output = worker.call(
@@ -415,7 +424,9 @@ def records_of_trace(
     assert options.source is not None
     try:
         if options.rules is not None:
+            protocol.announce()
             import_file(options.rules)
+            protocol.announce(runs=False)
     except (Exception, SystemExit) as error:
         raise UsageError(f"--rules {error_text(error, options.rules)}") from None
     breakdown, gpu, host = from_trace(

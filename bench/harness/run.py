@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -316,7 +317,11 @@ class Run(AbstractContextManager["Run"]):
             self.rewrite()
 
     def conclude(
-        self, render: Render | None = None, document: Document | None = None, draws: bool = False
+        self,
+        render: Render | None = None,
+        document: Document | None = None,
+        draws: bool = False,
+        table: Callable[[Environment, Sequence[Record]], Table] | None = None,
     ) -> int:
         """Print the records, draw the plot, print the path of the run file, and return the exit
         code.
@@ -325,11 +330,14 @@ class Run(AbstractContextManager["Run"]):
             render: prints the table; None: the table of ops.
             document: returns the JSON object; None: that of ops.
             draws: whether to plot next to the run file if there is no `--plot`.
+            table: makes the table, instead of `render` and `document`.
 
         Raises:
             StoreError: not all records could be saved; they have been printed.
         """
-        path = self.show(run_table(self.environment, self.records, render, document))
+        if table is None:
+            table = partial(run_table, render=render, document=document)
+        path = self.show(table(self.environment, self.records))
         plot = self.settings.plot
         if not plot and draws and path is not None:
             plot = path.with_suffix(".png")

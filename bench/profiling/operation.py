@@ -34,7 +34,8 @@ rule for its work.
 """
 
 NO_SHAPE = "no shape"
-"""Shapes of an operation if a trace has none."""
+NO_TENSOR = "no tensor's"
+"""Shapes of an operation if a trace has none, and if no tensor can have them."""
 
 STEP = "roofmark step"
 MODULE = "roofmark module "
@@ -124,6 +125,10 @@ class Breakdown:
     """Times of kernels that were launched before the recording of a trace began; they belong to no
     part of it.
     """
+    steps_s: Sequence[float] = ()
+    """Times of the steps of a trace on the host."""
+    others_ns: int = 0
+    """Nanoseconds in which only kernels of other steps ran."""
     communication_s: float = 0.0
     exposed_s: float = 0.0
     """Time in which kernels that communicate between GPUs ran, and in which nothing else ran."""
@@ -132,7 +137,7 @@ class Breakdown:
     def duration_ns(self) -> int:
         operations_ns = summed(self.operations).time_ns
         others_ns = sum(map(sum, self.unattributed.values()))
-        return operations_ns + others_ns + self.gaps.total()
+        return operations_ns + others_ns + self.others_ns + self.gaps.total()
 
 
 def pattern(module: str) -> str:

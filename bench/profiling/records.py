@@ -12,6 +12,7 @@ from msgspec import structs
 
 from bench.profiling.operation import (
     NO_SHAPE,
+    NO_TENSOR,
     Breakdown,
     Operation,
     fusions_of,
@@ -19,7 +20,7 @@ from bench.profiling.operation import (
     summed,
 )
 from results.record import MIN_TIME_S, ProfileOp, Record, StepTotals
-from results.show.profile import HOST_GAP, OVERHEAD, UNATTRIBUTED, op_of
+from results.show.profile import HOST_GAP, OTHER_STEPS, OVERHEAD, UNATTRIBUTED, op_of
 
 NS = 1e-9
 
@@ -29,7 +30,9 @@ def records_of(breakdown: Breakdown) -> list[Record]:
     parts = [(_record(row, total), float(total.time_ns)) for row, total in _rows(breakdown)]
     parts += _remainders(breakdown)
     parts.sort(key=lambda part: -part[1])
-    duration_ns = breakdown.duration_ns
+    # Kernels that overlap make the sum of the parts of a trace longer than its time.
+    sum_ns = breakdown.duration_ns
+    duration_ns = sum(breakdown.samples_s) / NS if breakdown.is_trace else sum_ns
     return [_timed(record, spent_ns * NS, spent_ns / duration_ns) for record, spent_ns in parts]
 
 
@@ -117,6 +120,8 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     if breakdown.unattributed:
         record = _remainder(UNATTRIBUTED, dtype, **kernel_fields(breakdown.unattributed))
         yield record, sum(map(sum, breakdown.unattributed.values()))
+    if breakdown.others_ns:
+        yield _remainder(OTHER_STEPS, dtype), breakdown.others_ns
     gap_ns = breakdown.gaps.total()
     overhead_ns = 0
     if not breakdown.is_trace:
@@ -150,12 +155,15 @@ def _remainder(op: str, dtype: str, module: str = "", **kernels: Any) -> Record:
 def step_of(breakdown: Breakdown) -> StepTotals:
     """Return the facts for the totals that are not in the rows."""
     no_shape = None
+    no_tensor = Counter(each.op for each in breakdown.operations if each.shapes == NO_TENSOR)
     if breakdown.is_trace:
         no_shape = Counter(each.op for each in breakdown.operations if each.shapes == NO_SHAPE)
     return StepTotals(
         time_s=float(median(breakdown.samples_s)),
         eager_bytes=breakdown.eager_bytes,
         no_shape=no_shape,
+        no_tensor=no_tensor,
+        steps_s=tuple(breakdown.steps_s),
         early_s=sum(breakdown.early_s),
         early_kernels=len(breakdown.early_s),
         communication_s=breakdown.communication_s,

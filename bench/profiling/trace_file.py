@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
 import msgspec
 import torch
@@ -29,6 +29,7 @@ from msgspec import Meta
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
+from bench.harness.timing import protocol
 from bench.harness.timing.launched import ON_GPU, kernels_of, span_of
 from bench.harness.torch_private import has_kernel
 from bench.profiling.counts import (
@@ -42,7 +43,7 @@ from bench.profiling.counts import (
     shapes_text,
     tensors_in,
 )
-from bench.profiling.operation import NO_SHAPE, UNMODELLED, Breakdown, Operation
+from bench.profiling.operation import NO_SHAPE, NO_TENSOR, UNMODELLED, Breakdown, Operation
 from bench.profiling.tracing import (
     NN_MODULE,
     ON_HOST,
@@ -127,7 +128,7 @@ class TraceEvent(TypedDict, total=False):
 
     ph: str
     cat: str
-    name: Any
+    name: Required[str]
     pid: Any
     tid: Any
     ts: Annotated[float, Meta(ge=-MAX_US, le=MAX_US)]
@@ -135,11 +136,20 @@ class TraceEvent(TypedDict, total=False):
     args: TraceArgs
 
 
+class DeviceProperties(TypedDict, total=False):
+    """What is read of the properties of a GPU."""
+
+    id: Required[Any]
+    name: str
+    totalGlobalMem: int
+    numSms: int
+
+
 class TraceDocument(TypedDict, total=False):
     """What is read of a trace."""
 
     traceEvents: list[TraceEvent]
-    deviceProperties: list[dict[str, Any]]
+    deviceProperties: list[DeviceProperties]
     host_name: str
 
 
@@ -216,9 +226,15 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
         is_module = category == PYTHON and event["name"].startswith(NN_MODULE)
         if category in ON_HOST or category in ON_GPU or is_module:
             event.setdefault("dur", 0)
-            args = event.setdefault("args", {})
-            if category not in ON_GPU or gpu in (None, args.get("device")):
-                events.append(event)
+            event.setdefault("args", {})
+            events.append(event)
+    numbers = gpu_numbers(events)
+    is_one = len(numbers) <= 1 if gpu is None else gpu in numbers
+    if not is_one:
+        listed = ", ".join(sorted(map(str, numbers))) or "none"
+        raise UsageError(f"has kernels of GPUs {listed}; choose one with --trace-device")
+    if gpu is not None:
+        events = [event for event in events if gpu_numbers([event]) <= {gpu}]
     if not any(event["cat"] in ("cpu_op", *ON_GPU) for event in events):
         raise UsageError(
             "has no torch operations and no kernels; record it with ProfilerActivity.CPU"
@@ -226,18 +242,18 @@ def load(content: bytes | bytearray, gpu: int | None = None) -> dict[str, Any]:
     return {**document, "traceEvents": events}
 
 
+def gpu_numbers(events: Events) -> set[Any]:
+    """Return the numbers of the GPUs that ran the kernels among events."""
+    return {event["args"].get("device") for event in events if event["cat"] in ON_GPU}
+
+
 def gpu_of(document: Mapping[str, Any]) -> Device | None:
     """Return the GPU of the kernels in a trace, as the trace describes it; None if there are no
     kernels.
     """
-    numbers = {
-        event["args"].get("device") for event in document["traceEvents"] if event["cat"] in ON_GPU
-    }
+    numbers = gpu_numbers(document["traceEvents"])
     if not numbers:
         return None
-    if len(numbers) > 1:
-        listed = ", ".join(sorted(map(str, numbers)))
-        raise UsageError(f"has kernels of GPUs {listed}; choose one with --trace-device")
     every = document.get("deviceProperties", ())
     same = [facts for facts in every if facts["id"] in numbers]
     if not same and len({facts.get("name") for facts in every}) == 1:
@@ -260,8 +276,9 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     kernels = kernels_of({"traceEvents": events})
     host = [event for event in events if event["cat"] not in ON_GPU]
     others = []
+    spans_of_steps = steps_of(host)
     if step is not None:
-        host = of_step(host, step)
+        host = of_step(host, spans_of_steps, step)
         own = {event["args"].get("correlation") for event in host} - {None}
         others = [kernel for kernel in kernels if kernel.correlation not in own]
         kernels = [kernel for kernel in kernels if kernel.correlation in own]
@@ -274,6 +291,8 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
         host = [event for event in host if thread_of(event) == longest]
     calls = Calls(host, bool(kernels))
     breakdown = Breakdown(calls.operations, is_trace=True)
+    if step is None and len(spans_of_steps) > 1:
+        breakdown.steps_s = [(end - begin) / 1e9 for begin, end in spans_of_steps.values()]
     # What was launched before the recording began is older than all launches in it.
     launches = {event["args"].get("correlation") for event in host} - {None}
     launched = [kernel.begin for kernel in kernels if kernel.correlation in launches]
@@ -296,7 +315,7 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     breakdown.samples_s = [(end - begin) / 1e9]
     nested = host_events({"traceEvents": host}, calls.set_owner)
     if kernels:
-        divide_gpu(breakdown, (begin, end), nested, kernels)
+        divide_gpu(breakdown, (begin, end), nested, kernels, others)
     else:
         divide_host(breakdown, nested)
         breakdown.gaps[""] += end - begin - sum(event.own for event in nested)
@@ -305,14 +324,20 @@ def breakdown_of(events: Events, step: int | None = None) -> Breakdown:
     return breakdown
 
 
-def of_step(host: Events, step: int) -> list[Mapping[str, Any]]:
+def steps_of(host: Events) -> dict[str, tuple[int, int]]:
+    """Return begin and end of each step on the host, in nanoseconds, by its number."""
+    steps = [event for event in host if event["name"].startswith(STEP_OF_PROFILER)]
+    return {event["name"].removeprefix(STEP_OF_PROFILER): span_of(event) for event in steps}
+
+
+def of_step(
+    host: Events, spans: Mapping[str, tuple[int, int]], step: int
+) -> list[Mapping[str, Any]]:
     """Return the events of all threads that begin in a step.
 
     Raises:
         UsageError: the trace has no such step.
     """
-    steps = [event for event in host if event["name"].startswith(STEP_OF_PROFILER)]
-    spans = {event["name"].removeprefix(STEP_OF_PROFILER): span_of(event) for event in steps}
     if str(step) not in spans:
         known = ", ".join(spans) or "none, torch.profiler.schedule makes them"
         raise UsageError(f"has no step {step}; its steps: {known}")
@@ -322,6 +347,10 @@ def of_step(host: Events, step: int) -> list[Mapping[str, Any]]:
 
 def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
     return event.get("pid"), event.get("tid")
+
+
+class Owner(Operation):
+    """An event that is no torch operation and owns the kernels that are launched in it."""
 
 
 class Calls:
@@ -369,11 +398,14 @@ class Calls:
                 given = list(map(Argument, kinds, dtypes, dims, strides, numbers))
                 self._known[call] = operation_of(namespace, op, given)
             operation = self._known[call]
+        is_within = isinstance(event.owner, Operation) and not isinstance(event.owner, Owner)
+        name = owner_name(event) if self._has_gpu and not is_within else ""
         if operation is not None:
             event.owner = replace(operation, phase=event.phase, module=event.module, kernels={})
             self.operations.append(event.owner)
-        elif self._has_gpu and not isinstance(event.owner, Operation):
-            event.owner = owner_name(event) or event.owner
+        elif name:
+            event.owner = Owner(name, "", (), event.module, event.phase, flags=(UNMODELLED,))
+            self.operations.append(event.owner)
 
 
 def owner_name(event: Event) -> str:
@@ -381,7 +413,7 @@ def owner_name(event: Event) -> str:
     launched in it; empty if it owns none.
     """
     if "GraphLaunch" in event.name:  # cudaGraphLaunch, hipGraphLaunch
-        return f"{event.owner}: {event.name}" if event.owner else event.name
+        return f"{event.owner.op}: {event.name}" if isinstance(event.owner, Owner) else event.name
     is_named = event.category in ("cpu_op", "user_annotation")
     if not is_named or event.name.startswith(STEP_OF_PROFILER):
         return ""
@@ -462,8 +494,10 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     args = []
     kwargs = {}
     try:
-        # A damaged or forged trace may have shapes that no tensor has.
         tensors = [argument.tensors() for argument in given if argument.dtype is not None]
+    except Exception:  # of several classes: the trace is damaged or forged
+        return replace(unknown, shapes=NO_TENSOR)
+    try:
         unknown.shapes = shapes_text(tensors) or NO_SHAPE
         unknown.dtypes = dtypes_of(tensors_in(tensors))
         if func is None:
@@ -494,7 +528,9 @@ def declared(operation: Operation, given: Sequence[Argument]) -> Operation:
     """
     try:
         args = [argument.value() for argument in given]
+        protocol.announce()
         declare(operation, *args)
+        protocol.announce(runs=False)
     except Exception as error:
         raise UsageError(f"has {operation.op}, whose rule failed: {one_line(error)}") from None
     operation.shapes = shapes_text(args) or NO_SHAPE

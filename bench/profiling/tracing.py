@@ -22,7 +22,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from bench.harness.torch_private import RecordFunctionFast
-from bench.profiling.operation import MODULE, STEP, TAG, UNMODELLED, Breakdown, Operation
+from bench.profiling.operation import MODULE, STEP, TAG, Breakdown, Operation
 from bench.profiling.records import records_of, step_of, work_records
 from bench.profiling.step import ProfiledStep, Tags, account, compiled, state_kept
 from bench.profiling.target import Target, guarded_call
@@ -254,21 +254,22 @@ def divide_gpu(
     span: tuple[int, int],
     events: Sequence[Event],
     kernels: Sequence[Kernel],
+    others: Sequence[Kernel] = (),
 ) -> None:
-    """Attribute the time of a step to its kernels; the GPU was idle in the rest.
+    """Attribute the time of a step to its kernels; the GPU was idle while no kernel ran at all.
 
     Overlapping time counts once, so that the parts sum to the step; in a trace from a file each
-    kernel counts in full. There an owner that is no torch operation becomes one.
+    kernel counts in full.
 
     Args:
         breakdown: its operations get the times.
         span: begin and end of the step, in nanoseconds.
         events: the host's, with the launches of the kernels, which share an id with them.
         kernels: in the order of their start.
+        others: kernels of other steps, which may run in the span.
     """
     begin, end = span
     launches = {event.args["correlation"]: event for event in events if "correlation" in event.args}
-    named: dict[tuple[str, str, str], Operation] = {}
     inside = [kernel for kernel in kernels if begin <= kernel.begin and kernel.end <= end]
     reached = begin
     for kernel in inside:
@@ -277,30 +278,28 @@ def divide_gpu(
         spent = kernel.end - kernel.begin if breakdown.is_trace else fresh
         launch = launches.get(kernel.correlation)
         owner = launch.owner if launch is not None else None
-        if launch is not None and isinstance(owner, str) and breakdown.is_trace:
-            key = owner, launch.phase, launch.module
-            owner = named.setdefault(
-                key, Operation(owner, "", (), launch.module, launch.phase, flags=(UNMODELLED,))
-            )
         if isinstance(owner, Operation):
             owner.kernels.setdefault(kernel.name, []).append(spent)
             owner.time_ns += spent
         else:
             breakdown.unattributed[kernel.name].append(spent)
-    breakdown.operations = [*breakdown.operations, *named.values()]
-    busy_ns = covered_ns(inside)
-    breakdown.gaps[""] = end - begin - busy_ns
+    busy_ns = covered_ns(inside, span)
+    every_ns = covered_ns(sorted([*inside, *others], key=lambda kernel: kernel.begin), span)
+    breakdown.others_ns = every_ns - busy_ns
+    breakdown.gaps[""] = end - begin - every_ns
     communication = [kernel for kernel in inside if is_communication(kernel.name)]
     computing = [kernel for kernel in inside if not is_communication(kernel.name)]
-    breakdown.communication_s = covered_ns(communication) / 1e9
-    breakdown.exposed_s = (busy_ns - covered_ns(computing)) / 1e9
+    breakdown.communication_s = covered_ns(communication, span) / 1e9
+    breakdown.exposed_s = (busy_ns - covered_ns(computing, span)) / 1e9
 
 
-def covered_ns(kernels: Sequence[Kernel]) -> int:
-    """Return the time in which at least one of the kernels, in the order of their start, ran."""
+def covered_ns(kernels: Sequence[Kernel], span: tuple[int, int]) -> int:
+    """Return the time of a span in which at least one of the kernels, in the order of their start,
+    ran.
+    """
     covered = 0
-    reached = kernels[0].begin if kernels else 0
+    reached, end = span
     for kernel in kernels:
-        covered += max(0, kernel.end - max(kernel.begin, reached))
+        covered += max(0, min(end, kernel.end) - max(kernel.begin, reached))
         reached = max(reached, kernel.end)
     return covered

@@ -176,7 +176,10 @@ def compare_profiles(options: argparse.Namespace, baseline: Run, candidate: Run)
         raise CompareError(f"--by {by} has no effect on two profiles; use {', '.join(profiles.BY)}")
     table = profiles.table_of(baseline, candidate, by)
     loaded = (baseline, candidate)
-    notes = chain.from_iterable(run.notes for run in loaded)
+    notes = list(chain.from_iterable(run.notes for run in loaded))
+    machines = dict.fromkeys(run.environment.machine.name for run in loaded)
+    if len(machines) > 1:
+        notes.append(f"the profiles are of two machines: {', '.join(machines)}")
     return finish(table.render(options.format), loaded, notes)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from results.compare.sides import CompareError
 from results.record import StepTotals
 from results.show.grid import Cell, Cells, Row, Table, escaped, print_cells, print_lines, texts_of
-from results.show.profile import Group, groups_of, scored
+from results.show.profile import Group, cut, groups_of, scored
 from results.show.terminal import printable
 from results.show.units import duration, percent
 from results.store.runfile import Run
@@ -76,7 +76,7 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
         times = (row["baseline_s"], row["candidate_s"])
         cells.append(
             {
-                by: Cell(row[by], goes_below=4),
+                by: Cell(cut(row[by]), goes_below=4),
                 "baseline": Cell(duration(times[0] or None), "right"),
                 "candidate": Cell(duration(times[1] or None), "right"),
                 "difference": Cell(difference(*times), "right"),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import mean
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
 from results.record import Environment, Fusion, Object, ProfileOp, Record, Score, StepTotals
 from results.show.category import IDLE, OTHER, category_of
-from results.show.grid import Cell, Cells, print_cells, print_lines
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
 from results.show.rows import document
-from results.show.table import print_header
+from results.show.table import print_header, table_of_run
 from results.show.terminal import printable
 from results.show.units import ABSENT, duration, number, percent, quantity
 from results.show.units import count as counted
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
 UNATTRIBUTED = "unattributed"
 HOST_GAP = "host-gap"
 OVERHEAD = "profiler-overhead"
+OTHER_STEPS = "other-steps"
 REMAINDERS = {
     UNATTRIBUTED: "operations and kernels outside of counted calls",
     HOST_GAP: "no operation ran: Python, autograd, waiting for the host",
     OVERHEAD: "additional time of the recorded step, compared with a step without the profiler",
+    OTHER_STEPS: "only kernels of other steps ran",
 }
 """Parts of a step's time outside of operations."""
 
@@ -64,8 +68,15 @@ FUSED_NAMES = {
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 
+MAX_NAME = 100
+"""Characters of a kernel's name that are shown: names of C++ templates may have thousands."""
+
 LAUNCH_BOUND = 0.5
-"""Fraction of the time that a GPU is idle above which the host is the bottleneck."""
+MAX_LAUNCH_S = 1e-3
+"""Fraction of the time that a GPU is idle above which the host is the bottleneck, and the longest
+idle time for each kernel in which it still launches: an operation takes it 10 to 200 us. In longer
+ones it compiles, loads data or pauses.
+"""
 
 MOSTLY = 0.995
 """Fraction of the time above which what has no rule is not mentioned."""
@@ -111,6 +122,8 @@ class Totals:
     """Fraction of the time in operations with a rule for their work."""
     busy: float = 0.0
     """Fraction of the time in operations and kernels."""
+    kernels: int = 0
+    """Number of GPU kernels."""
     idle: float | None = None
     """Fraction of the time in which a GPU ran nothing; None on a CPU."""
     latency_bound: float = 0.0
@@ -153,6 +166,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
         time_s = details.time_s or 0.0
         share = details.share or 0.0
         totals.profiled_s += time_s
+        totals.kernels += sum(details.kernel_calls)
         totals.flops += record.flops or 0
         totals.bytes_read += record.bytes_read or 0
         totals.bytes_written += record.bytes_written or 0
@@ -162,7 +176,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
             totals.counted += share
         if record.op == HOST_GAP and totals.idle is not None:
             totals.idle += share
-        if record.op not in (HOST_GAP, OVERHEAD):
+        if record.op not in (HOST_GAP, OVERHEAD, OTHER_STEPS):
             totals.busy += share
         bounds[score["bound"]] += share
         if record.op != OVERHEAD:
@@ -191,11 +205,16 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> Totals | N
 
 
 def scored(environment: Environment, records: Sequence[Record]) -> list[Scored]:
-    """Return the records with their scores; the bound of too short kernels is `latency`."""
+    """Return the records with their scores; the bound is `latency` where the longest kernel of a
+    call is too short.
+    """
     every: list[Scored] = []
     for record, score in judged(environment, records):
         details = op_of(record)
-        is_short = (details.time_s or 0.0) < LATENCY_S * sum(details.kernel_calls)
+        # Older files have no numbers of calls.
+        kernels = zip(details.kernels_s, details.kernel_calls, strict=False)
+        longest_s = max((time_s / max(1, calls) for time_s, calls in kernels), default=LATENCY_S)
+        is_short = longest_s < LATENCY_S
         if is_short and score["bound"] and score["roofline_pct"] < LATENCY_PCT:
             score["bound"] = "latency"
         every.append((record, score))
@@ -211,6 +230,23 @@ def roof_fraction(record: Record, score: Score) -> float:
 def document_of(environment: Environment, records: Sequence[Record]) -> Object:
     totals = totals_of(environment, records)
     return {"totals": totals.to_dict() if totals else {}} | document(environment, records)
+
+
+def table_of(
+    environment: Environment, records: Sequence[Record], by: str | None = None, **how: Any
+) -> Table:
+    """Return a profile as a table: its rows, or all groups of rows if `by` is given; see `render`
+    for the others.
+    """
+    draw = partial(render, environment, records, by=by, **how)
+    content = partial(document_of, environment, records)
+    if by is None:
+        return table_of_run(environment, records, draw=draw, content=content)
+    groups = groups_of(scored(environment, records), by)
+    rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
+    cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
+    table = table_of_run(environment, records, draw, lambda: content() | {"groups": rows})
+    return replace(table, rows=lambda: rows, shown=lambda: texts_of(cells))
 
 
 def render(
@@ -248,20 +284,23 @@ def sentences(totals: Totals) -> list[str]:
     """Return what is printed above the rows."""
     step = totals.step
     said = []
-    if totals.idle is not None and totals.idle > LAUNCH_BOUND:
-        said.append(
-            f"The GPU was idle {percent(totals.idle)} of the time: launch-bound; try CUDA graphs "
-            f"or torch.compile."
-        )
-    elif totals.idle is not None:
-        said.append(f"The GPU was idle {percent(totals.idle)} of the time.")
+    if totals.idle is not None:
+        is_launching = totals.idle * step.time_s < MAX_LAUNCH_S * totals.kernels
+        is_bound = is_launching and totals.idle > LAUNCH_BOUND
+        advice = ": launch-bound; try CUDA graphs or torch.compile" if is_bound else ""
+        said.append(f"The GPU was idle {percent(totals.idle)} of the time{advice}.")
     time = duration(step.time_s)
-    in_operations = f"{percent(totals.in_operations)} of it in operations."
     if step.no_shape is None:
         profiled = duration(totals.profiled_s)
-        said.append(f"A step takes {time}; under the profiler {profiled}, {in_operations}")
+        share = percent(totals.in_operations)
+        said.append(
+            f"A step takes {time}; under the profiler {profiled}, {share} of it in operations."
+        )
     else:
-        said.append(f"The recorded time is {time}, {in_operations}")
+        operations = duration(totals.in_operations * step.time_s)
+        said.append(
+            f"The recorded time is {time}; the times of its operations sum to {operations}."
+        )
     if len(totals.phases) > 1:
         parts = []
         for name, part in totals.phases.items():
@@ -290,6 +329,12 @@ def trace_sentences(totals: Totals) -> list[str]:
     """Return what is said of a recorded trace only."""
     step = totals.step
     said = []
+    if step.steps_s:
+        each_s = duration(mean(step.steps_s))
+        said.append(
+            f"It has {len(step.steps_s)} steps, on the host {each_s} in the mean "
+            f"({duration(min(step.steps_s))} to {duration(max(step.steps_s))}); --step N reads one."
+        )
     if step.early_kernels:
         said.append(
             f"{counted(step.early_kernels, 'kernel')}, {duration(step.early_s)} in all, had been "
@@ -297,19 +342,32 @@ def trace_sentences(totals: Totals) -> list[str]:
         )
     overlap_s = round(totals.profiled_s - step.time_s, 9)
     if overlap_s > 0:
-        said.append(f"Its kernels overlap for {duration(overlap_s)}; each counts in full.")
+        whole = percent(totals.profiled_s / step.time_s)
+        said.append(
+            f"Its kernels overlap for {duration(overlap_s)}; each counts in full, so the rows add "
+            f"up to {whole} of the time."
+        )
     if step.communication_s:
         hidden_s = max(0.0, step.communication_s - step.exposed_s)
         said.append(
             f"Communication between GPUs took {duration(step.communication_s)}: "
             f"{duration(step.exposed_s)} exposed, {duration(hidden_s)} hidden by other kernels."
         )
-    calls = [f"{op} ({counted(times, 'call')})" for op, times in (step.no_shape or {}).items()]
-    if calls and not totals.counted:
+    without = calls_text(step.no_shape or {})
+    if without and not (totals.counted or step.no_tensor):
         said.append("It has no shapes; record it with record_shapes=True to see FLOPs and bytes.")
-    elif calls:
-        said.append(f"It has no shapes for {', '.join(calls)}, whose own work is not counted.")
+    elif without:
+        said.append(f"It has no shapes for {without}, whose own work is not counted.")
+    if step.no_tensor:
+        said.append(
+            f"No tensor has its shapes for {calls_text(step.no_tensor)}, whose own work is not "
+            f"counted."
+        )
     return said
+
+
+def calls_text(calls: Mapping[str, int]) -> str:
+    return ", ".join(f"{op} ({counted(times, 'call')})" for op, times in calls.items())
 
 
 def work_sentences(totals: Totals) -> list[str]:
@@ -326,7 +384,7 @@ def work_sentences(totals: Totals) -> list[str]:
         said.append(
             f"MFU {mfu}: its matmuls compute "
             f"{quantity(totals.matmul_flops, 'FLOP')}; causal attention counts "
-            f"every pair of tokens."
+            f"every pair of tokens here, above only those that it computes."
         )
     covered = totals.counted / totals.busy if totals.busy else 1.0
     if covered < MOSTLY:
@@ -337,10 +395,10 @@ def work_sentences(totals: Totals) -> list[str]:
         )
     is_above = max(totals.mfu or 0.0, totals.mbu or 0.0) > 1
     if step.no_shape is not None and is_above:
-        said.append(
-            "MFU or MBU is above 100%: the work ran on a GPU whose kernels are not in the trace, "
-            "or the data came from caches."
-        )
+        cause = "the work ran on a GPU whose kernels are not in the trace"
+        if totals.idle is not None:
+            cause = "the GPU is faster than the one of its roofs, or kernels are missing"
+        said.append(f"MFU or MBU is above 100%: {cause}, or the data came from caches.")
     if totals.bandwidth:
         said.append(
             f"Time by bound: memory {percent(totals.memory_bound)}, compute "
@@ -349,7 +407,12 @@ def work_sentences(totals: Totals) -> list[str]:
         )
         if totals.at_roof_s < step.time_s:
             at_roof = duration(totals.at_roof_s)
-            said.append(f"If every operation reached its roof, the step would take {at_roof}.")
+            # At their roofs, the kernels of a trace may overlap or not.
+            time = "step would take" if step.no_shape is None else "recording would take at most"
+            part = ""
+            if covered < MOSTLY:
+                part = f" with a rule, {percent(covered)} of the time in operations and kernels,"
+            said.append(f"If every operation{part} reached its roof, the {time} {at_roof}.")
     if step.eager_bytes is not None:
         eager = quantity(step.eager_bytes, "B")
         said.append(f"Without fusion, the same operations move {eager}.")
@@ -438,12 +501,16 @@ def _note(record: Record, score: Score) -> str:
         notes.append(REMAINDERS[record.op])
         details = op_of(record)
         longest = list(zip(details.kernels, details.kernels_s, strict=False))[:MAX_NAMES]
-        kernels = [f"{name} {duration(time_s)}" for name, time_s in longest]
+        kernels = [f"{cut(name)} {duration(time_s)}" for name, time_s in longest]
         if len(details.kernels) > len(kernels):
             kernels.append(f"and {len(details.kernels) - len(kernels)} more")
         if kernels:
             notes[-1] += f": {', '.join(kernels)}"
     return ", ".join(notes)
+
+
+def cut(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..."
 
 
 @dataclass
@@ -474,22 +541,51 @@ class Group:
             self.counted_s += time_s
             self.saved_s += time_s * (1 - roof_fraction(record, score))
 
-    def cells(self, by: str) -> Cells:
-        cells = {
-            "calls": Cell(str(self.calls), "right", leaves=1),
-            "time": Cell(duration(self.time_s), "right"),
-            "share": Cell(percent(self.share), "right"),
-            "FLOPs": Cell(quantity(self.flops or None), "right", leaves=2),
-            "bytes": Cell(quantity(self.moved_bytes or None), "right", leaves=2),
+    def row(self, by: str, name: str) -> dict[str, Any]:
+        """Return the group as a row; its rates are those of the counted part of the time."""
+        row: dict[str, Any] = {
+            by: name,
+            "calls": self.calls,
+            "time_s": self.time_s,
+            "share": self.share,
+            "flops": self.flops or None,
+            "moved_bytes": self.moved_bytes or None,
+            "flops_per_s": self._rate(self.flops),
+            "bytes_per_s": self._rate(self.moved_bytes),
+            "counted": self.counted_s / self.time_s if self.time_s else None,
         }
-        for name, work in (("FLOP/s", self.flops), ("B/s", self.moved_bytes)):
-            rate = work / self.counted_s if work and self.counted_s else None
-            cells[name] = Cell(quantity(rate), "right", leaves=3)
         if by == "category":
-            cells["roof saves"] = Cell(duration(self.saved_s or None), "right")
+            row["roof_saves_s"] = self.saved_s or None
+        if by == "kernel":
+            row["operations"] = ",".join(self.operations)
+        return row
+
+    def _rate(self, work: int) -> float | None:
+        return work / self.counted_s if work and self.counted_s else None
+
+    def cells(self, by: str, name: str) -> Cells:
+        row = self.row(by, name)
+        cells = {by: Cell(cut(name), goes_below=6)}
+        for title, (key, text_of, leaves) in GROUP_COLUMNS.items():
+            if key in row:
+                cells[title] = Cell(text_of(row[key]), "right", leaves)
         if by == "kernel":
             cells["operation"] = Cell(", ".join(list(self.operations)[:MAX_NAMES]))
         return cells
+
+
+GROUP_COLUMNS: dict[str, tuple[str, Callable[[Any], str], int]] = {
+    "calls": ("calls", str, 1),
+    "time": ("time_s", duration, 0),
+    "share": ("share", percent, 0),
+    "FLOPs": ("flops", quantity, 2),
+    "bytes": ("moved_bytes", quantity, 2),
+    "FLOP/s": ("flops_per_s", quantity, 3),
+    "B/s": ("bytes_per_s", quantity, 3),
+    "counted": ("counted", percent, 3),
+    "roof saves": ("roof_saves_s", duration, 0),
+}
+"""Key, text and order on a narrow terminal of the columns of groups."""
 
 
 def parts_of(record: Record, by: str) -> list[tuple[str, float, int]]:
@@ -519,13 +615,16 @@ def parts_of(record: Record, by: str) -> list[tuple[str, float, int]]:
 
 
 def groups_of(every: Sequence[Scored], by: str) -> dict[tuple[str, ...], Group]:
-    """Return the groups of rows by `op`, `module`, `phase`, `shape`, `kernel` or `category`.
+    """Return the groups of rows by `op`, `module`, `phase`, `shape`, `kernel` or `category`, the
+    longest first.
 
     The name of a group is a tuple of one text. Modules are a tree: the parts of a path, where each
     module includes its submodules.
     """
     groups: dict[tuple[str, ...], Group] = defaultdict(Group)
     for record, score in every:
+        if record.status != "ok":  # it took no time
+            continue
         if by in ("kernel", "category"):
             parts = parts_of(record, by)
             for name, time_s, calls in parts:
@@ -542,18 +641,18 @@ def groups_of(every: Sequence[Scored], by: str) -> dict[tuple[str, ...], Group]:
         for depth in range(1, len(path) + 1):
             time_s = details.time_s or 0.0
             groups[path[:depth]].add(record, score, time_s, record.count or 0, is_whole=True)
-    return dict(groups)
+    return dict(sorted(groups.items(), key=lambda item: -item[1].time_s))
 
 
 def _print_groups(every: Sequence[Scored], by: str, console: Console, top: int) -> None:
     groups = groups_of(every, by)
-    longest = sorted(groups, key=lambda path: -groups[path].time_s)[:top]
+    longest = list(groups)[:top]
     if by == "module":
         longest.sort()
     rows = []
     for path in longest:
         name = "  " * (len(path) - 1) + path[-1]
-        rows.append({by: Cell(name, goes_below=6)} | groups[path].cells(by))
+        rows.append(groups[path].cells(by, name))
     print_cells(console, rows)
     if len(groups) > top:
         print_lines(console, f"... and {len(groups) - top} more: --top shows them")

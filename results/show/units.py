@@ -16,6 +16,7 @@ COUNT_LETTERS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1.0, ""))
 """Letters of large counts, as options take them: 8.030 B parameters."""
 
 TIME_UNITS = ((86400.0, "days"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+MIN_PERCENT = 0.001
 TOO_NOISY = 1
 """Half width of an interval, as a fraction of its center, above which its number is not shown."""
 
@@ -78,10 +79,15 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(part: float | None, whole: float = 1.0) -> str:
-    """Return a part of a whole in percent with three significant digits, such as 12.3%; `-` for
-    None.
+    """Return a part of a whole in percent with three significant digits, such as 12.3%, or that it
+    is below `MIN_PERCENT`; `-` for None.
     """
-    return ABSENT if part is None else f"{number(100 * part / whole, 3)}%"
+    if part is None:
+        return ABSENT
+    share = 100 * part / whole
+    if 0 < share < MIN_PERCENT:
+        return f"<{MIN_PERCENT:g}%"
+    return f"{number(share, 3)}%"
 
 
 def uncertainty(share: float) -> str:

@@ -49,6 +49,7 @@ def row_with(text, *words):
         (count(1, "device"), "1 device"),
         (percent(None), "-"),
         (percent(0.70881), "70.9%"),
+        (percent(1.3e-7), "<0.001%"),
         (percent(130.5, 100), "130%"),  # never clamped
         (uncertainty(0.0123), "±1.2%"),
         (uncertainty(1.5), "too noisy"),

@@ -100,7 +100,7 @@ def main() -> int:
         categories: Counter[str] = Counter()
         for record in records:
             for category, time_s, _ in parts_of(record, "category"):
-                categories[category] += time_s / totals.profiled_s
+                categories[category] += time_s / totals.step.time_s
         top = ", ".join(f"{name} {share:.1%}" for name, share in categories.most_common(3))
         mfu = "-" if totals.mfu is None else f"{totals.mfu:.3%}"
         line += [

@@ -2,6 +2,7 @@
 shapes. The events are written for the purpose.
 """
 
+import csv
 import gzip
 import json
 import re
@@ -44,6 +45,13 @@ def shaped(name, begin, duration, *dims):
     return event(name, begin, duration, **{"Input Dims": list(dims), "Input type": kinds})
 
 
+def product(begin, number, spent, start=None, name="gemm", title="aten::mm", **where):
+    """Return a product of 64x64 matrices with its launch and its kernel, 2 us after its begin."""
+    call = shaped(title, begin, 2.5, [64, 64], [64, 64])
+    start = begin + 2 if start is None else start
+    return [call, launch(begin + 1, number), kernel(name, start, spent, number, **where)]
+
+
 def written(events, path, gpu=H100):
     path.write_text(json.dumps({"deviceProperties": [gpu], "traceEvents": events}))
     return path
@@ -69,6 +77,7 @@ PRODUCT = shaped("aten::mm", 10.0, 5.0, [64, 64], [64, 64])
         ({"dur": float("inf")}, "JSON is malformed: invalid character (byte "),
         ({"ts": float("nan")}, "JSON is malformed: invalid character (byte "),
         ({"ts": "soon"}, "Expected `float`, got `str` - at `$.traceEvents[60].ts`"),
+        ({"name": None}, "Expected `str`, got `null` - at `$.traceEvents[60].name`"),
     ],
 )
 def test_a_bad_event_is_named_by_its_place(change, said, tmp_path, capsys):
@@ -84,6 +93,7 @@ def test_a_bad_event_is_named_by_its_place(change, said, tmp_path, capsys):
         {"Input Dims": [[-3, 64], [64, 64]]},
         {"Input Dims": [[10**30, 64], [64, 64]]},
         {"Input Dims": [["a", 64], [64, 64]]},
+        {"Input Dims": [[64.5, 64], [64, 64]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[1, 2, 3], [64, 1]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[2**62, 2**62], [64, 1]]},
         {"Input Dims": [[64, 64], [64, 64]], "Input Strides": [[-64, 1], [64, 1]]},
@@ -96,7 +106,31 @@ def test_shapes_that_no_tensor_has_keep_their_time_and_have_no_work(args, tmp_pa
     breakdown, _, _ = from_trace(written([*events, forged], tmp_path / "trace.json"))
     [record] = [record for record in records_of(breakdown) if record.op == "aten.mm"]
     assert (record.details.time_s, record.flops) == (pytest.approx(5e-6), None)
-    assert record.flags == ("unmodelled",)
+    assert (record.flags, record.case) == (("unmodelled",), "no tensor's")
+
+
+def test_shapes_that_no_tensor_has_are_said(tmp_path, capsys):
+    forged = shaped("aten::mm", 0.0, 5.0, [10**18, 64], [64, 64])
+    path = written([forged, launch(1.0, 1), kernel("gemm", 9.0, 5.0, 1)], tmp_path / "t.json")
+    text = "\n".join(said_of(path, capsys))
+    assert "No tensor has its shapes for aten.mm (1 call), whose own work is not" in text
+    assert "record_shapes" not in text
+
+
+def test_rates_above_a_roof_are_not_explained_by_missing_kernels_if_there_are_some(
+    tmp_path, capsys
+):
+    product = shaped("aten::mm", 0.0, 5.0, [8192, 8192], [8192, 8192])
+    path = written([product, launch(1.0, 1), kernel("gemm", 9.0, 1.0, 1)], tmp_path / "t.json")
+    text = "\n".join(said_of(path, capsys))
+    assert "MFU or MBU is above 100%: the GPU is faster than the one of its roofs" in text
+    assert "are not in the trace" not in text
+
+
+def test_a_gpu_without_a_number_is_named_by_its_place(tmp_path, capsys):
+    path = written([PRODUCT], tmp_path / "trace.json", {"name": "NVIDIA H100 80GB HBM3"})
+    said = refused(path, capsys)
+    assert "missing required field `id` - at `$.deviceProperties[0]`" in said
 
 
 def test_deep_nesting_takes_no_quadratic_time(tmp_path):
@@ -122,6 +156,8 @@ def test_the_array_form_of_a_chrome_trace_is_read(tmp_path):
     assert [operation.op for operation in breakdown.operations] == ["aten.mm"]
 
 
+JSON = ["--format", "json"]
+
 # ---- who owns the kernels
 
 
@@ -129,10 +165,7 @@ def test_kernels_that_were_launched_before_the_recording_are_left_out(tmp_path):
     queue = [kernel("old", 100.0 + 10 * number, 9.0, 1000 + number) for number in range(50)]
     events = [event("ProfilerStep#6", 90.0, 800.0, "user_annotation"), *queue]
     for number in range(20):
-        begin = 620.0 + 10 * number
-        events.append(shaped("aten::mm", begin, 5.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 1, number))
-        events.append(kernel("gemm", begin + 3, 8.0, number))
+        events += product(620.0 + 10 * number, number, 8.0)
     breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
     assert breakdown.early_s == (9e-6,) * 50
     assert not breakdown.unattributed
@@ -162,13 +195,15 @@ def test_events_that_are_no_torch_operations_own_their_kernels(tmp_path):
         events.append(kernel("k", begin + 5, 10.0, number))
     breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
     assert not breakdown.unattributed
-    found = {(each.op, each.phase): each.time_ns for each in breakdown.operations}
+    rows = [row for row in records_of(breakdown) if row.details.phase]
+    found = {(row.op, row.details.phase): (row.count, row.details.time_s) for row in rows}
+    ten_of_10_us = (10, pytest.approx(100e-6))
     assert found == {
-        ("CompiledFunctionBackward: cudaGraphLaunch", "forward"): 100_000,
-        ("torch::autograd::CppNode<Lookup>", "forward"): 100_000,
-        ("Optimizer.step#AdamW.step", "optimizer"): 100_000,
-        ("triton_poi_fused_add_0", "forward"): 100_000,
-        ("record_param_comms allreduce", "forward"): 100_000,
+        ("CompiledFunctionBackward: cudaGraphLaunch", "forward"): ten_of_10_us,
+        ("torch::autograd::CppNode<Lookup>", "forward"): ten_of_10_us,
+        ("Optimizer.step#AdamW.step", "optimizer"): ten_of_10_us,
+        ("triton_poi_fused_add_0", "forward"): ten_of_10_us,
+        ("record_param_comms allreduce", "forward"): ten_of_10_us,
     }
     assert {each.module for each in breakdown.operations} == {"Net.Linear"}
 
@@ -176,14 +211,14 @@ def test_events_that_are_no_torch_operations_own_their_kernels(tmp_path):
 def test_one_of_several_gpus_is_chosen(tmp_path, capsys):
     events = []
     for number in range(20):
-        events.append(shaped("aten::mm", 10.0 * number, 5.0, [64, 64], [64, 64]))
-        events.append(launch(10.0 * number + 1, number))
-        events.append(kernel("gemm", 10.0 * number + 2, 1.0, number, device=number % 2))
+        events += product(10.0 * number, number, 1.0, device=number % 2)
     path = written(events, tmp_path / "trace.json")
     assert "has kernels of GPUs 0, 1; choose one with --trace-device" in refused(path, capsys)
     breakdown, gpu, _ = from_trace(path, gpu=0)
     assert sum(operation.time_ns for operation in breakdown.operations) == 10_000
     assert gpu.slug == "h100-sxm"
+    said = refused(path, capsys, "--trace-device", "3")
+    assert "has kernels of GPUs 0, 1; choose one with --trace-device" in said
 
 
 # ---- what is said
@@ -198,11 +233,10 @@ def busy(path, seconds_apart, forward=False):
     """Write 25 products of 3 us, of which the last 10 have no rule."""
     events = []
     for number in range(25):
-        begin = seconds_apart * number
-        name = "aten::mm" if number < 15 else "vllm::moe_forward"
-        events.append(shaped(name, begin, 2.5, [64, 64], [64, 64]))
-        events.append(launch(begin + 0.5, number))
-        events.append(kernel("gemm" if number < 15 else f"moe_{number}", begin + 1, 3.0, number))
+        names = {}
+        if number >= 15:
+            names = {"name": f"moe_{number}", "title": "vllm::moe_forward"}
+        events += product(seconds_apart * number, number, 3.0, **names)
     return written(events, path)
 
 
@@ -216,12 +250,42 @@ def test_the_idle_gpu_comes_first_and_short_kernels_are_not_memory_bound(tmp_pat
     assert " memory " not in row
 
 
+def test_pauses_of_the_host_are_no_launches(tmp_path, capsys):
+    lines = said_of(busy(tmp_path / "trace.json", 1e5), capsys)
+    assert lines[lines.index("") + 1] == "The GPU was idle 100% of the time."
+
+
+def test_the_longest_kernel_of_a_call_decides_on_latency(tmp_path, capsys):
+    events = product(0.0, 0, 30.0)
+    for number in range(1, 4):
+        events += [launch(number, number), kernel("reduce", 40.0 * number, 2.0, number)]
+    lines = said_of(written(events, tmp_path / "trace.json"), capsys)
+    [row] = [line for line in lines if line.startswith("aten.mm")]
+    assert " memory " in row
+
+
+def test_a_trace_of_another_machine_without_kernels_has_no_roofs(tmp_path, capsys):
+    path = written([PRODUCT], tmp_path / "trace.json")
+    assert main(["profile", "--from", str(path), "--no-save"]) == 0
+    heard = capsys.readouterr()
+    assert "calibrating" not in heard.err
+    assert "not recorded on this machine: its roofs are unknown" in heard.err
+    assert "MFU unknown" in heard.out
+    assert "so --gpu has no effect; remove it" in refused(path, capsys, "--gpu", "h100-sxm")
+
+
 def test_coverage_is_a_part_of_the_time(tmp_path, capsys):
     lines = said_of(busy(tmp_path / "trace.json", 3.0), capsys)
     assert not [line for line in lines if "launch-bound" in line]
     text = " ".join(" ".join(lines).split())
     assert "Rules cover 60% of the time in operations and kernels." in text
     assert "The other 40%, flagged unmodelled, counts as time but not as work" in text
+    said = "If every operation with a rule, 60% of the time in operations and kernels, reached"
+    assert said in text
+    lines = said_of(tmp_path / "trace.json", capsys, "--by", "phase")
+    [row] = [line.split() for line in lines if line.startswith("forward")]
+    # 15 of 25 kernels of 3 us: 2 x 64^3 FLOPs each in the 45 us with a rule.
+    assert row[-5:] == ["174.8", "G", "8.192", "G", "60%"]
 
 
 def test_kernels_and_categories_are_rows(tmp_path, capsys):
@@ -232,8 +296,36 @@ def test_kernels_and_categories_are_rows(tmp_path, capsys):
     assert row[:4] == ["gemm", "15", "45", "us"]
     assert row[-1] == "aten.mm"
     lines = said_of(path, capsys, "--by", "category")
-    assert any(line.startswith("matmul ") and " 75 us " in line for line in lines)
     assert any(line.startswith("idle ") for line in lines)
+
+
+@pytest.mark.parametrize("by", ["category", "kernel", "module"])
+def test_groups_are_written_in_all_formats(by, tmp_path, capsys):
+    words = ["profile", "--from", str(busy(tmp_path / "trace.json", 3.0)), "--no-save", "--by", by]
+    assert main([*words, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    groups = document["groups"]
+    longest = {"category": ("matmul", 75e-6), "kernel": ("gemm", 45e-6), "module": ("all", 77e-6)}
+    assert (groups[0][by], groups[0]["time_s"]) == (longest[by][0], pytest.approx(longest[by][1]))
+    assert main([*words, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [list(row) for row in rows] == [list(group) for group in groups]
+    assert main([*words, "--format", "md"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert lines[0].startswith(f"| {by} | calls | time | share |")
+    assert len(lines) == 2 + len(groups)
+
+
+def test_long_names_of_kernels_are_cut_in_tables_only(tmp_path, capsys):
+    name = f"void at::native::kernel<{'float, ' * 200}>"
+    events = [*product(10.0, 1, 9.0, name=name), kernel(name, 30.0, 1.0, 2)]
+    path = written(events, tmp_path / "trace.json")
+    assert max(map(len, said_of(path, capsys))) < 500
+    rows = [line for line in said_of(path, capsys, "--by", "kernel") if line.startswith("void")]
+    assert [row[97:102] for row in rows] == ["...  "]
+    assert main(["profile", "--from", str(path), "--no-save", "--by", "kernel", *JSON]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert name in [group["kernel"] for group in groups]
 
 
 def test_calls_and_kernels_of_one_kind_are_looked_up_once(tmp_path, monkeypatch):
@@ -250,11 +342,7 @@ def test_calls_and_kernels_of_one_kind_are_looked_up_once(tmp_path, monkeypatch)
     )
     events = []
     for index in range(20):
-        events += [
-            shaped("aten::mm", 10.0 * index, 9.0, [64, 64], [64, 64]),
-            launch(10.0 * index + 1.0, index),
-            kernel("twenty_gemms_alike", 10.0 * index + 2.0, 5.0, index),
-        ]
+        events += product(10.0 * index, index, 5.0, name="twenty_gemms_alike")
     breakdown, _, _ = from_trace(written(events, tmp_path / "trace.json"))
     assert len(breakdown.operations) == 20
     assert len(counted) == 1
@@ -277,9 +365,9 @@ def test_without_shapes_there_are_times_only(tmp_path, capsys):
 
 
 def test_without_a_roof_nothing_is_said_of_roofs(tmp_path, capsys):
-    events = [shaped("aten::mm", 0.0, 5.0, [64, 64], [64, 64]), launch(1.0, 1)]
+    events = product(0.0, 1, 40.0)
     gpu = {"id": 5, "name": "NVIDIA Unheard Of", "numSms": 7, "totalGlobalMem": 10**9}
-    path = written([*events, kernel("gemm", 2.0, 40.0, 1)], tmp_path / "trace.json", gpu)
+    path = written(events, tmp_path / "trace.json", gpu)
     text = "\n".join(said_of(path, capsys))
     assert "'NVIDIA Unheard Of' is not in the GPU table" in text
     assert "MFU unknown: its matmuls compute 524.3 kFLOP; causal attention counts" in text
@@ -294,12 +382,16 @@ def test_exposed_communication_is_told_from_hidden(tmp_path, capsys):
         events.append(event("c10d::allreduce_", begin, 5.0))
         events.append(launch(begin + 1, 2 * number))
         events.append(kernel("ncclDevKernel_AllReduce", begin + 2, 20.0, 2 * number, stream=8))
-        events.append(shaped("aten::mm", begin + 5, 5.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 6, 2 * number + 1))
-        events.append(kernel("gemm", begin + 12, 15.0, 2 * number + 1))
+        events += product(begin + 5, 2 * number + 1, 15.0, start=begin + 12)
     lines = said_of(written(events, tmp_path / "trace.json"), capsys)
     said = "Communication between GPUs took 400 us: 200 us exposed, 200 us hidden by other kernels."
     assert said in lines
+    text = "\n".join(lines)
+    assert "The recorded time is 597 us; the times of its operations sum to 700 us." in text
+    assert "reached its roof, the recording would take at most 497.1 us." in text
+    # Of the 597 us from the first operation to the last kernel.
+    [row] = [line for line in lines if line.startswith("c10d.allreduce_")]
+    assert " 67.0% " in row
 
 
 # ---- one step, rules, a GPU that is not in the table
@@ -311,9 +403,7 @@ def three_steps(path):
     for number in range(3):
         begin = 10.0 * number
         events.append(event(f"ProfilerStep#{number + 5}", begin, 10.0, "user_annotation"))
-        events.append(shaped("aten::mm", begin + 1, 5.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 2, number))
-        events.append(kernel("gemm", 5.0 + 100 * number, 100.0, number))
+        events += product(begin + 1, number, 100.0, start=5.0 + 100 * number)
     return written(events, path)
 
 
@@ -325,6 +415,31 @@ def test_one_step_is_what_its_operations_launched(tmp_path):
         assert operation.kernels == {"gemm": [100_000]}
         assert breakdown.samples_s == [pytest.approx(100e-6)]
         assert breakdown.gaps[""] == 0  # the GPU ran the step before
+
+
+def test_kernels_of_other_steps_are_no_idle_time(tmp_path):
+    path = three_steps(tmp_path / "trace.json")
+    document = json.loads(path.read_text())
+    late = [launch(2.5, 8), kernel("late", 110.0, 70.0, 8, stream=8)]  # launched in step 5
+    last = [launch(13.0, 9), kernel("gemm", 215.0, 20.0, 9)]
+    document["traceEvents"] = [*document["traceEvents"][:8], *late, *last]
+    document["traceEvents"][7]["dur"] = 20.0
+    path.write_text(json.dumps(document))
+    breakdown, _, _ = from_trace(path, step=6)
+    spent = {record.op: record.details.time_s for record in records_of(breakdown)}
+    assert spent == {
+        "aten.mm": pytest.approx(40e-6),
+        "other-steps": pytest.approx(55e-6),
+        "host-gap": pytest.approx(35e-6),
+    }
+
+
+def test_of_several_steps_the_mean_and_the_spread_are_said(tmp_path, capsys):
+    path = three_steps(tmp_path / "trace.json")
+    path.write_text(path.read_text().replace('"ts": 20.0, "dur": 10.0', '"ts": 20.0, "dur": 13.0'))
+    said = "\n".join(said_of(path, capsys))
+    assert "It has 3 steps, on the host 11 us in the mean (10 us to 13 us); --step N" in said
+    assert "If every operation reached its roof, the recording would take" in said
 
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(tmp_path, capsys):
@@ -383,6 +498,20 @@ def test_a_bad_file_of_rules_is_one_line(text, said, tmp_path, capsys):
     assert said in refused(path, capsys, "--rules", str(rules))
 
 
+@pytest.mark.parametrize("text", ["while True: pass", RULES.replace("assert", "while 1: 0,")])
+def test_rules_without_an_end_are_stopped(text, tmp_path, capsys):
+    path = custom(tmp_path / "trace.json")
+    rules = tmp_path / "rules.py"
+    rules.write_text(text)
+    said = refused(path, capsys, "--rules", str(rules), "--timeout", "0.5")
+    assert "a call, or the import, did not end within 0.5 s; increase --timeout" in said
+
+
+def test_a_time_limit_needs_code_that_it_limits(tmp_path, capsys):
+    said = refused(custom(tmp_path / "trace.json"), capsys, "--timeout", "5")
+    assert "--timeout limits your own code; it requires --rules" in said
+
+
 @pytest.mark.parametrize("words", [["--step", "3"], ["--rules", "x.py"], ["--max-size", "1"]])
 def test_options_for_a_trace_are_rejected_without_one(words, capsys):
     assert main(["profile", "--model", "gpt2", *words, "--no-save"]) == 2
@@ -390,10 +519,8 @@ def test_options_for_a_trace_are_rejected_without_one(words, capsys):
 
 
 def test_a_gpu_that_is_not_in_the_table_is_compared_with_its_like(tmp_path, capsys):
-    path = written([PRODUCT, launch(11.0, 1), kernel("gemm", 20.0, 10.0, 1)], tmp_path / "t.json")
-    document = json.loads(path.read_text())
-    document["deviceProperties"] = [H100 | {"name": "NVIDIA H100 OEM"}]
-    path.write_text(json.dumps(document))
+    oem = H100 | {"name": "NVIDIA H100 OEM"}
+    path = written(product(0.0, 1, 10.0), tmp_path / "t.json", oem)
     assert main(["profile", "--from", str(path), "--no-save"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "'NVIDIA H100 OEM' is not in the GPU table: bandwidth is unknown" in shown
@@ -407,23 +534,23 @@ def test_a_gpu_that_is_not_in_the_table_is_compared_with_its_like(tmp_path, caps
 # ---- two traces
 
 
-def saved_profile(tmp_path, name, kernels):
+def saved_profile(tmp_path, name, kernels, gpu=H100):
     """Save the profile of a trace of three products and their kernels; return its file."""
     events = []
     for number, (title, duration) in enumerate(kernels):
-        begin = 100.0 * number
-        events.append(shaped(title, begin, 9.0, [64, 64], [64, 64]))
-        events.append(launch(begin + 1, number))
-        events.append(kernel(f"{title}_kernel", begin + 5, duration, number))
+        events += product(100.0 * number, number, duration, title=title)
     path = tmp_path / f"{name}.jsonl"
-    trace = written(events, tmp_path / f"{name}.json")
+    events.append(shaped("aten::mm", 10.0, 9.0, [8, 8], [8, 8]))  # without a kernel
+    trace = written(events, tmp_path / f"{name}.json", gpu)
     assert main(["profile", "--from", str(trace), "-o", str(path), "-q"]) == 0
     return str(path)
 
 
 def test_two_profiles_are_compared_by_the_difference_in_time(tmp_path, capsys):
     before = saved_profile(tmp_path, "before", [("aten::mm", 50.0), ("aten::mul", 20.0)] * 2)
-    after = saved_profile(tmp_path, "after", [("aten::mm", 10.0), ("aten::mul", 25.0)])
+    a100 = H100 | {"name": "NVIDIA A100-SXM4-80GB"}
+    kernels = [("aten::mm", 10.0), ("aten::mul", 25.0)]
+    after = saved_profile(tmp_path, "after", kernels, a100)
     capsys.readouterr()
     assert results_command(["compare", before, after, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -436,8 +563,11 @@ def test_two_profiles_are_compared_by_the_difference_in_time(tmp_path, capsys):
     assert ops[0]["difference_s"] == pytest.approx(-90e-6)
     assert (ops[0]["baseline_calls"], ops[0]["candidate_calls"]) == (2, 1)
     assert results_command(["compare", before, after, "--by", "category"]) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("matmul")]
-    assert line.split("  ")[-2:] == ["-90 us (-90%)", "2 -> 1"]
+    heard = capsys.readouterr()
+    said = "the profiles are of two machines: NVIDIA H100 SXM5 80GB, NVIDIA A100-SXM4-80GB"
+    assert said in heard.err
+    [line] = [line for line in heard.out.splitlines() if line.startswith("matmul")]
+    assert line.endswith(" -90 us (-90%)  2 -> 1")
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,15 @@ def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
     assert wanted | {"intensity", "bound", "roofline_pct", "flags"} <= set(document["records"][0])
 
 
+def test_a_profile_of_an_older_version_without_numbers_of_calls_is_shown(made):
+    older = []
+    for record in made:
+        details = msgspec.structs.replace(record.details, kernel_calls=())
+        older.append(replace(record, details=details))
+    shown = printed(Profile(made.environment, older, render))
+    assert any(line.startswith("aten.mm ") and " compute " in line for line in shown)
+
+
 def test_results_show_prints_a_saved_profile(made, tmp_path, capsys):
     path = str(made.save(tmp_path / "run.jsonl"))
     for words, options in (([], {}), (["-v"], {"by": "module"})):

@@ -160,6 +160,7 @@ def test_kernels_of_a_gpu_trace_belong_to_the_operations_that_launched_them(gpu_
     assert [
         (one.op, one.phase, one.matmul_flops, one.time_ns, sorted(one.kernels))
         for one in breakdown.operations
+        if "::" not in one.op
     ] == [
         ("aten.t", "forward", 0, 0, []),
         ("aten.addmm", "forward", product, 110_000, ["gemm", "split_k_reduce"]),
@@ -179,7 +180,8 @@ def test_a_gpu_trace_is_compared_with_the_datasheet_of_its_gpu(gpu_trace, tmp_pa
     assert "NVIDIA H100 80GB HBM3 (h100-sxm)" in said
     assert "bf16 peak 989.4 TFLOP/s datasheet" in said
     assert "profiler-overhead" not in said
-    assert "Its kernels overlap for 20 us; each counts in full." in said.splitlines()
+    overlap = "Its kernels overlap for 20 us; each counts in full, so the rows add up to 107% of"
+    assert overlap in said
     assert (tmp_path / "trace.png").exists()
     assert results_command(["show", str(tmp_path / "run.jsonl")]) == 0
     assert "Its kernels overlap for 20 us" in capsys.readouterr().out
