@@ -4,6 +4,8 @@ import tomllib
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 from roofline import estimate
 from roofline.accounting.activations import Kernels
 from roofline.accounting.flops import train_flops
