@@ -13,7 +13,7 @@ from bench.harness.timing import protocol
 FAMILIES = ("elementwise", "matmul", "norm")
 
 
-def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
+def test_every_doctor_check_has_a_finding(monkeypatch, capsys):
     def small_rows(checkup, family, op, case, is_large=False):
         if family in FAMILIES:
             yield from rows_of(checkup, family, op, next(iter(smaller_cases(op, case))), is_large)
@@ -25,9 +25,8 @@ def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
     monkeypatch.setitem(doctor.SIZES, "cuda", 64)
     monkeypatch.setattr(rows, "default_providers", lambda family, device, dtype="": {"torch": ()})
     monkeypatch.setitem(protocol.LIMITS, "cuda", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
-    saved = tmp_path / "doctor.json"
-    main(f"doctor --device cuda -q --budget 0.1 -o {saved}".split())
-    page = json.loads(saved.read_text())
+    main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "--format", "json"])
+    page = json.loads(capsys.readouterr().out)
     found = {finding["name"]: finding for finding in page["findings"]}
     checks = (
         "the device",
