@@ -97,7 +97,9 @@ def only_ends(x: Tensor) -> None:
 
     The error allowed for a sum of many random numbers may be larger than one of them.
     """
-    ends = x.new_tensor(OUTWARDS[-x.shape[-1] :])
+    import torch
+
+    ends = torch.tensor(OUTWARDS[-x.shape[-1] :], dtype=x.dtype).to(x.device)
     x.zero_()
     x[..., : len(OUTWARDS)] = ends.flip(0)
     x[..., -len(OUTWARDS) :] = ends
