@@ -331,7 +331,7 @@ def _cells(point: Object, provider: str, case: Series) -> Cells:
     return {
         "date": Cell(_short_date(point["started_at"])),
         "revision": Cell(point["revision"] or ABSENT),
-        "provider": Cell(provider, goes_below=4, heads=True),
+        "provider": Cell(provider, leaves=4),
         "MFU" if case["metric"] == "mfu" else "time": Cell(text(point["value"]), "right"),
         "95% CI": Cell(half_width, "right"),
         f"time ratio to {base}": Cell(ratio, "right", leaves=2),

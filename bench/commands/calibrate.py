@@ -239,7 +239,7 @@ def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
         Column("ceiling", [entry.quantity for entry in ceilings]),
         Column("of", [entry.name for entry in ceilings]),
         Column("value", [quantity(entry.value, entry.unit) for entry in ceilings], "right"),
-        Column("95% CI", list(map(interval_text, ceilings)), goes_below=4),
+        Column("95% CI", list(map(interval_text, ceilings)), leaves=4),
         *(
             Column(title, texts, "right", leaves=turn)
             for turn, (title, texts) in enumerate(known, 1)

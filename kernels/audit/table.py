@@ -1,5 +1,5 @@
-"""The tables of `python -m kernels`: which columns they have, and what a narrow terminal leaves
-out.
+"""The tables of `python -m kernels`: which columns they have, and what a narrow terminal
+moves below the rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,9 @@ AUDIT_COLUMNS = (
     "double_precision",
     "bound",
 )
-DROPPED_COLUMNS = (
+LEAVING = (
+    "dtypes",
+    "ops",
     "double_precision",
     "issue_budget_instructions_per_element",
     "stack_bytes",
@@ -54,10 +56,9 @@ DROPPED_COLUMNS = (
     "mma",
     "load_bits",
     "shape_class",
+    "instructions_per_element",
 )
-"""Columns that a narrow terminal drops, in this order."""
-COLUMNS_BELOW = ("dtypes", "ops")
-"""Columns that move into the note below their row, in this order."""
+"""Columns that move below their rows on a narrow terminal, in this order."""
 NOTE = "change"
 """The column that moves below its row if the terminal is too narrow."""
 
@@ -110,9 +111,7 @@ def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequenc
             TITLES.get(name, name),
             [_shown(name, row[name]) for row in rows],
             "right" if all(isinstance(row[name], int | float | None) for row in rows) else "left",
-            leaves=DROPPED_COLUMNS.index(name) + 1 if name in DROPPED_COLUMNS else 0,
-            goes_below=COLUMNS_BELOW.index(name) + 1 if name in COLUMNS_BELOW else 0,
-            heads=name == "kernel",
+            leaves=LEAVING.index(name) + 1 if name in LEAVING else 0,
         )
         for name in names
         if name != NOTE

@@ -292,9 +292,6 @@ def _rows(compared: Compared) -> list[Cells]:
         if texts == {ABSENT} or (title == "options" and len(texts) == 1):
             for row in rows:
                 del row[title]
-        elif title == "provider" and len(texts) == 1:
-            for row in rows:
-                row[title] = row[title]._replace(heads=True)
     return rows
 
 
@@ -323,15 +320,15 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "verdict": Cell(verdict, style=COLORS[verdict]),
         "time ratio": Cell(ratio, "right"),
         "95% CI": Cell(half_width, "right"),
-        "op": Cell(row.key.op, heads=True),
+        "op": Cell(row.key.op),
         "case": Cell(row.key.case),
-        "dtype": Cell(row.key.dtype, heads=True),
-        "provider": Cell(provider, goes_below=4),
-        "options": Cell(row.key.options, goes_below=3),
-        "baseline": Cell(duration(before.time_s), "right", goes_below=5),
-        "candidate": Cell(duration(after.time_s), "right", goes_below=5),
-        "MFU baseline": Cell(before.mfu_text, "right", goes_below=2),
-        "MFU candidate": Cell(after.mfu_text, "right", goes_below=2),
+        "dtype": Cell(row.key.dtype),
+        "provider": Cell(provider, leaves=4),
+        "options": Cell(row.key.options, leaves=3),
+        "baseline": Cell(duration(before.time_s), "right", leaves=5),
+        "candidate": Cell(duration(after.time_s), "right", leaves=5),
+        "MFU baseline": Cell(before.mfu_text, "right", leaves=2),
+        "MFU candidate": Cell(after.mfu_text, "right", leaves=2),
         "gap closed": Cell(closed, "right", leaves=1),
         "% of ceiling": Cell(of_ceiling, "right", leaves=1),
         "reason": Cell(row.reason),

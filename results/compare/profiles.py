@@ -76,7 +76,7 @@ def table_of(baseline: Run, candidate: Run, by: str) -> Table:
         times = (row["baseline_s"], row["candidate_s"])
         cells.append(
             {
-                by: Cell(cut(row[by]), goes_below=4),
+                by: Cell(cut(row[by]), leaves=4),
                 "baseline": Cell(duration(times[0] or None), "right"),
                 "candidate": Cell(duration(times[1] or None), "right"),
                 "difference": Cell(difference(*times), "right"),

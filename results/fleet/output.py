@@ -92,7 +92,7 @@ def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> 
 
     def draw(console: Console) -> None:
         if rows:
-            print_cells(console, rows, "evidence", "--format json has all")
+            print_cells(console, rows, "evidence")
         print_lines(console, printable(text), indent="  ")
 
     table = Table(

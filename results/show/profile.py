@@ -450,7 +450,7 @@ def intensity_of(record: Record) -> float | None:
 def name_cells(record: Record) -> Cells:
     return {
         "op": Cell(record.op),
-        "shapes": Cell(record.case, goes_below=6),
+        "shapes": Cell(record.case, leaves=6),
         "count": Cell(str(record.count), "right", leaves=7),
     }
 
@@ -464,7 +464,7 @@ def work_cells(record: Record) -> Cells:
 
 
 def module_cell(record: Record) -> Cell:
-    return Cell(op_of(record).module, goes_below=6)
+    return Cell(op_of(record).module, leaves=6)
 
 
 def _print_rows(every: Sequence[Scored], console: Console, top: int) -> None:
@@ -565,7 +565,7 @@ class Group:
 
     def cells(self, by: str, name: str) -> Cells:
         row = self.row(by, name)
-        cells = {by: Cell(cut(name), goes_below=6)}
+        cells = {by: Cell(cut(name), leaves=6)}
         for title, (key, text_of, leaves) in GROUP_COLUMNS.items():
             if key in row:
                 cells[title] = Cell(text_of(row[key]), "right", leaves)

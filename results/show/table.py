@@ -255,12 +255,12 @@ def _names(record: Record, options: Iterable[str]) -> Cells:
     known = record.options.items()
     shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
     return {
-        "op": Cell(record.op, heads=True),
+        "op": Cell(record.op),
         "case": Cell(record.case),
-        "dtype": Cell(record.dtype, heads=True),
-        "provider": Cell(record.provider, goes_below=11),
-        "fill": Cell(record.fill or ABSENT, goes_below=11),
-        "options": Cell(", ".join(shown), goes_below=9),
+        "dtype": Cell(record.dtype, leaves=11),
+        "provider": Cell(record.provider, leaves=10),
+        "fill": Cell(record.fill or ABSENT, leaves=9),
+        "options": Cell(", ".join(shown), leaves=9),
     }
 
 
@@ -274,13 +274,13 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
         bound += " side"
     cells = {
         "median": Cell(duration(record.median_s), "right"),
-        "95% CI": Cell(half_width, "right", leaves=12),
+        "95% CI": Cell(half_width, "right", leaves=13),
         rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
         "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
-        "bound": Cell(bound, leaves=7),
-        "MFU": Cell(percent(score["mfu"]), "right", leaves=13),
-        "HFU": Cell(percent(score["hfu"]), "right", leaves=10),
+        "bound": Cell(bound, leaves=12),
+        "MFU": Cell(percent(score["mfu"]), "right", leaves=14),
+        "HFU": Cell(percent(score["hfu"]), "right", leaves=8),
         "MBU": Cell(percent(score["mbu"]), "right", leaves=4),
         "% roof": Cell(percent(score["roofline_pct"], 100), "right", leaves=9),
         "% meas": Cell(percent(of_measured, 100), "right", leaves=6),
@@ -323,11 +323,9 @@ def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) ->
     records = [record for record, _ in scored]
     unit = _rate_unit(scored)
     telling = _telling_options(records)
-    has_one_provider = len({record.provider for record in records}) == 1
     rows = []
     for record, score in scored:
         row = _names(record, telling)
-        row["provider"] = row["provider"]._replace(heads=has_one_provider)
         row |= _values(record, score, unit)
         row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)

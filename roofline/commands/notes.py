@@ -99,7 +99,7 @@ def print_by_subject(
     for subject in dict.fromkeys(row[key] for row in rows):
         own = [row for row in rows if row[key] == subject]
         shown = [
-            Column(subject if name == titled else name, [row[name] for row in own], goes_below=turn)
+            Column(subject if name == titled else name, [row[name] for row in own], leaves=turn)
             for name, turn in columns.items()
         ]
         print_grid(console, shown, [row["remark"] for row in own], "remark")

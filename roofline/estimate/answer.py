@@ -186,7 +186,7 @@ def print_answer(console: Console, answer: Answer) -> None:
         for index, (key, title) in enumerate(answer.columns.items()):
             cells = _cells(answer.rows, key)
             below = max(0, index - 1)  # the later columns hold the result
-            columns.append(Column(title, cells, "right" if index else "left", goes_below=below))
+            columns.append(Column(title, cells, "right" if index else "left", leaves=below))
         print_grid(console, columns)
         print_lines(console, "")
     if answer.steps:
@@ -214,7 +214,7 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
     labels, arithmetic, results = zip(*shown, strict=True)
     columns = [
         Column("step", labels),
-        Column("arithmetic", arithmetic, goes_below=2),
+        Column("arithmetic", arithmetic, leaves=2),
         Column("=", ["="] * len(labels), "right"),
         Column("result", results, "right"),
     ]

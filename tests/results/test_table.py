@@ -226,20 +226,16 @@ def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
-def test_narrow_terminal_lists_omitted_columns_and_cuts_no_number(
-    make_environment, make_record, width
-):
+def test_narrow_terminal_cuts_no_number(make_environment, make_record, width):
     text = rendered(make_environment(), [make_record()], width)
-    assert ("too narrow for: " in " ".join(text.split())) == (width < 100)
-    assert ("first call, n (--format csv has all)" in " ".join(text.split())) == (width < 100)
-    table = text[text.index("─") :].split()
+    table = text[text.index("─") :].replace(";", " ").split()
     for whole in (
         "torch",
         "1024x1024x1024",
         "bf16",
         "4.295",
         "500",
-        *(["73.2%"] if width >= 60 else []),
+        "73.2%",
     ):
         assert whole in table
     assert "…" not in text
@@ -267,6 +263,7 @@ def test_median_interval_rate_and_mfu_leave_a_narrow_terminal_last(
         for line in rendered(make_environment(), records, width).splitlines()
         if "median" in line
     )
+    assert {"median", "95%", "CI", "TFLOP/s", "bound", "MFU"} <= set(titles.split()) or width < 80
     assert {"median", "95%", "CI", "TFLOP/s", "MFU"} <= set(titles.split())
 
 
