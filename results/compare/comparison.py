@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from results.compare.earlier import SavedRuns, between_visits, is_same_code
-from results.compare.flags import BIMODAL, with_flags
+from results.compare.flags import with_flags
 from results.compare.sides import (
     VERSION,
     WRONG,
@@ -35,13 +35,9 @@ from results.stats.comparison import (
     verdict_of,
     with_holm,
 )
-from results.stats.spread import GIVEN, Spread, given_spread, widest
+from results.stats.spread import Spread, given_spread
 from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
-from results.store.runs import revision_text
-
-MAX_SPREAD = 10.0
-"""Larger spreads, as a fraction of the time, are not printed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +69,7 @@ class ComparedRow:
         reason = self.compared.reason + self._cycles_words()
         if without:
             reason = f"only a median was saved of the {' and the '.join(without)}, no samples"
-        return reason + _source_words(before, after) + self._remark()
+        return reason + self._remark()
 
     def _remark(self) -> str:
         medians = self.candidate.time_s / self.baseline.time_s
@@ -84,13 +80,7 @@ class ComparedRow:
         low, high = self.ci95 or (ratio, ratio)
         if high > TOO_NOISY * low or (low <= medians <= high and (medians > 1) == (ratio > 1)):
             return ""
-        if BIMODAL in (*self.baseline.flags, *self.candidate.flags):
-            cause = "the samples have two speeds, and the median is that of the more frequent one"
-        elif self.is_paired:
-            cause = "the speed changed between rounds; the time ratio is taken within each round"
-        else:
-            cause = "the saved medians are not those of the samples"
-        return f"; the ratio of the medians is {medians:.4f}: {cause}"
+        return f"; the ratio of the medians is {medians:.4f}"
 
     @property
     def ratio(self) -> float:
@@ -204,7 +194,7 @@ def compared_of(
         for record in other.records:
             if not VERSION.fullmatch(record.provider):
                 alone.append(Unmatched("candidate", record, reason))
-    notes += [*remarks, *_runs_notes(rows), *_spread_notes(rows)]
+    notes += [*remarks, *_runs_notes(rows)]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
     return Compared(
@@ -299,31 +289,6 @@ def _compare_interleaved(
     compared = with_flags(compared, baseline, candidate, is_paired=True)
     in_cycles = cycles_ratio(before, after)
     return ComparedRow(key, baseline, candidate, compared, True, in_cycles, seconds)
-
-
-def _source_words(before: Record, after: Record) -> str:
-    hashes = {before.source_sha256, after.source_sha256}
-    if before.provider != after.provider or None in hashes or len(hashes) == 1:
-        return ""
-    revision = revision_text(before.source_git)
-    is_one_revision = revision == revision_text(after.source_git)
-    at = f" at revision {revision}" if revision and is_one_revision else ""
-    return f"; its source file changed{at}"
-
-
-def _spread_notes(rows: Sequence[ComparedRow]) -> list[str]:
-    spreads = [row.spread for row in rows if row.spread and row.spread.has_runs]
-    learned = [spread for spread in spreads if spread.source != GIVEN]
-    largest = widest(learned)
-    if largest is None:
-        return []
-    shown = f"up to ±{100 * largest.share:.2g} %"
-    if largest.share > MAX_SPREAD:
-        shown = "more than a factor of 10 (too few or too noisy)"
-    sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
-    return [
-        f"measurements of the same code differ by {shown} on this machine, estimated from {sources}"
-    ]
 
 
 def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:

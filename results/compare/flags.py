@@ -31,7 +31,6 @@ ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
 LOST_TIME = frozenset({"preempted", "throttled"})
 """Flags of time that something other than the code took; rounds do not remove it from a ratio."""
 
-BIMODAL = "bimodal"
 INTERPRETED = "interpreted"
 NOT_COMPARED = "not-compared"
 NOT_FRESH = "not-fresh"

@@ -14,6 +14,7 @@ from results.show.grid import (
     Cell,
     Cells,
     Table,
+    drop_silent,
     flat,
     print_cells,
     print_lines,
@@ -41,6 +42,16 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 """The most important first."""
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
+
+ALWAYS = {
+    "verdict",
+    "op",
+    "case",
+    "dtype",
+    "provider",
+    "reason",
+}
+"""Columns that are shown even if all their cells are equal."""
 
 KEY = ("op", "dtype", "case", "options", "fill", "cache")
 """Fields of a record by which rows are matched, in JSON and CSV."""
@@ -285,13 +296,7 @@ def _rows(compared: Compared) -> list[Cells]:
     # A single baseline is named in the headline.
     has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1
     rows = [_cells(row, has_one_baseline) for row in compared.rows]
-    if not rows:
-        return rows
-    for title in list(rows[0]):
-        texts = {row[title].text for row in rows}
-        if texts == {ABSENT} or (title == "options" and len(texts) == 1):
-            for row in rows:
-                del row[title]
+    drop_silent(rows, ALWAYS)
     return rows
 
 

@@ -19,7 +19,7 @@ import io
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -41,6 +41,8 @@ INDENT = "    "
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 NOTHING = ("", "-")
 """Cells that are omitted from the notes."""
+SILENT = {*NOTHING, "0", "0%"}
+"""Cells of a column that says nothing."""
 LINE = '<div style="white-space: pre-wrap; min-height: 0.6em">{}</div>'
 
 
@@ -175,6 +177,16 @@ def print_grid(
         return
     shown, below = _fitting(shown, below, console.width)
     _print_rows(console, shown, below)
+
+
+def drop_silent(rows: Sequence[Cells], always: Collection[str]) -> None:
+    """Remove the columns that say nothing, but for those in `always`."""
+    for column in columns_of(rows):
+        texts = set(column.cells)
+        is_silent = texts <= SILENT or (column.side == "left" and len(texts) == 1)
+        if is_silent and column.title not in always:
+            for row in rows:
+                row.pop(column.title, None)
 
 
 def texts_of(rows: Sequence[Cells]) -> list[dict[str, str]]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Object, Record, Score, name_of
+from results.record import Environment, Object, Record, Score, name_of, text_of
 from results.show.grid import (
     Cell,
     Cells,
     Table,
-    columns_of,
+    drop_silent,
     escaped,
     print_cells,
     print_lines,
@@ -38,7 +37,6 @@ MAX_ROWS_PER_REASON = 3
 """Maximum number of rows with the same reason that get a line each; more rows share a line."""
 
 ALWAYS = {
-    "status",
     "op",
     "case",
     "dtype",
@@ -51,13 +49,10 @@ ALWAYS = {
     "first call",
     "n",
     "flags",
-    "reason",
 }
 """Columns that are shown even if empty."""
 
 ROOFS = {limit.name for limit in LIMITS if limit.is_roof}
-NOTHING = {ABSENT, "0", "0%"}
-"""Cells without a value."""
 
 
 def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
@@ -231,29 +226,13 @@ def _ceilings_line(machine: Machine, records: Iterable[Record]) -> str | None:
     return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
-def _telling_options(records: Sequence[Record]) -> set[str]:
-    """Return the names of the options that differ between the rows of an op, or between ops."""
-    values: dict[str, set[str]] = defaultdict(set)
-    known = set()
-    for record in records:
-        for name, value in record.options.items():
-            values[name].add(str(value))
-            known.add((record.op, name))
-    for record in records:
-        for name in values.keys() - record.options.keys():
-            if (record.op, name) in known:
-                values[name].add("")
-    return {name for name, shown in values.items() if len(shown) > 1}
-
-
 def _rate_unit(scored: Iterable[tuple[Record, Score]]) -> tuple[float, str]:
     fastest = max((score["flops_per_s"] or 0 for _, score in scored), default=0)
     return (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
 
 
-def _names(record: Record, options: Iterable[str]) -> Cells:
-    known = record.options.items()
-    shown = [f"{name} {value}" for name, value in known if name in options and value != ""]
+def _names(record: Record) -> Cells:
+    shown = [f"{name} {value}" for name, value in record.options.items() if value != ""]
     return {
         "op": Cell(record.op),
         "case": Cell(record.case),
@@ -298,7 +277,7 @@ def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict
     unit = _rate_unit(scored)
     rows = []
     for record, score in scored:
-        row = _names(record, record.options)
+        row = _names(record)
         row["status"] = Cell(record.status)
         row["reason"] = Cell(record.reason or "")
         row |= _values(record, score, unit)
@@ -320,54 +299,33 @@ def _flags(record: Record) -> str:
 
 
 def _print_measured(scored: Sequence[tuple[Record, Score]], console: Console) -> None:
-    records = [record for record, _ in scored]
     unit = _rate_unit(scored)
-    telling = _telling_options(records)
     rows = []
     for record, score in scored:
-        row = _names(record, telling)
+        row = _names(record)
         row |= _values(record, score, unit)
         row["first call"] = Cell(duration(record.first_call_s), "right", leaves=3)
         row["n"] = Cell(str(len(record.samples_s) or ABSENT), "right", leaves=2)
         row["flags"] = Cell(_flags(record))
         rows.append(row)
     console.print()
-    _print_telling(rows, "flags", console)
-
-
-def _print_telling(rows: Sequence[Cells], notes_title: str, console: Console) -> None:
-    """Print rows without the columns that say nothing."""
-    for column in columns_of(rows):
-        texts = set(column.cells)
-        is_silent = texts <= NOTHING or (column.side == "left" and len(texts) == 1)
-        if is_silent and column.title not in ALWAYS:
-            for row in rows:
-                row.pop(column.title, None)
-    print_cells(console, rows, notes_title)
+    drop_silent(rows, ALWAYS)
+    print_cells(console, rows, "flags")
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
+    """Print a line for each row, or for many rows with the same reason."""
     by_reason: dict[tuple[str, str | None], list[Record]] = {}
     for record in records:
         by_reason.setdefault((record.status, record.reason), []).append(record)
-    alone = []
-    for record in records:
-        if len(by_reason[record.status, record.reason]) <= MAX_ROWS_PER_REASON:
-            alone.append(record)
-    console.print()
-    telling = _telling_options(alone)
-    rows = []
-    for record in alone:
-        row = {"status": Cell(record.status)} | _names(record, telling)
-        row["reason"] = Cell(record.reason or ABSENT)
-        rows.append(row)
-    if rows:
-        _print_telling(rows, "reason", console)
+    lines = [""]
     for (status, reason), alike in by_reason.items():
+        names = [f"{name_of(record)} {text_of(record.options)}".strip() for record in alike]
         if len(alike) > MAX_ROWS_PER_REASON:
             ops = dict.fromkeys(record.op for record in alike)
-            text = f"{status}: {len(alike)} rows ({', '.join(ops)}): {reason or ABSENT}"
-            print_lines(console, printable(text))
+            names = [f"{len(alike)} rows ({', '.join(ops)})"]
+        lines += [printable(f"{status}: {name}: {reason or ABSENT}") for name in names]
+    print_lines(console, *lines)
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
