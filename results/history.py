@@ -307,10 +307,7 @@ def _rows(series: Sequence[Series]) -> list[Cells]:
     rows = []
     for name, case in zip(_names(series), series, strict=True):
         for point in case["points"]:
-            cells = _cells(point, name, case)
-            if point["is_redefined"]:
-                cells = {title: cell._replace(style="bold") for title, cell in cells.items()}
-            rows.append(cells)
+            rows.append(_cells(point, name, case))
     return rows
 
 

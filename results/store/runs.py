@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from results.record import Object
@@ -154,13 +153,7 @@ def find_run(
                 gits = [content.environment.git, *(record.source_git for record in content.records)]
                 if any(revision.fullmatch(revision_text(git) or "") for git in gits):
                     return run.path
-    known = list(chain.from_iterable(map(_names, runs)))
-    near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [
-        run.path.stem for run in runs[:MAX_LISTED]
-    ]
-    raise RunNotFoundError(
-        f"no run '{name}' in {directory}; choose from {', '.join(near)} or `python -m results list`"
-    )
+    raise RunNotFoundError(f"no run '{name}' in {directory}; python -m results list shows all")
 
 
 def _latest(
@@ -170,17 +163,14 @@ def _latest(
     fits: Callable[[RunSummary], bool] | None,
 ) -> Path:
     readable = [run for run in runs if run.error is None]
-    if not readable:
-        raise RunNotFoundError(
-            f"no run in {directory} can be read; python -m results list shows the errors"
-        )
     filled = [run for run in readable if run.records != 0] or readable
     fitting = (run for run in filled if name[2] in (None, run.op) and (not fits or fits(run)))
     found = next(islice(fitting, int(name[1] or 0), None), None)
     if found:
         return found.path
     raise RunNotFoundError(
-        f"no run in {directory} has a matching record; list runs with python -m results list"
+        f"no run in {directory} can be read and has a matching record; python -m results list "
+        f"shows all"
     )
 
 

@@ -96,12 +96,12 @@ def draw_roofline(
                 )
             _draw(scene, axes)
             return axes.figure.figure
-        longest = caption(scene, _marks(scene), len(scene.points))
-        foot = CAPTION_ROW * len(wrapped(longest, WIDTH, CAPTION_PT))
+        text = caption(scene, _marks(scene))
+        foot = CAPTION_ROW * len(wrapped(text, WIDTH, CAPTION_PT))
         axes = _new_axes(foot + TICKS, heading, subtitle, handles)
-        unlabeled = _draw(scene, axes)
+        _draw(scene, axes)
         figure = axes.figure.figure
-        write_caption(figure, caption(scene, _marks(scene), unlabeled), foot + 0.12)
+        write_caption(figure, text, foot + 0.12)
         return figure
 
 
@@ -215,8 +215,8 @@ def _line(color: str, kind: str, machine: int) -> Object:
     }
 
 
-def _draw(scene: Scene, axes: Axes) -> int:
-    """Draw all but title, legend and caption; return the number of points without a label."""
+def _draw(scene: Scene, axes: Axes) -> None:
+    """Draw all but title, legend and caption."""
     _span(axes, scene)
     for roof in scene.roofs:
         style = _line(roof.color, roof.ceiling.kind, roof.machine)
@@ -253,7 +253,7 @@ def _draw(scene: Scene, axes: Axes) -> int:
         axes.annotate("", new.spot, old.spot, arrowprops=style, zorder=5.5)
     _label_roofs(scene, axes)
     _name_regimes(scene, axes)
-    return _label_points(scene, axes)
+    _label_points(scene, axes)
 
 
 def _span(axes: Axes, scene: Scene) -> None:
@@ -363,10 +363,8 @@ def _name_regimes(scene: Scene, axes: Axes) -> None:
     _write(axes, foot, (8, 4), "compute-bound", color, ha="left", **style)
 
 
-def _label_points(scene: Scene, axes: Axes) -> int:
-    """Write the labels of ridge points and points where they fit; return the number of points
-    without one.
-    """
+def _label_points(scene: Scene, axes: Axes) -> None:
+    """Write the labels of ridge points and points where they fit."""
     import textalloc
     from matplotlib.transforms import Affine2D
     from numpy import transpose
@@ -386,7 +384,7 @@ def _label_points(scene: Scene, axes: Axes) -> int:
             end = ":\n" if scene.is_profile else ": "
             labels.append((point.spot, plain(point.label, 80).replace(": ", end), color))
     if not labels:
-        return 0
+        return
     spots = [*ridges, *(point.spot for point in scene.points)]
     radii_px = [0.0] * len(spots)
     lines: list[Line] = [roof.ends(scene.view) for roof in scene.roofs]
@@ -411,7 +409,7 @@ def _label_points(scene: Scene, axes: Axes) -> int:
     x_spots, y_spots = transpose(spots)
     # textalloc prints if a label does not fit in its first direction.
     with redirect_stdout(io.StringIO()):
-        placed = textalloc.allocate(
+        textalloc.allocate(
             axes,
             x_texts,
             y_texts,
@@ -434,5 +432,3 @@ def _label_points(scene: Scene, axes: Axes) -> int:
             avoid_crossing_label_lines=True,
             zorder=9,
         )
-    written = sum(text is not None for text in placed[2][len(ridges) :])
-    return len(scene.points) - outliers - written

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain, product
@@ -19,7 +18,7 @@ from results.compare.output import describe as describe_row
 from results.compare.output import foremost, headline, json_row
 from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
-from results.record import Object, Record
+from results.record import Object
 from results.show.picture import on_dark
 from results.show.table import describe, table_rows
 from results.show.terminal import install_command, one_line, reason_of
@@ -86,7 +85,6 @@ def page_html(
     return template("page.html").render(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
-        summary=summary(records),
         caption=caption(scene, marks),
         figures=list(drawn),
         has_rows=bool(records),
@@ -132,18 +130,6 @@ def stylesheet() -> Markup:
     from markupsafe import Markup
 
     return Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
-
-
-def summary(records: Sequence[Record]) -> str:
-    if not records:
-        return "No row was measured, only ceilings are shown."
-    status = Counter(record.status for record in records)
-    parts = [f"{status.pop('ok', 0):,} rows measured"]
-    flagged = sum(bool(record.flags) for record in records)
-    if flagged:
-        parts.append(f"{flagged:,} with flags")
-    parts += [f"{count:,} {word}" for word, count in status.items()]
-    return "; ".join(parts) + "."
 
 
 def _table(scene: Scene, runs: Sequence[Measured]) -> Object:
