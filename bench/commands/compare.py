@@ -54,7 +54,7 @@ examples:
   python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
   python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   # with itself
   python -m bench compare --op gelu --provider triton-v1,triton-v3 --baseline torch --format md
-  python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure
+  python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure --confirm
   python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""  # noqa: E501
 
 
@@ -112,6 +112,12 @@ class Options(Request):
         ("slower", "unsure"),
         ADVANCED,
     ] = "slower"
+    confirm: Annotated[
+        bool,
+        "measure a case with a SLOWER row once more before it fails; the second result counts",
+        bool,
+        ADVANCED,
+    ] = False
 
 
 def add_parser(commands: Any, families: Iterable[str]) -> None:
@@ -141,7 +147,7 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
         [key for key in known if key not in ("kernels", "peak_memory")],
         plot="save a plot of ratios and MFU: .png, .svg or .pdf",
     )
-    add(parser, parameters(Options), ["on", "margin", "rounds", "fail_on"])
+    add(parser, parameters(Options), ["on", "margin", "rounds", "fail_on", "confirm"])
     parser.set_defaults(run=run)
 
 

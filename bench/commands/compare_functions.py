@@ -22,8 +22,10 @@ from bench.harness.providers.user_kernel import UserKernelError, find, labels
 from bench.harness.run import Run
 from bench.harness.settings import Argv, Settings
 from bench.profiling.target import guarded_call
+from results.compare.comparison import compare_live
 from results.record import Record
 from results.show.table import describe
+from results.stats.comparison import SLOWER
 
 if TYPE_CHECKING:
     from bench.commands.compare import Options
@@ -113,9 +115,19 @@ def run_comparison(
         for note in notes:
             progress.note(note)
         progress.expect(len(measures), run.share_s)
+        tries = 1 + options.confirm
         for index, measure in enumerate(measures):
-            share = policy.of_case(index, len(measures), run.deadline, clock.now())
-            for record in measure(run, share):
+            records: list[Record] = []
+            for turn in range(tries):
+                share = policy.of_case(
+                    tries * index + turn, tries * len(measures), run.deadline, clock.now()
+                )
+                again = measure(run, share)
+                if not records or all(record.status != "skipped" for record in again):
+                    records = again
+                if not options.confirm or not is_slower(run, records, names[0], options.margin):
+                    break
+            for record in records:
                 run.keep(record)
                 if settings.verbose:
                     for line in describe(record):
@@ -123,6 +135,11 @@ def run_comparison(
             progress.advance()
         if dtypes is not None:
             run.judge_again()
+
+
+def is_slower(run: Run, records: Sequence[Record], baseline: str, margin: float) -> bool:
+    compared = compare_live(run.environment, records, baseline, margin)
+    return any(row.compared.verdict == SLOWER for row in compared.rows)
 
 
 def measured(case: Case, names: Sequence[str], run: Run, policy: ComparePolicy) -> list[Record]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bench import __main__ as command
+from bench.commands import compare as compare_command
 from bench.comparing import interleave, turns
 from bench.harness.measure import measure_row, rows
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
@@ -123,6 +124,30 @@ def test_a_slower_provider_exits_with_1(capsys, provide):
     if not row["is_bound"]:
         assert found["summary"]["geomean"] == pytest.approx(row["ratio"])
     assert row["cycles_ratio"] is None  # a CPU's clock is not known
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_regression_that_must_be_confirmed_fails_in_its_second_measurement(
+    capsys, provide, monkeypatch, is_confirmed
+):
+    measured = compare_command.measured
+    tries = []
+
+    def counted(*arguments):
+        tries.append(arguments)
+        return measured(*arguments)
+
+    def candidate(x, out):
+        (slow if is_confirmed or len(tries) == 1 else same)(x, out)
+
+    monkeypatch.setattr(compare_command, "measured", counted)
+    provide(torch=same, torch_compile=candidate)
+    words = ("--provider", "torch,torch-compile", "--confirm", "--margin", "90%")
+    found = decided(capsys, *words)
+    assert found["summary"]["exit_code"] == int(is_confirmed)
+    assert [row["verdict"] == "SLOWER" for row in found["rows"]] == [is_confirmed]
+    assert len(tries) >= 2
 
 
 @pytest.mark.exhaustive
