@@ -24,14 +24,11 @@ from results.show.grid import (
     Cells,
     Table,
     flat,
-    print_cells,
-    print_lines,
-    texts_of,
 )
 from results.show.options import add, add_format, number
 from results.show.picture import add_picture
 from results.show.table import format_half_width
-from results.show.terminal import Parser, busy, printable
+from results.show.terminal import Parser, busy
 from results.show.units import ABSENT, TIME_UNITS, count, duration, percent
 from results.stats.comparison import (
     FASTER,
@@ -49,7 +46,6 @@ from results.store.runs import RunSummary, find_run, list_runs
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`,
 which ignores comments): the time may have changed because the op did.
@@ -130,10 +126,10 @@ def run(options: argparse.Namespace, directory: Path) -> int:
             save_picture(draw(series, options.theme), options.output)
     table = Table(
         rows=lambda: _flat_rows(series),
-        shown=lambda: texts_of(_rows(series)),
+        cells=lambda: _rows(series),
+        notes_title="flags",
+        title=_heading(series),
         document=lambda: {"method": METHOD, "series": series},
-        head=lambda: f"**{_heading(series)}**\n\n",
-        draw=lambda console: _print_table(series, console),
     )
     return finish(table.render(options.format), read, notes, picture=options.output)
 
@@ -345,11 +341,6 @@ def _names(series: Sequence[Series]) -> list[str]:
     return [f"{case['provider']} on {case['host']}" for case in series]
 
 
-def _print_table(series: Sequence[Series], console: Console) -> None:
-    print_lines(console, f"{_heading(series)}\n")
-    print_cells(console, _rows(series), "flags")
-
-
 def _short_date(text: str) -> str:
     moment = datetime.fromisoformat(text)
     return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
@@ -361,7 +352,7 @@ def _heading(series: Sequence[Series]) -> str:
     words.append(f"on {case['device']}")
     if "against" in case:
         words.append(f"against {case['against']}")
-    return printable(" ".join(words))
+    return " ".join(words)
 
 
 WIDTH = 11.0

@@ -5,7 +5,7 @@ moves below the rows.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.show.grid import Column, Table, print_grid
+from results.show.grid import Cell, Cells, Table
 
 TITLES = {
     "shape_class": "shapes",
@@ -83,12 +83,9 @@ def render(
             for row in rows
         ],
         columns=columns,
-        titles=used,
-        shown=lambda: [
-            {TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows
-        ],
+        cells=lambda: _cells(rows, used),
+        notes_title=NOTE if NOTE in used else "",
         document=lambda: {"environment": dict(environment), "rows": list(rows)},
-        draw=lambda console: _print_table(console, rows, used),
     )
     return table.render(form)
 
@@ -105,15 +102,12 @@ def _shown(name: str, value: Any) -> str:
     return str(value)
 
 
-def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    columns = [
-        Column(
-            TITLES.get(name, name),
-            [_shown(name, row[name]) for row in rows],
-            "right" if all(isinstance(row[name], int | float | None) for row in rows) else "left",
-            leaves=LEAVING.index(name) + 1 if name in LEAVING else 0,
-        )
-        for name in names
-        if name != NOTE
-    ]
-    print_grid(console, columns, [row[NOTE] for row in rows] if NOTE in names else (), NOTE)
+def _cells(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Cells]:
+    cells: list[Cells] = [{} for _ in rows]
+    for name in names:
+        is_number = all(isinstance(row[name], int | float | None) for row in rows)
+        leaves = LEAVING.index(name) + 1 if name in LEAVING else 0
+        for row, shown in zip(rows, cells, strict=True):
+            text = _shown(name, row[name])
+            shown[TITLES.get(name, name)] = Cell(text, "right" if is_number else "left", leaves)
+    return cells

@@ -18,7 +18,6 @@ from results.show.grid import (
     flat,
     print_cells,
     print_lines,
-    texts_of,
 )
 from results.show.terminal import printable
 from results.show.units import ABSENT, count, duration, percent, uncertainty
@@ -230,7 +229,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
     table = Table(
         draw=lambda console: print_table(compared, console),
         rows=lambda: flat_rows(compared),
-        shown=lambda: texts_of(_rows(compared)),
+        cells=lambda: _rows(compared),
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": list(map(json_row, compared.rows)),

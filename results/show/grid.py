@@ -278,15 +278,17 @@ class Table:
     rows: Callable[[], Sequence[Row]]
     """Returns rows of plain values, all with the same keys, for JSON and CSV."""
     columns: Iterable[str] = ()
-    """Header of CSV if there is no row."""
-    titles: Iterable[str] = ()
-    """Header of Markdown if there is no row; none: `columns`."""
-    shown: Callable[[], Sequence[Row]] | None = None
-    """Returns the rows of texts for Markdown; None: `rows`."""
+    """Header if there is no row."""
+    cells: Callable[[], Sequence[Cells]] | None = None
+    """Returns the rows for a terminal and Markdown; None: `rows` for Markdown."""
+    notes_title: str = ""
+    """Title of the cells that are notes of the rows on a terminal."""
+    title: str = ""
+    """Printed above `cells`."""
     document: Callable[[], Any] | None = None
     """Returns the JSON document; None: the rows."""
     draw: Callable[[Console], object] | None = None
-    """Prints the table on a terminal."""
+    """Prints the table on a terminal; None: title and cells."""
     head: Callable[[], str] = str
     """Returns Markdown above the table, with an empty line at its end; see `escaped`."""
     notes: Callable[[], str] = str
@@ -295,13 +297,20 @@ class Table:
     def render(self, form: str) -> str:
         """Return the table in one of `TABLE_FORMATS`, with a newline at the end."""
         if form == "table":
-            return drawn(self.draw) if self.draw else ""
+            return drawn(self.draw or self._print)
         if form == "json":
             return json_text((self.document or self.rows)())
         if form == "csv":
             return csv_text(self.rows(), self.columns)
-        rows = (self.shown or self.rows)()
-        return f"{self.head()}{markdown_text(rows, self.titles or self.columns)}{self.notes()}"
+        rows = texts_of(self.cells()) if self.cells else self.rows()
+        head = f"**{escaped(self.title)}**\n\n" if self.title else self.head()
+        return f"{head}{markdown_text(rows, self.columns)}{self.notes()}"
+
+    def _print(self, console: Console) -> None:
+        if self.title:
+            print_lines(console, printable(self.title), "")
+        if self.cells:
+            print_cells(console, self.cells(), self.notes_title)
 
 
 def flat(entry: Row) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 from results.record import Environment, Fusion, Object, ProfileOp, Record, Score, StepTotals
 from results.show.category import IDLE, OTHER, category_of
-from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines
 from results.show.rows import document
 from results.show.table import print_header, table_of_run
 from results.show.terminal import printable
@@ -246,7 +246,7 @@ def table_of(
     rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
     cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
     table = table_of_run(environment, records, draw, lambda: content() | {"groups": rows})
-    return replace(table, rows=lambda: rows, shown=lambda: texts_of(cells))
+    return replace(table, rows=lambda: rows, cells=lambda: cells)
 
 
 def render(

@@ -15,7 +15,6 @@ from results.show.grid import (
     escaped,
     print_cells,
     print_lines,
-    texts_of,
 )
 from results.show.rows import COLUMNS, document, flat_rows
 from results.show.terminal import one_line, printable
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from results.store.runs import RunSummary
-
-EMPTY = ("op", "case", "dtype", "provider", "status", "reason")
-"""Header of a table without rows in Markdown."""
 
 MAX_ROWS_PER_REASON = 3
 """Maximum number of rows with the same reason that get a line each; more rows share a line."""
@@ -81,8 +77,7 @@ def table_of_run(
     return Table(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
-        shown=lambda: table_rows(environment, records),
-        titles=EMPTY,
+        cells=lambda: table_cells(environment, records),
         document=content or (lambda: document(environment, records)),
         draw=draw,
         head=lambda: "".join(f"- {line}\n" for line in lines()) + "\n",
@@ -271,8 +266,8 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     return cells
 
 
-def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict[str, str]]:
-    """Return a row of texts for each record, by title; empty for what is unknown."""
+def table_cells(environment: Environment, records: Iterable[Record]) -> list[Cells]:
+    """Return a row for each record; empty for what is unknown."""
     scored = judged(environment, records)
     unit = _rate_unit(scored)
     rows = []
@@ -282,9 +277,9 @@ def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict
         row["reason"] = Cell(record.reason or "")
         row |= _values(record, score, unit)
         row["flags"] = Cell(_flags(record))
+        row |= {title: Cell("") for title, cell in row.items() if cell.text == ABSENT}
         rows.append(row)
-    texts = texts_of(rows)
-    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in texts]
+    return rows
 
 
 def _scaled(value: float | None, scale: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from results.show.grid import Cell, Cells, Table, print_cells, print_lines, texts_of
+from results.show.grid import Cell, Cells, Table, print_cells, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out, say
 from roofline.gpu_file import KEYS_TABLE
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"note: left out {problem}")
     table = Table(
         rows=lambda: list(map(_flat_row, gpus)),
-        shown=lambda: texts_of(list(map(_cells, gpus))),
+        cells=lambda: list(map(_cells, gpus)),
         document=lambda: list(map(gpu_row, gpus)),
         draw=lambda console: (
             _print_page(console, gpus[0]) if len(names) == 1 else _print_overview(console, gpus)

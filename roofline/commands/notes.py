@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.facts import facts_of
-from results.show.grid import Column, Row, Table, print_grid, print_lines
+from results.show.grid import Cell, Column, Row, Table, print_grid, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     columns = COLUMNS | COMMAND if args.verbose else COLUMNS
     table = Table(
         rows=lambda: claims,
-        shown=lambda: [{key: claim[key] for key in KEYS[1:]} for claim in claims],
+        cells=lambda: [{key: Cell(claim[key]) for key in KEYS[1:]} for claim in claims],
         document=lambda: {"notes": document["notes"], "claims": claims},
         draw=lambda console: _print_tables(console, document, columns),
     )

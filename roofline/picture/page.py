@@ -19,8 +19,9 @@ from results.compare.output import foremost, headline, json_row
 from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
 from results.record import Object
+from results.show.grid import texts_of
 from results.show.picture import on_dark
-from results.show.table import describe, table_rows
+from results.show.table import describe, table_cells
 from results.show.terminal import install_command, one_line, reason_of
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.stats.comparison import TOO_NOISY
@@ -136,7 +137,7 @@ def _table(scene: Scene, runs: Sequence[Measured]) -> Object:
     points = {id(point.record): index for index, point in enumerate(scene.points)}
     rows: list[Object] = []
     for number, (environment, records) in enumerate(runs):
-        for record, texts in zip(records, table_rows(environment, records), strict=True):
+        for record, texts in zip(records, texts_of(table_cells(environment, records)), strict=True):
             known: Object = {"point": points.get(id(record)), "median_s": record.median_s}
             known |= {"details": "\n".join(describe(record))}
             rows.append(known | {"cells": {"run": scene.run_name(number)} | texts})

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import format_half_width, header_lines, render_table, table_rows
+from results.show.table import format_half_width, header_lines, render_table, table_cells
 from results.show.terminal import table_console
 from results.show.units import count, duration, gibibytes, number, percent, quantity, uncertainty
 from roofline.machine import Ceiling, Machine
@@ -131,7 +131,7 @@ def test_options_tell_the_rows_apart_that_were_not_measured(make_environment, ma
 
 def test_an_option_without_a_value_is_not_named(make_environment, make_record):
     phases = [make_record(options={"module": name, "phase": "optimizer"}) for name in ("", "head")]
-    cells = [row["options"] for row in table_rows(make_environment(), phases)]
+    cells = [row["options"].text for row in table_cells(make_environment(), phases)]
     assert cells == ["phase optimizer", "module head, phase optimizer"]
 
 
