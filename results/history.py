@@ -107,18 +107,16 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
     if options.output is not None:
         check_picture(options.output)
+    selection = Selection.of(options)
     runs = list_runs(directory, counts_records=False)
-    runs = [run for run in runs if run.started_s >= (options.since or 0.0)]
+    runs = [run for run in runs if run.error or selection.fits_run(run)]
     if not runs:
-        since = "" if options.since is None else " in that time"
-        raise StoreError(f"no run in {directory}{since}: python -m bench.matmul makes one")
-    loaded, notes = _read(runs, options.machine)
+        raise StoreError(f"no run in {directory} matches: python -m bench.matmul makes one")
+    loaded, notes = _read(runs)
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     read = [*loaded, chosen] if chosen else loaded
     try:
-        series = history(
-            loaded, chosen, Selection.of(options), options.margin, options.metric, options.window
-        )
+        series = history(loaded, chosen, selection, options.margin, options.metric, options.window)
     except CompareError as error:
         raise with_problem(error, read) from None
     if options.output is not None:
@@ -134,12 +132,10 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     return finish(table.render(options.format), read, notes, picture=options.output)
 
 
-def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], list[str]]:
+def _read(runs: Iterable[RunSummary]) -> tuple[list[Run], list[str]]:
     loaded: list[Run] = []
     notes: list[str] = []
     for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
-        if summary.error is None and device not in (None, summary.device_slug):
-            continue
         try:
             loaded.append(load_run(summary.path))
             notes += loaded[-1].notes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bench.harness.cli.arguments import chosen
 from bench.harness.op import Families, Op
 from bench.harness.settings import SAVING, Argv, Settings
-from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.grid import Cell, Cells, Table, drop_silent, print_cells, print_lines
 from results.show.options import Names, add, given, parameters
 from results.show.terminal import INTERRUPTED, printable
 from results.show.units import ABSENT, quantity
@@ -65,6 +65,9 @@ COLUMNS = (
     "measured_at",
 )
 """Columns of CSV and Markdown."""
+
+ALWAYS = ("ceiling", "of", "95% CI", "by")
+"""Columns that are shown even if all their cells are equal."""
 
 DTYPES = {
     ("cpu", False): ("bf16", "fp32"),
@@ -209,9 +212,9 @@ def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence
         print_header(run.environment, (), console)
         print_lines(console, "" if ceilings else "\nno ceiling was measured")
         if ceilings:
-            print_grid(
-                console, columns_of(ceilings), [entry.config or "" for entry in ceilings], "by"
-            )
+            rows = list(map(cells_of, ceilings))
+            drop_silent(rows, ALWAYS)
+            print_cells(console, rows, "by")
         missing = [f"not measured: {reason}" for reason in notes["not_measured"]]
         print_lines(
             console, "", *map(printable, (*notes["decomposition"], *missing, *notes["doubts"]))
@@ -222,29 +225,20 @@ def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence
     )
 
 
-def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
-    facts = {
-        "SM clock": [
-            f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT
-            for entry in ceilings
-        ],
-        "power": [f"{entry.power_w:.0f} W" if entry.power_w else ABSENT for entry in ceilings],
-        "per J": [
-            f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else ABSENT
-            for entry in ceilings
-        ],
+def cells_of(ceiling: Ceiling) -> Cells:
+    clock_hz = ceiling.sm_clock_hz
+    power_w = ceiling.power_w
+    per_j = ceiling.flops_per_j
+    return {
+        "ceiling": Cell(ceiling.quantity),
+        "of": Cell(ceiling.name),
+        "value": Cell(quantity(ceiling.value, ceiling.unit), "right"),
+        "95% CI": Cell(interval_text(ceiling), leaves=4),
+        "SM clock": Cell(f"{clock_hz / 1e6:.0f} MHz" if clock_hz else ABSENT, "right", 1),
+        "power": Cell(f"{power_w:.0f} W" if power_w else ABSENT, "right", 2),
+        "per J": Cell(f"{per_j / 1e12:.3g} TFLOP/J" if per_j else ABSENT, "right", 3),
+        "by": Cell(ceiling.config or ""),
     }
-    known = [(title, texts) for title, texts in facts.items() if set(texts) != {ABSENT}]
-    return [
-        Column("ceiling", [entry.quantity for entry in ceilings]),
-        Column("of", [entry.name for entry in ceilings]),
-        Column("value", [quantity(entry.value, entry.unit) for entry in ceilings], "right"),
-        Column("95% CI", list(map(interval_text, ceilings)), leaves=4),
-        *(
-            Column(title, texts, "right", leaves=turn)
-            for turn, (title, texts) in enumerate(known, 1)
-        ),
-    ]
 
 
 def doubts(records: Sequence[Record]) -> list[str]:

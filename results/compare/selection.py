@@ -75,12 +75,15 @@ class Selection:
         lines = count(len(run.problems), "line")
         return f"{text}: {lines} cannot be used, the first is {run.problems[0]}"
 
+    def fits_run(self, run: RunSummary) -> bool:
+        """Return whether a run is of the machine and the time."""
+        is_of_machine = self.machine in (None, run.device_slug)
+        return is_of_machine and run.started_s >= (self.since_s or 0.0)
+
     def fits(self, run: RunSummary) -> bool:
-        if self.machine not in (None, run.device_slug) or (
-            self.since_s is not None and run.started_s < self.since_s
-        ):
-            return False
-        return not self.has_names or bool(self.records_of(load_run(run.path)).records)
+        """Return whether a run is of the machine and the time, and has a selected record."""
+        has_record = not self.has_names or bool(self.records_of(load_run(run.path)).records)
+        return has_record and self.fits_run(run)
 
 
 EVERYTHING = Selection()

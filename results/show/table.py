@@ -140,9 +140,6 @@ def describe(record: Record) -> list[str]:
             error += f", compared with the {checked['reference']}: it takes no higher precision"
         elements = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
         timed += f", verified {elements}{error}"
-        if "blocks" in checked:
-            shown = f"{checked['blocks']['smallest_error']:.2g} of the RMS"
-            timed += f", and sums of blocks of all, which show an error of {shown} in one element"
     lines = [timed, *_ran(record)]
     for flag, reason in record.flag_reasons.items():
         lines.append(f"  {flag}: {reason}")
@@ -168,14 +165,11 @@ def _ran(record: Record) -> list[str]:
 
 def _kernel_line(kernel: Object) -> str:
     words = [one_line(str(kernel.get("name")), 100)]
-    for key in ("grid", "block"):
-        extents = kernel.get(key)
-        if extents:
-            text = "x".join(map(str, extents)) if isinstance(extents, list) else extents
-            words.append(f"{key} {text}")
-    for key, unit in (("registers", "registers"), ("shared_bytes", "bytes of shared memory")):
-        if kernel.get(key) is not None:
-            words.append(f"{kernel[key]} {unit}")
+    for key in ("grid", "block", "registers", "shared_bytes"):
+        value = kernel.get(key)
+        if value is not None:
+            text = "x".join(map(str, value)) if isinstance(value, list | tuple) else value
+            words.append(f"{key.replace('_', ' ')} {text}")
     return printable(f"    {kernel.get('count')} x {', '.join(words)}")
 
 

@@ -96,19 +96,12 @@ def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
     latest = dict(enumerate(records))
     numbers: dict[tuple[object, ...], list[int]] = {}
     for number, record in enumerate(records):
-        row = (
-            record.op,
-            record.provider,
-            record.dtype,
-            record.case,
-            str(record.options),
-            record.fill,
-        )
+        row = record.row._replace(cache=None)
         if len(record.visits) > 1:
-            earlier = numbers.get((*row, record.visits[:-1]))
+            earlier = numbers.get((row, record.visits[:-1]))
             if earlier:
                 del latest[earlier.pop(0)]
-        numbers.setdefault((*row, record.visits), []).append(number)
+        numbers.setdefault((row, record.visits), []).append(number)
     return tuple(latest.values())
 
 

@@ -5,6 +5,7 @@ computed here.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
 SECTIONS = ("Memory", "Compute", "Roofline", "Training", "State", "Parallel work")
 """Subjects of the claims, in the order of the lecture."""
-VERDICTS = {
-    "holds": ("holds", "hold"),
-    "wrong": ("is wrong", "are wrong"),
-    "depends": ("depends", "depend"),
-}
-"""First word of each verdict, with its verb for one claim and for several."""
+VERDICTS = ("holds", "wrong", "depends")
+"""First word of each verdict."""
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
 COLUMNS = {
@@ -107,7 +104,6 @@ def print_by_subject(
 
 
 def verdict_counts(claims: Sequence[Row]) -> str:
-    """Return such as "56 hold, 30 are wrong, 1 depends"."""
-    verdicts = [claim["verdict"].split()[0] for claim in claims]
-    counts = {word: verdicts.count(word) for word in VERDICTS}
-    return ", ".join(f"{number} {VERDICTS[word][number != 1]}" for word, number in counts.items())
+    """Return such as "56 holds, 30 wrong, 1 depends"."""
+    counts = Counter(claim["verdict"].split()[0] for claim in claims)
+    return ", ".join(f"{counts[word]} {word}" for word in VERDICTS)

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from results.compare.comparison import compare
 from results.compare.earlier import runs_beside
@@ -163,6 +165,7 @@ def policy(scripts: Sequence[str]) -> str:
 
 MAX_ROWS = 500
 """Of a comparison; the most important ones are shown."""
+Positive = Annotated[float, Meta(gt=0, lt=1e300)]
 PARTS = ("", "prefill_", "decode_")
 """Prefixes of `flops`, `bytes` and `seconds` in the rows of an estimate."""
 
@@ -233,23 +236,28 @@ def estimates_of(paths: Iterable[Path]) -> list[Object]:
     return estimates
 
 
+class _Part(Struct):
+    """The part of a row of an estimate that is drawn."""
+
+    flops: Positive
+    bytes: Positive
+    seconds: Positive
+    bound: str = ""
+
+
 def _estimates(name: str, row: Mapping[str, Any], part: str) -> list[Object]:
     """Return the part of a row, or nothing without positive FLOPs, bytes and seconds."""
-    values: list[Any] = [row.get(f"{part}{quantity}") for quantity in ("flops", "bytes", "seconds")]
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
-            return []
-    flops, moved, seconds = values
+    try:
+        known = convert({key.removeprefix(part): row[key] for key in row if part in key}, _Part)
+    except ValidationError:
+        return []
     words = [name, part.rstrip("_"), str(row.get("gpu") or ""), str(row.get("dtype") or "")]
     if row.get("fits") is False:
         words.append("does not fit in memory")
-    estimate = {
+    rates = {
         "name": one_line(" ".join(filter(None, words)), 60),
-        "flops": flops,
-        "bytes": moved,
-        "seconds": seconds,
-        "intensity": flops / moved,
-        "flops_per_s": flops / seconds,
-        "bound": one_line(str(row.get(f"{part}bound", ""))),
+        "intensity": known.flops / known.bytes,
+        "flops_per_s": known.flops / known.seconds,
+        "bound": one_line(known.bound),
     }
-    return [estimate]
+    return [to_builtins(known) | rates]
