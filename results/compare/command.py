@@ -107,7 +107,7 @@ def add_options(parser: Parser, run_help: str) -> None:
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    from results.compare.comparison import compare
+    from results.compare.comparison import compare, nothing_common
     from results.compare.earlier import runs_beside
     from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
@@ -137,6 +137,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
     try:
         compared = compare(loaded[0], second, request, options.drift, earlier)
+        if not compared.rows:
+            raise CompareError(nothing_common(compared.unmatched))
     except CompareError as error:
         raise with_problem(error, loaded) from None
     if options.output is not None:
@@ -204,6 +206,6 @@ def saved_verdicts(run: Run) -> str:
         return ""
     try:
         compared = compare(run, None, request)
-    except CompareError:  # the selected records have no baseline, or no row of both
+    except CompareError:  # the selected records have no baseline
         return ""
-    return "\n" + as_text(compared, "table", "slower")
+    return "\n" + as_text(compared, "table", "slower") if compared.rows else ""

@@ -12,7 +12,6 @@ from results.compare.flags import with_flags
 from results.compare.sides import (
     VERSION,
     WRONG,
-    CompareError,
     CompareOptions,
     Side,
     Unmatched,
@@ -150,22 +149,8 @@ def compare(
     have only selected records, `earlier` must include the whole runs.
 
     Raises:
-        CompareError: the runs do not match the request, or have no row in common.
+        CompareError: the runs do not match the request.
     """
-    compared = compared_of(first, second, request, drift, earlier)
-    if not compared.rows:
-        raise CompareError(_nothing_common(compared.unmatched))
-    return compared
-
-
-def compared_of(
-    first: Run,
-    second: Run | None,
-    request: CompareOptions,
-    drift: float | None,
-    earlier: Sequence[Run] = (),
-) -> Compared:
-    """Compare as `compare` does; no row in common is no error."""
     is_one_run = second is None
     other = second or first
     labels, baseline, candidate = sides_of(first, second, request)
@@ -216,7 +201,7 @@ def compare_live(
     run = Run(Path(), environment, tuple(records))
     if not run.records:  # interrupted before the first verdict
         return Compared(baseline, "", (environment, environment), margin, (), (), ())
-    compared = compared_of(run, None, request, 0.0)
+    compared = compare(run, None, request, 0.0)
     unmatched = tuple(
         replace(row, is_broken=row.record.status in WRONG)
         for row in compared.unmatched
@@ -303,7 +288,8 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
     return [f"{rows_text} {means}: {runs}"]
 
 
-def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
+def nothing_common(unmatched: Sequence[Unmatched]) -> str:
+    """Return why two runs have no row in common."""
     shown = []
     for side in ("baseline", "candidate"):
         of_side = [row for row in unmatched if row.side == side]

@@ -101,7 +101,12 @@ class SavedRuns:
         for key, codes in self._rows.items():
             groups = []
             for by_run in codes.values():
-                groups.append(list(map(_log_time, by_run.values())))
+                groups.append(
+                    [
+                        fmean(math.log(record.median_s) for record in records if record.median_s)
+                        for records in by_run.values()
+                    ]
+                )
             self._repeats[key] = Repeats.of(groups)
         self._spreads = RowSpreads(self._repeats.values())
 
@@ -148,10 +153,6 @@ class SavedRuns:
 
 def _code(record: Record, environment: Environment) -> tuple[object, ...]:
     return machine_of(environment), *code_of(record, environment)
-
-
-def _log_time(records: Sequence[Record]) -> float:
-    return fmean(math.log(record.median_s) for record in records if record.median_s)
 
 
 def between_visits(before: Side, after: Side) -> Spread | None:

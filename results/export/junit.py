@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from results.compare.comparison import ComparedRow, compared_of
+from results.compare.comparison import ComparedRow, compare
 from results.compare.earlier import runs_beside
 from results.compare.selection import EVERYTHING, Selection
 from results.compare.sides import WRONG, CompareOptions
@@ -35,7 +35,7 @@ def render(
     if baseline:
         whole = [baseline, load_run(run.path)]
         earlier = [*runs_beside(whole), *whole]
-        compared = compared_of(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
+        compared = compare(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
         verdicts = {row.key: row for row in compared.rows}
     suites = Element("testsuites")
     suite = SubElement(suites, "testsuite", name=SUITE, package=SUITE, id="0")

@@ -227,11 +227,6 @@ def roof_fraction(record: Record, score: Score) -> float:
     return min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
 
 
-def document_of(environment: Environment, records: Sequence[Record]) -> Object:
-    totals = totals_of(environment, records)
-    return {"totals": totals.to_dict() if totals else {}} | document(environment, records)
-
-
 def table_of(
     environment: Environment, records: Sequence[Record], by: str | None = None, **how: Any
 ) -> Table:
@@ -239,7 +234,12 @@ def table_of(
     for the others.
     """
     draw = partial(render, environment, records, by=by, **how)
-    content = partial(document_of, environment, records)
+
+    def content() -> Object:
+        totals = totals_of(environment, records)
+        shared = {"totals": totals.to_dict() if totals else {}}
+        return shared | document(environment, records)
+
     if by is None:
         return table_of_run(environment, records, draw=draw, content=content)
     groups = groups_of(scored(environment, records), by)

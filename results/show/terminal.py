@@ -149,7 +149,7 @@ def _is_command(line: str) -> bool:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps line breaks, and prints the metavar of an option with several values once."""
+    """Keeps line breaks, and wraps paragraphs."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Wrap paragraphs at words. Commands stay as they are, because users copy them."""
@@ -170,15 +170,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
             for line in lines
         ]
         return "".join(f"{indent}{line}\n" for line in filled)
-
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        if (
-            action.option_strings
-            and action.nargs == argparse.ONE_OR_MORE
-            and isinstance(action.metavar, str)
-        ):
-            return action.metavar
-        return super()._format_args(action, default_metavar)
 
 
 _MODULE = re.compile(

@@ -178,14 +178,7 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     print_cells(console, list(map(_cells, gpus)))
-    print_lines(
-        console,
-        "",
-        f"{DENSE} {MARKS}",
-        "ridge: the peak of that dtype over the memory bandwidth, in FLOP/byte.",
-        "All facts of one GPU, with sources and ridge points: python -m roofline gpus SLUG",
-        "All facts of all GPUs: python -m roofline gpus --format json",
-    )
+    print_lines(console, "", f"{DENSE} {MARKS}", RIDGE)
 
 
 def _print_page(console: Console, gpu: Machine) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.facts import facts_of
-from results.show.grid import Cell, Column, Row, Table, print_grid, print_lines
+from results.show.grid import Cell, Row, Table, print_cells, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out
 
@@ -32,10 +32,9 @@ COLUMNS = {
     "ours": 4,
     "formula": 2,
     "verdict": 0,
+    "command": 1,
 }
 """Columns of the table, with the turn in which each leaves a narrow terminal; 0: never."""
-COMMAND = {"command": 1}
-"""The column that --verbose adds."""
 
 
 def add_options(parser: Parser) -> None:
@@ -43,18 +42,16 @@ def add_options(parser: Parser) -> None:
         "Compare claims of five study notes on CS336 lecture 2 with the values computed here."
     )
     add_format(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the commands")
 
 
 def run(args: argparse.Namespace) -> int:
     document = load_notes()
     claims = document["claims"]
-    columns = COLUMNS | COMMAND if args.verbose else COLUMNS
     table = Table(
         rows=lambda: claims,
         cells=lambda: [{key: Cell(claim[key]) for key in KEYS[1:]} for claim in claims],
         document=lambda: {"notes": document["notes"], "claims": claims},
-        draw=lambda console: _print_tables(console, document, columns),
+        draw=lambda console: _print_tables(console, document),
     )
     print_out(table.render(args.format))
     return OK
@@ -76,11 +73,11 @@ def load_notes() -> dict[str, Any]:
     return document | {"claims": claims}
 
 
-def _print_tables(console: Console, document: dict[str, Any], columns: Mapping[str, int]) -> None:
+def _print_tables(console: Console, document: dict[str, Any]) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    print_by_subject(console, claims, "subject", columns, "claim")
+    print_by_subject(console, claims, "subject", COLUMNS, "claim")
     print_lines(console, f"{len(claims)} claims: {verdict_counts(claims)}.")
 
 
@@ -94,12 +91,15 @@ def print_by_subject(
     """Print a table for each value of `key`, which is the title of the column `titled`."""
     print_lines(console, "")
     for subject in dict.fromkeys(row[key] for row in rows):
-        own = [row for row in rows if row[key] == subject]
-        shown = [
-            Column(subject if name == titled else name, [row[name] for row in own], leaves=turn)
-            for name, turn in columns.items()
-        ]
-        print_grid(console, shown, [row["remark"] for row in own], "remark")
+        cells = []
+        for row in rows:
+            if row[key] == subject:
+                shown = {
+                    subject if name == titled else name: Cell(row[name], leaves=turn)
+                    for name, turn in columns.items()
+                }
+                cells.append(shown | {"remark": Cell(row["remark"])})
+        print_cells(console, cells, "remark")
         print_lines(console, "")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
-from results.compare.comparison import compare
+from results.compare.comparison import compare, nothing_common
 from results.compare.earlier import runs_beside
 from results.compare.output import describe as describe_row
 from results.compare.output import foremost, headline, json_row
@@ -194,6 +194,8 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> Obj
         compared = compare(
             first, other, CompareOptions(by=None if other else "provider"), earlier=earlier
         )
+        if not compared.rows:
+            raise StoreError(nothing_common(compared.unmatched))
     except StoreError as error:
         none: Object = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
         return known | none | {"headline": str(error)}

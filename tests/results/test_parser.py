@@ -72,12 +72,12 @@ def test_a_caller_in_python_gets_an_exception(parser):
         parser.parse_args(["--fast"])
 
 
-def test_a_list_is_named_once_and_lines_are_kept(parser):
+def test_lines_of_a_description_are_kept(parser):
     parser.description = "one\ntwo"
     parser.add_argument("runs", nargs="+", metavar="RUN")
     text = parser.format_help()
     assert "one\ntwo\n" in text
-    assert "--dtype LIST\n" in text
+    assert "--dtype LIST [LIST ...]\n" in text
     assert "RUN [RUN ...]" in text
 
 
