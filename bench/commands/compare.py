@@ -189,7 +189,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     if options.workload or options.on is not None:
         raise UsageError("--workload and --on need a definition.json and its solutions")
     if options.functions:
-        return show(run_functions(options, settings, argv, known), options.fail_on)
+        return show(run_functions(options, settings, argv), options.fail_on)
     options = replace(options, own=vars(args))
     if not options.op:
         raise UsageError(f"expected --op, one or more of {', '.join(known)}")
@@ -226,11 +226,8 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     budget = Budget(device, settings)
     measures = [partial(measured, rows, budget) for rows in cases]
     dtypes = dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)
-    notes = []
-    if options.baseline is None:
-        notes.append(f"baseline: {baseline}, the first provider; --baseline names another")
     names = [baseline, *providers[1:]]
-    run_comparison(run, options, names, measures, tuple(dtypes), notes)
+    run_comparison(run, options, names, measures, tuple(dtypes))
     return show(run, options.fail_on)
 
 

@@ -307,12 +307,7 @@ def sentences(totals: Totals) -> list[str]:
             flops = f" ({quantity(part['flops'], 'FLOP')})" if part["flops"] else ""
             parts.append(f"{name} {duration(part['time_s'])}{flops}")
         said.append(f"Operations by phase: {', '.join(parts)}.")
-    if step.no_shape is None:
-        said.append(
-            "Times of operations are those of one profiled step, which took about as long as a "
-            "step without the profiler."
-        )
-    else:
+    if step.no_shape is not None:
         said += trace_sentences(totals)
     if totals.flops or totals.bytes_read or totals.bytes_written:
         said += work_sentences(totals)

@@ -217,8 +217,6 @@ def runs_directory() -> Path:
     installed wheel must not write into site-packages.
     """
     chosen = os.environ.get("ROOFMARK_RUNS")
-    if chosen and Path(chosen).is_file():
-        raise StoreError(f"ROOFMARK_RUNS is {chosen}, which is a file; it must be a directory")
     if chosen:
         return Path(chosen)
     root = Path(__file__).resolve().parents[2]

@@ -135,10 +135,9 @@ def find_run(
     if len(matches) == 1:
         return matches[0].path
     if matches:
-        shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:MAX_LISTED])
-        more = ", ..." if len(matches) > MAX_LISTED else ""
+        shown = ", ".join(str(run.path) for run in matches[:MAX_LISTED])
         raise RunNotFoundError(
-            f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path"
+            f"'{name}' matches {len(matches)} runs, such as {shown}; use a longer start or a path"
         )
     sha = name
     words = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]

@@ -96,9 +96,6 @@ def test_runs_directory_is_the_environment_variable_or_default(monkeypatch):
     assert runs_directory() == Path("/somewhere")
     monkeypatch.delenv("ROOFMARK_RUNS")
     assert runs_directory() == ROOT / "results" / "runs"
-    monkeypatch.setenv("ROOFMARK_RUNS", __file__)
-    with pytest.raises(StoreError, match=r"ROOFMARK_RUNS is .*, which is a file"):
-        runs_directory()
 
 
 def test_output_that_ends_with_a_slash_is_a_folder_to_be_made(make_environment, tmp_path):
@@ -297,8 +294,8 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
         (
             "20261119",
             (
-                "'20261119' matches 2 runs: 20261119T000001Z-matmul-bbbb000003, "
-                "20261119T000000Z-matmul-bbbb000002"
+                "'20261119' matches 2 runs, such as .*20261119T000001Z-matmul-bbbb000003.*, "
+                ".*20261119T000000Z-matmul-bbbb000002"
             ),
         ),
         ("bbbb", "'bbbb' matches 2 runs"),
@@ -325,7 +322,7 @@ def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
     copy.write_bytes(three[0].read_bytes())
     with pytest.raises(
         RunNotFoundError,
-        match=rf"matches 2 runs: {re.escape(str(three[0]))}, {re.escape(str(copy))}",
+        match=rf"matches 2 runs, such as {re.escape(str(three[0]))}, {re.escape(str(copy))}",
     ):
         find_run(FIRST)
 
