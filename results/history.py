@@ -103,10 +103,8 @@ def add_options(parser: Parser, run_help: str) -> None:
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import save_picture
 
-    if options.output is not None:
-        check_picture(options.output)
     selection = Selection.of(options)
     runs = list_runs(directory, counts_records=False)
     runs = [run for run in runs if run.error or selection.fits_run(run)]

@@ -66,7 +66,7 @@ def answer(text: str) -> list[str]:
     """
     if not text:
         return drawn(glossary).splitlines()
-    text = re.sub("[- ]bound| (?=%)", "", ALIASES.get(text.lower(), text))
+    text = re.sub("[- ](bound|side)| (?=%)", "", ALIASES.get(text.lower(), text))
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
         name = known_as(before.removesuffix(" at"), [*BOUNDS, *UTILIZATIONS])
@@ -79,7 +79,7 @@ def answer(text: str) -> list[str]:
             )
         about = lines_about(bound, share_pct)
         return about if name == bound else [*answer(name), *about]
-    matches = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
+    matches = []
     for words in reversed(KINDS.values()):  # a term or bound before a column of that name
         if (name := known_as(text, words)) in words:
             matches.append(words[name])

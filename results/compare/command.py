@@ -111,10 +111,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     from results.compare.earlier import runs_beside
     from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import save_picture
 
-    if options.output is not None:
-        check_picture(options.output)
     chosen = Selection.of(options)
     names = (options.baseline_run, options.candidate_run)
     whole = [load_run(chosen.find(name, directory)) for name in names if name is not None]

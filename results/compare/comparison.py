@@ -110,16 +110,10 @@ class ComparedRow:
         return verdict_of(low, high, self.compared.margin, self.compared.pairs)
 
     def _cycles_words(self) -> str:
-        verdict = self.compared.verdict
         in_cycles = self.cycles_verdict
-        if verdict not in (FASTER, SLOWER) or in_cycles is None or self.cycles_ratio is None:
+        if self.compared.verdict not in (FASTER, SLOWER) or in_cycles is None:
             return ""
-        if in_cycles == verdict:
-            return f"; in clock cycles it is also {verdict}"
-        change = 100 * (self.cycles_ratio / self.ratio - 1)
-        return (
-            f"; in clock cycles it is {in_cycles}: the clock frequency changed by {change:+.2g} %"
-        )
+        return f"; in clock cycles it is {in_cycles}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,14 +272,8 @@ def _compare_interleaved(
 
 def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
     repeated = [row for row in rows if row.baseline.runs + row.candidate.runs > 2]
-    if not repeated:
-        return []
-    before = max(row.baseline.runs for row in repeated)
-    after = max(row.candidate.runs for row in repeated)
-    rows_text = count(len(repeated), "row")
-    runs = f"up to {before} of the baseline's and {after} of the candidate's"
     means = "compared by the means over all runs of the same code without interference"
-    return [f"{rows_text} {means}: {runs}"]
+    return [f"{count(len(repeated), 'row')} {means}"] if repeated else []
 
 
 def nothing_common(unmatched: Sequence[Unmatched]) -> str:

@@ -95,10 +95,7 @@ def print_out(text: str, kept: str = "") -> None:
     """
     try:
         stream = stdout()
-        try:
-            stream.write(text)
-        except UnicodeEncodeError:  # an ASCII terminal
-            stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
+        stream.write(text)
         stream.flush()
     except OutputError as error:
         raise OutputError(f"{error}{kept}") from None

@@ -12,7 +12,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.compare.selection import LATEST, Selection, add_selection, names
-from results.show.picture import add_picture, check_picture, save_picture
+from results.show.picture import add_picture, save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import (
     ADVANCED,
@@ -167,9 +167,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = dtypes_of(args.dtype)
     checks = list(map(_check, args.check))
     path = args.output
-    if path is not None:
-        check_picture(path)
-    elif not checks and not stdout().isatty():
+    if path is None and not checks and not stdout().isatty():
         raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
     sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(args, LATEST))
     scene = _scene(sources, wanted)

@@ -139,8 +139,8 @@ def test_repeated_rows_of_a_run_widen_the_interval(save, measured, capsys):
 @pytest.mark.parametrize(
     ("clock", "verdict", "reason"),
     [
-        (1.5e9, "SLOWER", "; in clock cycles it is also SLOWER"),
-        (1.5e9 / 1.1, "SAME", "in clock cycles it is SAME: the clock frequency changed by -9.1 %"),
+        (1.5e9, "SLOWER", "; in clock cycles it is SLOWER"),
+        (1.5e9 / 1.1, "SAME", "in clock cycles it is SAME"),
     ],
 )
 def test_difference_in_clock_cycles_has_its_own_verdict(

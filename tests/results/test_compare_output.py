@@ -136,12 +136,6 @@ def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_pat
     assert min(box.y0 for box in legends) >= 0
 
 
-def test_a_picture_of_an_unknown_format_is_refused_before_any_work(capsys):
-    assert "by its suffix; allowed: .png, .svg, .pdf" in refused(
-        capsys, "a", "b", "-o", "compare.gif"
-    )
-
-
 def test_a_ratio_that_is_far_off_is_drawn_on_a_log_axis(save, measured, monkeypatch):
     from results.show import picture
 
