@@ -5,7 +5,7 @@ chosen run, or with the median of several.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, pairwise
@@ -44,7 +44,6 @@ from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`,
@@ -365,6 +364,8 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     """Return the plot: a line for each provider, runs by date, crosses for runs with
     interference.
     """
+    from numpy import array
+
     from results.show import picture
 
     points: list[Object] = []
@@ -387,13 +388,26 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
         for number, (name, case) in enumerate(zip(_names(series), series, strict=True)):
-            _draw_line(axes, name, case["points"], positions, number, scale)
+            of_case = case["points"]
+            values = array([point["value"] for point in of_case]) / scale
+            ends = array([point["ci95"] or (point["value"],) * 2 for point in of_case]) / scale
+            axes.errorbar(
+                [positions[point["run_id"]] for point in of_case],
+                values,
+                yerr=[(values - ends[:, 0]).clip(0), (ends[:, 1] - values).clip(0)],
+                capsize=3,
+                linewidth=1.4,
+                marker=picture.SERIES_MARKERS[number % len(picture.SERIES_MARKERS)],
+                color=picture.series_color(number),
+                markersize=5,
+                label=picture.plain(picture.end_of(name, 44)),
+            )
         disturbed = [point for point in points if not DISTURBED.isdisjoint(point["flags"])]
         if disturbed:
             at = [positions[point["run_id"]] for point in disturbed]
-            values = [point["value"] / scale for point in disturbed]
+            crossed = [point["value"] / scale for point in disturbed]
             ink = picture.tone(picture.INK)
-            axes.plot(at, values, "x", color=ink, markersize=10, zorder=3, label="disturbed")
+            axes.plot(at, crossed, "x", color=ink, markersize=10, zorder=3, label="disturbed")
         step = -(-len(order) // MAX_TICKS)
         dates = []
         for run_id in order[::step]:
@@ -412,30 +426,3 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         axes.set_ylabel(label, fontsize=picture.AXIS_PT)
         figure.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower left", ncols=3)
     return figure
-
-
-def _draw_line(
-    axes: Axes,
-    name: str,
-    points: Sequence[Object],
-    positions: Mapping[str, int],
-    number: int,
-    scale: float,
-) -> None:
-    from numpy import array
-
-    from results.show.picture import SERIES_MARKERS, end_of, plain, series_color
-
-    values = array([point["value"] for point in points]) / scale
-    ends = array([point["ci95"] or (point["value"], point["value"]) for point in points]) / scale
-    axes.errorbar(
-        [positions[point["run_id"]] for point in points],
-        values,
-        yerr=[(values - ends[:, 0]).clip(0), (ends[:, 1] - values).clip(0)],
-        capsize=3,
-        linewidth=1.4,
-        marker=SERIES_MARKERS[number % len(SERIES_MARKERS)],
-        color=series_color(number),
-        markersize=5,
-        label=plain(end_of(name, 44)),
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from results.compare.earlier import SavedRuns, between_visits, is_same_code
@@ -127,6 +128,11 @@ class Compared:
     rows: tuple[ComparedRow, ...]
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
+
+    @cached_property
+    def baselines(self) -> set[str]:
+        """Providers of the baselines of the rows."""
+        return {row.baseline.provider for row in self.rows}
 
 
 def compare(

@@ -292,20 +292,23 @@ def headline(compared: Compared) -> str:
 
 def _rows(compared: Compared) -> list[Cells]:
     """Return the cells of each row, without the columns that say nothing."""
-    # A single baseline is named in the headline.
-    has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1
-    rows = [_cells(row, has_one_baseline) for row in compared.rows]
+    rows = [_cells(row, compared) for row in compared.rows]
     drop_silent(rows, ALWAYS)
     return rows
 
 
-def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
+def provider_text(row: ComparedRow, compared: Compared) -> str:
+    """Return the providers of a row; a single baseline is named in the headline."""
+    names = [row.candidate.provider]
+    if not row.key.provider and len(compared.baselines) > 1:
+        names.insert(0, row.baseline.provider)
+    return " -> ".join(names)
+
+
+def _cells(row: ComparedRow, compared: Compared) -> Cells:
     before = row.baseline
     after = row.candidate
     verdict = row.compared.verdict
-    provider = after.provider
-    if not has_one_baseline and not row.key.provider:
-        provider = f"{before.provider} -> {provider}"
     ratio = f"{row.compared.bound}{row.ratio:.3f}x"
     half_width = ABSENT
     closed = percent(row.gap_closed) if verdict == FASTER else ABSENT
@@ -327,7 +330,7 @@ def _cells(row: ComparedRow, has_one_baseline: bool) -> Cells:
         "op": Cell(row.key.op),
         "case": Cell(row.key.case),
         "dtype": Cell(row.key.dtype),
-        "provider": Cell(provider, leaves=4),
+        "provider": Cell(provider_text(row, compared), leaves=4),
         "options": Cell(row.key.options, leaves=3),
         "baseline": Cell(duration(before.time_s), "right", leaves=5),
         "candidate": Cell(duration(after.time_s), "right", leaves=5),

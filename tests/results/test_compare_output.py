@@ -108,7 +108,7 @@ def test_a_picture_of_versions_shows_their_mfu(save, measured, tmp_path):
     assert right.get_xlabel().startswith("MFU, %")
     widths = [bar.get_width() for bar in right.patches]
     assert widths == pytest.approx([53.7, 67.1, 67.1, 59.7], rel=0.005)
-    labels = [label.get_text().partition("bf16 ")[2] for label in left.get_yticklabels()]
+    labels = [label.get_text().partition("bf16\n")[2] for label in left.get_yticklabels()]
     assert labels == ["mm-v1 -> mm-v2", "mm-v2 -> mm-v3"]
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["baseline", "candidate"]
 
