@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bench.harness.calibrate.setup import Part, Setup
     from bench.harness.run import Run
-    from results.record import Record
+    from results.record import Object, Record
     from roofline.machine import Ceiling
 
 DESCRIPTION = """\
@@ -202,7 +202,7 @@ def planned(options: Options, setup: Setup, matmul: Op) -> list[tuple[str, Part]
 def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
     from results.show.rows import document
 
-    def content() -> dict[str, Any]:
+    def content() -> Object:
         entries = [asdict(entry) | {"unit": entry.unit} for entry in ceilings]
         return document(run.environment, run.records) | {"ceilings": entries, **notes}
 
@@ -252,7 +252,7 @@ def doubts(records: Sequence[Record]) -> list[str]:
     return [f"{flag}: may be too low: {', '.join(flagged)}" for flag, flagged in names.items()]
 
 
-def row_of(ceiling: Ceiling) -> dict[str, Any]:
+def row_of(ceiling: Ceiling) -> Object:
     low, high = ceiling.ci95 or (None, None)
     p5, p95 = ceiling.p5_p95 or (None, None)
     derived = {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}

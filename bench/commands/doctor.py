@@ -32,7 +32,7 @@ from results.stats.verdict import smallest_detectable_change
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.run import Progress
-    from results.record import Record
+    from results.record import Object, Record
     from roofline.machine import Machine
 
 DESCRIPTION = """\
@@ -133,7 +133,7 @@ class Checkup:
     began: float = field(default_factory=clock.now)
     findings: list[Finding] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    noise: dict[str, Any] = field(default_factory=dict)
+    noise: Object = field(default_factory=dict)
 
     @property
     def is_fit(self) -> bool:
@@ -156,7 +156,7 @@ class Checkup:
     def text(self, form: str) -> str:
         from bench.harness.device.device import environment_facts
 
-        content: dict[str, Any] = {
+        content: Object = {
             "fit": self.is_fit,
             "device": asdict(self.device),
             "gpu": self.ceilings.slug,

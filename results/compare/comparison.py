@@ -62,14 +62,7 @@ class ComparedRow:
 
     @property
     def reason(self) -> str:
-        before = self.baseline.records[0]
-        after = self.candidate.records[0]
-        sides = {"baseline": before, "candidate": after}
-        without = [name for name, record in sides.items() if not record.samples_s]
-        reason = self.compared.reason + self._cycles_words()
-        if without:
-            reason = f"only a median was saved of the {' and the '.join(without)}, no samples"
-        return reason + self._remark()
+        return self.compared.reason + self._cycles_words() + self._remark()
 
     def _remark(self) -> str:
         medians = self.candidate.time_s / self.baseline.time_s
@@ -284,14 +277,9 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
 
 def nothing_common(unmatched: Sequence[Unmatched]) -> str:
     """Return why two runs have no row in common."""
-    shown = []
-    for side in ("baseline", "candidate"):
-        of_side = [row for row in unmatched if row.side == side]
-        if not of_side:
-            shown.append(f"the {side} has no record")
-            continue
-        first = min(of_side, key=lambda row: row.record.status != "ok")
-        shown.append(f"the {side} has {first.name} ({first.reason})")
+    ordered = sorted(unmatched, key=lambda row: row.record.status == "ok")
+    last = {row.side: row for row in ordered}
+    shown = [f"the {side} has {row.name} ({row.reason})" for side, row in sorted(last.items())]
     text = f"nothing to compare: {', '.join(shown)}"
     if any(is_users(row.record) for row in unmatched):
         text += "; --by provider compares the same function in two directories"

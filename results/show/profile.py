@@ -536,9 +536,9 @@ class Group:
             self.counted_s += time_s
             self.saved_s += time_s * (1 - roof_fraction(record, score))
 
-    def row(self, by: str, name: str) -> dict[str, Any]:
+    def row(self, by: str, name: str) -> Object:
         """Return the group as a row; its rates are those of the counted part of the time."""
-        row: dict[str, Any] = {
+        row: Object = {
             by: name,
             "calls": self.calls,
             "time_s": self.time_s,

@@ -109,7 +109,6 @@ def render_table(
     for record, score in measured:
         if score["excess"]:
             remarks[f"{name_of(record)}: {score['excess']}"] = None
-    for _, score in measured:
         causes = score["held_back_by"]
         if causes:
             text = (

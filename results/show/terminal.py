@@ -265,17 +265,6 @@ class Parser(argparse.ArgumentParser):
             )
         return options_found, unknown
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Suggest the nearest command or value."""
-        if action.choices is not None and value not in action.choices:
-            named = None if isinstance(action, argparse._SubParsersAction) else action
-            hint = did_you_mean(value, action.choices)
-            if hint:
-                raise argparse.ArgumentError(
-                    named, f"unknown {'value' if named else 'command'} '{value}'; {hint}"
-                )
-        super()._check_value(action, value)
-
     def format_help(self) -> str:
         for name, text in self.late_help.items():
             self._option_string_actions[name].help = text()

@@ -6,8 +6,9 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from results.record import Object
 from results.show.grid import Cell, Cells, Table, print_cells, print_lines
 from results.show.options import add_format
 from results.show.terminal import OK, Parser, print_out, say
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def gpu_row(gpu: Machine) -> dict[str, Any]:
+def gpu_row(gpu: Machine) -> Object:
     """Return the JSON object of a GPU, in SI units; unknown values are None."""
     bandwidth = gpu.bandwidth()
     peaks = {dtype: gpu.peak(dtype) for dtype in DTYPES}
@@ -113,7 +114,7 @@ def ridge(gpu: Machine, dtype: str) -> float | None:
     return ridge_intensity(peak.value, bandwidth.value) if peak and bandwidth else None
 
 
-def _flat_row(gpu: Machine) -> dict[str, Any]:
+def _flat_row(gpu: Machine) -> Object:
     row = gpu_row(gpu)
     flat = {
         key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row.items()

@@ -8,8 +8,9 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from results.record import Object
 from results.show.facts import facts_of
 from results.show.grid import Cell, Row, Table, print_cells, print_lines
 from results.show.options import add_format
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def load_notes() -> dict[str, Any]:
+def load_notes() -> Object:
     """Return `course` (URL), `notes` (titles by key) and `claims`.
 
     A claim has `KEYS`, and the `unit` of what `python -m bench lecture` measures.
@@ -73,7 +74,7 @@ def load_notes() -> dict[str, Any]:
     return document | {"claims": claims}
 
 
-def _print_tables(console: Console, document: dict[str, Any]) -> None:
+def _print_tables(console: Console, document: Object) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")

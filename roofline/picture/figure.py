@@ -98,9 +98,25 @@ def draw_roofline(
             return axes.figure.figure
         text = caption(scene, _marks(scene))
         foot = CAPTION_ROW * len(wrapped(text, WIDTH, CAPTION_PT))
-        axes = _new_axes(foot + TICKS, heading, subtitle, handles)
+        wide = WIDTH - LEFT - RIGHT
+        longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+        columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 5)))
+        rows = math.ceil(len(handles) / columns)
+        below = foot + TICKS + HEIGHT + LEGEND_ROW * rows + 0.1
+        figure, _ = titled_figure(WIDTH, heading, subtitle, below)
+        tall = figure.get_figheight()
+        axes = figure.add_axes((LEFT / WIDTH, (foot + TICKS) / tall, wide / WIDTH, HEIGHT / tall))
+        if handles:
+            axes.legend(
+                handles=handles,
+                ncols=columns,
+                loc="lower left",
+                bbox_to_anchor=(-0.09, 1.0),
+                borderpad=0,
+                handletextpad=0.4,
+                columnspacing=1.4,
+            )
         _draw(scene, axes)
-        figure = axes.figure.figure
         write_caption(figure, text, foot + 0.12)
         return figure
 
@@ -120,29 +136,6 @@ def plot_run(
     if path is not None:
         save_picture(figure, path)
     return figure
-
-
-def _new_axes(foot: float, title: str, subtitle: str, handles: Sequence[Line2D]) -> Axes:
-    """Return axes above `foot` inches of a figure, with the legend and title above them."""
-    wide = WIDTH - LEFT - RIGHT
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    columns = max(1, int(wide * LETTERS_PER_INCH / (longest + 5)))
-    rows = math.ceil(len(handles) / columns)
-    below = foot + HEIGHT + LEGEND_ROW * rows + 0.1
-    figure, _ = titled_figure(WIDTH, title, subtitle, below)
-    tall = figure.get_figheight()
-    axes = figure.add_axes((LEFT / WIDTH, foot / tall, wide / WIDTH, HEIGHT / tall))
-    if handles:
-        axes.legend(
-            handles=handles,
-            ncols=columns,
-            loc="lower left",
-            bbox_to_anchor=(-0.09, 1.0),
-            borderpad=0,
-            handletextpad=0.4,
-            columnspacing=1.4,
-        )
-    return axes
 
 
 def _legend_handles(scene: Scene) -> list[Line2D]:

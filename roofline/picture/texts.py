@@ -244,8 +244,10 @@ def caption(scene: Scene, marks: Sequence[str]) -> str:
     """Return the caption: provenance, what the renderer says about its marks, and what is not
     drawn.
     """
-    parts = [*_provenance(scene), *marks]
-    if not scene.points and "datasheet" in scene.kinds:
+    parts = list(marks)
+    if scene.points:
+        parts.insert(0, _provenance(scene))
+    elif "datasheet" in scene.kinds:
         parts.append("Dense peaks, without structured sparsity")
     doubts: Counter[str] = Counter()
     for point in scene.points:
@@ -266,9 +268,7 @@ def caption(scene: Scene, marks: Sequence[str]) -> str:
     return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
 
 
-def _provenance(scene: Scene) -> list[str]:
-    if not scene.points:
-        return []
+def _provenance(scene: Scene) -> str:
     words = []
     for run in scene.runs:
         for name in ("torch", "triton", "cuda", "driver"):
@@ -281,4 +281,4 @@ def _provenance(scene: Scene) -> list[str]:
     words += sorted({f"{one_line(record.fill, 12)} data" for record in records if record.fill})
     days = sorted({one_line(run.started_at[:10], 10) for run in scene.runs})
     words.append(" to ".join(dict.fromkeys((days[0], days[-1]))))
-    return [", ".join(dict.fromkeys(words))]
+    return ", ".join(dict.fromkeys(words))
