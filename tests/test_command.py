@@ -89,11 +89,10 @@ def test_errors_name_commands_in_the_form_that_was_typed():
     assert done.stderr.startswith(said)
 
 
-def test_an_unknown_command_names_those_of_all_packages():
+def test_an_unknown_command_suggests_a_command_of_any_package():
     done = roofmark("plott")
     assert done.returncode == 2
-    assert "invalid choice: 'plott' (choose from " in done.stderr
-    assert all(name in done.stderr for name in ("matmul", "plot", "history", "audit"))
+    assert done.stderr == "roofmark: error: unknown command 'plott'; did you mean plot?\n"
 
 
 def test_the_version_is_that_of_bench():

@@ -277,9 +277,9 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
 
 def nothing_common(unmatched: Sequence[Unmatched]) -> str:
     """Return why two runs have no row in common."""
-    ordered = sorted(unmatched, key=lambda row: row.record.status == "ok")
-    last = {row.side: row for row in ordered}
-    shown = [f"the {side} has {row.name} ({row.reason})" for side, row in sorted(last.items())]
+    ordered = sorted(unmatched, key=lambda row: row.record.status != "ok")
+    firsts = {row.side: row for row in reversed(ordered)}
+    shown = [f"the {side} has {row.name} ({row.reason})" for side, row in sorted(firsts.items())]
     text = f"nothing to compare: {', '.join(shown)}"
     if any(is_users(row.record) for row in unmatched):
         text += "; --by provider compares the same function in two directories"
