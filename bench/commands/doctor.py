@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -209,13 +208,10 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
             check_all(checkup)
         except KeyboardInterrupt:
             is_interrupted = True
-    counts = Counter(finding.status for finding in checkup.findings)
-    counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
-    text = f" ({counted}; {clock.now() - checkup.began:.0f} s)"
     if checkup.is_fit:
-        checkup.print(text, "ready to measure", "green")
+        checkup.print("", "ready to measure", "green")
     else:
-        checkup.print(text, "not ready: see the lines marked bad", "red")
+        checkup.print("", "not ready: see the lines marked bad", "red")
     if settings.format != "table":
         print_out(checkup.text(settings.format))
     if is_interrupted:

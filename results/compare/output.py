@@ -23,7 +23,6 @@ from results.show.terminal import printable
 from results.show.units import ABSENT, count, duration, percent, uncertainty
 from results.stats.comparison import (
     FASTER,
-    MORE_SAMPLES,
     SAME,
     SLOWER,
     TOO_NOISY,
@@ -31,7 +30,6 @@ from results.stats.comparison import (
     geometric_mean,
 )
 from results.stats.spread import widest
-from results.stats.verdict import MORE_RUNS
 from results.store.runs import revision_text
 
 if TYPE_CHECKING:
@@ -349,7 +347,8 @@ def describe(row: Unmatched) -> str:
 def print_table(compared: Compared, console: Console) -> None:
     print_lines(console, *_run_lines(compared))
     if compared.rows:
-        _print_rows(compared, console)
+        console.print()
+        print_cells(console, _rows(compared), "reason")
     if compared.unmatched:
         listed = (f"  {printable(describe(row))}" for row in compared.unmatched)
         print_lines(console, "\nnot compared:", *listed, indent="    ")
@@ -366,19 +365,3 @@ def _run_lines(compared: Compared) -> list[str]:
             facts.append(f"measured with code at {code}")
         lines.append(printable(f"{side}: {name} ({', '.join(filter(None, facts))})"))
     return lines
-
-
-def _print_rows(compared: Compared, console: Console) -> None:
-    rows = _rows(compared)
-    advice = []
-    for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows
-        advised = 0
-        for row in rows:
-            text = row["reason"].text
-            advised += phrase in text
-            row["reason"] = Cell(text.replace(f"; {phrase}", ""))
-        if advised:
-            advice.append(f"{count(advised, 'row')}: {phrase}")
-    console.print()
-    print_cells(console, rows, "reason")
-    print_lines(console, *advice)

@@ -295,8 +295,7 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
 def machine_facts(environment: Environment) -> Object:
     """Return the known facts that are equal for runs of one machine."""
     device = environment.device
-    name = "device" if device["type"] == "cpu" else "GPU"
-    facts = {name: device["name"], "device type": device["type"]}
+    facts = {"device": device["name"], "device type": device["type"]}
     known = {"host": environment.host.get("name") or None, "threads": device.get("threads")}
     for group in (device, environment.preflight, environment.settings):
         known |= {key: group[key] for key in SAME_MACHINE if group.get(key) is not None}
@@ -358,21 +357,17 @@ def match(
     right = {
         _case_of(record.row._replace(**anyone)) for record in baseline if record.status == "ok"
     }
-    before, wrong, unmatched = _finished("baseline", baseline, anyone, set())
-    after, _, others = _finished("candidate", candidate, anyone, right)
+    before, unmatched = _finished("baseline", baseline, anyone, set())
+    after, others = _finished("candidate", candidate, anyone, right)
     unmatched += others
     by_key = {key: records for (key, _), records in before.items()}
-    failures = {case: record for (case, _), record in wrong.items()}
     pairs = []
     for (key, _), records in after.items():
         if key in by_key:
             pairs.append(MatchedPair(key, by_key[key], records))
-            continue
-        failed = failures.get(_case_of(key))
-        reason = "not in the baseline"
-        if failed:
-            reason = f"the baseline {failed.provider} is {_status(failed)}"
-        unmatched += [Unmatched("candidate", record, reason) for record in records]
+        else:
+            reason = "not in the baseline"
+            unmatched += [Unmatched("candidate", record, reason) for record in records]
     matched = {pair.key for pair in pairs}
     for key, records in by_key.items():
         if key not in matched:
@@ -388,11 +383,8 @@ def match(
 
 def _finished(
     side: str, records: Sequence[Record], anyone: Object, right: Collection[RowKey]
-) -> tuple[
-    dict[tuple[RowKey, str], list[Record]], dict[tuple[RowKey, str], Record], list[Unmatched]
-]:
-    """Return the usable records by key and provider, the wrong ones by case and provider, and the
-    unusable ones.
+) -> tuple[dict[tuple[RowKey, str], list[Record]], list[Unmatched]]:
+    """Return the usable records by key and provider, and the unusable ones.
 
     A wrong result of a case in `right` is broken.
     """
@@ -412,7 +404,7 @@ def _finished(
             unmatched.append(Unmatched(side, record, reason))
         else:
             finished.setdefault((key, record.provider), []).append(record)
-    return finished, wrong, unmatched
+    return finished, unmatched
 
 
 def _case_of(key: RowKey) -> RowKey:

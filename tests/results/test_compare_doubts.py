@@ -125,7 +125,7 @@ def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, ca
     assert row["verdict"] == "UNSURE"
     assert row["reason"].endswith(f"the spread between runs of the same code is unknown; {advice}")
     assert main(["compare", *paths, "--fail-on", "unsure"]) == 1
-    assert f"1 row: {advice}\n" in capsys.readouterr().out
+    assert advice in capsys.readouterr().out
 
 
 def test_spread_without_repeats_is_unknown(save, measured, capsys):

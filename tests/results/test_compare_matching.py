@@ -82,7 +82,7 @@ def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(
     [
         (
             {"device": {"slug": "a100", "name": "NVIDIA A100", "type": "cuda"}},
-            "GPU NVIDIA H100 80GB HBM3 against NVIDIA A100",
+            "device NVIDIA H100 80GB HBM3 against NVIDIA A100",
         ),
         ({"host": {"name": "node-8"}}, "host node-7 against node-8"),
         ({"settings": {"clock_mode": "locked"}}, "clock_mode default against locked"),
