@@ -108,7 +108,6 @@ def add_options(parser: Parser, run_help: str) -> None:
 
 def run(options: argparse.Namespace, directory: Path) -> int:
     from results.compare.comparison import compare, nothing_common
-    from results.compare.earlier import runs_beside
     from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
     from results.show.picture import save_picture
@@ -132,9 +131,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     margin = saved.margin if options.margin is None else options.margin
     baseline = options.baseline or saved.baseline
     request = CompareOptions(saved.by, baseline, margin, options.force)
-    earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
     try:
-        compared = compare(loaded[0], second, request, options.drift, earlier)
+        compared = compare(loaded[0], second, request, options.drift)
         if not compared.rows:
             raise CompareError(nothing_common(compared.unmatched))
     except CompareError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from results.compare.earlier import SavedRuns, between_visits, is_same_code
+from results.compare.earlier import SavedRuns, between_visits, is_same_code, runs_beside
 from results.compare.flags import with_flags
 from results.compare.sides import (
     VERSION,
@@ -133,13 +133,11 @@ def compare(
     second: Run | None,
     request: CompareOptions,
     drift: float | None = None,
-    earlier: Sequence[Run] = (),
 ) -> Compared:
     """Compare two runs, or two selections of one run.
 
     `drift` is the assumed difference between two runs of the same code, as a fraction; None
-    estimates it from repeats, also in `earlier` runs of the same machine. If `first` and `second`
-    have only selected records, `earlier` must include the whole runs.
+    estimates it from repeats, in both files and others of the same machine beside them.
 
     Raises:
         CompareError: the runs do not match the request.
@@ -151,7 +149,9 @@ def compare(
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
     if request.by == "version" and request.baseline is None and is_one_run:
         pairs = from_version_to_version(pairs)
-    saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
+    saved = None
+    if not is_one_run and drift is None:
+        saved = SavedRuns(runs_beside([first, other]))
     rows: list[ComparedRow] = []
     for pair in pairs:
         before = Side(labels[0], pair.baseline, first.environment)

@@ -66,12 +66,13 @@ def is_same_code(before: Side, after: Side) -> bool:
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
+    """Return these runs, whole, and others of their machine in the same directories."""
     known = {run.path.resolve() for run in runs}
     machine = machine_of(runs[0].environment)
     paths = []
     for directory in {run.path.parent for run in runs}:
         paths += [path for path in directory.glob("*.jsonl") if path.resolve() not in known]
-    runs_found = []
+    runs_found = [load_run(run.path) for run in runs]
     for path in sorted(paths, key=lambda path: path.name, reverse=True):
         with suppress(RunFileError):
             if machine_of(read_head(path, counts_records=False)[0]) == machine:

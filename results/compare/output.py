@@ -233,7 +233,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
             "rows": list(map(json_row, compared.rows)),
             "unmatched": list(map(json_unmatched, compared.unmatched)),
         },
-        head=lambda: f"**{headline(compared)}**\n\n",
+        title=headline(compared),
         notes=lambda: _below(compared),
     )
     return table.render(form)

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from results.compare.comparison import ComparedRow, compare
-from results.compare.earlier import runs_beside
 from results.compare.selection import EVERYTHING, Selection
 from results.compare.sides import WRONG, CompareOptions
 from results.export.rows import Row
@@ -20,7 +19,7 @@ from results.record import RowKey
 from results.show.table import table_of_run
 from results.show.terminal import printable
 from results.stats.comparison import SLOWER, UNSURE
-from results.store.runfile import Run, load_run
+from results.store.runfile import Run
 from results.store.runs import unix_time
 
 SUITE = "roofmark"
@@ -33,9 +32,7 @@ def render(
     environment = run.environment
     verdicts = None
     if baseline:
-        whole = [baseline, load_run(run.path)]
-        earlier = [*runs_beside(whole), *whole]
-        compared = compare(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
+        compared = compare(chosen.records_of(baseline), run, CompareOptions())
         verdicts = {row.key: row for row in compared.rows}
     suites = Element("testsuites")
     suite = SubElement(suites, "testsuite", name=SUITE, package=SUITE, id="0")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from results.compare.comparison import compare, nothing_common
-from results.compare.earlier import runs_beside
 from results.compare.output import describe as describe_row
 from results.compare.output import foremost, headline, json_row
 from results.compare.selection import Selection
@@ -177,23 +176,19 @@ def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[Object]:
     keys of `results compare --format json`, `left_out` (number of omitted rows), `unmatched` and
     `notes`. Runs that cannot be compared have no rows, and a `headline` with the reason.
     """
-    whole = list(map(load_run, paths))
-    runs = [chosen.records_of(run) for run in whole]
+    runs = [chosen.records_of(load_run(path)) for path in paths]
     if (
         len(runs) == 1
         and len({record.provider for record in runs[0].records if record.status == "ok"}) > 1
     ):
         return [_compared(runs[0], None)]
-    earlier = [*runs_beside(whole), *whole] if len(runs) > 1 else []
-    return [_compared(runs[0], other, earlier) for other in runs[1:]]
+    return [_compared(runs[0], other) for other in runs[1:]]
 
 
-def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> Object:
+def _compared(first: Run, other: Run | None) -> Object:
     known = {"runs": [run.environment.run_id for run in (first, other or first)]}
     try:
-        compared = compare(
-            first, other, CompareOptions(by=None if other else "provider"), earlier=earlier
-        )
+        compared = compare(first, other, CompareOptions(by=None if other else "provider"))
         if not compared.rows:
             raise StoreError(nothing_common(compared.unmatched))
     except StoreError as error:

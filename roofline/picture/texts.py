@@ -226,7 +226,7 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     title = _listed((known.slug for known in scene.machines), 60)
     if len(scene.machines) == 1:
         title = one_line(scene.machines[0].name, 60)
-    kinds = " and ".join(filter(None, (", ".join(scene.kinds[:-1]), scene.kinds[-1])))
+    kinds = ", ".join(scene.kinds)
     if not scene.points:
         return title, f"Roofline: {kinds} ceilings"
     ops, cases, dtypes, providers = scene.names.values()
