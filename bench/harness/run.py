@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import clock
+from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device import gpu_state
@@ -220,9 +221,12 @@ class Run(AbstractContextManager["Run"]):
         is_here: bool = True,
         fleet: Mapping[str, Any] | None = None,
         profile: StepTotals | None = None,
+        mixes: Sequence[str] = MIXES,
     ) -> None:
-        """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file,
-        start the budget.
+        """Measure missing ceilings, create the run file, start the budget.
+
+        The ceilings are the peaks of `dtypes` (None: no ceilings at all) and the bandwidths of
+        `mixes`.
 
         Unless the device `is_here`, nothing of this machine is measured or stamped. `fleet` is the
         rank of this run, `profile` the step that it profiles.
@@ -230,7 +234,7 @@ class Run(AbstractContextManager["Run"]):
         if is_here:
             self.device.use()
         if dtypes is not None:
-            self.ceilings = self._calibration.complete(self.ceilings, dtypes)
+            self.ceilings = self._calibration.complete(self.ceilings, dtypes, mixes)
         environment = stamp(
             self._command, self.device, self.ceilings, self.saved, self._argv, is_here
         )
@@ -238,6 +242,7 @@ class Run(AbstractContextManager["Run"]):
         if not self.settings.no_save:
             self.writer = RunWriter.create(environment, self._name, self.settings.output)
         self._dtypes = dtypes or ()
+        self._mixes = mixes
         self.environment = environment
         self.has_started = True
         self._started_s = clock.now()
@@ -307,7 +312,7 @@ class Run(AbstractContextManager["Run"]):
             low |= dict.fromkeys(too_low(record, self.ceilings))
         if low:
             self.ceilings = self._calibration.complete(
-                replace(self.ceilings, note=None), self._dtypes, list(low)
+                replace(self.ceilings, note=None), self._dtypes, self._mixes, list(low)
             )
             self.environment = replace(self.environment, machine=self.ceilings)
             again = {(ceiling.quantity, ceiling.name) for ceiling in low}

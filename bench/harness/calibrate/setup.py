@@ -38,12 +38,12 @@ class Effort(NamedTuple):
 
     screening_s: float
     confirming_s: float
-    every: int = 1
-    """Every how many configurations are measured on a GPU."""
+    most: int = sys.maxsize
+    """The most configurations of one ceiling that are measured on a GPU."""
 
 
 FULL = Effort(0.4, 4.0)
-QUICK = Effort(0.15, 1.5, every=3)
+QUICK = Effort(0.15, 1.5, most=4)
 """`QUICK` is for `--quick`, and for any command that measures a missing ceiling."""
 
 BRIEF = Effort(0.05, 0.4)
@@ -129,7 +129,8 @@ class Setup:
         best = 0.0
         winner = None
         errors: dict[str, str] = {}
-        for candidate in candidates[:: self.effort.every if self.device.is_gpu else 1]:
+        every = math.ceil(len(candidates) / self.effort.most) if self.device.is_gpu else 1
+        for candidate in candidates[::every]:
             if best and candidate.work > slowest_call_s * best:
                 continue
             try:
