@@ -169,6 +169,7 @@ def reserved_names() -> set[str]:
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.commands.compare_functions import run_comparison, run_functions
+    from bench.harness.calibrate.bandwidth import mixes_for
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import plan
     from bench.harness.providers.registry import is_user_kernel, named_providers
@@ -225,12 +226,14 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     run = Run(settings, "bench", "compare", device, argv)
     budget = Budget(device, settings)
     measures = [partial(measured, rows, budget) for rows in cases]
-    dtypes = dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)
+    baselines = [rows[0] for rows in cases if not rows[0].refused]
+    dtypes = dict.fromkeys(row.case.dtype for row in baselines)
+    mixes = mixes_for(row.op.work(row.case) for row in baselines)
     notes = []
     if options.baseline is None:
         notes.append(f"baseline: {baseline}, the first provider; --baseline names another")
     names = [baseline, *providers[1:]]
-    run_comparison(run, options, names, measures, tuple(dtypes), notes)
+    run_comparison(run, options, names, measures, tuple(dtypes), notes, mixes)
     return show(run, options.fail_on)
 
 

@@ -15,6 +15,7 @@ from bench.comparing.interleave import without_culprits
 from bench.comparing.problems import Problem
 from bench.comparing.turns import ComparePolicy, completed
 from bench.harness import clock, worker
+from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
@@ -95,11 +96,12 @@ def run_comparison(
     measures: Sequence[Callable[[Run, ComparePolicy], list[Record]]],
     dtypes: Sequence[str] | None,
     notes: Sequence[str],
+    mixes: Sequence[str] = MIXES,
 ) -> None:
     """Measure case by case, the baseline of `names` first; the records of a case are saved when all
     of them are verified again.
 
-    `dtypes` are those of `Run.start`; `notes` are printed first.
+    `dtypes` and `mixes` are those of `Run.start`; `notes` are printed first.
     """
     settings = run.settings
     progress = run.progress
@@ -111,7 +113,7 @@ def run_comparison(
     )
     run.saved = policy.to_dict() | settings.to_dict() | {"baseline": names[0]}
     with run:
-        run.start(dtypes)
+        run.start(dtypes, mixes=mixes)
         for note in notes:
             progress.note(note)
         progress.expect(len(measures), run.share_s)

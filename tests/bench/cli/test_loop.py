@@ -92,7 +92,7 @@ def test_a_users_file_is_imported_before_the_budget_begins(clock, monkeypatch):
         def __exit__(self, *_):
             pass
 
-        def start(self, dtypes):
+        def start(self, dtypes, mixes):
             self.deadline = clock.now + settings.budget_s
 
         note_time = judge_again = StubRun.rewrite
