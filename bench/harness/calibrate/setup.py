@@ -38,8 +38,8 @@ class Effort(NamedTuple):
 
     screening_s: float
     confirming_s: float
-    most: int = sys.maxsize
-    """The most configurations of one ceiling that are measured on a GPU."""
+    most: int | None = None
+    """The most configurations of one ceiling that are measured on a GPU; None: all."""
 
 
 FULL = Effort(0.4, 4.0)
@@ -129,7 +129,8 @@ class Setup:
         best = 0.0
         winner = None
         errors: dict[str, str] = {}
-        every = math.ceil(len(candidates) / self.effort.most) if self.device.is_gpu else 1
+        most = self.effort.most
+        every = math.ceil(len(candidates) / most) if most and self.device.is_gpu else 1
         for candidate in candidates[::every]:
             if best and candidate.work > slowest_call_s * best:
                 continue
