@@ -19,7 +19,8 @@ from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
-from bench.harness.providers.user_kernel import UserKernelError, find, labels
+from bench.harness.measure.rows import labels
+from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.run import Run
 from bench.harness.settings import Argv, Settings
 from bench.profiling.target import guarded_call

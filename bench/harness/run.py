@@ -4,6 +4,7 @@ shown of them.
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.harness import clock
 from bench.harness.calibrate.bandwidth import MIXES
@@ -27,7 +28,7 @@ from bench.harness.settings import Argv, Settings
 from bench.harness.timing import samplers
 from results.record import Environment, Record, StepTotals
 from results.show.grid import Table
-from results.show.table import render_table, table_of_run
+from results.show.table import Document, Render, table_of_run
 from results.show.terminal import (
     INTERRUPTED,
     OK,
@@ -38,18 +39,8 @@ from results.show.terminal import (
     printable,
     say,
 )
-from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
+from results.store.runfile import RunWriter, StoreError, runs_directory
 from roofline.machine import Ceiling, Machine
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-Render = Callable[[Environment, Sequence[Record], "Console"], None]
-"""Prints a run as a table."""
-
-Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
-"""Returns a run as the object that `--format json` prints."""
-
 
 MIN_LEFT_S = 2.0
 """Time left that is worth an estimate."""
@@ -341,12 +332,13 @@ class Run(AbstractContextManager["Run"]):
             StoreError: not all records could be saved; they have been printed.
         """
         if table is None:
-            table = partial(run_table, render=render, document=document)
+            table = partial(table_of_run, render=render, document=document)
         path = self.show(table(self.environment, self.records))
         plot = self.settings.plot
         if not plot and draws and path is not None:
             plot = path.with_suffix(".png")
-        self._draw(plot)
+        if plot is not None:
+            self._draw(plot)
         self.raise_if_unsaved()
         return self.exit_code()
 
@@ -374,10 +366,8 @@ class Run(AbstractContextManager["Run"]):
             return WRONG_RESULT
         return OK
 
-    def _draw(self, path: Path | None) -> None:
+    def _draw(self, path: Path) -> None:
         """Draw the records; if there is no ceiling and no `--plot`, print a note instead."""
-        if path is None:
-            return
         from roofline.picture.figure import plot_run
         from roofline.picture.scene import NoCeilingError
 
@@ -437,9 +427,10 @@ def stamp(
     `argv` None: the arguments of the process.
     """
     as_module = () if command.endswith(".py") else ("-m",)  # the former is a user's op file
+    now = datetime.now(UTC)
     environment = Environment(
-        run_id=new_run_id(),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}",
+        started_at=now.isoformat(timespec="seconds"),
         argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
         device=asdict(device),
         machine=ceilings,
@@ -466,21 +457,6 @@ def stamp(
         git=git_state(),
         preflight=costs,
     )
-
-
-def run_table(
-    environment: Environment,
-    records: Sequence[Record],
-    render: Render | None = None,
-    document: Document | None = None,
-) -> Table:
-    """Return the table of a run; it is as wide as stdout, and colored on a terminal."""
-
-    def draw(console: Console) -> None:
-        (render or render_table)(environment, records, console)
-
-    content = None if document is None else lambda: document(environment, records)
-    return table_of_run(environment, records, draw=draw, content=content)
 
 
 def print_path(title: str, path: Path, output_format: str) -> None:

@@ -238,15 +238,18 @@ def table_of(
     """Return a profile as a table: its rows, or all groups of rows if `by` is given; see `render`
     for the others.
     """
-    draw = partial(render, environment, records, by=by, **how)
-    content = partial(document_of, environment, records)
+    draw = partial(render, by=by, **how)
     if by is None:
-        return table_of_run(environment, records, draw=draw, content=content)
+        return table_of_run(environment, records, draw, document_of)
     groups = groups_of(scored(environment, records), by)
     rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
     cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
-    table = table_of_run(environment, records, draw, lambda: content() | {"groups": rows})
-    return replace(table, rows=lambda: rows, shown=lambda: texts_of(cells))
+    return replace(
+        table_of_run(environment, records, draw),
+        rows=lambda: rows,
+        shown=lambda: texts_of(cells),
+        document=lambda: document_of(environment, records) | {"groups": rows},
+    )
 
 
 def render(

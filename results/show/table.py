@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Object, Record, Score, name_of
@@ -18,7 +19,8 @@ from results.show.grid import (
     print_lines,
     texts_of,
 )
-from results.show.rows import COLUMNS, document, flat_rows
+from results.show.rows import COLUMNS, flat_rows
+from results.show.rows import document as document_of
 from results.show.terminal import one_line, printable
 from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
 from results.stats.samples import half_width
@@ -69,14 +71,21 @@ def format_half_width(interval: tuple[float, float] | None, center: float | None
     return uncertainty(half_width(interval, center))
 
 
+Render = Callable[[Environment, Sequence[Record], "Console"], None]
+"""Prints a run as a table."""
+
+Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
+"""Returns a run as the object that `--format json` prints."""
+
+
 def table_of_run(
     environment: Environment,
     records: Iterable[Record],
-    draw: Callable[[Console], object] | None = None,
-    content: Callable[[], Any] | None = None,
+    render: Render | None = None,
+    document: Document | None = None,
 ) -> Table:
-    """Return a run as a table; `content` replaces the JSON document, and `draw` prints the table on
-    a terminal.
+    """Return a run as a table; by default, `render` is `render_table`, and `document` that of
+    `results.show.rows`.
     """
     records = list(records)
 
@@ -88,8 +97,8 @@ def table_of_run(
         columns=COLUMNS,
         shown=lambda: table_rows(environment, records),
         titles=EMPTY,
-        document=content or (lambda: document(environment, records)),
-        draw=draw,
+        document=partial(document or document_of, environment, records),
+        draw=partial(render or render_table, environment, records),
         head=lambda: "".join(f"- {line}\n" for line in lines()) + "\n",
     )
 
@@ -266,6 +275,8 @@ def _names(record: Record, options: Iterable[str]) -> Cells:
 
 def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     scale, rate = unit
+    flops_per_s = score["flops_per_s"]
+    bytes_per_s = score["bytes_per_s"]
     half_width = format_half_width(record.ci95_s, record.median_s)
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
     of_measured = None if is_measured else score["measured_pct"]
@@ -275,8 +286,8 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     cells = {
         "median": Cell(duration(record.median_s), "right"),
         "95% CI": Cell(half_width, "right", leaves=12),
-        rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
-        "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
+        rate: Cell(number(flops_per_s and flops_per_s / scale), "right"),
+        "GB/s": Cell(number(bytes_per_s and bytes_per_s / 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
         "bound": Cell(bound, leaves=7),
         "MFU": Cell(percent(score["mfu"]), "right", leaves=13),
@@ -306,10 +317,6 @@ def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict
         rows.append(row)
     texts = texts_of(rows)
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in texts]
-
-
-def _scaled(value: float | None, scale: float) -> str:
-    return number(None if value is None else value / scale)
 
 
 def _flags(record: Record) -> str:

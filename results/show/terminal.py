@@ -303,18 +303,13 @@ class Parser(argparse.ArgumentParser):
             sys.exit(fail(self.prog, error))
 
 
-def table_console(file: TextIO) -> Console:
-    """Return a console for `file`; lines are not limited if it is not a terminal."""
-    from rich.console import Console
-
-    return Console(
-        file=file, width=None if file.isatty() else WIDE, emoji=False, force_jupyter=False
-    )
-
-
 def drawn(draw: Callable[[Console], object]) -> str:
     """Return what `draw` prints; printing by rich would end the process if the reader is gone."""
-    console = table_console(stdout())
+    from rich.console import Console
+
+    file = stdout()
+    width = None if file.isatty() else WIDE
+    console = Console(file=file, width=width, emoji=False, force_jupyter=False)
     try:
         with console.capture() as captured:
             draw(console)

@@ -236,10 +236,6 @@ def runs_directory() -> Path:
     return user_data_path("roofmark") / "runs"
 
 
-def new_run_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}"
-
-
 def encode_line(line: Environment | Record) -> bytes:
     """Return a line of a run file with its newline.
 

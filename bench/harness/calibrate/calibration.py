@@ -32,14 +32,6 @@ from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import one_line
 from bench.harness.op import UsageError
 from results.store.runfile import StoreError, lock_file, write_output
-from roofline.gpu_table import (
-    clock_limited_flops_per_s,
-    find_gpu,
-    gpus_alike,
-    gpus_named,
-    load_gpus,
-    unknown_gpu,
-)
 from roofline.machine import Ceiling, Machine
 
 
@@ -53,6 +45,8 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
                 f"--gpu {gpu_slug} (gpu= in a script) requires a GPU device, got a CPU; remove it"
             )
         return Machine(device.slug, device.name)
+    from roofline.gpu_table import find_gpu, gpus_alike, gpus_named, unknown_gpu
+
     if gpu_slug is not None:
         return find_gpu(gpu_slug)
     named = gpus_named(device.name, device.memory_bytes, device.sm_count)
@@ -82,6 +76,8 @@ def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
     """Return the datasheet's peak at the SM clock of a measured peak, FLOP/s; None if unknown."""
     if entry is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
+    from roofline.gpu_table import clock_limited_flops_per_s, load_gpus
+
     gpu = load_gpus().get(ceilings.slug)
     if gpu is None or entry.unit != "FLOP/s":
         return None

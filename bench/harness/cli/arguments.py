@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,16 +13,12 @@ from bench.harness.op import UsageError as UsageError
 from bench.harness.op_file import command_of, own_families, own_file
 from bench.harness.settings import Settings
 from kernels.versions import is_interpreted
-from results.show.options import Names, Parameter, add, given, parameters
+from results.show.options import Names, Parameter, add, parameters
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, Parser
 from roofline.work import DTYPE_BITS, dtype_named
 
 DEFAULT_DTYPE = "bf16"
-
-
-def shape_text(word: str) -> str:
-    return re.sub(r"[X×*]", "x", word)
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,7 @@ class Request:
 
     op: Names = None
     dtype: Annotated[Names, dtype_named] = None
-    shape: Annotated[Names, shape_text] = None
+    shape: Names = None
     size: Annotated[Names, "bytes of one operand, such as 256MiB or 1GB, instead of a shape"] = None
     provider: Names = None
     signature: Annotated[
@@ -41,10 +35,6 @@ class Request:
     ] = False
     own: Mapping[str, Any] = field(default_factory=dict)
     """Parsed values by name, among them those of options that only some families have."""
-
-
-def requested(args: argparse.Namespace) -> Request:
-    return replace(given(Request, args), own=vars(args))
 
 
 SHORT_LIST = 8

@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from bench.harness.cli.arguments import (
     build_parser,
     chosen_ops,
     make_cases,
-    requested,
 )
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
@@ -114,7 +114,7 @@ def measured(family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Arg
     from bench.harness.measure import rows as planning
     from bench.harness.run import Run
 
-    request = requested(args)
+    request = replace(given(Request, args), own=vars(args))
     settings = given(Settings, args)
     chosen = chosen_ops(request.op, {family: ops})
     providers = list(dict.fromkeys(request.provider or []))

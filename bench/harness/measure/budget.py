@@ -103,6 +103,8 @@ class Budget:
         self._min_overhead_s = math.inf
         self._overhead_s = 0.0
         self._expected_s = 0.0
+        self._lateness = 1.0
+        """Actual over expected time so far."""
         self._pilots: dict[tuple[str, str], dict[int, float]] = {}
         """Seconds of a call by FLOPs plus bytes, of the cases timed so far, by op and dtype."""
 
@@ -126,18 +128,14 @@ class Budget:
         left_s = self.left_s()
         needed_s = 0.0
         if self._overhead_s:
-            needed_s = max(self._min_overhead_s, self._likely_s(expected_s))
+            needed_s = max(self._min_overhead_s, self._lateness * expected_s)
         return left_s is None or left_s > needed_s
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
         left_s = self.left_s()
         if left_s is None:
             return False
-        return self._likely_s(expected_s) > MAX_SHARES * left_s / self.sharing(done)
-
-    def _likely_s(self, expected_s: float) -> float:
-        """Scale an expected time by the ratio of actual to expected time so far."""
-        return expected_s * (self._overhead_s / self._expected_s if self._expected_s else 1.0)
+        return self._lateness * expected_s > MAX_SHARES * left_s / self.sharing(done)
 
     def took(
         self, record: Record, began: float, expected_s: float = 0.0, row: Row | None = None
@@ -152,6 +150,8 @@ class Budget:
         self._min_overhead_s = min(self._min_overhead_s, overhead_s)
         self._overhead_s += overhead_s
         self._expected_s += expected_s
+        if self._expected_s:
+            self._lateness = self._overhead_s / self._expected_s
         if row is not None and record.provider == "torch" and record.median_s:
             key = (row.op.name, row.case.dtype)
             size = total(row.op, row.case)

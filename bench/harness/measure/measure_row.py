@@ -165,11 +165,6 @@ class Ready:
         if self.restore:
             self.restore = restoring(self.sets)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Memory of the copies, and of as many results."""
-        return 2 * len(self.sets) * self.row.op.work(self.row.case).bytes
-
 
 class Kept:
     """What rows keep for their next visit: copies, compiled function, graph, and a right result.
@@ -194,7 +189,9 @@ class Kept:
     def add(self, row: Row, ready: Ready) -> None:
         """Keep a row, unless its checks write new contents into its inputs."""
         name = name_of(row.blank())
-        total_bytes = sum(each.kept_bytes for each in (*self._ready.values(), ready))
+        total_bytes = 0
+        for each in (*self._ready.values(), ready):  # the copies, and as many results
+            total_bytes += 2 * len(each.sets) * each.row.op.work(each.row.case).bytes
         is_small = total_bytes <= self._limit_bytes
         if is_small and name not in self._ready and type(ready.checks) is Checks:
             ready.checks.remember()
@@ -226,12 +223,11 @@ def prepare(
         begin = clock.now()
         sets, cache = copies or make_copies(row, device)
         calls = [provider.call(data) for data in sets]
-        restore = None
-        if row.is_in_place:
-            restore = restoring(sets)
+        is_in_place = row.settings.in_place or op.in_place
+        restore = restoring(sets) if is_in_place else None
         if is_user_kernel(provider.name) or is_own(row.family):
             checks: Checks = UserChecks(
-                op, case, device, row.settings.fill, provider.takes_out, row.is_in_place, calls
+                op, case, device, row.settings.fill, provider.takes_out, is_in_place, calls
             )
         else:
             checks = Checks(op, case, device)
@@ -308,7 +304,7 @@ def finish(
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
-        problem = replay.after()
+        problem = replay.after() if replay.graph else None
         peak_bytes = device.peak_bytes(ready.calls[0]) if row.settings.peak_memory else None
         if ready.restore:
             ready.restore()

@@ -139,8 +139,9 @@ def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda device: 2**26)
     monkeypatch.setattr(Checks, "remember", lambda checks: None)
     kept = Kept(device)
-    for row, size_bytes in ((small, 2**20), (other, 2**26)):
-        kept.add(row, SimpleNamespace(kept_bytes=size_bytes, checks=Checks(op, row.case, device)))
+    for row, copies in ((small, 40), (other, 200)):
+        checks = Checks(op, row.case, device)
+        kept.add(row, SimpleNamespace(row=row, sets=range(copies), checks=checks))
     assert kept.of(small)
     assert not kept.of(other)  # more than a quarter
     kept.make_room(other, device)
