@@ -9,6 +9,7 @@ A test writes its missing picture and then fails once. To write all of them agai
 import io
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,12 @@ class Screens:
     def __init__(self, monkeypatch):
         self.monkeypatch = monkeypatch
         self.columns = []
-        keep = grid._printable
 
-        def recorded(column):
+        def recorded(column, **printable):
             self.columns.append(column)
-            return keep(column)
+            return replace(column, **printable)
 
-        monkeypatch.setattr(grid, "_printable", recorded)
+        monkeypatch.setattr(grid, "replace", recorded)
 
     def text(self, width, act):
         """Return what `act` prints on a terminal, without colors."""

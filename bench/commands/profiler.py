@@ -445,12 +445,10 @@ def chosen_target(options: Options, settings: Settings, device: str) -> Target:
     """Return what is profiled; ops and functions with parameters get the inputs that `bench
     compare` gives them.
     """
-    from bench.api.function import extents
-    from bench.comparing.files import FileCase, required_of
-    from bench.harness.data.inputs import Filler, make_sets
-    from bench.harness.device.device import detect
-
     if options.row is not None:
+        from bench.harness.data.inputs import Filler, make_sets
+        from bench.harness.device.device import detect
+
         op, case = options.row.op, options.row.case
         there = detect(device)
         filler = Filler(settings.fill, case.dtype, there, settings.seed)
@@ -459,6 +457,9 @@ def chosen_target(options: Options, settings: Settings, device: str) -> Target:
     if options.target is None:
         shape = parse_batch_shape(options.shape or DEFAULT_SHAPE)
         return from_preset(model_of(options), shape, options.dtype or "fp32", device)
+    from bench.api.function import extents
+    from bench.comparing.files import FileCase, required_of
+
     word = options.target
     function = user_function(word)
     with guarded_call(word):

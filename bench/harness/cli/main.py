@@ -19,7 +19,6 @@ from bench.harness.cli.arguments import (
     chosen_ops,
     make_cases,
 )
-from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
 from bench.harness.settings import Argv, Settings
@@ -70,6 +69,8 @@ def main(
 
     def body(args: argparse.Namespace) -> int:
         if args.signature:
+            from bench.harness.cli.signature import print_signatures
+
             own_ops = [op for name, op in chosen_ops(args.op, {family: ops}) if name == family]
             return print_signatures(family, own_ops, args.dtype, options)
         return measured(family, args, ops, argv).conclude()
@@ -184,15 +185,15 @@ def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
 def check_places(settings: Settings) -> None:
     """Reject an unknown GPU name, paths that cannot be written and busy cores, before measuring."""
     from bench.harness.device.device import busy_cores, check_quiet
-    from results.show.picture import check_picture
     from results.store.runfile import runs_directory, target_of
-    from roofline.gpu_table import UnknownGpuError, find_gpu
 
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     if settings.no_save and settings.output is not None:
         raise UsageError("--no-save and --output are mutually exclusive")
     if settings.gpu is not None:
+        from roofline.gpu_table import UnknownGpuError, find_gpu
+
         try:
             find_gpu(settings.gpu)
         except UnknownGpuError as error:
@@ -201,6 +202,8 @@ def check_places(settings: Settings) -> None:
         if str(settings.plot).endswith("/"):
             raise UsageError(f"--plot {settings.plot} is a directory; name a file in it")
         if settings.plot is not None:
+            from results.show.picture import check_picture
+
             check_picture(settings.plot)
             target_of(settings.plot)
             check_output(settings.plot, replaces=True)
