@@ -40,7 +40,7 @@ from bench.ranks.launcher import end_with_launcher, open_store, rank_here
 from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.options import HOW, Names, add, given, parameters
-from results.show.table import print_header
+from results.show.table import print_header, table_of_run
 from results.show.terminal import Parser, say
 from results.show.units import duration, quantity
 from roofline.links import OPS as KINDS
@@ -207,9 +207,12 @@ def collect(args: argparse.Namespace, argv: Argv) -> int:
         run.raise_if_unsaved()
         return run.exit_code()
     found = summary(run, group)
-    return run.conclude(
-        lambda environment, records, console: render(run, found, console), lambda *_: found
+    table = partial(
+        table_of_run,
+        render=lambda environment, records, console: render(run, found, console),
+        document=lambda *_: found,
     )
+    return run.conclude(table)
 
 
 def summary(run: Run, group: Group) -> dict[str, Any]:

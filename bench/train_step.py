@@ -450,7 +450,12 @@ def _names(records: Sequence[Record]) -> list[Column]:
 
 
 def main(argv: Argv = None) -> int:
-    return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
+    def body(args: argparse.Namespace) -> int:
+        from results.show.table import table_of_run
+
+        return measure(args, argv).conclude(partial(table_of_run, render=render))
+
+    return guarded(build_parser(), body, argv)
 
 
 run = run_of(__file__)

@@ -42,7 +42,7 @@ from bench.harness.settings import MACHINE, SAVING, Argv, Settings
 from results.record import Environment, Record
 from results.show.grid import print_lines
 from results.show.options import WHAT, Names, add, given, number, parameters, path
-from results.show.table import render_table
+from results.show.table import render_table, table_of_run
 from results.show.terminal import ADVANCED, Parser
 
 if TYPE_CHECKING:
@@ -250,7 +250,8 @@ def render(environment: Environment, records: Sequence[Record], console: Console
 
 
 def main(argv: Argv = None) -> int:
-    return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
+    table = partial(table_of_run, render=render)
+    return guarded(build_parser(), lambda args: measure(args, argv).conclude(table), argv)
 
 
 run = run_of(__file__)

@@ -306,7 +306,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
         if options.source is None:
             run.judge_again()
     return run.conclude(
-        table=partial(table_of, by=options.by, top=options.top, is_whole=settings.verbose)
+        partial(table_of, by=options.by, top=options.top, is_whole=settings.verbose)
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,7 +27,7 @@ from bench.harness.settings import Argv, Settings
 from bench.harness.timing import samplers
 from results.record import Environment, Record, StepTotals
 from results.show.grid import Table
-from results.show.table import Document, Render, table_of_run
+from results.show.table import table_of_run
 from results.show.terminal import (
     INTERRUPTED,
     OK,
@@ -132,7 +131,7 @@ class Run(AbstractContextManager["Run"]):
             for row in rows:
                 run.keep(measure(row))   # on disk when it returns
             run.judge_again()            # on a CPU: measures ceilings again that records exceed
-        return run.conclude(render)      # prints, plots, names the file; returns the exit code
+        return run.conclude()            # prints, plots, names the file; returns the exit code
 
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.
@@ -314,25 +313,19 @@ class Run(AbstractContextManager["Run"]):
 
     def conclude(
         self,
-        render: Render | None = None,
-        document: Document | None = None,
+        table: Callable[[Environment, Sequence[Record]], Table] = table_of_run,
         draws: bool = False,
-        table: Callable[[Environment, Sequence[Record]], Table] | None = None,
     ) -> int:
         """Print the records, draw the plot, print the path of the run file, and return the exit
         code.
 
         Args:
-            render: prints the table; None: the table of ops.
-            document: returns the JSON object; None: that of ops.
+            table: makes the table.
             draws: whether to plot next to the run file if there is no `--plot`.
-            table: makes the table, instead of `render` and `document`.
 
         Raises:
             StoreError: not all records could be saved; they have been printed.
         """
-        if table is None:
-            table = partial(table_of_run, render=render, document=document)
         path = self.show(table(self.environment, self.records))
         plot = self.settings.plot
         if not plot and draws and path is not None:

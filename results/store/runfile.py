@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,6 @@ import msgspec
 
 from results.record import SCHEMA, Environment, Object, Record, RecordError
 from results.show.terminal import reason_of
-from results.store import schema_1
 
 
 def _refuse_constant(literal: str) -> NoReturn:
@@ -72,7 +71,11 @@ def load_run(path: Path | str) -> Run:
         except BlockingIOError:
             notes.append(f"{path}: {MEASURING}")
         is_old = environment.schema < SCHEMA
-        record_of = schema_1.record_of if is_old else Record.from_dict
+        record_of: Callable[[Object], Record] = Record.from_dict
+        if is_old:
+            from results.store import schema_1
+
+            record_of = schema_1.record_of
         for number, raw in enumerate(file, start=2):
             try:
                 records.append(record_of(_object(raw, kind="record")))

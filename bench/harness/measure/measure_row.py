@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from bench.harness import clock
 from bench.harness.data import stress
 from bench.harness.data.agreement import fresh, renew
-from bench.harness.data.checks import UserChecks
 from bench.harness.data.inputs import COLD_CACHES, Filler, InputSet, make_sets
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult, Checks
@@ -226,6 +225,8 @@ def prepare(
         is_in_place = row.settings.in_place or op.in_place
         restore = restoring(sets) if is_in_place else None
         if is_user_kernel(provider.name) or is_own(row.family):
+            from bench.harness.data.checks import UserChecks
+
             checks: Checks = UserChecks(
                 op, case, device, row.settings.fill, provider.takes_out, is_in_place, calls
             )
@@ -514,8 +515,7 @@ def undisturbed(
         protocol.report(0.0, 0)
         samples = collect(sampler, limits, cache)
         if not device.is_gpu:
-            sampled_s = sum(samples.samples_s) * samples.launches_per_sample
-            protocol.report(sampled_s, len(samples.samples_s))
+            protocol.report(samples.total_s, len(samples.samples_s))
         launches = len(samples.samples_s) * samples.launches_per_sample
         polled = []
         if poller:
