@@ -51,10 +51,13 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 def catalog_of(words: Sequence[str]) -> Catalog:
     """Return all ops and commands, including those of user files named on the command line."""
-    from bench.commands.compare import reserved_names
+    from bench.commands.compare import Options
 
+    known = parameters(Options) | parameters(Settings)
+    taken = {parameter.spellings[-1].removeprefix("--") for parameter in known.values()}
     names_only_ops = words[:1] in (["compare"], ["profile"])
-    return read_catalog(reserved_names(), op_words(words), only_ops=names_only_ops)
+    taken |= {"help", "command", "prog", "run"}
+    return read_catalog(taken, op_words(words), only_ops=names_only_ops)
 
 
 def print_list(found: Catalog, output_format: str) -> int:

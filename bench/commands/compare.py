@@ -160,13 +160,6 @@ def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
     return merged
 
 
-def reserved_names() -> set[str]:
-    """Return the names that no option of a family may have."""
-    known = parameters(Options) | parameters(Settings)
-    taken = {parameter.spellings[-1].removeprefix("--") for parameter in known.values()}
-    return taken | {"help", "command", "prog", "run"}
-
-
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.commands.compare_functions import run_comparison, run_functions
     from bench.harness.calibrate.bandwidth import mixes_for

@@ -95,7 +95,8 @@ class SavedRuns:
                 is_alone = not record.details_as(Rounds)
                 if is_timed and is_alone and DISTURBED.isdisjoint(record.flags):
                     codes = self._rows.setdefault(record.row, {})
-                    by_run = codes.setdefault(_code(record, run.environment), {})
+                    code = machine_of(run.environment), code_of(record, run.environment)
+                    by_run = codes.setdefault(code, {})
                     by_run.setdefault(run_id, []).append(record)
         self._repeats: dict[RowKey, Repeats] = {}
         for key, codes in self._rows.items():
@@ -121,7 +122,8 @@ class SavedRuns:
         if not is_code_known(first, side.environment):
             return side
         codes = self._rows.get(first.row, {})
-        by_run = codes.get(_code(first, side.environment), {})
+        code = machine_of(side.environment), code_of(first, side.environment)
+        by_run = codes.get(code, {})
         if by_run.keys() <= {own_id}:
             return side
         own_first = sorted(by_run, key=lambda run_id: run_id != own_id)
@@ -144,10 +146,6 @@ class SavedRuns:
             runs = replace(runs, deviation=runs.deviation * math.sqrt(mean_of))
         spread = widest([runs, between_visits(before, after)])
         return spread and replace(spread, has_runs=runs is not None)
-
-
-def _code(record: Record, environment: Environment) -> tuple[object, ...]:
-    return machine_of(environment), *code_of(record, environment)
 
 
 def _log_time(records: Sequence[Record]) -> float:

@@ -249,14 +249,15 @@ class Parser(argparse.ArgumentParser):
             self.print_help()
             sys.exit(OK)
         parsed = super().parse_args(args, namespace)
-        self.choose_theme(parsed)
+        if hasattr(parsed, "theme"):
+            self.choose_theme(parsed)
         return parsed
 
     def choose_theme(self, options: Any) -> None:
         """Set the theme of a picture if none is given, and refuse one without a picture."""
-        if getattr(options, "theme", "light") is None:
+        if options.theme is None:
             options.theme = "light"
-        elif hasattr(options, "theme") and getattr(options, "output", "") is None:
+        elif getattr(options, "output", "") is None:
             self.error("--theme has no effect without -o PATH")
 
     def error(self, message: str) -> NoReturn:

@@ -181,7 +181,7 @@ def chosen_ops(
     A word is the name of an op, or the path of a file with ops of one's own: `mine_op.py`,
     `mine_op.py:name`.
     """
-    own = own_families(given or (), families)
+    own = own_families(given, families) if given else {}
     pairs = [(family, op) for family, ops in {**families, **own}.items() for op in ops]
     if not given:
         return pairs
