@@ -63,8 +63,7 @@ def load_run(path: Path | str) -> Run:
     records: list[Record] = []
     notes: list[str] = []
     problems: list[str] = []
-    with _opened(path) as file:
-        environment = _environment(path, file)
+    with _opened(path) as (environment, file):
         try:
             lock_file(file.fileno(), kind="LOCK_SH")
             lock_file(file.fileno(), kind="LOCK_UN")
@@ -119,8 +118,7 @@ def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int
     """Return the environment of a run file and its number of complete records: 0 if none, None if
     not counted.
     """
-    with _opened(path) as file:
-        environment = _environment(path, file)
+    with _opened(path) as (environment, file):
         if not counts_records:
             return environment, None if file.read(1) else 0
         return environment, sum(raw.endswith(b"\n") for raw in file)
@@ -143,22 +141,20 @@ def lock_file(descriptor: int, waits: bool = False, kind: str = "LOCK_EX") -> No
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[tuple[Environment, BinaryIO]]:
+    """Open a run file and read its first line."""
     try:
         with path.open("rb") as file:
-            yield file
+            raw = file.readline()
+            if not raw:
+                raise RunFileError(f"{path} is empty: the run was stopped before its first line")
+            try:
+                environment = Environment.from_dict(_object(raw, kind="environment"))
+            except RecordError as error:
+                raise RunFileError(f"{path} is not a readable run file: line 1: {error}") from None
+            yield environment, file
     except OSError as error:
         raise RunFileError(f"cannot read {path}: {reason_of(error)}") from None
-
-
-def _environment(path: Path, file: BinaryIO) -> Environment:
-    raw = file.readline()
-    if not raw:
-        raise RunFileError(f"{path} is empty: the run was stopped before its first line")
-    try:
-        return Environment.from_dict(_object(raw, kind="environment"))
-    except RecordError as error:
-        raise RunFileError(f"{path} is not a readable run file: line 1: {error}") from None
 
 
 def _object(raw: bytes, kind: str) -> Object:
