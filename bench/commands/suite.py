@@ -11,7 +11,6 @@ from typing import Any
 
 from bench.harness.cli.arguments import NOTES, Request, chosen, make_cases
 from bench.harness.op import Case, Families, Op
-from bench.harness.op_file import options_of
 from bench.harness.settings import Argv, Settings
 from results.show.options import add, given, parameters
 
@@ -102,9 +101,7 @@ def planned(dtypes: Sequence[str], families: Families, device_type: str) -> list
             if names:
                 cases += [
                     (family, op, case)
-                    for case in make_cases(
-                        op, options_of(family), device_type, Request(dtype=names)
-                    )
+                    for case in make_cases(family, op, device_type, Request(dtype=names))
                 ]
     return cases
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op import UsageError as UsageError
-from bench.harness.op_file import command_of, own_families, own_file
+from bench.harness.op_file import command_of, options_of, own_families, own_file
 from bench.harness.settings import Settings
 from kernels.versions import is_interpreted
 from results.show.options import Names, Parameter, add, parameters
@@ -128,15 +128,9 @@ def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
 
-def make_cases(op: Op, options: Sequence[Option], device_type: str, request: Request) -> list[Case]:
-    """Return the requested cases of an op, by dtype.
-
-    Args:
-        op: the op.
-        options: the options of its family.
-        device_type: selects the default shapes.
-        request: what to measure.
-    """
+def make_cases(family: str, op: Op, device_type: str, request: Request) -> list[Case]:
+    """Return the requested cases of an op, by dtype; `device_type` selects the default shapes."""
+    options = options_of(family)
     if request.size is not None and not op.is_sized:
         raise UsageError(f"--size does not apply to {op.name}; use --shape")
     if request.shape is not None and request.size is not None:

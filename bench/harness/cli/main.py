@@ -20,7 +20,7 @@ from bench.harness.cli.arguments import (
     make_cases,
 )
 from bench.harness.op import Case, Op, Option
-from bench.harness.op_file import command_of, family_of, is_own, options_of
+from bench.harness.op_file import command_of, family_of, is_own
 from bench.harness.settings import Argv, Settings
 from results.show.options import given
 from results.show.terminal import (
@@ -141,7 +141,7 @@ def make_all_cases(
     """Return the cases of ops of several families, each with the options of its family."""
     cases = []
     for family, op in chosen:
-        new = make_cases(op, options_of(family), device_type, request)
+        new = make_cases(family, op, device_type, request)
         cases += [(family, op, case) for case in new]
     return cases
 

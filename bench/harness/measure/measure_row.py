@@ -112,7 +112,7 @@ def measure_row(
                         before=ready.restore,
                         earlier=ready.samples,
                     )
-                record = finish(ready, samples, device, ceilings, ready.replay)
+                record = finish(ready, samples, device, ceilings)
                 if kept is not None and record.status == "ok":
                     ready.samples = samples
                     kept.add(row, ready)
@@ -291,7 +291,6 @@ def finish(
     samples: Samples,
     device: Device,
     ceilings: Machine | None,
-    replay: ReplayCheck,
 ) -> Record:
     """Verify the result again, on another copy of the inputs, and return the record with its
     flags.
@@ -305,7 +304,7 @@ def finish(
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
-        problem = replay.after() if replay.graph else None
+        problem = ready.replay.after() if ready.replay.graph else None
         peak_bytes = device.peak_bytes(ready.calls[0]) if row.settings.peak_memory else None
         if ready.restore:
             ready.restore()

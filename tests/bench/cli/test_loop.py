@@ -1,7 +1,6 @@
 """The loop over rows within a budget, on a simulated clock."""
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +32,6 @@ class SlowMachine:
 
     def __init__(self, monkeypatch, clock, slowdown):
         self.clock, self.slowdown = clock, slowdown
-        monkeypatch.setattr(loop, "Budget", partial(Budget, clock=clock))
         set_clock(monkeypatch, clock)
         monkeypatch.setattr(loop, "measure_row", self.measure)
         monkeypatch.setattr(Budget, "expected_s", lambda budget, row: self.expected_s(row))

@@ -170,16 +170,18 @@ def test_a_row_takes_its_calls_its_inputs_and_its_check(monkeypatch):
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def clock(monkeypatch):
+    clock = Clock()
+    set_clock(monkeypatch, clock)
+    return clock
 
 
-def budget_of(clock, deadline, rows):
-    return Budget(CPU, Settings(), deadline, rows, clock)
+def budget_of(deadline, rows):
+    return Budget(CPU, Settings(), deadline, rows)
 
 
 def test_without_a_budget_all_rows_have_time(clock):
-    made = budget_of(clock, None, 5)
+    made = budget_of(None, 5)
     assert (made.left_s(), made.sharing(2), made.has_time(), made.is_too_long(1e9, 0)) == (
         None,
         3,
@@ -189,7 +191,7 @@ def test_without_a_budget_all_rows_have_time(clock):
 
 
 def test_a_budget_is_shared_by_as_many_rows_as_get_a_second(clock):
-    assert [budget_of(clock, 100 + left, 10).sharing(4) for left in (60, 6, 3.5, 0.2, -1)] == [
+    assert [budget_of(100 + left, 10).sharing(4) for left in (60, 6, 3.5, 0.2, -1)] == [
         6,
         6,
         3,
@@ -199,7 +201,7 @@ def test_a_budget_is_shared_by_as_many_rows_as_get_a_second(clock):
 
 
 def test_no_row_starts_if_its_preparation_does_not_fit(clock):
-    made = budget_of(clock, 110.0, 5)
+    made = budget_of(110.0, 5)
     assert made.has_time()
     for seconds in (4.0, 3.0):  # of which one is timed
         began = clock.now
@@ -211,14 +213,14 @@ def test_no_row_starts_if_its_preparation_does_not_fit(clock):
 
 
 def test_skipped_rows_do_not_change_the_expected_time(clock):
-    made = budget_of(clock, 110.0, 5)
+    made = budget_of(110.0, 5)
     clock.now += 9
     made.took(replace(HALF_SECONDS, status="skipped", samples_s=()), 100.0)
     assert made.has_time()
 
 
 def test_slow_rows_raise_the_expected_time_of_the_next(clock):
-    made = budget_of(clock, 120.0, 5)
+    made = budget_of(120.0, 5)
     assert made.has_time(1e9)  # the first row is tried
     clock.now += 7.0
     made.took(HALF_SECONDS, 100.0, 2.0)  # 6 s besides its samples
@@ -231,7 +233,7 @@ ADD = Row(OPS["add"], Case("add", "fp32", {"n": 2**22}), "torch")
 
 
 def test_a_budget_for_all_rows_exceeds_the_given_one(clock):
-    made = Budget(CPU, Settings(budget_s=32.0), 132.0, 9, clock)
+    made = Budget(CPU, Settings(budget_s=32.0), 132.0, 9)
     assert made.enough_s(0) == 65
     clock.now += 12.0  # the other 20 s were spent before the first row
     assert made.enough_s(6) == 39
@@ -242,9 +244,8 @@ def refusal_of(
 ):
     monkeypatch.setattr(Budget, "call_s", lambda self, op, case: call_s)
     deadline = None if left_s is None else 1000.0 + left_s
-    return Budget(device, Settings(budget_s=budget_s), deadline, clock=lambda: 1000.0).refusal(
-        row, together
-    )
+    set_clock(monkeypatch, lambda: 1000.0)
+    return Budget(device, Settings(budget_s=budget_s), deadline).refusal(row, together)
 
 
 def test_a_case_that_takes_too_long_is_rejected_with_its_estimate(monkeypatch):
