@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness import clock
-from bench.harness.data import stress
 from bench.harness.data.agreement import fresh, renew
 from bench.harness.data.inputs import COLD_CACHES, Filler, InputSet, make_sets
 from bench.harness.data.replay import ReplayCheck
@@ -211,6 +210,8 @@ def prepare(
     Raises:
         ProviderUnavailableError: the provider rejects the case.
     """
+    from bench.harness.data import stress
+
     protocol.announce()
     provider = load(row.provider, row.op, row.family, device)
     protocol.announce(runs=False)
