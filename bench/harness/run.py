@@ -51,8 +51,9 @@ class Progress:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._is_live = not quiet and sys.stderr.isatty()
+        self._total = self._done = 0
+        self._left_s: Callable[[], float | None] = lambda: None
         self._bar: Any = None
-        self.expect(0)
 
     def _redraw(self, **changes: Any) -> None:
         """Redraw the bar. It is drawn between rows, because a thread that refreshes it would
