@@ -9,7 +9,6 @@ A test writes its missing picture and then fails once. To write all of them agai
 import io
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,13 @@ class Screens:
     def __init__(self, monkeypatch):
         self.monkeypatch = monkeypatch
         self.columns = []
+        keep = grid._printable
 
-        def recorded(column, **printable):
+        def recorded(column):
             self.columns.append(column)
-            return replace(column, **printable)
+            return keep(column)
 
-        monkeypatch.setattr(grid, "replace", recorded)
+        monkeypatch.setattr(grid, "_printable", recorded)
 
     def text(self, width, act):
         """Return what `act` prints on a terminal, without colors."""

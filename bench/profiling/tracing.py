@@ -44,11 +44,11 @@ PYTHON = "python_function"
 NN_MODULE = "nn.Module: "
 """Category and prefix of the events of modules that `with_stack` or `with_modules` records."""
 
-MODE = "PythonDispatchMode"
-"""Name of the events of a dispatch mode."""
-
 NO_OPERATION = ("autograd::", "torch::", "profiler::")
 """Prefixes of other events whose names look like those of operations."""
+
+MODE = "PythonDispatchMode"
+"""Name of the events of a dispatch mode."""
 
 PRECOMPILED = "## Call CompiledFxGraph"
 """Prefix of the events of regions that were compiled before the profiler started."""

@@ -187,10 +187,7 @@ def print_grid(
     `notes` has a text for each row, which may be empty, or none at all. `hint` says where to find
     omitted columns.
     """
-    shown = []
-    for column in columns:
-        cells = list(map(printable, column.cells))
-        shown.append(replace(column, title=printable(column.title), cells=cells))
+    shown = list(map(_printable, columns))
     below = list(map(printable, notes)) if any(notes) else []
     if isinstance(console, HtmlPage):
         console.add_table(shown, below)
@@ -221,6 +218,10 @@ def width_of(columns: Sequence[Column]) -> int:
     from rich.cells import cell_len
 
     return cell_len(GAP.join(column.padded[0] for column in columns))
+
+
+def _printable(column: Column) -> Column:
+    return replace(column, title=printable(column.title), cells=list(map(printable, column.cells)))
 
 
 def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:

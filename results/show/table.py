@@ -275,8 +275,6 @@ def _names(record: Record, options: Iterable[str]) -> Cells:
 
 def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     scale, rate = unit
-    flops_per_s = score["flops_per_s"]
-    bytes_per_s = score["bytes_per_s"]
     half_width = format_half_width(record.ci95_s, record.median_s)
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
     of_measured = None if is_measured else score["measured_pct"]
@@ -286,8 +284,8 @@ def _values(record: Record, score: Score, unit: tuple[float, str]) -> Cells:
     cells = {
         "median": Cell(duration(record.median_s), "right"),
         "95% CI": Cell(half_width, "right", leaves=12),
-        rate: Cell(number(flops_per_s and flops_per_s / scale), "right"),
-        "GB/s": Cell(number(bytes_per_s and bytes_per_s / 1e9), "right", leaves=8),
+        rate: Cell(_scaled(score["flops_per_s"], scale), "right"),
+        "GB/s": Cell(_scaled(score["bytes_per_s"], 1e9), "right", leaves=8),
         "FLOP/B": Cell(number(score["intensity"]), "right", leaves=5),
         "bound": Cell(bound, leaves=7),
         "MFU": Cell(percent(score["mfu"]), "right", leaves=13),
@@ -317,6 +315,10 @@ def table_rows(environment: Environment, records: Iterable[Record]) -> list[dict
         rows.append(row)
     texts = texts_of(rows)
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in texts]
+
+
+def _scaled(value: float | None, scale: float) -> str:
+    return number(None if value is None else value / scale)
 
 
 def _flags(record: Record) -> str:
