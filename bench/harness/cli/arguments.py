@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op import UsageError as UsageError
 from bench.harness.op_file import command_of, options_of, own_families, own_file
-from bench.harness.settings import Settings
+from bench.harness.settings import MACHINE, SAVING, Settings
 from kernels.versions import is_interpreted
 from results.show.options import Names, Parameter, add, parameters
 from results.show.spelling import did_you_mean, known_as
@@ -126,6 +126,20 @@ def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str
     lines = [f"  # {meaning}\n  {prog} {arguments}" for arguments, meaning in examples]
     epilog = "\n".join([NOTES, *(["", "examples:", *lines] if lines else [])])
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
+
+
+def scenario_parser(
+    prog: str,
+    doc: str | None,
+    examples: Sequence[tuple[str, str]],
+    options: Callable[..., Any],
+    settings: Sequence[str] = (*MACHINE, *SAVING),
+) -> Parser:
+    """Return the parser of a command whose rows are not ops: `options`, and those of `settings`."""
+    parser = command_parser(prog, "[options]", doc or "", examples)
+    add(parser, parameters(options))
+    add(parser, parameters(Settings), settings)
+    return parser
 
 
 def make_cases(family: str, op: Op, device_type: str, request: Request) -> list[Case]:
