@@ -190,17 +190,20 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
             if name == "list":
                 add(listing, parameters(Settings), ["format"])
                 listing.set_defaults(run=lambda args, *_: print_list(found, args.format))
-        elif name == "compare":
-            from bench.commands.compare import add_parser
-
+            continue
+        module = import_module(f"bench.commands.{MODULES.get(name, name)}")
+        epilog = getattr(module, "EPILOG", None)
+        command = commands.add_parser(name, description=module.DESCRIPTION, epilog=epilog)
+        command.set_defaults(run=module.run)
+        if name == "compare":
             named = [
                 family
                 for family, ops in found.families.items()
                 if {op.name for op in ops} & {*op_words(words)}
             ]
-            add_parser(commands, found.families if HELP.isdisjoint(words) else named)
+            module.add_options(command, found.families if HELP.isdisjoint(words) else named)
         else:
-            import_module(f"bench.commands.{MODULES.get(name, name)}").add_parser(commands)
+            module.add_options(command)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)
 

@@ -33,6 +33,9 @@ from results.show.terminal import (
 from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
 from results.store.runs import list_runs
 
+Command = Callable[[argparse.Namespace, Path], int]
+"""Runs a command with its options and the directory of the runs."""
+
 SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")
 FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
 
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130 interrupted.
     """
     options = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
-    command: Callable[[argparse.Namespace, Path], int] = options.command
+    command: Command = options.command
     prog = f"python -m results {options.name}"
     try:
         directory = getattr(options, "runs", None)
@@ -98,43 +101,43 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             name, parents=[shared], help=summary, description=f"{summary.capitalize()}."
         )
         if name in words:
-            _add_options(name, command)
+            command.set_defaults(command=_add_options(name, command))
     return parser
 
 
-def _add_options(name: str, parser: Parser) -> None:
+def _add_options(name: str, parser: Parser) -> Command:
+    """Add the options of a command, and return what runs it."""
     if name == "compare":
         compare_command.add_options(parser, RUN_HELP)
-        parser.set_defaults(command=compare_command.run)
-    elif name == "history":
+        return compare_command.run
+    if name == "history":
         from results import history
 
         history.add_options(parser, RUN_HELP)
-        parser.set_defaults(command=history.run)
-    elif name == "list":
+        return history.run
+    if name == "list":
         add_selection(parser, "list only runs")
         add_format(parser)
-        parser.set_defaults(command=_list)
-    elif name == "show":
+        return _list
+    if name == "show":
         text = "also print how each row was timed and why it is flagged, and all rows of a profile"
         parser.add_argument("-v", "--verbose", action="store_true", help=text)
         parser.add_argument("run", metavar="RUN", help=RUN_HELP)
         add_selection(parser, "with `latest`: the newest run")
         add_format(parser)
-        parser.set_defaults(command=_show)
-    else:
-        text = f"{RUN_HELP} (default: latest)"
-        parser.add_argument("run", metavar="RUN", nargs="?", default="latest", help=text)
-        text = "run to compare with; with --format junit, SLOWER is a failure and UNSURE is skipped"
-        parser.add_argument("--baseline", metavar="RUN", help=text)
-        output = parser.group("output")
-        output.add_argument(
-            "--format", choices=FORMATS, help="output format (default: by the suffix of --output)"
-        )
-        text = "file to write; an existing file is replaced (default: stdout)"
-        output.add_argument("-o", "--output", metavar="PATH", help=text)
-        add_selection(parser, "with `latest`: the newest run")
-        parser.set_defaults(command=_export)
+        return _show
+    text = f"{RUN_HELP} (default: latest)"
+    parser.add_argument("run", metavar="RUN", nargs="?", default="latest", help=text)
+    text = "run to compare with; with --format junit, SLOWER is a failure and UNSURE is skipped"
+    parser.add_argument("--baseline", metavar="RUN", help=text)
+    output = parser.group("output")
+    output.add_argument(
+        "--format", choices=FORMATS, help="output format (default: by the suffix of --output)"
+    )
+    text = "file to write; an existing file is replaced (default: stdout)"
+    output.add_argument("-o", "--output", metavar="PATH", help=text)
+    add_selection(parser, "with `latest`: the newest run")
+    return _export
 
 
 def _list(options: argparse.Namespace, directory: Path) -> int:

@@ -15,7 +15,7 @@ from bench.harness.op import Families, Op
 from bench.harness.settings import SAVING, Argv, Settings
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.options import Names, add, given, parameters
-from results.show.terminal import INTERRUPTED, printable
+from results.show.terminal import INTERRUPTED, Parser, printable
 from results.show.units import ABSENT, quantity
 from roofline.work import dtype_named
 
@@ -89,8 +89,7 @@ class Options:
     ] = None
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
+def add_options(parser: Parser) -> None:
     add(parser, parameters(Options))
     add(
         parser,
@@ -98,7 +97,6 @@ def add_parser(commands: Any) -> None:
         ("device", "threads", *SAVING),
         verbose="print each ceiling when it is measured",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:

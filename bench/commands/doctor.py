@@ -171,8 +171,7 @@ class Checkup:
         return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
 
 
-def add_parser(commands: Any) -> None:
-    parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
+def add_options(parser: Parser) -> None:
     known = parameters(Settings)
     known["budget_s"] = replace(
         known["budget_s"],
@@ -182,7 +181,6 @@ def add_parser(commands: Any) -> None:
     )
     shown = ("device", "threads", "budget_s", "seed", "format", "quiet")
     add(parser, known, shown, seed="random seed for the order of the pairs (default: 0)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:

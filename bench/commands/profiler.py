@@ -239,8 +239,7 @@ def model_of(options: Options) -> ModelConfig:
     return replace(model, layers=options.layers or model.layers)
 
 
-def add_parser(commands: Any) -> None:
-    parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
+def add_options(parser: Parser) -> None:
     known = parameters(Options)
     add(parser, known, [key for key in known if key != "row"])
     add(
@@ -249,7 +248,6 @@ def add_parser(commands: Any) -> None:
         (*MACHINE, "timeout_s", *SAVING),
         verbose="show all rows, and a tree of the modules",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
