@@ -1,7 +1,6 @@
 """How rows share a budget, and estimates of a case from smaller ones."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +13,6 @@ from bench.harness.measure.budget import (
     MIN_PILOT_S,
     MIN_ROW_S,
     Budget,
-    is_scalable,
     total,
 )
 from bench.harness.measure.rows import Row, Settings
@@ -122,39 +120,6 @@ def test_pilots_the_op_does_not_support_are_left_out(monkeypatch):
     assert Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None
     assert machine.ran == []
     assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) > 0
-
-
-@pytest.mark.parametrize(
-    ("call_s", "calls"), [(1e-3, 5), (0.0125, 4), (0.02, 3)], ids=["short", "at-the-limit", "long"]
-)
-def test_a_pilot_is_called_three_to_five_times_after_the_first(monkeypatch, call_s, calls):
-    now = Clock()
-    ran = []
-
-    def call():
-        ran.append(now.now)
-        now.now += 1.0 if len(ran) == 1 else call_s  # the first call loads libraries
-
-    provider = SimpleNamespace(call=lambda _: call)
-    monkeypatch.setattr("bench.harness.measure.budget.load", lambda *_: provider)
-    set_clock(monkeypatch, now)
-    seconds = Budget(CPU, Settings())._time(OPS["add"], ADD.case)
-    assert seconds == pytest.approx(call_s)
-    assert len(ran) == 1 + calls
-
-
-@pytest.mark.parametrize(
-    ("first_s", "second_s", "is_enough"),
-    [
-        (0.1, 0.3, True),  # whatever a delay was, the work shows
-        (0.01, 0.059, False),
-        (0.05, 0.1, True),
-        (0.02, 0.1, False),  # a unit of work costs more than twice as much
-    ],
-)
-def test_two_sizes_are_enough_if_their_times_differ_by_the_work(first_s, second_s, is_enough):
-    assert is_scalable({10: 1.0, 100: first_s, 200: second_s}) == is_enough
-    assert not is_scalable({100: second_s})
 
 
 def test_a_row_takes_its_calls_its_inputs_and_its_check(monkeypatch):
@@ -275,11 +240,6 @@ def test_a_larger_budget_allows_a_longer_case(monkeypatch):
 def test_the_suggested_budget_is_larger_than_the_given_one(monkeypatch):
     reason = refusal_of(monkeypatch, 0.2 / CALLS_PER_CASE, budget_s=6.0, left_s=0.1)
     assert reason.endswith("use --budget 7")
-
-
-def test_an_unestimated_launch_is_not_reported_as_0_s(monkeypatch):
-    reason = refusal_of(monkeypatch, budget_s=6.0, left_s=1e-9)
-    assert "per launch" not in reason
 
 
 def test_the_estimate_includes_all_interleaved_providers(monkeypatch):
