@@ -231,12 +231,6 @@ def test_no_default_case_is_too_slow_to_prepare_on_a_large_gpu(monkeypatch):
     assert {refusal_of(monkeypatch, row=row, device=GPU) for row in rows} == {None}
 
 
-def test_a_larger_budget_allows_a_longer_case(monkeypatch):
-    call_s = 250.0 / CALLS_PER_CASE
-    assert refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=300.0) is None
-    assert "exceeds the 240 s left" in refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=240.0)
-
-
 def test_the_suggested_budget_is_larger_than_the_given_one(monkeypatch):
     reason = refusal_of(monkeypatch, 0.2 / CALLS_PER_CASE, budget_s=6.0, left_s=0.1)
     assert reason.endswith("use --budget 7")
