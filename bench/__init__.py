@@ -62,17 +62,9 @@ if IS_COMMAND:
     leave_when_interrupted()
 
 
-def _foreign_kernels() -> str | None:
-    """Return the path of `kernels` if it would be imported from elsewhere, or None."""
-    spec = importlib.util.find_spec("kernels")
-    ours = Path(__file__).resolve().parent.parent / "kernels" / "__init__.py"
-    if spec is not None and spec.origin and Path(spec.origin).resolve() == ours:
-        return None
-    return str(spec.origin) if spec is not None else "nowhere"
-
-
-_found = _foreign_kernels()
-if _found is not None:
+_spec = importlib.util.find_spec("kernels")
+_found = "nowhere" if _spec is None else str(_spec.origin)
+if Path(_found).resolve() != Path(__file__).resolve().parent.parent / "kernels" / "__init__.py":
     _message = (
         f"bench: 'kernels' would be imported from {_found}, which is not Roofmark's; "
         "uninstall the other package, or remove its directory from the path"

@@ -51,10 +51,13 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 def catalog_of(words: Sequence[str]) -> Catalog:
     """Return all ops and commands, including those of user files named on the command line."""
-    from bench.commands.compare import reserved_names
+    from bench.commands.compare import Options
 
+    known = parameters(Options) | parameters(Settings)
+    taken = {parameter.spellings[-1].removeprefix("--") for parameter in known.values()}
     names_only_ops = words[:1] in (["compare"], ["profile"])
-    return read_catalog(reserved_names(), op_words(words), only_ops=names_only_ops)
+    taken |= {"help", "command", "prog", "run"}
+    return read_catalog(taken, op_words(words), only_ops=names_only_ops)
 
 
 def print_list(found: Catalog, output_format: str) -> int:
@@ -186,17 +189,20 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
             if name == "list":
                 add(listing, parameters(Settings), ["format"])
                 listing.set_defaults(run=lambda args, *_: print_list(found, args.format))
-        elif name == "compare":
-            from bench.commands.compare import add_parser
-
+            continue
+        module = import_module(f"bench.commands.{MODULES.get(name, name)}")
+        epilog = getattr(module, "EPILOG", None)
+        command = commands.add_parser(name, description=module.DESCRIPTION, epilog=epilog)
+        command.set_defaults(run=module.run)
+        if name == "compare":
             named = [
                 family
                 for family, ops in found.families.items()
                 if {op.name for op in ops} & {*op_words(words)}
             ]
-            add_parser(commands, found.families if HELP.isdisjoint(words) else named)
+            module.add_options(command, found.families if HELP.isdisjoint(words) else named)
         else:
-            import_module(f"bench.commands.{MODULES.get(name, name)}").add_parser(commands)
+            module.add_options(command)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)
 

@@ -31,7 +31,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bench.harness.cli.arguments import UsageError, chosen, command_parser
+from bench.harness.cli.arguments import UsageError, chosen, scenario_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_size
 from bench.harness.op_file import modules_sha256
@@ -39,8 +39,8 @@ from bench.harness.settings import Argv, Settings
 from bench.ranks.launcher import end_with_launcher, open_store, rank_here
 from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
-from results.show.options import HOW, Names, add, given, parameters
-from results.show.table import print_header
+from results.show.options import HOW, Names, given, parameters
+from results.show.table import print_header, table_of_run
 from results.show.terminal import Parser, say
 from results.show.units import duration, quantity
 from roofline.links import OPS as KINDS
@@ -101,15 +101,9 @@ class Options:
 
 
 def build_parser() -> Parser:
-    parser = command_parser(
-        "torchrun --nproc-per-node N -m bench.collectives", "[options]", __doc__ or "", EXAMPLES
-    )
-    add(parser, parameters(Options))
-    add(
-        parser,
-        parameters(Settings),
-        ("format", "output", "no_save", "quiet"),
-    )
+    shown = ("format", "output", "no_save", "quiet")
+    prog = "torchrun --nproc-per-node N -m bench.collectives"
+    parser = scenario_parser(prog, __doc__, EXAMPLES, Options, shown)
     # `explain` does not know these columns.
     parser.epilog = (parser.epilog or "").partition("\n\n")[2]
     return parser
@@ -207,9 +201,12 @@ def collect(args: argparse.Namespace, argv: Argv) -> int:
         run.raise_if_unsaved()
         return run.exit_code()
     found = summary(run, group)
-    return run.conclude(
-        lambda environment, records, console: render(run, found, console), lambda *_: found
+    table = partial(
+        table_of_run,
+        render=lambda environment, records, console: render(run, found, console),
+        document=lambda *_: found,
     )
+    return run.conclude(table)
 
 
 def summary(run: Run, group: Group) -> dict[str, Any]:

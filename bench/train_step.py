@@ -35,15 +35,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bench.api.family import run_of
-from bench.harness.cli.arguments import UsageError, chosen, command_parser
+from bench.harness.cli.arguments import UsageError, chosen, scenario_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape
-from bench.harness.settings import MACHINE, SAVING, Argv, Settings
+from bench.harness.settings import Argv, Settings
 from bench.model.layers import load_model, unsupported
 from results.record import Environment, Record, Step
 from results.show.grid import Column, print_grid, print_lines
-from results.show.options import Names, add, given, number, parameters
-from results.show.terminal import ADVANCED, Parser
+from results.show.options import Names, given, number
+from results.show.terminal import ADVANCED
 from results.show.units import ABSENT, duration, quantity
 from results.show.units import number as number_text
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
@@ -178,11 +178,7 @@ class Options:
     ] = None
 
 
-def build_parser() -> Parser:
-    parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
-    add(parser, parameters(Options))
-    add(parser, parameters(Settings), (*MACHINE, *SAVING))
-    return parser
+build_parser = partial(scenario_parser, "python -m bench.train_step", __doc__, EXAMPLES, Options)
 
 
 def measure(args: argparse.Namespace, argv: Argv = None) -> Run:
@@ -450,7 +446,12 @@ def _names(records: Sequence[Record]) -> list[Column]:
 
 
 def main(argv: Argv = None) -> int:
-    return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
+    def body(args: argparse.Namespace) -> int:
+        from results.show.table import table_of_run
+
+        return measure(args, argv).conclude(partial(table_of_run, render=render))
+
+    return guarded(build_parser(), body, argv)
 
 
 run = run_of(__file__)

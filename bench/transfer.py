@@ -35,15 +35,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bench.api.family import run_of
-from bench.harness.cli.arguments import UsageError, chosen, command_parser
+from bench.harness.cli.arguments import UsageError, chosen, scenario_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
-from bench.harness.settings import MACHINE, SAVING, Argv, Settings
+from bench.harness.settings import Argv, Settings
 from results.record import Environment, Record
 from results.show.grid import print_lines
-from results.show.options import WHAT, Names, add, given, number, parameters, path
-from results.show.table import render_table
-from results.show.terminal import ADVANCED, Parser
+from results.show.options import WHAT, Names, given, number, path
+from results.show.table import render_table, table_of_run
+from results.show.terminal import ADVANCED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,11 +133,7 @@ class Options:
     ] = STEP_S
 
 
-def build_parser() -> Parser:
-    parser = command_parser("python -m bench.transfer", "[options]", __doc__ or "", EXAMPLES)
-    add(parser, parameters(Options))
-    add(parser, parameters(Settings), (*MACHINE, *SAVING))
-    return parser
+build_parser = partial(scenario_parser, "python -m bench.transfer", __doc__, EXAMPLES, Options)
 
 
 def measure(args: argparse.Namespace, argv: Argv = None) -> Run:
@@ -250,7 +246,8 @@ def render(environment: Environment, records: Sequence[Record], console: Console
 
 
 def main(argv: Argv = None) -> int:
-    return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
+    table = partial(table_of_run, render=render)
+    return guarded(build_parser(), lambda args: measure(args, argv).conclude(table), argv)
 
 
 run = run_of(__file__)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from results import history
 from results.compare import command as compare_command
 from results.compare.selection import NAMED, Selection, add_selection
 from results.show.grid import Table
@@ -33,6 +32,9 @@ from results.show.terminal import (
 )
 from results.store.runfile import Run, StoreError, load_run, runs_directory, write_output
 from results.store.runs import list_runs
+
+Command = Callable[[argparse.Namespace, Path], int]
+"""Runs a command with its options and the directory of the runs."""
 
 SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")
 FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
@@ -62,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 invalid value or a file with bad lines,
     130 interrupted.
     """
-    options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace, Path], int] = options.command
+    options = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
+    command: Command = options.command
     prog = f"python -m results {options.name}"
     try:
         directory = getattr(options, "runs", None)
@@ -79,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser of all commands, with the options of those that `words` name."""
     shared = Parser(add_help=False)
     text = (
         "directory of the runs (default: $ROOFMARK_RUNS; else results/runs of a clone, or the "
@@ -93,46 +96,48 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m results", description=description, epilog=EXAMPLES, parents=[shared]
     )
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
-
-    made = {}
     for name, summary in COMMANDS.items():
-        made[name] = commands.add_parser(
+        command = commands.add_parser(
             name, parents=[shared], help=summary, description=f"{summary.capitalize()}."
         )
-    listing = made["list"]
-    add_selection(listing, "list only runs")
-    listing.set_defaults(command=_list)
+        if name in words:
+            command.set_defaults(command=_add_options(name, command))
+    return parser
 
-    show = made["show"]
-    text = "also print how each row was timed and why it is flagged, and all rows of a profile"
-    show.add_argument("-v", "--verbose", action="store_true", help=text)
-    show.set_defaults(command=_show)
 
-    export = made["export"]
-    export.add_argument(
-        "run", metavar="RUN", nargs="?", default="latest", help=f"{RUN_HELP} (default: latest)"
-    )
+def _add_options(name: str, parser: Parser) -> Command:
+    """Add the options of a command, and return what runs it."""
+    if name == "compare":
+        compare_command.add_options(parser, RUN_HELP)
+        return compare_command.run
+    if name == "history":
+        from results import history
+
+        history.add_options(parser, RUN_HELP)
+        return history.run
+    if name == "list":
+        add_selection(parser, "list only runs")
+        add_format(parser)
+        return _list
+    if name == "show":
+        text = "also print how each row was timed and why it is flagged, and all rows of a profile"
+        parser.add_argument("-v", "--verbose", action="store_true", help=text)
+        parser.add_argument("run", metavar="RUN", help=RUN_HELP)
+        add_selection(parser, "with `latest`: the newest run")
+        add_format(parser)
+        return _show
+    text = f"{RUN_HELP} (default: latest)"
+    parser.add_argument("run", metavar="RUN", nargs="?", default="latest", help=text)
     text = "run to compare with; with --format junit, SLOWER is a failure and UNSURE is skipped"
-    export.add_argument("--baseline", metavar="RUN", help=text)
-    output = export.group("output")
+    parser.add_argument("--baseline", metavar="RUN", help=text)
+    output = parser.group("output")
     output.add_argument(
         "--format", choices=FORMATS, help="output format (default: by the suffix of --output)"
     )
     text = "file to write; an existing file is replaced (default: stdout)"
     output.add_argument("-o", "--output", metavar="PATH", help=text)
-    export.set_defaults(command=_export)
-    show.add_argument("run", metavar="RUN", help=RUN_HELP)
-    for command in (show, export):
-        add_selection(command, "with `latest`: the newest run")
-    add_format(listing)
-    add_format(show)
-
-    compare_command.add_options(made["compare"], RUN_HELP)
-    made["compare"].set_defaults(command=compare_command.run)
-
-    history.add_options(made["history"], RUN_HELP)
-    made["history"].set_defaults(command=history.run)
-    return parser
+    add_selection(parser, "with `latest`: the newest run")
+    return _export
 
 
 def _list(options: argparse.Namespace, directory: Path) -> int:

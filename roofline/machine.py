@@ -232,18 +232,14 @@ class Machine:
         """Return the largest ceiling of a quantity, of the first known kind and optionally one of
         `names`.
         """
+        known = [entry for entry in self.entries if entry.quantity == quantity]
+        if names is not None:
+            known = [entry for entry in known if entry.name in names]
         for kind in kinds:
-            for entry in self._largest_first.get((quantity, kind), ()):
-                if names is None or entry.name in names:
-                    return entry
+            of_kind = [entry for entry in known if entry.kind == kind]
+            if of_kind:
+                return max(of_kind, key=lambda entry: entry.value)
         return None
-
-    @cached_property
-    def _largest_first(self) -> dict[tuple[str, str], list[Ceiling]]:
-        ceilings: dict[tuple[str, str], list[Ceiling]] = {}
-        for entry in sorted(self.entries, key=lambda entry: -entry.value):
-            ceilings.setdefault((entry.quantity, entry.kind), []).append(entry)
-        return ceilings
 
     def with_entries(self, entries: Iterable[Ceiling]) -> Machine:
         """Return the machine with `entries` added; they replace those of equal quantity, name and

@@ -144,21 +144,21 @@ def judge(record: Record, machine: Machine) -> Judgment:
     read = record.bytes_read
     written = record.bytes_written or 0
     time_s = record.median_s
-    values = _transfer(record)
+    values = _transfer(record) if record.details else {}
     moved = record.moved_bytes
     if flops is not None and moved is not None:
         values["intensity"] = intensity(flops, moved)
     if record.status != "ok" or time_s is None or "interpreted" in record.flags:
         return Judgment(**values)
-    step = record.details_as(Step) or Step()
-    if step.tokens_per_step:
+    step = record.details if isinstance(record.details, Step) else None
+    if step and step.tokens_per_step:
         values["tokens_per_s"] = step.tokens_per_step / time_s
     if flops is not None:
         values["flops_per_s"] = flops / time_s
         dense = machine.peak(record.dtype)
         if dense:
             values |= {"mfu": mfu(flops / time_s, dense.value), "peak_kind": dense.kind}
-            if flops and step.hardware_flops:
+            if flops and step and step.hardware_flops:
                 values["hfu"] = mfu(step.hardware_flops / time_s, dense.value)
     if read is not None and moved is not None:
         bytes_per_s = moved / time_s
@@ -180,7 +180,7 @@ def judge(record: Record, machine: Machine) -> Judgment:
             is_far = max(limits.values()) < FAR_BELOW * time_s
             values["held_back_by"] = OTHER_CAUSES if is_far else None
         values["measured_pct"] = _measured_pct(record, machine, time_s)
-    excesses = (limit.excess(record) for limit in machine.limits)
+    excesses = (roof.excess(record) for roof in machine.roofs)
     return Judgment(**values, excess=next(filter(None, excesses), None))
 
 

@@ -33,9 +33,10 @@ def every_parser():
         yield f"bench.{family}", build_parser(family, "", (), ops, options_of(family))
     for name in ("train_step", "transfer"):
         yield f"bench.{name}", import_module(f"bench.{name}").build_parser()
-    for package in (results, kernels):
-        for name, parser in commands_of(package._parser()).items():
-            yield f"{package.__name__.partition('.')[0]} {name}", parser
+    for name, parser in commands_of(results._parser(results.COMMANDS)).items():
+        yield f"results {name}", parser
+    for name, parser in commands_of(kernels._parser()).items():
+        yield f"kernels {name}", parser
     for name in roofline.COMMANDS:
         yield f"roofline {name}", commands_of(roofline._parser(name))[name]
     for name, parser in commands_of(commands_of(roofline._parser("estimate"))["estimate"]).items():

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.run import run_table
 from results.record import Environment, Record
 from results.show.grid import Cell, html_of, print_cells, print_lines
 from results.show.rows import to_frame
-from results.show.table import render_table
+from results.show.table import render_table, table_of_run
 from results.show.terminal import printable
 from results.show.units import duration, percent, quantity
 from results.store.runfile import Run, RunWriter
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from bench.harness.run import Render
+    from results.show.table import Render
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -186,7 +185,7 @@ class Records(tuple[JudgedRecord, ...]):
         return writer.path
 
     def __repr__(self) -> str:
-        return run_table(self.environment, self, render=self._render).render("table")
+        return table_of_run(self.environment, self, self._render).render("table")
 
     def _repr_html_(self) -> str:
         return html_of(lambda page: (self._render or render_table)(self.environment, self, page))

@@ -8,14 +8,14 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.cli.arguments import chosen
 from bench.harness.op import Families, Op
 from bench.harness.settings import SAVING, Argv, Settings
 from results.show.grid import Cell, Cells, Table, drop_silent, print_cells, print_lines
 from results.show.options import Names, add, given, parameters
-from results.show.terminal import INTERRUPTED, printable
+from results.show.terminal import INTERRUPTED, Parser, printable
 from results.show.units import ABSENT, quantity
 from roofline.work import dtype_named
 
@@ -92,8 +92,7 @@ class Options:
     ] = None
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
+def add_options(parser: Parser) -> None:
     add(parser, parameters(Options))
     add(
         parser,
@@ -101,7 +100,6 @@ def add_parser(commands: Any) -> None:
         ("device", "threads", *SAVING),
         verbose="print each ceiling when it is measured",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.cli import main
 from bench.harness.cli.arguments import Request, UsageError, chosen_ops
@@ -16,7 +16,7 @@ from bench.harness.op import Families, Option
 from bench.harness.op_file import options_of
 from bench.harness.settings import Argv, Settings
 from results.show.options import WHAT, Parameter, add, given, number, parameters
-from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, print_out, say
+from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, MARGIN, MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ class Options(Request):
     ] = False
 
 
-def add_parser(commands: Any, families: Iterable[str]) -> None:
-    parser = commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG)
+def add_options(parser: Parser, families: Iterable[str]) -> None:
     own = {}
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
@@ -148,7 +147,6 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
         plot="save a plot of ratios and MFU: .png, .svg or .pdf",
     )
     add(parser, parameters(Options), ["on", "margin", "rounds", "fail_on", "confirm"])
-    parser.set_defaults(run=run)
 
 
 def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
@@ -160,15 +158,9 @@ def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
     return merged
 
 
-def reserved_names() -> set[str]:
-    """Return the names that no option of a family may have."""
-    known = parameters(Options) | parameters(Settings)
-    taken = {parameter.spellings[-1].removeprefix("--") for parameter in known.values()}
-    return taken | {"help", "command", "prog", "run"}
-
-
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     from bench.commands.compare_functions import run_comparison, run_functions
+    from bench.harness.calibrate.bandwidth import mixes_for
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import plan
     from bench.harness.providers.registry import is_user_kernel, named_providers
@@ -225,9 +217,11 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
     run = Run(settings, "bench", "compare", device, argv)
     budget = Budget(device, settings)
     measures = [partial(measured, rows, budget) for rows in cases]
-    dtypes = dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)
+    baselines = [rows[0] for rows in cases if not rows[0].refused]
+    dtypes = dict.fromkeys(row.case.dtype for row in baselines)
+    mixes = mixes_for(row.op.work(row.case) for row in baselines)
     names = [baseline, *providers[1:]]
-    run_comparison(run, options, names, measures, tuple(dtypes))
+    run_comparison(run, options, names, measures, tuple(dtypes), mixes)
     return show(run, options.fail_on)
 
 

@@ -15,10 +15,12 @@ from bench.comparing.interleave import without_culprits
 from bench.comparing.problems import Problem
 from bench.comparing.turns import ComparePolicy, completed
 from bench.harness import clock, worker
+from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
-from bench.harness.providers.user_kernel import UserKernelError, find, labels
+from bench.harness.measure.rows import labels
+from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.run import Run
 from bench.harness.settings import Argv, Settings
 from bench.profiling.target import guarded_call
@@ -87,11 +89,12 @@ def run_comparison(
     names: Sequence[str],
     measures: Sequence[Callable[[Run, ComparePolicy], list[Record]]],
     dtypes: Sequence[str] | None,
+    mixes: Sequence[str] = MIXES,
 ) -> None:
     """Measure case by case, the baseline of `names` first; the records of a case are saved when all
     of them are verified again.
 
-    `dtypes` are those of `Run.start`.
+    `dtypes` and `mixes` are those of `Run.start`.
     """
     settings = run.settings
     progress = run.progress
@@ -103,7 +106,7 @@ def run_comparison(
     )
     run.saved = policy.to_dict() | settings.to_dict() | {"baseline": names[0]}
     with run:
-        run.start(dtypes)
+        run.start(dtypes, mixes=mixes)
         progress.expect(len(measures), run.share_s)
         tries = 1 + options.confirm
         for index, measure in enumerate(measures):

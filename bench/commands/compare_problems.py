@@ -15,7 +15,7 @@ from bench.commands.compare_functions import known_of, run_cases, subject_of
 from bench.comparing.problems import Definition, Problem, Solution, read, read_workloads
 from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
-from bench.harness.providers.user_kernel import labels
+from bench.harness.measure.rows import labels
 from bench.harness.run import Run
 from bench.harness.settings import Argv, Settings
 from bench.profiling.projection import machine_named

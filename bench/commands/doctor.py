@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness import clock
 from bench.harness.cli.arguments import Request, chosen_ops, make_cases
 from bench.harness.device import gpu_state
 from bench.harness.op import Case, Families, Op
-from bench.harness.op_file import options_of
 from bench.harness.settings import Argv, Settings
 from bench.harness.timing.protocol import LIMITS
 from results.show.grid import Table
@@ -171,8 +170,7 @@ class Checkup:
         return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
 
 
-def add_parser(commands: Any) -> None:
-    parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
+def add_options(parser: Parser) -> None:
     known = parameters(Settings)
     known["budget_s"] = replace(
         known["budget_s"],
@@ -182,7 +180,6 @@ def add_parser(commands: Any) -> None:
     )
     shown = ("device", "threads", "budget_s", "seed", "format", "quiet")
     add(parser, known, shown, seed="random seed for the order of the pairs (default: 0)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
@@ -409,7 +406,7 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     matmul = checkup.families["matmul"][0]
     settings = Settings(cache="warm", seed=checkup.settings.seed)
     request = Request(dtype=["fp32"], shape=[str(SIZES[device.type])])
-    cases = make_cases(matmul, options_of("matmul"), device.type, request)
+    cases = make_cases("matmul", matmul, device.type, request)
     rows = plan(matmul, cases[0], ["torch", "torch"], device, settings, family="matmul")
     policy = ComparePolicy(
         DEFAULT_MARGIN,
@@ -436,7 +433,7 @@ def large_check(checkup: Checkup) -> Iterator[Finding]:
     for name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
         ((family, op),) = chosen_ops([name], checkup.families)
         request = Request(dtype=[dtype], shape=[shape])
-        (case,) = make_cases(op, options_of(family), checkup.device.type, request)
+        (case,) = make_cases(family, op, checkup.device.type, request)
         yield from rows_of(checkup, family, op, case, is_large=True)
 
 
@@ -445,7 +442,7 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
         op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
         if op is not None:
             request = Request(dtype=["bf16"])
-            cases = make_cases(op, options_of(family), checkup.device.type, request)
+            cases = make_cases(family, op, checkup.device.type, request)
             yield from rows_of(
                 checkup, family, op, min(cases, key=lambda case: op.work(case).bytes)
             )

@@ -7,14 +7,14 @@ from __future__ import annotations
 import argparse
 import re
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.op import Families
 from bench.harness.settings import Argv
 from results.show.grid import Cell, print_cells
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import as_typed, drawn, print_out
+from results.show.terminal import Parser, as_typed, drawn, print_out
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 
 if TYPE_CHECKING:
@@ -44,15 +44,13 @@ UTILIZATIONS = {"MFU": "compute", "MBU": "memory"}
 """Bound whose ceiling a utilization is a fraction of."""
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("explain", description=DESCRIPTION, epilog=EPILOG)
+def add_options(parser: Parser) -> None:
     parser.add_argument(
         "words",
         metavar="WORD",
         nargs="*",
         help="flag, column, verdict, bound or term; or a bound, MFU or MBU and a percentage",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:

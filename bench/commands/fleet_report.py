@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from results.show.options import number
-from results.show.terminal import NO_DEVICE, OutputError, print_out, say
+from results.show.terminal import NO_DEVICE, OutputError, Parser, print_out, say
 from results.store.runfile import StoreError
 
 DESCRIPTION = """\
@@ -24,8 +23,7 @@ examples:
   python -m bench fleet-report fleet/ --expect 8 --history last-week/ --format json"""  # noqa: E501
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("fleet-report", description=DESCRIPTION, epilog=EPILOG)
+def add_options(parser: Parser) -> None:
     parser.add_argument(
         "directories", metavar="DIR", nargs="+", type=Path, help="directory of the ranks' run files"
     )
@@ -40,7 +38,6 @@ def add_parser(commands: Any) -> None:
     formats = ("table", "json", "md")
     text = "output format on stdout (default: table)"
     parser.group("output").add_argument("--format", choices=formats, default="table", help=text)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, *_: object) -> int:

@@ -17,7 +17,7 @@ from bench.harness.settings import Argv, Settings
 from results.show.grid import Cell, Table, print_cells, print_lines
 from results.show.options import OUTPUT, Parameter, add, given, number, parameters, path
 from results.show.table import describe
-from results.show.terminal import OK, say
+from results.show.terminal import OK, Parser, say
 from results.show.units import count, duration, percent, quantity
 from results.show.units import number as number_text
 from roofline.commands.notes import SECTIONS, load_notes, print_by_subject, verdict_counts
@@ -78,11 +78,9 @@ class Options:
     ] = None
 
 
-def add_parser(commands: Any) -> None:
+def add_options(parser: Parser) -> None:
     sections = ", ".join(f"{index} {name}" for index, name in enumerate(SECTIONS, 1))
-    parser = commands.add_parser(
-        "lecture", description=DESCRIPTION.format(sections=sections), epilog=EPILOG
-    )
+    parser.description = DESCRIPTION.format(sections=sections)
     add(parser, parameters(Options))
     add(
         parser,
@@ -91,7 +89,6 @@ def add_parser(commands: Any) -> None:
         budget_s=f"time limit for measuring the rows (default: {BUDGET_S[False]:g}, with --quick "
         f"{BUDGET_S[True]:g})",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:

@@ -239,8 +239,7 @@ def model_of(options: Options) -> ModelConfig:
     return replace(model, layers=options.layers or model.layers)
 
 
-def add_parser(commands: Any) -> None:
-    parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
+def add_options(parser: Parser) -> None:
     known = parameters(Options)
     add(parser, known, [key for key in known if key != "row"])
     add(
@@ -249,7 +248,6 @@ def add_parser(commands: Any) -> None:
         (*MACHINE, "timeout_s", *SAVING),
         verbose="show all rows, and a tree of the modules",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
@@ -306,7 +304,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
         if options.source is None:
             run.judge_again()
     return run.conclude(
-        table=partial(table_of, by=options.by, top=options.top, is_whole=settings.verbose)
+        partial(table_of, by=options.by, top=options.top, is_whole=settings.verbose)
     )
 
 
@@ -445,12 +443,10 @@ def chosen_target(options: Options, settings: Settings, device: str) -> Target:
     """Return what is profiled; ops and functions with parameters get the inputs that `bench
     compare` gives them.
     """
-    from bench.api.function import extents
-    from bench.comparing.files import FileCase, required_of
-    from bench.harness.data.inputs import Filler, make_sets
-    from bench.harness.device.device import detect
-
     if options.row is not None:
+        from bench.harness.data.inputs import Filler, make_sets
+        from bench.harness.device.device import detect
+
         op, case = options.row.op, options.row.case
         there = detect(device)
         filler = Filler(settings.fill, case.dtype, there, settings.seed)
@@ -459,6 +455,9 @@ def chosen_target(options: Options, settings: Settings, device: str) -> Target:
     if options.target is None:
         shape = parse_batch_shape(options.shape or DEFAULT_SHAPE)
         return from_preset(model_of(options), shape, options.dtype or "fp32", device)
+    from bench.api.function import extents
+    from bench.comparing.files import FileCase, required_of
+
     word = options.target
     function = user_function(word)
     with guarded_call(word):

@@ -7,13 +7,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from bench.harness.cli.arguments import NOTES, Request, chosen, make_cases
 from bench.harness.op import Case, Families, Op
-from bench.harness.op_file import options_of
 from bench.harness.settings import Argv, Settings
 from results.show.options import add, given, parameters
+from results.show.terminal import Parser
 
 DESCRIPTION = """\
 Measure every operation at its default sizes; save one run file and a plot. decode-step, which needs
@@ -26,7 +25,9 @@ next largest.
 `python -m bench list` shows all ops; `python -m bench.<family> --help` has their formulas, FLOPs
 and bytes."""
 
-EXAMPLES = """\
+EPILOG = f"""\
+{NOTES}
+
 examples:
   python -m bench suite                                # every op in bf16
   python -m bench suite --budget 20 --plot suite.png   # what fits in 20 seconds
@@ -48,12 +49,7 @@ PREFERRED = (
 Planned = tuple[str, Op, Case]
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "suite",
-        description=DESCRIPTION,
-        epilog=f"{NOTES}\n\n{EXAMPLES}",
-    )
+def add_options(parser: Parser) -> None:
     add(
         parser,
         parameters(Request),
@@ -63,7 +59,6 @@ def add_parser(commands: Any) -> None:
         "triton)",
     )
     add(parser, parameters(Settings))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
@@ -102,9 +97,7 @@ def planned(dtypes: Sequence[str], families: Families, device_type: str) -> list
             if names:
                 cases += [
                     (family, op, case)
-                    for case in make_cases(
-                        op, options_of(family), device_type, Request(dtype=names)
-                    )
+                    for case in make_cases(family, op, device_type, Request(dtype=names))
                 ]
     return cases
 

@@ -157,7 +157,8 @@ class ProviderContender(Contender):
         return self.ready.provider.call(data)
 
     def finish(self, samples: Samples) -> Record:
-        return finish(self.ready, samples, self.device, self.ceilings, self.replay)
+        self.ready.replay = self.replay
+        return finish(self.ready, samples, self.device, self.ceilings)
 
     def failed(self, error: BaseException) -> Record:
         """Return the record, or raise `WorkerError` if this process can no longer use the GPU."""

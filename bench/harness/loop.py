@@ -14,6 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 from bench.harness import clock, worker
+from bench.harness.calibrate.bandwidth import mixes_for
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
@@ -64,7 +65,8 @@ def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> Non
     with run:
         if any(is_user_kernel(row.provider) for row in rows):
             rows = check_user_kernels(rows, run)
-        run.start(dtypes)
+        works = [row.op.work(row.case) for row in rows if not row.refused]
+        run.start(dtypes, mixes=mixes_for(works))
         measure_rows(run, rows, may_reorder)
         run.note_time()
         run.judge_again()

@@ -334,7 +334,7 @@ def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
     """
     shapes: dict[tuple[int, ...], None] = {}
     for word in words:
-        axes = [_extents(part, word) for part in word.split("x")]
+        axes = [_extents(part, word) for part in re.split("[xX×*]", word)]
         if len(shapes) + math.prod(len(axis) for axis in axes) > MAX_CASES:
             raise ShapeError(f"shape '{word}' makes more than {MAX_CASES} cases; use a larger step")
         for extents in itertools.product(*axes):

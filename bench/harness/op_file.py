@@ -68,10 +68,6 @@ def module_of(family: str) -> ModuleType:
     )
 
 
-def _path_of(family: str) -> Path:
-    return Path(family) if is_own(family) else BENCH / f"{family}.py"
-
-
 def options_of(family: str) -> Sequence[Option]:
     options: Sequence[Option] = getattr(module_of(family), "OPTIONS", ())
     return options
@@ -81,7 +77,7 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
     """Return the ops of a family; raise `OpFileError` if it is invalid or conflicts with the
     `others`.
     """
-    path = _path_of(family)
+    path = (BENCH / family).with_suffix(".py")  # an absolute path replaces that of `bench`
     try:
         module = module_of(family)
     except (Exception, SystemExit) as error:
@@ -260,10 +256,15 @@ def op_sha256(family: str, op: str, defined_in: tuple[str, ...] = ()) -> str | N
     name as first argument or as `name=`. If there is none, it is the whole file.
     """
     try:
-        tree = _parsed(str(_path_of(family)))
+        tree = _parsed(str((BENCH / family).with_suffix(".py")))
     except (OSError, SyntaxError):
         return None
-    calls = [node for node in ast.walk(tree) if _makes(op, node)]
+    calls = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            names = node.args[:1] + [word.value for word in node.keywords if word.arg == "name"]
+            if any(isinstance(name, ast.Constant) and name.value == op for name in names):
+                calls.append(node)
     texts = _texts_of(calls, tree) if calls else [op, ast.unparse(tree)]
     return modules_sha256(defined_in, texts)
 
@@ -283,13 +284,6 @@ def modules_sha256(names: Iterable[str], texts: Iterable[str] = ()) -> str | Non
         return None
     digests = sorted(hashlib.sha256(text.encode()).digest() for text in all_texts)
     return DEFINITION_PREFIX + hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def _makes(op: str, node: ast.AST) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    names = node.args[:1] + [word.value for word in node.keywords if word.arg == "name"]
-    return any(isinstance(name, ast.Constant) and name.value == op for name in names)
 
 
 def _texts_of(calls: Sequence[ast.AST], tree: ast.Module) -> list[str]:

@@ -4,17 +4,18 @@ shown of them.
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.harness import clock
+from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device import gpu_state
@@ -26,7 +27,7 @@ from bench.harness.settings import Argv, Settings
 from bench.harness.timing import samplers
 from results.record import Environment, Record, StepTotals
 from results.show.grid import Table
-from results.show.table import render_table, table_of_run
+from results.show.table import table_of_run
 from results.show.terminal import (
     INTERRUPTED,
     OK,
@@ -37,18 +38,8 @@ from results.show.terminal import (
     printable,
     say,
 )
-from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
+from results.store.runfile import RunWriter, StoreError, runs_directory
 from roofline.machine import Ceiling, Machine
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-Render = Callable[[Environment, Sequence[Record], "Console"], None]
-"""Prints a run as a table."""
-
-Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
-"""Returns a run as the object that `--format json` prints."""
-
 
 MIN_LEFT_S = 2.0
 """Time left that is worth an estimate."""
@@ -140,7 +131,7 @@ class Run(AbstractContextManager["Run"]):
             for row in rows:
                 run.keep(measure(row))   # on disk when it returns
             run.judge_again()            # on a CPU: measures ceilings again that records exceed
-        return run.conclude(render)      # prints, plots, names the file; returns the exit code
+        return run.conclude()            # prints, plots, names the file; returns the exit code
 
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and
     sets `is_interrupted`; `conclude` shows the records so far and returns 130.
@@ -220,9 +211,12 @@ class Run(AbstractContextManager["Run"]):
         is_here: bool = True,
         fleet: Mapping[str, Any] | None = None,
         profile: StepTotals | None = None,
+        mixes: Sequence[str] = MIXES,
     ) -> None:
-        """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file,
-        start the budget.
+        """Measure missing ceilings, create the run file, start the budget.
+
+        The ceilings are the peaks of `dtypes` (None: no ceilings at all) and the bandwidths of
+        `mixes`.
 
         Unless the device `is_here`, nothing of this machine is measured or stamped. `fleet` is the
         rank of this run, `profile` the step that it profiles.
@@ -230,7 +224,7 @@ class Run(AbstractContextManager["Run"]):
         if is_here:
             self.device.use()
         if dtypes is not None:
-            self.ceilings = self._calibration.complete(self.ceilings, dtypes)
+            self.ceilings = self._calibration.complete(self.ceilings, dtypes, mixes)
         environment = stamp(
             self._command, self.device, self.ceilings, self.saved, self._argv, is_here
         )
@@ -238,6 +232,7 @@ class Run(AbstractContextManager["Run"]):
         if not self.settings.no_save:
             self.writer = RunWriter.create(environment, self._name, self.settings.output)
         self._dtypes = dtypes or ()
+        self._mixes = mixes
         self.environment = environment
         self.has_started = True
         self._started_s = clock.now()
@@ -307,7 +302,7 @@ class Run(AbstractContextManager["Run"]):
             low |= dict.fromkeys(too_low(record, self.ceilings))
         if low:
             self.ceilings = self._calibration.complete(
-                replace(self.ceilings, note=None), self._dtypes, list(low)
+                replace(self.ceilings, note=None), self._dtypes, self._mixes, list(low)
             )
             self.environment = replace(self.environment, machine=self.ceilings)
             again = {(ceiling.quantity, ceiling.name) for ceiling in low}
@@ -318,30 +313,25 @@ class Run(AbstractContextManager["Run"]):
 
     def conclude(
         self,
-        render: Render | None = None,
-        document: Document | None = None,
+        table: Callable[[Environment, Sequence[Record]], Table] = table_of_run,
         draws: bool = False,
-        table: Callable[[Environment, Sequence[Record]], Table] | None = None,
     ) -> int:
         """Print the records, draw the plot, print the path of the run file, and return the exit
         code.
 
         Args:
-            render: prints the table; None: the table of ops.
-            document: returns the JSON object; None: that of ops.
+            table: makes the table.
             draws: whether to plot next to the run file if there is no `--plot`.
-            table: makes the table, instead of `render` and `document`.
 
         Raises:
             StoreError: not all records could be saved; they have been printed.
         """
-        if table is None:
-            table = partial(run_table, render=render, document=document)
         path = self.show(table(self.environment, self.records))
         plot = self.settings.plot
         if not plot and draws and path is not None:
             plot = path.with_suffix(".png")
-        self._draw(plot)
+        if plot is not None:
+            self._draw(plot)
         self.raise_if_unsaved()
         return self.exit_code()
 
@@ -369,10 +359,8 @@ class Run(AbstractContextManager["Run"]):
             return WRONG_RESULT
         return OK
 
-    def _draw(self, path: Path | None) -> None:
+    def _draw(self, path: Path) -> None:
         """Draw the records; if there is no ceiling and no `--plot`, print a note instead."""
-        if path is None:
-            return
         from roofline.picture.figure import plot_run
         from roofline.picture.scene import NoCeilingError
 
@@ -432,9 +420,10 @@ def stamp(
     `argv` None: the arguments of the process.
     """
     as_module = () if command.endswith(".py") else ("-m",)  # the former is a user's op file
+    now = datetime.now(UTC)
     environment = Environment(
-        run_id=new_run_id(),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        run_id=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}",
+        started_at=now.isoformat(timespec="seconds"),
         argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
         device=asdict(device),
         machine=ceilings,
@@ -461,21 +450,6 @@ def stamp(
         git=git_state(),
         preflight=costs,
     )
-
-
-def run_table(
-    environment: Environment,
-    records: Sequence[Record],
-    render: Render | None = None,
-    document: Document | None = None,
-) -> Table:
-    """Return the table of a run; it is as wide as stdout, and colored on a terminal."""
-
-    def draw(console: Console) -> None:
-        (render or render_table)(environment, records, console)
-
-    content = None if document is None else lambda: document(environment, records)
-    return table_of_run(environment, records, draw=draw, content=content)
 
 
 def print_path(title: str, path: Path, output_format: str) -> None:

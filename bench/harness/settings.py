@@ -176,20 +176,11 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a run file has of them."""
-        saved: dict[str, Any] = {
-            "fill": self.fill,
-            "cache": self.cache,
-            "budget_s": self.budget_s,
-            "seed": self.seed,
-        }
-        if self.tolerance != 1:
-            saved["tolerance"] = self.tolerance
-        if self.in_place:
-            saved["in_place"] = True
-        if self.kernels:
-            saved["kernels"] = True
-        if self.peak_memory:
-            saved["peak_memory"] = True
+        saved = {name: getattr(self, name) for name in ("fill", "cache", "budget_s", "seed")}
+        for name in ("tolerance", "in_place", "kernels", "peak_memory"):
+            value = getattr(self, name)
+            if value != getattr(Settings, name):
+                saved[name] = value
         return saved
 
 

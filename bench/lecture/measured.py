@@ -10,7 +10,7 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
-from bench.harness.cli.arguments import build_parser, chosen_ops, requested
+from bench.harness.cli.arguments import Request, build_parser, chosen_ops
 from bench.harness.cli.main import make_all_cases
 from bench.harness.device.device import Device
 from bench.harness.loop import Measure, measure_rows, measure_scenarios
@@ -86,7 +86,8 @@ def scenario_of(family: str, words: Sequence[str], device: Device) -> tuple[Reco
 def op_row(family: str, words: Sequence[str], device: Device, settings: Settings) -> planning.Row:
     ops = module_of(family).OPS
     parser = build_parser(family, "", (), ops, options_of(family))
-    request = requested(parser.parse_args(words))
+    args = parser.parse_args(words)
+    request = replace(given(Request, args), own=vars(args))
     chosen = chosen_ops(request.op, {family: ops})
     ((_, op, case),) = make_all_cases(request, chosen, device.type)
     names = request.provider or ["torch"]

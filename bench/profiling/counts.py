@@ -263,7 +263,9 @@ def count(
     operation.matmul_flops = products
     operation.bytes_read, operation.bytes_written = map(total_bytes, traffic)
     operation.is_fusable = call.is_fusable
-    operation.ends_kernel = call.base in REDUCTIONS and not call.reduces_rows()
+    if call.base in REDUCTIONS:
+        last = call.read[0].dim() - 1  # of this dimension alone, each row is a block's
+        operation.ends_kernel = call.values.get("dim") not in (-1, [-1], last, [last])
     if (call.namespace, call.base) in RULES:
         declare(operation, *args, **kwargs)
         is_known = True
@@ -379,12 +381,6 @@ class Call:
             if sum(x.is_complex() for x in self.read) > 1:
                 each = COMPLEX_FLOPS.get(self.base, each)
         return largest * each, 0, is_known
-
-    def reduces_rows(self) -> bool:
-        """Whether a reduction is one of the last dimension alone, so that each row is a block's."""
-        dims = self.values.get("dim")
-        last = self.read[0].dim() - 1
-        return dims in (-1, [-1], last, [last])
 
     def traffic(self) -> Traffic:
         """Return the reads and writes: by default each input and each output once.

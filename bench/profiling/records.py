@@ -33,7 +33,24 @@ def records_of(breakdown: Breakdown) -> list[Record]:
     # Kernels that overlap make the sum of the parts of a trace longer than its time.
     sum_ns = breakdown.duration_ns
     duration_ns = sum(breakdown.samples_s) / NS if breakdown.is_trace else sum_ns
-    return [_timed(record, spent_ns * NS, spent_ns / duration_ns) for record, spent_ns in parts]
+    records = []
+    for record, spent_ns in parts:
+        time_s = spent_ns * NS
+        timed = structs.replace(op_of(record), time_s=time_s, share=spent_ns / duration_ns)
+        record = replace(record, details=timed)
+        if time_s < MIN_TIME_S:
+            record = replace(record, status="skipped", reason="it took no time")
+        else:
+            record = replace(
+                record,
+                samples_s=(time_s,),
+                median_s=time_s,
+                launches_per_sample=1,
+                method="host",
+                cache="warm",
+            )
+        records.append(record)
+    return records
 
 
 def work_records(breakdown: Breakdown) -> list[Record]:
@@ -98,20 +115,6 @@ def kernel_fields(kernels: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         "kernels_s": tuple(sum(kernels[name]) * NS for name in longest),
         "kernel_calls": tuple(len(kernels[name]) for name in longest),
     }
-
-
-def _timed(record: Record, time_s: float, share: float) -> Record:
-    record = replace(record, details=structs.replace(op_of(record), time_s=time_s, share=share))
-    if time_s < MIN_TIME_S:
-        return replace(record, status="skipped", reason="it took no time")
-    return replace(
-        record,
-        samples_s=(time_s,),
-        median_s=time_s,
-        launches_per_sample=1,
-        method="host",
-        cache="warm",
-    )
 
 
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:

@@ -44,6 +44,9 @@ PYTHON = "python_function"
 NN_MODULE = "nn.Module: "
 """Category and prefix of the events of modules that `with_stack` or `with_modules` records."""
 
+NO_OPERATION = ("autograd::", "torch::", "profiler::")
+"""Prefixes of other events whose names look like those of operations."""
+
 MODE = "PythonDispatchMode"
 """Name of the events of a dispatch mode."""
 
@@ -146,12 +149,6 @@ class Event:
     is_tagging: bool = False
     """Whether its own time is overhead of tagging."""
 
-    @property
-    def is_operation(self) -> bool:
-        return "::" in self.name and not self.name.startswith(
-            ("autograd::", "torch::", "profiler::")
-        )
-
 
 def host_events(document: Mapping[str, Any], set_owner: Callable[[Event], None]) -> list[Event]:
     """Return the host events by start.
@@ -235,13 +232,14 @@ def divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
     for event in events:
         owner = event.owner
         first = event.first
+        is_operation = "::" in event.name and not event.name.startswith(NO_OPERATION)
         if isinstance(owner, str):
             breakdown.unattributed[owner].append(event.own)
         elif owner is not None:
             owner.time_ns += event.own
-        elif event.is_operation and first is not None:
+        elif is_operation and first is not None:
             first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
-        elif event.is_operation:
+        elif is_operation:
             breakdown.unattributed[event.name].append(event.own)
         elif first is None or event.name.startswith((STEP, MODULE, NN_MODULE)):
             breakdown.gaps[event.module] += event.own

@@ -56,7 +56,7 @@ class Selection:
         return replace(run, records=chosen)
 
     def find(self, name: str, directory: Path | None = None) -> Path:
-        return find_run(name, directory, None if self.is_everything else self.fits)
+        return find_run(name, directory, self.fits)
 
     def load(self, name: str, directory: Path | None = None) -> Run:
         """Read a run with the selected records; raise StoreError if there are none."""

@@ -227,26 +227,29 @@ def roof_fraction(record: Record, score: Score) -> float:
     return min(1.0, float(score["roofline_pct"]) / 100) if has_roof else 1.0
 
 
+def document_of(environment: Environment, records: Sequence[Record]) -> Object:
+    totals = totals_of(environment, records)
+    return {"totals": totals.to_dict() if totals else {}} | document(environment, records)
+
+
 def table_of(
     environment: Environment, records: Sequence[Record], by: str | None = None, **how: Any
 ) -> Table:
     """Return a profile as a table: its rows, or all groups of rows if `by` is given; see `render`
     for the others.
     """
-    draw = partial(render, environment, records, by=by, **how)
-
-    def content() -> Object:
-        totals = totals_of(environment, records)
-        shared = {"totals": totals.to_dict() if totals else {}}
-        return shared | document(environment, records)
-
+    draw = partial(render, by=by, **how)
     if by is None:
-        return table_of_run(environment, records, draw=draw, content=content)
+        return table_of_run(environment, records, draw, document_of)
     groups = groups_of(scored(environment, records), by)
     rows = [group.row(by, ".".join(path)) for path, group in groups.items()]
     cells = [group.cells(by, ".".join(path)) for path, group in groups.items()]
-    table = table_of_run(environment, records, draw, lambda: content() | {"groups": rows})
-    return replace(table, rows=lambda: rows, cells=lambda: cells)
+    return replace(
+        table_of_run(environment, records, draw),
+        rows=lambda: rows,
+        cells=lambda: cells,
+        document=lambda: document_of(environment, records) | {"groups": rows},
+    )
 
 
 def render(

@@ -7,9 +7,6 @@ from difflib import get_close_matches
 
 from results.show.facts import facts_beside
 
-SYNONYMS: dict[str, list[str]] = facts_beside(__file__, "synonyms.toml")
-"""Terms that users try, with the names that they may mean."""
-
 
 def known_as(word: str, known: Iterable[str]) -> str:
     """Return the known name that equals `word` except for case, `-`, `_` and blanks; else
@@ -28,7 +25,8 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float 
     """Return a suggestion such as `did you mean gelu or relu?`; empty if no known name is near."""
     names = {plain(name): name for name in known}
     typed = plain(word)[:80]
-    close = [name for name in map(plain, SYNONYMS.get(typed, ())) if name in names]
+    synonyms = facts_beside(__file__, "synonyms.toml")  # terms that users try
+    close = [name for name in map(plain, synonyms.get(typed, ())) if name in names]
     close = close or [name for name in names if len(typed) > 2 and name.startswith(typed)][:count]
     close = close or get_close_matches(typed, list(names), n=count, cutoff=cutoff)
     if not close:

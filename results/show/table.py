@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Object, Record, Score, name_of, text_of
@@ -16,7 +17,8 @@ from results.show.grid import (
     print_cells,
     print_lines,
 )
-from results.show.rows import COLUMNS, document, flat_rows
+from results.show.rows import COLUMNS, flat_rows
+from results.show.rows import document as document_of
 from results.show.terminal import one_line, printable
 from results.show.units import ABSENT, duration, number, percent, quantity, uncertainty
 from results.stats.samples import half_width
@@ -60,14 +62,21 @@ def format_half_width(interval: tuple[float, float] | None, center: float | None
     return uncertainty(half_width(interval, center))
 
 
+Render = Callable[[Environment, Sequence[Record], "Console"], None]
+"""Prints a run as a table."""
+
+Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
+"""Returns a run as the object that `--format json` prints."""
+
+
 def table_of_run(
     environment: Environment,
     records: Iterable[Record],
-    draw: Callable[[Console], object] | None = None,
-    content: Callable[[], Any] | None = None,
+    render: Render | None = None,
+    document: Document | None = None,
 ) -> Table:
-    """Return a run as a table; `content` replaces the JSON document, and `draw` prints the table on
-    a terminal.
+    """Return a run as a table; by default, `render` is `render_table`, and `document` that of
+    `results.show.rows`.
     """
     records = list(records)
 
@@ -78,8 +87,8 @@ def table_of_run(
         rows=lambda: flat_rows(environment, records),
         columns=COLUMNS,
         cells=lambda: table_cells(environment, records),
-        document=content or (lambda: document(environment, records)),
-        draw=draw,
+        document=partial(document or document_of, environment, records),
+        draw=partial(render or render_table, environment, records),
         head=lambda: "".join(f"- {line}\n" for line in lines()) + "\n",
     )
 

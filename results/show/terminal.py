@@ -237,14 +237,15 @@ class Parser(argparse.ArgumentParser):
             self.print_help()
             sys.exit(OK)
         parsed = super().parse_args(args, namespace)
-        self.choose_theme(parsed)
+        if hasattr(parsed, "theme"):
+            self.choose_theme(parsed)
         return parsed
 
     def choose_theme(self, options: Any) -> None:
         """Set the theme of a picture if none is given, and refuse one without a picture."""
-        if getattr(options, "theme", "light") is None:
+        if options.theme is None:
             options.theme = "light"
-        elif hasattr(options, "theme") and getattr(options, "output", "") is None:
+        elif getattr(options, "output", "") is None:
             self.error("--theme has no effect without -o PATH")
 
     def error(self, message: str) -> NoReturn:
@@ -280,18 +281,13 @@ class Parser(argparse.ArgumentParser):
             sys.exit(fail(self.prog, error))
 
 
-def table_console(file: TextIO) -> Console:
-    """Return a console for `file`; lines are not limited if it is not a terminal."""
-    from rich.console import Console
-
-    return Console(
-        file=file, width=None if file.isatty() else WIDE, emoji=False, force_jupyter=False
-    )
-
-
 def drawn(draw: Callable[[Console], object]) -> str:
     """Return what `draw` prints; printing by rich would end the process if the reader is gone."""
-    console = table_console(stdout())
+    from rich.console import Console
+
+    file = stdout()
+    width = None if file.isatty() else WIDE
+    console = Console(file=file, width=width, emoji=False, force_jupyter=False)
     try:
         with console.capture() as captured:
             draw(console)

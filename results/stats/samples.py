@@ -13,7 +13,7 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from numpy import float64, int64
+    from numpy import float64
     from numpy.typing import NDArray
 
 Z_975 = NormalDist().inv_cdf(0.975)
@@ -126,8 +126,11 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         # Jing, Biometrika 82 (1995) 561, but at least ten blocks.
         block = min(round(3 * math.cbrt(count)), count // 10)
         if block > 2:
-            variance = _variance_of_sum((np.sign(first) + np.sign(last)) / 2, block)
-            factor = max(factor, variance / count)
+            side = (np.sign(first) + np.sign(last)) / 2
+            running = np.cumsum(np.concatenate(([0.0], side, side[:block])))
+            sums = running[block : block + count] - running[:count]
+            # The last factor corrects for the sides, which balance exactly.
+            factor = max(factor, float(np.var(sums)) / block * (count - 1) / (count - block))
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
     half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
@@ -158,27 +161,8 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
     correlation = float(ranks[1:] @ ranks[:-1]) / squares
     unbiased = (correlation * count + 1) / (count - min(BIAS, count / 2))
     rho = 2 * math.sin(math.pi / 6 * min(max(unbiased, -MAX_CORRELATION), MAX_CORRELATION))
-    lags, weights = _lags(count)
-    return 1 + 4 / math.pi * float(np.arcsin(rho**lags) @ weights)
-
-
-@cache
-def _lags(count: int) -> tuple[NDArray[int64], NDArray[float64]]:
-    import numpy as np
-
     lags = np.arange(1, min(count, MAX_LAGS))
-    return lags, 1 - lags / count
-
-
-def _variance_of_sum(side: NDArray[float64], block: int) -> float:
-    import numpy as np
-
-    count = len(side)
-    running = np.cumsum(np.concatenate(([0.0], side, side[:block])))
-    sums = running[block : block + count] - running[:count]
-    # The last factor corrects for the sides, which balance exactly; it is 1 for blocks of one
-    # sample.
-    return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)
+    return 1 + 4 / math.pi * float(np.arcsin(rho**lags) @ (1 - lags / count))
 
 
 @cache

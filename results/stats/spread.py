@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from statistics import median, median_high, median_low
 from typing import NamedTuple
@@ -171,11 +170,6 @@ class RowSpreads:
         self._degrees = max((row.degrees for row in known), default=0)
         self._variances = sorted(row.squares / row.degrees for row in known)
 
-    @cached_property
-    def _of_others(self) -> tuple[float, float]:
-        """The upper quantile of the variances for a row without repeats, and their median."""
-        return quantile(self._variances, OTHERS_QUANTILE), median(self._variances)
-
     def of(self, row: Repeats) -> Spread | None:
         """Return the spread of a row from its repeats, moderated by the other rows; from those
         alone without repeats.
@@ -185,14 +179,12 @@ class RowSpreads:
         if not self._degrees:
             return None
         if not row.degrees:
-            return Spread(
-                math.sqrt(self._of_others[0]), min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS
-            )
+            variance = quantile(self._variances, OTHERS_QUANTILE)
+            return Spread(math.sqrt(variance), min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS)
         others = min(MAX_OTHER_DEGREES, row.degrees, len(self._variances) - 1)
         degrees = row.degrees + others
-        return Spread(
-            math.sqrt((row.squares + others * self._of_others[1]) / degrees), degrees, RUNS
-        )
+        squares = row.squares + others * median(self._variances)
+        return Spread(math.sqrt(squares / degrees), degrees, RUNS)
 
 
 def widest(spreads: Iterable[Spread | None]) -> Spread | None:

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,6 @@ import msgspec
 
 from results.record import SCHEMA, Environment, Object, Record, RecordError
 from results.show.terminal import reason_of
-from results.store import schema_1
 
 
 def _refuse_constant(literal: str) -> NoReturn:
@@ -64,15 +63,18 @@ def load_run(path: Path | str) -> Run:
     records: list[Record] = []
     notes: list[str] = []
     problems: list[str] = []
-    with _opened(path) as file:
-        environment = _environment(path, file)
+    with _opened(path) as (environment, file):
         try:
             lock_file(file.fileno(), kind="LOCK_SH")
             lock_file(file.fileno(), kind="LOCK_UN")
         except BlockingIOError:
             notes.append(f"{path}: {MEASURING}")
         is_old = environment.schema < SCHEMA
-        record_of = schema_1.record_of if is_old else Record.from_dict
+        record_of: Callable[[Object], Record] = Record.from_dict
+        if is_old:
+            from results.store import schema_1
+
+            record_of = schema_1.record_of
         for number, raw in enumerate(file, start=2):
             try:
                 records.append(record_of(_object(raw, kind="record")))
@@ -109,8 +111,7 @@ def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int
     """Return the environment of a run file and its number of complete records: 0 if none, None if
     not counted.
     """
-    with _opened(path) as file:
-        environment = _environment(path, file)
+    with _opened(path) as (environment, file):
         if not counts_records:
             return environment, None if file.read(1) else 0
         return environment, sum(raw.endswith(b"\n") for raw in file)
@@ -133,22 +134,20 @@ def lock_file(descriptor: int, waits: bool = False, kind: str = "LOCK_EX") -> No
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[tuple[Environment, BinaryIO]]:
+    """Open a run file and read its first line."""
     try:
         with path.open("rb") as file:
-            yield file
+            raw = file.readline()
+            if not raw:
+                raise RunFileError(f"{path} is empty: the run was stopped before its first line")
+            try:
+                environment = Environment.from_dict(_object(raw, kind="environment"))
+            except RecordError as error:
+                raise RunFileError(f"{path} is not a readable run file: line 1: {error}") from None
+            yield environment, file
     except OSError as error:
         raise RunFileError(f"cannot read {path}: {reason_of(error)}") from None
-
-
-def _environment(path: Path, file: BinaryIO) -> Environment:
-    raw = file.readline()
-    if not raw:
-        raise RunFileError(f"{path} is empty: the run was stopped before its first line")
-    try:
-        return Environment.from_dict(_object(raw, kind="environment"))
-    except RecordError as error:
-        raise RunFileError(f"{path} is not a readable run file: line 1: {error}") from None
 
 
 def _object(raw: bytes, kind: str) -> Object:
@@ -225,10 +224,6 @@ def runs_directory() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("roofmark") / "runs"
-
-
-def new_run_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}"
 
 
 def encode_line(line: Environment | Record) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from bench.harness.calibrate.bandwidth import MIXES
 from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.cli.main import main
 from bench.harness.data.inputs import Filler, make_sets
@@ -103,7 +104,7 @@ def keep_ceilings(runs, device=None):
     device = device or cpu_device(THREADS)
     entries = [
         Ceiling("launch", "launch", 1e-6, "measured", "made up"),
-        Ceiling("bandwidth", "copy", BANDWIDTH_BYTES_PER_S, "measured", "made up"),
+        *(Ceiling("bandwidth", mix, BANDWIDTH_BYTES_PER_S, "measured", "made up") for mix in MIXES),
         Ceiling(
             "cache-bandwidth", "a level of no bytes", BANDWIDTH_BYTES_PER_S, "measured", "made up"
         ),

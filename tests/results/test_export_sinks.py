@@ -431,7 +431,7 @@ def test_commands_of_the_workflow_have_valid_arguments():
         parser = (
             build_parser(family, "", (), ops[family], options_of(family))
             if family
-            else results._parser()
+            else results._parser(arguments)
         )
         parsed.setdefault(module, []).append(vars(parser.parse_args(arguments)))
     measured = [str(options["output"]) for options in parsed["bench.elementwise"]]

@@ -200,12 +200,6 @@ def test_noise_of_one_mode_is_not_called_two(name, count):
     assert found <= 3
 
 
-def test_modes_further_apart_than_the_tick_are_still_found():
-    generator = np.random.default_rng(4)
-    samples = np.round((1 + 0.3 * (generator.random(300) < 0.4)) / 0.05) * 0.05
-    assert two_modes(samples.tolist(), step_s=0.05).high_s == pytest.approx(1.3, abs=0.03)
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 10])
 def test_a_handful_of_samples_has_neither_modes_nor_drift(count):
     samples = [1.0 + 0.5 * (i % 2) for i in range(count)]

@@ -6,12 +6,10 @@ import math
 import pytest
 from msgspec import structs
 
-from results.compare.comparison import ComparedRow
 from results.compare.earlier import SavedRuns, is_code_known, is_same_code
 from results.compare.sides import Side
 from results.compare.turns import cycles_ratio, rounds_of, shared_rounds
 from results.record import DEFINITION_PREFIX, Record, RecordError, Rounds
-from results.stats.comparison import FASTER, SAME, SLOWER, UNKNOWN, UNSURE, Comparison
 from results.store.runfile import Run
 
 DEFINITION = DEFINITION_PREFIX + "a" * 64
@@ -204,21 +202,3 @@ def test_records_share_rounds_if_exactly_one_pair_does(make_record):
     quick = structs.replace(SHARED, sm_clock_hz=(2e9, 4e9), samples_per_round=1)
     slow = make_record(samples_s=(3.0, 6.0), details=quick)
     assert cycles_ratio(first, slow) == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    ("cycles_ratio", "ends", "verdict"),
-    [
-        (2.2, (1.1, 1.2), SLOWER),
-        (1.02, (1.1, 1.2), UNSURE),
-        (0.9, (1.1, 1.2), FASTER),
-        (1.15, (1.1, 1.11), SLOWER),
-        (1.0, (1.145, 1.16), SAME),
-        (None, (1.1, 1.2), None),
-        (2.2, UNKNOWN, None),
-    ],
-)
-def test_verdict_in_cycles_has_the_same_relative_interval(side, cycles_ratio, ends, verdict):
-    compared = Comparison(1.15, ends, SLOWER, "", 40, 0.01)
-    row = ComparedRow(None, side({}), side({}), compared, True, cycles_ratio)
-    assert row.cycles_verdict == verdict

@@ -222,27 +222,6 @@ def test_a_row_is_above_a_measured_ceiling_from_its_value_on(over, published):
     assert over < 1 or "above the measured compute ceiling" in str(fast.excess)
 
 
-@pytest.mark.parametrize(
-    ("flops_kind", "memory_kind", "measured_pct"),
-    [("measured", "measured", 100.0), ("datasheet", "measured", 100.0)],
-)
-def test_a_row_at_its_ceilings_is_not_above_them(flops_kind, memory_kind, measured_pct):
-    """Compute and memory take the same time; then the bandwidth binds."""
-    known = Machine(
-        "a-gpu",
-        "A GPU",
-        (
-            Ceiling("flops", "bf16", 1e15, flops_kind, "a test"),
-            Ceiling("bandwidth", "copy", 2e12, memory_kind, "a test"),
-        ),
-    )
-    row = record(flops=10**12, bytes_read=10**9, bytes_written=10**9, median_s=1e-3)
-    judged = judge(row, known)
-    assert (judged.mfu, judged.mbu, judged.roofline_pct) == (1.0, 1.0, 100.0)
-    assert (judged.mix_pct, judged.measured_pct) == (100.0, measured_pct)
-    assert (judged.bound, judged.excess) == ("mixed", None)
-
-
 def test_texts_of_a_judgment_are_its_words():
     words = {"bound", "peak_units", "held_back_by", "peak_kind", "bandwidth_kind", "mix", "excess"}
     assert set(JUDGED_TEXTS) == words

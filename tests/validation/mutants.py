@@ -104,7 +104,6 @@ MIN_KILLED = {False: 0.85, True: 0.75}
 
 SAMPLES = "results/stats/samples.py"
 FLAGS = "results/compare/flags.py"
-VARIANCE = "return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)"
 FASTEST = "if (ratio > 1) != (compared.ratio > 1):"
 NEAR_1 = "neither the interval nor the fastest samples are beyond a factor of 2"
 EQUIVALENT = [
@@ -136,8 +135,6 @@ EQUIVALENT = [
         ">= 0",
         "a center of 0 is within every margin, which is decided next",
     ),
-    (SAMPLES, VARIANCE, "max(1, count - 1)", "max(2, count - 1)", "there are 30 samples or more"),
-    (SAMPLES, VARIANCE, "max(1, count - block)", "max(2, count - block)", "as the one before"),
     ("results/stats/spread.py", "CERTAIN = 1e9", "1e9", "2000000000.0", "normal, as 1e9 is"),
     (FLAGS, FASTEST, "(ratio > 1)", "(ratio >= 1)", NEAR_1),
     (FLAGS, FASTEST, "(ratio > 1)", "(ratio > 2)", NEAR_1),

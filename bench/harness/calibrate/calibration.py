@@ -32,14 +32,6 @@ from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import one_line
 from bench.harness.op import UsageError
 from results.store.runfile import StoreError, lock_file, write_output
-from roofline.gpu_table import (
-    clock_limited_flops_per_s,
-    find_gpu,
-    gpus_alike,
-    gpus_named,
-    load_gpus,
-    unknown_gpu,
-)
 from roofline.machine import Ceiling, Machine
 
 
@@ -53,6 +45,8 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
                 f"--gpu {gpu_slug} (gpu= in a script) requires a GPU device, got a CPU; remove it"
             )
         return Machine(device.slug, device.name)
+    from roofline.gpu_table import find_gpu, gpus_alike, gpus_named, unknown_gpu
+
     if gpu_slug is not None:
         return find_gpu(gpu_slug)
     named = gpus_named(device.name, device.memory_bytes, device.sm_count)
@@ -82,6 +76,8 @@ def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
     """Return the datasheet's peak at the SM clock of a measured peak, FLOP/s; None if unknown."""
     if entry is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
+    from roofline.gpu_table import clock_limited_flops_per_s, load_gpus
+
     gpu = load_gpus().get(ceilings.slug)
     if gpu is None or entry.unit != "FLOP/s":
         return None
@@ -265,13 +261,18 @@ class MeasuredCeilings:
             self._could_save = False
 
     def complete(
-        self, ceilings: Machine, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()
+        self,
+        ceilings: Machine,
+        dtypes: Iterable[str],
+        mixes: Collection[str] = bandwidth.MIXES,
+        too_low: Collection[Ceiling] = (),
     ) -> Machine:
         """Return `ceilings` with the measured ones of this machine; missing ones are measured.
 
         Args:
             ceilings: known without measuring.
             dtypes: dtypes that need a matmul peak.
+            mixes: mixes of reads and writes that need a bandwidth.
             too_low: ceilings to measure again because a row is above them; the higher rate is used.
         """
         wanted = list(dict.fromkeys(dtypes))
@@ -281,12 +282,12 @@ class MeasuredCeilings:
                 f"measuring again, because rows are above it: "
                 f"{', '.join(entry.title for entry in too_low)}"
             )
-        if self._due(complete, wanted, too_low):
+        if self._due(complete, wanted, mixes, too_low):
             with self.alone() as has_waited:
                 if has_waited:  # the other command may have measured the same
                     complete = ceilings.with_entries(self.load())
                 setup = Setup(self._device, FULL if too_low else QUICK)
-                parts = self._due(complete, wanted, too_low)
+                parts = self._due(complete, wanted, mixes, too_low)
                 for measured in measure_all(
                     parts, setup, lambda name: self._progress(f"calibrating: {name}")
                 ):
@@ -308,22 +309,28 @@ class MeasuredCeilings:
         return replace(complete, note="; ".join(filter(None, notes)) or None)
 
     def _due(
-        self, known: Machine, dtypes: Iterable[str], again: Collection[Ceiling]
+        self,
+        known: Machine,
+        dtypes: Iterable[str],
+        mixes: Collection[str],
+        again: Collection[Ceiling],
     ) -> list[tuple[str, Part]]:
         """Return the parts to measure: unknown ceilings and those to measure `again`.
 
         Rows on a GPU need its datasheet and the measured bandwidths, no measured matmul.
         """
-        mixes = list(bandwidth.MIXES)
-        if known.mixes:
-            mixes = [entry.name for entry in known.mixes if entry in again]
+        due_mixes = []
+        for mix in bandwidth.MIXES:
+            ceiling = known.fastest("bandwidth", [mix])
+            if ceiling in again or (ceiling is None and mix in mixes):
+                due_mixes.append(mix)
         unknown: list[str] = []
         if not self._device.is_gpu:
             unknown = [dtype for dtype in dtypes if known.peak(dtype) in (None, *again)]
         matmuls = [dtype for dtype in unknown if dtype in peaks.matmul_op().dtypes]
         needs_launch = known.fastest("launch") is None
         needs_cache = known.fastest("cache-bandwidth") is None and not self._device.cache_is_assumed
-        return parts_of(needs_launch, mixes, matmuls, (), needs_cache)
+        return parts_of(needs_launch, due_mixes, matmuls, (), needs_cache)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:

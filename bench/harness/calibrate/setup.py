@@ -38,12 +38,12 @@ class Effort(NamedTuple):
 
     screening_s: float
     confirming_s: float
-    every: int = 1
-    """Every how many configurations are measured on a GPU."""
+    most: int | None = None
+    """The most configurations of one ceiling that are measured on a GPU; None: all."""
 
 
 FULL = Effort(0.4, 4.0)
-QUICK = Effort(0.15, 1.5, every=3)
+QUICK = Effort(0.15, 1.5, most=4)
 """`QUICK` is for `--quick`, and for any command that measures a missing ceiling."""
 
 BRIEF = Effort(0.05, 0.4)
@@ -129,7 +129,9 @@ class Setup:
         best = 0.0
         winner = None
         errors: dict[str, str] = {}
-        for candidate in candidates[:: self.effort.every if self.device.is_gpu else 1]:
+        most = self.effort.most
+        every = math.ceil(len(candidates) / most) if most and self.device.is_gpu else 1
+        for candidate in candidates[::every]:
             if best and candidate.work > slowest_call_s * best:
                 continue
             try:

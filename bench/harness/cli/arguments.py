@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op import UsageError as UsageError
-from bench.harness.op_file import command_of, own_families, own_file
-from bench.harness.settings import Settings
+from bench.harness.op_file import command_of, options_of, own_families, own_file
+from bench.harness.settings import MACHINE, SAVING, Settings
 from kernels.versions import is_interpreted
-from results.show.options import Names, Parameter, add, given, parameters
+from results.show.options import Names, Parameter, add, parameters
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import ADVANCED, Parser
 from roofline.work import DTYPE_BITS, dtype_named
 
 DEFAULT_DTYPE = "bf16"
-
-
-def shape_text(word: str) -> str:
-    return re.sub(r"[X×*]", "x", word)
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,7 @@ class Request:
 
     op: Names = None
     dtype: Annotated[Names, dtype_named] = None
-    shape: Annotated[Names, shape_text] = None
+    shape: Names = None
     size: Annotated[Names, "bytes of one operand, such as 256MiB or 1GB, instead of a shape"] = None
     provider: Names = None
     signature: Annotated[
@@ -41,10 +35,6 @@ class Request:
     ] = False
     own: Mapping[str, Any] = field(default_factory=dict)
     """Parsed values by name, among them those of options that only some families have."""
-
-
-def requested(args: argparse.Namespace) -> Request:
-    return replace(given(Request, args), own=vars(args))
 
 
 SHORT_LIST = 8
@@ -138,15 +128,23 @@ def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
 
-def make_cases(op: Op, options: Sequence[Option], device_type: str, request: Request) -> list[Case]:
-    """Return the requested cases of an op, by dtype.
+def scenario_parser(
+    prog: str,
+    doc: str | None,
+    examples: Sequence[tuple[str, str]],
+    options: Callable[..., Any],
+    settings: Sequence[str] = (*MACHINE, *SAVING),
+) -> Parser:
+    """Return the parser of a command whose rows are not ops: `options`, and those of `settings`."""
+    parser = command_parser(prog, "[options]", doc or "", examples)
+    add(parser, parameters(options))
+    add(parser, parameters(Settings), settings)
+    return parser
 
-    Args:
-        op: the op.
-        options: the options of its family.
-        device_type: selects the default shapes.
-        request: what to measure.
-    """
+
+def make_cases(family: str, op: Op, device_type: str, request: Request) -> list[Case]:
+    """Return the requested cases of an op, by dtype; `device_type` selects the default shapes."""
+    options = options_of(family)
     if request.size is not None and not op.is_sized:
         raise UsageError(f"--size does not apply to {op.name}; use --shape")
     if request.shape is not None and request.size is not None:
@@ -191,7 +189,7 @@ def chosen_ops(
     A word is the name of an op, or the path of a file with ops of one's own: `mine_op.py`,
     `mine_op.py:name`.
     """
-    own = own_families(given or (), families)
+    own = own_families(given, families) if given else {}
     pairs = [(family, op) for family, ops in {**families, **own}.items() for op in ops]
     if not given:
         return pairs

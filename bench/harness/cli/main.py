@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,9 @@ from bench.harness.cli.arguments import (
     build_parser,
     chosen_ops,
     make_cases,
-    requested,
 )
-from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
-from bench.harness.op_file import command_of, family_of, is_own, options_of
+from bench.harness.op_file import command_of, family_of, is_own
 from bench.harness.settings import Argv, Settings
 from results.show.options import given
 from results.show.terminal import (
@@ -70,6 +69,8 @@ def main(
 
     def body(args: argparse.Namespace) -> int:
         if args.signature:
+            from bench.harness.cli.signature import print_signatures
+
             own_ops = [op for name, op in chosen_ops(args.op, {family: ops}) if name == family]
             return print_signatures(family, own_ops, args.dtype, options)
         return measured(family, args, ops, argv).conclude()
@@ -114,7 +115,7 @@ def measured(family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Arg
     from bench.harness.measure import rows as planning
     from bench.harness.run import Run
 
-    request = requested(args)
+    request = replace(given(Request, args), own=vars(args))
     settings = given(Settings, args)
     chosen = chosen_ops(request.op, {family: ops})
     providers = list(dict.fromkeys(request.provider or []))
@@ -140,7 +141,7 @@ def make_all_cases(
     """Return the cases of ops of several families, each with the options of its family."""
     cases = []
     for family, op in chosen:
-        new = make_cases(op, options_of(family), device_type, request)
+        new = make_cases(family, op, device_type, request)
         cases += [(family, op, case) for case in new]
     return cases
 
@@ -184,15 +185,15 @@ def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
 def check_places(settings: Settings) -> None:
     """Reject an unknown GPU name, paths that cannot be written and busy cores, before measuring."""
     from bench.harness.device.device import busy_cores, check_quiet
-    from results.show.picture import check_picture
     from results.store.runfile import runs_directory, target_of
-    from roofline.gpu_table import UnknownGpuError, find_gpu
 
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     if settings.no_save and settings.output is not None:
         raise UsageError("--no-save and --output are mutually exclusive")
     if settings.gpu is not None:
+        from roofline.gpu_table import UnknownGpuError, find_gpu
+
         try:
             find_gpu(settings.gpu)
         except UnknownGpuError as error:
@@ -201,6 +202,8 @@ def check_places(settings: Settings) -> None:
         if str(settings.plot).endswith("/"):
             raise UsageError(f"--plot {settings.plot} is a directory; name a file in it")
         if settings.plot is not None:
+            from results.show.picture import check_picture
+
             check_picture(settings.plot)
             target_of(settings.plot)
             check_output(settings.plot, replaces=True)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness import clock
 from bench.harness.data.agreement import new_contents, renew, slower_on_new
 from bench.harness.data.inputs import Filler, InputSet
+from bench.harness.data.stress import STALE
 from bench.harness.data.torch_settings import current_settings, restore_settings
 from bench.harness.data.verify import CheckResult, Checks, same_bytes
 from bench.harness.timing import protocol
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.harness.op import Launch
-
-STALE = "returns the result of an earlier call: the inputs changed, the result did not"
 
 
 @dataclass

@@ -19,7 +19,6 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data import verify
-from bench.harness.data.checks import STALE
 from bench.harness.data.inputs import InputSet
 from bench.harness.data.verify import Checks
 from bench.harness.op import Case, Op
@@ -31,6 +30,8 @@ Change = Callable[..., object]
 """`change(*inputs)` changes the inputs of one row in place; each has an axis of one row, unless all
 rows share it.
 """
+
+STALE = "returns the result of an earlier call: the inputs changed, the result did not"
 
 STRETCH = 2**16
 """Numbers that `absorb` changes."""

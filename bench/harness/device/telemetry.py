@@ -175,14 +175,8 @@ class Poller:
     each sample.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        now: Callable[[], float] = clock.now,
-        every_s: float = POLL_EVERY_S,
-    ) -> None:
+    def __init__(self, device: Device, every_s: float = POLL_EVERY_S) -> None:
         self.device = device
-        self.now = now
         self.every_s = every_s
         self.begin()
         self.next_s = math.inf
@@ -202,11 +196,11 @@ class Poller:
         Then wait for them: compared providers have separate streams, and the next one would run at
         the same time.
         """
-        if self.now() >= self.next_s:
+        if clock.now() >= self.next_s:
             self.launches += keep_busy()
             self.readings.append(gpu_state.clock_and_power(self.device.uuid))
             self.device.synchronize()
-            self.next_s = self.now() + self.every_s
+            self.next_s = clock.now() + self.every_s
 
 
 def row_telemetry(

@@ -8,7 +8,7 @@ arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -92,22 +92,22 @@ class Budget:
         settings: Settings,
         deadline: float | None = None,
         rows: int = 1,
-        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._device = device
         self._settings = settings
         self.deadline = deadline
         self._rows = rows
-        self._clock = clock
-        self._began = clock()
+        self._began = clock.now()
         self._min_overhead_s = math.inf
         self._overhead_s = 0.0
         self._expected_s = 0.0
+        self._lateness = 1.0
+        """Actual over expected time so far."""
         self._pilots: dict[tuple[str, str], dict[int, float]] = {}
         """Seconds of a call by FLOPs plus bytes, of the cases timed so far, by op and dtype."""
 
     def left_s(self) -> float | None:
-        return None if self.deadline is None else self.deadline - self._clock()
+        return None if self.deadline is None else self.deadline - clock.now()
 
     def sharing(self, done: int) -> int:
         """Return how many rows share the time left after `done` rows: fewer than all if it is
@@ -126,18 +126,14 @@ class Budget:
         left_s = self.left_s()
         needed_s = 0.0
         if self._overhead_s:
-            needed_s = max(self._min_overhead_s, self._likely_s(expected_s))
+            needed_s = max(self._min_overhead_s, self._lateness * expected_s)
         return left_s is None or left_s > needed_s
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
         left_s = self.left_s()
         if left_s is None:
             return False
-        return self._likely_s(expected_s) > MAX_SHARES * left_s / self.sharing(done)
-
-    def _likely_s(self, expected_s: float) -> float:
-        """Scale an expected time by the ratio of actual to expected time so far."""
-        return expected_s * (self._overhead_s / self._expected_s if self._expected_s else 1.0)
+        return self._lateness * expected_s > MAX_SHARES * left_s / self.sharing(done)
 
     def took(
         self, record: Record, began: float, expected_s: float = 0.0, row: Row | None = None
@@ -148,10 +144,12 @@ class Budget:
         if record.status != "ok":
             return
         timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
-        overhead_s = max(0.0, self._clock() - began - timed_s)
+        overhead_s = max(0.0, clock.now() - began - timed_s)
         self._min_overhead_s = min(self._min_overhead_s, overhead_s)
         self._overhead_s += overhead_s
         self._expected_s += expected_s
+        if self._expected_s:
+            self._lateness = self._overhead_s / self._expected_s
         if row is not None and record.provider == "torch" and record.median_s:
             key = (row.op.name, row.case.dtype)
             size = total(row.op, row.case)
@@ -164,7 +162,7 @@ class Budget:
         twice the budget.
         """
         budget_s = self._settings.budget_s or 0.0
-        row_s = (self._clock() - self._began) / done if done else budget_s / self._rows
+        row_s = (clock.now() - self._began) / done if done else budget_s / self._rows
         return round(budget_s + (self._rows - done) * row_s) + 1
 
     def refusal(self, row: Row, together: int = 1) -> str | None:

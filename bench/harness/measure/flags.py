@@ -15,7 +15,6 @@ from bench.harness.timing.samplers import MAX_SPIN_S, wanted_spin_s
 from results.record import Record
 from results.show.units import number
 from results.stats.samples import drift, half_width, outlier_count, two_modes
-from roofline.gpu_table import clock_limited_flops_per_s, load_gpus
 from roofline.machine import Ceiling, Machine
 
 MIN_TICKS_PER_SAMPLE = 50
@@ -262,6 +261,8 @@ def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
     """Return the peak at the highest clock that the driver allows; None if the GPU table lacks
     it.
     """
+    from roofline.gpu_table import clock_limited_flops_per_s, load_gpus
+
     gpu = load_gpus().get(ceilings.slug)
     if gpu is None or not gpu.max_clock_hz:
         return None

@@ -13,9 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness import clock
-from bench.harness.data import stress
 from bench.harness.data.agreement import fresh, renew
-from bench.harness.data.checks import UserChecks
 from bench.harness.data.inputs import COLD_CACHES, Filler, InputSet, make_sets
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.data.verify import CheckResult, Checks
@@ -113,7 +111,7 @@ def measure_row(
                         before=ready.restore,
                         earlier=ready.samples,
                     )
-                record = finish(ready, samples, device, ceilings, ready.replay)
+                record = finish(ready, samples, device, ceilings)
                 if kept is not None and record.status == "ok":
                     ready.samples = samples
                     kept.add(row, ready)
@@ -165,11 +163,6 @@ class Ready:
         if self.restore:
             self.restore = restoring(self.sets)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Memory of the copies, and of as many results."""
-        return 2 * len(self.sets) * self.row.op.work(self.row.case).bytes
-
 
 class Kept:
     """What rows keep for their next visit: copies, compiled function, graph, and a right result.
@@ -194,7 +187,9 @@ class Kept:
     def add(self, row: Row, ready: Ready) -> None:
         """Keep a row, unless its checks write new contents into its inputs."""
         name = name_of(row.blank())
-        total_bytes = sum(each.kept_bytes for each in (*self._ready.values(), ready))
+        total_bytes = 0
+        for each in (*self._ready.values(), ready):  # the copies, and as many results
+            total_bytes += 2 * len(each.sets) * each.row.op.work(each.row.case).bytes
         is_small = total_bytes <= self._limit_bytes
         if is_small and name not in self._ready and type(ready.checks) is Checks:
             ready.checks.remember()
@@ -215,6 +210,8 @@ def prepare(
     Raises:
         ProviderUnavailableError: the provider rejects the case.
     """
+    from bench.harness.data import stress
+
     protocol.announce()
     provider = load(row.provider, row.op, row.family, device)
     protocol.announce(runs=False)
@@ -226,12 +223,13 @@ def prepare(
         begin = clock.now()
         sets, cache = copies or make_copies(row, device)
         calls = [provider.call(data) for data in sets]
-        restore = None
-        if row.is_in_place:
-            restore = restoring(sets)
+        is_in_place = row.settings.in_place or op.in_place
+        restore = restoring(sets) if is_in_place else None
         if is_user_kernel(provider.name) or is_own(row.family):
+            from bench.harness.data.checks import UserChecks
+
             checks: Checks = UserChecks(
-                op, case, device, row.settings.fill, provider.takes_out, row.is_in_place, calls
+                op, case, device, row.settings.fill, provider.takes_out, is_in_place, calls
             )
         else:
             checks = Checks(op, case, device)
@@ -294,7 +292,6 @@ def finish(
     samples: Samples,
     device: Device,
     ceilings: Machine | None,
-    replay: ReplayCheck,
 ) -> Record:
     """Verify the result again, on another copy of the inputs, and return the record with its
     flags.
@@ -308,7 +305,7 @@ def finish(
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
-        problem = replay.after()
+        problem = ready.replay.after() if ready.replay.graph else None
         peak_bytes = device.peak_bytes(ready.calls[0]) if row.settings.peak_memory else None
         if ready.restore:
             ready.restore()
@@ -518,8 +515,7 @@ def undisturbed(
         protocol.report(0.0, 0)
         samples = collect(sampler, limits, cache)
         if not device.is_gpu:
-            sampled_s = sum(samples.samples_s) * samples.launches_per_sample
-            protocol.report(sampled_s, len(samples.samples_s))
+            protocol.report(samples.total_s, len(samples.samples_s))
         launches = len(samples.samples_s) * samples.launches_per_sample
         polled = []
         if poller:

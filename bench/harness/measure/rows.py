@@ -23,7 +23,7 @@ from bench.harness.providers.registry import (
     named_providers,
     unavailable,
 )
-from bench.harness.providers.user_kernel import UserKernelError, find, labels, left_by
+from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.settings import Settings
 from kernels import versions
 from results.record import MAX_COUNT, Record
@@ -69,11 +69,6 @@ class Row:
     label: str = ""
     """Provider name in the record if a provider is listed twice: `torch#2`."""
 
-    @property
-    def is_in_place(self) -> bool:
-        """Whether its inputs are restored before each sample."""
-        return self.settings.in_place or self.op.in_place
-
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the op by name, because its functions cannot be pickled."""
         return self.__dict__ | {"op": (self.op.name, self.op.tolerance)}
@@ -108,6 +103,15 @@ class Row:
             units=op.units or ("matrix" if sums else "vector"),
             op_sha256=op_sha256(self.family, op.name, op.defined_in),
         )
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Return the names, each different: the second of two equal ones ends in `#2`."""
+    different = []
+    for index, name in enumerate(names):
+        count = names[:index].count(name) + 1
+        different.append(f"{name}#{count}" if count > 1 else name)
+    return different
 
 
 def plan(

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -83,15 +83,6 @@ def find(name: str) -> Source:
     except UserKernelError as error:
         return Source(location, function, file, str(error))
     return Source(location, function, file)
-
-
-def labels(names: Sequence[str]) -> list[str]:
-    """Return the names, each different: the second of two equal ones ends in `#2`."""
-    different = []
-    for index, name in enumerate(names):
-        count = names[:index].count(name) + 1
-        different.append(f"{name}#{count}" if count > 1 else name)
-    return different
 
 
 def _file(location: str) -> Path:

@@ -10,6 +10,7 @@ from bench.harness.calibrate import bandwidth
 from bench.harness.calibrate.bandwidth import MIXES, filled, operand_bytes
 from bench.harness.calibrate.setup import QUICK, NotMeasuredError, Setup
 from bench.harness.device.device import MIB, Device
+from roofline.work import Work
 
 SIZE = MIB
 OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
@@ -123,3 +124,23 @@ def test_torch_candidates_read_and_write_the_counted_bytes(mix):
             candidate.work == (2 if "two arrays" in candidate.name else OPERANDS[mix]) * 64 * 1024
         )
     assert len(candidates) >= 2
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "names"),
+    [
+        (2, 1, ["triad"]),  # a square matmul
+        (1, 1, ["copy"]),
+        (1, 0, ["read"]),
+        (0, 1, ["write"]),
+        (3, 1, ["triad", "read"]),
+        (1, 2, ["copy", "write"]),
+        (0, 0, []),
+    ],
+)
+def test_a_row_is_judged_by_the_mixes_on_both_sides_of_its_own(read, written, names):
+    assert bandwidth.mixes_for([Work(1, read, written)]) == names
+
+
+def test_rows_are_judged_by_all_their_mixes():
+    assert bandwidth.mixes_for([Work(1, 1, 0), Work(1, 5, 5)]) == ["copy", "read"]

@@ -198,6 +198,20 @@ def test_a_new_gpu_gets_launch_floor_and_bandwidth_of_every_mix(tmp_path):
     ]
 
 
+def test_only_the_mixes_of_the_rows_are_measured(tmp_path):
+    machine = Saved(tmp_path)
+    found = machine.complete(BLANK, (), ["triad"])
+    assert [entry.name for entry in found.mixes] == ["triad"]
+    found = machine.complete(BLANK, (), ["triad", "read"])
+    assert [entry.name for entry in found.mixes] == ["triad", "read"]
+    found = machine.complete(BLANK, (), ["read"], too_low=[found.mix(1, 0)])
+    assert [text for text in machine.said if "bandwidth" in text] == [
+        "calibrating: bandwidth of triad",
+        "calibrating: bandwidth of read",
+        "calibrating: bandwidth of read",
+    ]
+
+
 @pytest.mark.parametrize("is_assumed", [True, False])
 def test_a_cache_of_unknown_size_is_not_measured(tmp_path, is_assumed):
     machine = Saved(tmp_path, replace(CPU, cache_is_assumed=is_assumed))
@@ -239,7 +253,7 @@ def test_a_clock_limited_peak_is_shown_but_not_used_as_the_peak(tmp_path):
         Ceiling("cache-bandwidth", "L2 cache", 7e12, "measured", "a test"),
     )
     machine.save(Machine(H100.slug, H100.name, saved))
-    found = machine.complete(ceilings_of(H100, None), ["bf16"])
+    found = machine.complete(ceilings_of(H100, None), ["bf16"], ["copy"])
     levels = {
         (entry.name, entry.kind): entry for entry in found.entries if entry.quantity == "flops"
     }

@@ -41,8 +41,8 @@ def calibrated(capsys, *words):
 def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, monkeypatch):
     monkeypatch.setattr(run, "too_low", lambda *_: [])
     done, first, _ = calibrated(capsys, "--dtype", "fp32")
-    assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul", "cache"]
-    assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32", "last-level cache"}
+    assert done == ["launch", "bandwidth of triad", "fp32 matmul", "cache"]
+    assert set(first) == {"launch", "triad", "fp32", "last-level cache"}
     assert all(value > 0 for value in first.values())
     (file,) = fresh_runs.rglob("ceilings-*.json")
     assert {
@@ -66,7 +66,7 @@ def low_peak(capsys, fresh_runs):
     data = json.loads(file.read_text())
     peak = next(entry for entry in data["entries"] if entry["quantity"] == "flops")
     peak["value"] /= 1e6
-    next(entry for entry in data["entries"] if entry["name"] == "copy")["disturbed"] = "throttled"
+    next(entry for entry in data["entries"] if entry["name"] == "triad")["disturbed"] = "throttled"
     file.write_text(json.dumps(data))
     return file, peak["value"]
 
@@ -82,7 +82,7 @@ def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_
     )
     out, err = capsys.readouterr()
     assert "calibrating: fp32 matmul" in err
-    assert "copy" not in err  # no row exceeds it
+    assert "triad" not in err  # no row exceeds it
     document, saved = json.loads(out), load_run(run)
     peaks = {
         Machine.from_dict(hardware).peak("fp32").value
@@ -105,14 +105,14 @@ def test_a_bandwidth_below_a_row_within_the_cache_is_measured_again_once(
     """The row still exceeds it: this calibration of tiny arrays finds little more."""
     file, _ = low_peak
     data = json.loads(file.read_text())
-    next(entry for entry in data["entries"] if entry["name"] == "copy")["value"] = 1.0
+    next(entry for entry in data["entries"] if entry["name"] == "triad")["value"] = 1.0
     file.write_text(json.dumps(data))
-    words = ("elementwise", "--op", "relu", "--dtype", "fp32", "--size", "64KiB", "--no-save")
+    words = ("elementwise", "--op", "add", "--dtype", "fp32", "--size", "64KiB", "--no-save")
     assert commands.here(*words, "--format", "json") == 0
     out, err = capsys.readouterr()
     entries = json.loads(out)["environment"]["hardware"]["entries"]
-    assert err.count("calibrating: bandwidth of copy\n") == 1
-    assert next(entry for entry in entries if entry["name"] == "copy")["value"] > 1.0
+    assert err.count("calibrating: bandwidth of triad\n") == 1
+    assert next(entry for entry in entries if entry["name"] == "triad")["value"] > 1.0
 
 
 def test_a_ceiling_that_a_comparison_exceeds_is_measured_again(capsys, fresh_runs, low_peak):

@@ -64,10 +64,13 @@ def test_the_fastest_configuration_is_measured_again(simulated, device, fastest)
     assert measuring.missing == []
 
 
-@pytest.mark.parametrize(("device", "tried"), [(CPU, 11), (H100, 4)])
-def test_a_quick_calibration_of_a_gpu_tries_a_third(simulated, device, tried):
-    Setup(device, QUICK).fastest_of([candidate(str(index), 1.0) for index in range(11)])
-    assert len(simulated) == tried + 1
+@pytest.mark.parametrize("count", [3, 11, 16])
+def test_a_quick_calibration_of_a_gpu_tries_four_configurations(simulated, count):
+    among = [candidate(str(index), 1.0) for index in range(count)]
+    for device, tried in ((CPU, count), (H100, min(count, 4))):
+        simulated.clear()
+        Setup(device, QUICK).fastest_of(among)
+        assert len(simulated) == tried + 1
 
 
 def test_configurations_that_cannot_run_are_reported(simulated):

@@ -1,14 +1,16 @@
 """Options of each command (frozen), the cases they select, and errors for invalid ones."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import families
-from bench.harness.cli.arguments import build_parser, chosen_ops, requested
+from bench.harness.cli.arguments import Request, build_parser, chosen_ops
 from bench.harness.cli.main import make_all_cases
 from bench.matmul import OPS as MATMUL
+from results.show.options import given
 
 MODULES = {name: importlib.import_module(f"bench.{name}") for name in families()}
 FAMILIES = {
@@ -67,7 +69,8 @@ def parser(family):
 
 def cases(family, *argv, device="cpu"):
     ops = FAMILIES[family][1]
-    args = requested(parser(family).parse_args(argv))
+    parsed = parser(family).parse_args(argv)
+    args = replace(given(Request, parsed), own=vars(parsed))
     return [case for _, _, case in make_all_cases(args, chosen_ops(args.op, {family: ops}), device)]
 
 

@@ -1,7 +1,6 @@
 """The loop over rows within a budget, on a simulated clock."""
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +32,6 @@ class SlowMachine:
 
     def __init__(self, monkeypatch, clock, slowdown):
         self.clock, self.slowdown = clock, slowdown
-        monkeypatch.setattr(loop, "Budget", partial(Budget, clock=clock))
         set_clock(monkeypatch, clock)
         monkeypatch.setattr(loop, "measure_row", self.measure)
         monkeypatch.setattr(Budget, "expected_s", lambda budget, row: self.expected_s(row))
@@ -92,7 +90,7 @@ def test_a_users_file_is_imported_before_the_budget_begins(clock, monkeypatch):
         def __exit__(self, *_):
             pass
 
-        def start(self, dtypes):
+        def start(self, dtypes, mixes):
             self.deadline = clock.now + settings.budget_s
 
         note_time = judge_again = StubRun.rewrite
@@ -139,8 +137,9 @@ def test_what_rows_keep_gives_way_to_a_row_that_needs_the_memory(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda device: 2**26)
     monkeypatch.setattr(Checks, "remember", lambda checks: None)
     kept = Kept(device)
-    for row, size_bytes in ((small, 2**20), (other, 2**26)):
-        kept.add(row, SimpleNamespace(kept_bytes=size_bytes, checks=Checks(op, row.case, device)))
+    for row, copies in ((small, 40), (other, 200)):
+        checks = Checks(op, row.case, device)
+        kept.add(row, SimpleNamespace(row=row, sets=range(copies), checks=checks))
     assert kept.of(small)
     assert not kept.of(other)  # more than a quarter
     kept.make_room(other, device)

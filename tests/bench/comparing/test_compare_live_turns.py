@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -133,7 +132,6 @@ def test_the_clock_of_a_gpu_is_read_twice_a_second_however_many_turns(monkeypatc
         return ClockAndPower(1.98e9, None)
 
     set_clock(monkeypatch, lambda: seconds[0])
-    monkeypatch.setattr(turns, "Poller", partial(telemetry.Poller, now=lambda: seconds[0]))
     monkeypatch.setattr(telemetry.gpu_state, "clock_and_power", clock_and_power)
     monkeypatch.setattr(samplers, "make_sampler", Polled)
     monkeypatch.setattr(turns, "warm_up", lambda contenders, device: True)

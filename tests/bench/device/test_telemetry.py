@@ -11,6 +11,7 @@ from bench.harness.device.telemetry import ClockAndPower, row_telemetry, snapsho
 from bench.harness.measure.flags import slowed
 from tests.bench import nvml_replay
 from tests.bench.commands import CPU, H100
+from tests.bench.fake_clock import set_clock
 
 CAUSES = ("sw_power_cap", "thermal", "sync_boost", "sw_thermal", "hw_thermal", "power_brake")
 
@@ -135,7 +136,8 @@ def test_the_poller_reads_while_queued_work_runs(monkeypatch):
         gpu_state, "clock_and_power", lambda uuid: log.append("read") or next(readings)
     )
     device = SimpleNamespace(uuid="GPU-0", synchronize=lambda: log.append("wait"))
-    poller = telemetry.Poller(device, lambda: next(clock))
+    set_clock(monkeypatch, lambda: next(clock))
+    poller = telemetry.Poller(device)
     poller(None)  # of the warm-up
     poller.begin()
     for _ in range(6):

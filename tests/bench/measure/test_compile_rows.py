@@ -12,7 +12,6 @@ from bench.harness.cli.arguments import Request, make_cases
 from bench.harness.device.device import Device
 from bench.harness.measure import isolated as beforehand
 from bench.harness.measure.rows import Settings, plan
-from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers
 from kernels import precompile
 from kernels.launch import Gpu
@@ -39,7 +38,7 @@ def rows(monkeypatch):
     for family, dtypes in (("softmax", ["bf16"]), ("matmul", ["tf32", "fp32"])):
         (op,) = families()[family]
         request = Request(dtype=dtypes, shape=["64"])
-        cases = [(op, case) for case in make_cases(op, options_of(family), "cuda", request)]
+        cases = [(op, case) for case in make_cases(family, op, "cuda", request)]
         names = [*default_providers(family, H100), "triton-v5-autotune"]
         for op, case in cases:
             found += plan(op, case, names, H100, Settings(), family=family)

@@ -62,7 +62,6 @@ def test_a_single_extent_is_expanded_by_each_op():
         "4096x",
         "64xx64",
         "64xa",
-        "64X64X64",
         "64x0x64",
         "4_096",
         "1:2",
