@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.cli import main
@@ -169,7 +168,6 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
 
     options = given(Options, args)
     settings = given(Settings, args)
-    known = [op.name for op in chain.from_iterable(families.values())]
     for name in merged_options(families):
         if options.functions and vars(args)[name] is not None:
             raise UsageError(f"--{name} is an option of an op, not of functions; remove it")
@@ -184,7 +182,7 @@ def run(args: argparse.Namespace, families: Families, argv: Argv) -> int:
         return show(run_functions(options, settings, argv), options.fail_on)
     options = replace(options, own=vars(args))
     if not options.op:
-        raise UsageError(f"expected --op, one or more of {', '.join(known)}")
+        raise UsageError("expected --op, or functions; python -m bench list shows all ops")
     ops = chosen_ops(options.op, families)
     for name, by_family in merged_options(families).items():
         is_given = options.own[name] is not None
@@ -287,10 +285,7 @@ def show(run: Run, fail_on: str) -> int:
     if saved is not None:
         print_path("saved", saved, settings.format)
     if not compared.rows:
-        say(
-            "nothing was compared"
-            + ("" if run.is_interrupted else f": {describe(compared.unmatched[-1])}")
-        )
+        say("nothing was compared")
     elif settings.plot is not None:
         save_picture(draw(compared), settings.plot)
         print_path("plot", settings.plot, settings.format)

@@ -5,16 +5,16 @@ measures.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bench.harness.cli.arguments import EXIT_CODES, UsageError
 from bench.harness.op import Families
 from bench.harness.settings import Argv, Settings
-from results.show.grid import Cell, Table, print_cells, print_lines
+from results.show.grid import Cell, Row, Table, print_cells, print_lines
 from results.show.options import OUTPUT, Parameter, add, given, number, parameters, path
 from results.show.table import describe
 from results.show.terminal import OK, Parser, say
@@ -177,7 +177,7 @@ def _check_page(page: Path | str) -> None:
     check_output(page, replaces=True)
 
 
-def figure_text(row: Mapping[str, Any]) -> str:
+def figure_text(row: Row) -> str:
     """Return the figure of a row with its unit, and `*` if a measurement is flagged."""
     value = row["measured"]
     unit = row["unit"]
@@ -194,7 +194,7 @@ def figure_text(row: Mapping[str, Any]) -> str:
     return f"{text} {unit}".rstrip() + mark
 
 
-def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def trap_texts(trap: Sequence[Row]) -> list[tuple[str, str, str]]:
     marks = {True: "", False: ", impossible"}
     return [
         (
@@ -206,7 +206,7 @@ def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     ]
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+def summary(rows: Sequence[Row]) -> str:
     measured = sum(row["measured"] is not None for row in rows)
     flags = ", ".join(dict.fromkeys(chain.from_iterable(row["flags"] for row in rows)))
     marked = f"; *: a measurement is flagged {flags}" if flags else ""

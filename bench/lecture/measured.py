@@ -21,6 +21,7 @@ from bench.harness.settings import Settings
 from bench.lecture.figures import CODE, FIGURES
 from results.record import Object, Record
 from results.show.facts import facts_beside
+from results.show.grid import Row
 from results.show.options import given
 from results.show.rows import document
 
@@ -47,7 +48,7 @@ def sizes_of(device: Device, is_quick: bool) -> Object:
     return SIZES[kind] | QUICK[kind] if is_quick else SIZES[kind]
 
 
-def measure(run: Run, names: Sequence[str], sizes: Mapping[str, Any]) -> Rows:
+def measure(run: Run, names: Sequence[str], sizes: Row) -> Rows:
     """Measure rows and return those that succeeded.
 
     Scenarios come first, because the run file is complete after the rows of ops.
@@ -95,7 +96,7 @@ def op_row(family: str, words: Sequence[str], device: Device, settings: Settings
     return row
 
 
-def statement(claim: Mapping[str, Any], found: Rows, sizes: Mapping[str, Any]) -> Object:
+def statement(claim: Row, found: Rows, sizes: Row) -> Object:
     """Return a claim of the notes with what was measured for it, and the commands of both."""
     name = claim["claim"]
     commands = [claim["command"]] if "roofline" in claim["command"] else []

@@ -198,10 +198,8 @@ def write_output(path: Path, data: bytes) -> None:
         finally:
             with suppress(OSError):
                 unfinished.unlink()
-    except (FileExistsError, NotADirectoryError):
-        raise StoreError(f"cannot write {path}: a parent is a file; choose another path") from None
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another path") from None
+        raise _write_error(path, error) from None
 
 
 SUFFIX = ".jsonl"
@@ -349,9 +347,7 @@ def _word(text: str) -> str:
 
 
 def _write_error(path: Path, error: OSError) -> StoreError:
-    # "File exists" would not say that a parent is a file.
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return StoreError(f"cannot write {path}: a parent is a file; choose another --output")
-    return StoreError(
-        f"cannot write {path}: {reason_of(error)}; choose another --output, or --no-save"
-    )
+    cause = reason_of(error)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):  # "File exists" would not say what is wrong
+        cause = "a parent is a file"
+    return StoreError(f"cannot write {path}: {cause}; choose another path")

@@ -35,10 +35,6 @@ REVISION = re.compile(r"([0-9a-f]{4,40})(-dirty)?")
 """A git revision, as `results history` shows it: with `-dirty` if files were changed."""
 
 
-class RunNotFoundError(StoreError):
-    """No run, or more than one, has the requested name."""
-
-
 @dataclass(frozen=True)
 class RunSummary:
     """A run file as `results list` shows it."""
@@ -117,17 +113,17 @@ def find_run(
     is found.
 
     Raises:
-        RunNotFoundError: no run matches, or several do.
+        StoreError: no run matches, or several do.
     """
     directory = directory or runs_directory()
     latest = LATEST.fullmatch(name)
     if not latest and (os.sep in name or Path(name).is_file()):
         if not Path(name).is_file():
-            raise RunNotFoundError(f"no run file {name}")
+            raise StoreError(f"no run file {name}")
         return Path(name)
     runs = list_runs(directory, counts_records=False)
     if not runs:
-        raise RunNotFoundError(f"no run '{name}': no run in {directory} yet")
+        raise StoreError(f"no run '{name}': no run in {directory} yet")
     if latest:
         return _latest(runs, directory, latest, fits)
     exact = [run for run in runs if name in _names(run)]
@@ -136,7 +132,7 @@ def find_run(
         return matches[0].path
     if matches:
         shown = ", ".join(str(run.path) for run in matches[:MAX_LISTED])
-        raise RunNotFoundError(
+        raise StoreError(
             f"'{name}' matches {len(matches)} runs, such as {shown}; use a longer start or a path"
         )
     sha = name
@@ -152,7 +148,7 @@ def find_run(
                 gits = [content.environment.git, *(record.source_git for record in content.records)]
                 if any(revision.fullmatch(revision_text(git) or "") for git in gits):
                     return run.path
-    raise RunNotFoundError(f"no run '{name}' in {directory}; python -m results list shows all")
+    raise StoreError(f"no run '{name}' in {directory}; python -m results list shows all")
 
 
 def _latest(
@@ -167,7 +163,7 @@ def _latest(
     found = next(islice(fitting, int(name[1] or 0), None), None)
     if found:
         return found.path
-    raise RunNotFoundError(
+    raise StoreError(
         f"no run in {directory} can be read and has a matching record; python -m results list "
         f"shows all"
     )

@@ -6,11 +6,11 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
@@ -20,7 +20,7 @@ from results.compare.output import foremost, headline, json_row
 from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
 from results.record import Object
-from results.show.grid import texts_of
+from results.show.grid import Row, texts_of
 from results.show.picture import on_dark
 from results.show.table import describe, table_cells
 from results.show.terminal import install_command, one_line, reason_of
@@ -63,7 +63,7 @@ def page_html(
     scene: Scene,
     runs: Sequence[Measured] = (),
     title: str | None = None,
-    verdicts: Sequence[Mapping[str, Any]] = (),
+    verdicts: Sequence[Row] = (),
     estimates: Sequence[Object] = (),
 ) -> str:
     """Return the page of a scene as self-contained HTML."""
@@ -242,7 +242,7 @@ class _Part(Struct):
     bound: str = ""
 
 
-def _estimates(name: str, row: Mapping[str, Any], part: str) -> list[Object]:
+def _estimates(name: str, row: Row, part: str) -> list[Object]:
     """Return the part of a row, or nothing without positive FLOPs, bytes and seconds."""
     try:
         known = convert({key.removeprefix(part): row[key] for key in row if part in key}, _Part)
