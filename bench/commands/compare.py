@@ -285,7 +285,8 @@ def show(run: Run, fail_on: str) -> int:
     if saved is not None:
         print_path("saved", saved, settings.format)
     if not compared.rows:
-        say("nothing was compared")
+        reason = "" if run.is_interrupted else f": {describe(compared.unmatched[-1])}"
+        say(f"nothing was compared{reason}")
     elif settings.plot is not None:
         save_picture(draw(compared), settings.plot)
         print_path("plot", settings.plot, settings.format)

@@ -417,19 +417,10 @@ def _status(record: Record) -> str:
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    found = []
-    known: list[str] = []
-    for pair in pairs:
-        hashes = definitions(pair.baseline + pair.candidate)
-        if len(hashes) > 1:
-            found.append(pair)
-            known = known or hashes
+    found = [pair for pair in pairs if len(definitions(pair.baseline + pair.candidate)) > 1]
     if not found:
         return []
-    ops = ", ".join(dict.fromkeys(pair.key.op for pair in found))
-    shown = " against ".join(sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in known)
-    what = f"of {ops} measured by two definitions of the op"
-    text = f"{_such_as(found, what)} ({shown})"
+    text = _such_as(found, "measured by two definitions of the op")
     if not force:
         raise CompareError(
             f"{text}: the time may have changed because the op did; choose other ops with --op, "
