@@ -166,7 +166,7 @@ def history(
         host = _host(run) or host
         for key, side in sides_of_run(run).items():
             by_row.setdefault((key, host), []).append(side)
-    _check_one_case([key for key, _ in by_row], selection)
+    _check_one_case([key for key, _ in by_row])
     chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
     if chosen and chosen_sides.keys().isdisjoint(key for key, _ in by_row):
         raise CompareError(f"--against: {chosen.path} has no successful record of this case")
@@ -242,20 +242,18 @@ def _host(run: Run) -> str:
     return str(run.environment.host.get("name") or "")
 
 
-def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
+def _check_one_case(keys: Sequence[RowKey]) -> None:
     if not keys:
-        parts = [",".join(sorted(part)) for part in selection.names.values() if part]
-        shown = " ".join(parts) or "anything"
         raise CompareError(
-            f"no run has a successful record of {shown}; list runs with python -m results list"
+            "no run has a successful record that matches; see python -m results list"
         )
     for name in (*CASE, "shape"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
-            shown = ", ".join(values[:MAX_LISTED]) + (", ..." if len(values) > MAX_LISTED else "")
+            shown = ", ".join(values[:MAX_LISTED])
             raise CompareError(
-                f"a history shows one case, but {len(values)} values of --{name} match: {shown}; "
-                f"choose one"
+                f"a history shows one case, but {len(values)} values of --{name} match, such as "
+                f"{shown}; choose one"
             )
 
 

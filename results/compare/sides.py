@@ -216,27 +216,20 @@ def sides_of(
         return _sides_by_provider(first, second or first, request)
     if request.baseline is not None:
         raise CompareError(f"--baseline {request.baseline} requires --by provider")
-    is_git = request.by == "git"
     if second is None:
         raise CompareError(
             "expected two runs, got one; add a second, use --by provider, or measure both "
             "in turns with python -m bench compare"
         )
-    labels = (first.environment.run_id, second.environment.run_id)
-    found = revisions(first, second)
-    if is_git and found is None:
+    labels = revisions(first, second)
+    is_one = labels is None or labels[0] == labels[1]
+    if is_one and request.by == "git" and not request.force:
         raise CompareError(
-            "--by git: a run has no revision (its function is not in a git repository); "
-            "omit --by to compare the runs"
+            "--by git: the runs are of one revision, or of an unknown one (its function is not in "
+            "a git repository); omit --by to compare them"
         )
-    if found and found[0] != found[1]:
-        labels = found
-    elif found and is_git:
-        labels = found
-        if not request.force:
-            raise CompareError(
-                f"--by git: both runs are of revision {found[0]}; omit --by to compare them"
-            )
+    if is_one or labels is None:
+        labels = (first.environment.run_id, second.environment.run_id)
     return labels, list(first.records), list(second.records)
 
 

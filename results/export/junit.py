@@ -82,12 +82,6 @@ def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[s
     if compared is None:
         return "skipped", "unmatched", "not compared: no matching row in the baseline"
     verdict = compared.compared.verdict
-    interval = ""
-    if compared.ci95:
-        low, high = compared.ci95
-        interval = f" (95% CI {low:.4f} to {high:.4f})"
-    message = (
-        f"{verdict}: {compared.compared.bound}{compared.ratio:.4f}x the time of the "
-        f"baseline{interval}; {compared.reason}"
-    )
+    ratio = f"{compared.compared.bound}{compared.ratio:.4f}x the time of the baseline"
+    message = f"{verdict}: {ratio}; {compared.reason}"
     return {SLOWER: "failure", UNSURE: "skipped"}.get(verdict, ""), verdict, message

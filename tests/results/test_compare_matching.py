@@ -259,10 +259,10 @@ def test_one_file_in_two_worktrees_is_compared_by_provider(save, measured, capsy
 def test_by_git_needs_two_revisions(save, measured, capsys):
     one, other = measured(seed=1), measured(seed=2)
     same = {"git": {"sha": "c" * 40, "dirty": False}}
-    assert "both runs are of revision cccccccccc" in refused(
+    assert "the runs are of one revision" in refused(
         capsys, save("a", one, **same), save("b", other, **same), "--by", "git"
     )
-    assert "a run has no revision" in refused(
+    assert "the runs are of one revision, or of an unknown one" in refused(
         capsys, save("c", one, git={}), save("d", other), "--by", "git"
     )
     document = compared(
