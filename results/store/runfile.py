@@ -17,7 +17,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Self
 
@@ -267,13 +266,8 @@ class RunWriter:
         for a file of the default name, `<UTC>-<op>-<short id>.jsonl`. The default directory is
         `<runs>/<device slug>`.
         """
-        match = RUN_ID.fullmatch(environment.run_id)
-        start, end = (
-            (match[1], match[3])
-            if match
-            else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
-        )
-        name = f"{start}-{_word(op)}-{_word(end)}{SUFFIX}"
+        start, _, end = environment.run_id.partition("-")
+        name = f"{_word(start)}-{_word(op)}-{_word(end)}{SUFFIX}"
         path = (
             Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
         )

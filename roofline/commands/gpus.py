@@ -213,20 +213,22 @@ def _print_peaks(console: Console, gpu: Machine) -> None:
     for dtype in DTYPES:
         key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or ""
         dtypes_of.setdefault(key, []).append(dtype)
-    texts = []
+    rows: list[Cells] = []
     for key, peak in gpu.stated_peaks_flops_per_s.items():
         dtypes = dtypes_of[key]
         limit = clock_limited_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock else None
-        limited = _tera(limit) if limit else ""
-        point = _ridge_text(gpu, dtypes[0]) if dtypes else ""
-        kind = gpu.kinds.get(key, "stated")
-        texts.append((key, " ".join(dtypes), _tera(peak), limited, point, kind))
-    texts += [("", dtype, _peak_text(gpu, dtype), "", "", "") for dtype in dtypes_of.get("", [])]
-    rows: list[Cells] = []
-    for key, of, peak_text, limited, point, kind in texts:
-        row = {"peak": Cell(key), "ceiling of": Cell(of), "TFLOP/s": Cell(peak_text, "right")}
+        row = {
+            "peak": Cell(key),
+            "ceiling of": Cell(" ".join(dtypes)),
+            "TFLOP/s": Cell(_tera(peak), "right"),
+        }
         if clock:
-            row[f"at {clock / 1e6:.0f} MHz"] = Cell(limited, "right")
-        row["ridge"] = Cell(point, "right")
-        rows.append(row | _known(kind))
+            row[f"at {clock / 1e6:.0f} MHz"] = Cell(_tera(limit) if limit else "", "right")
+        row["ridge"] = Cell(_ridge_text(gpu, dtypes[0]) if dtypes else "", "right")
+        rows.append(row | _known(gpu.kinds.get(key, "stated")))
+    for dtype in dtypes_of.get("", []):
+        peak_text = Cell(_peak_text(gpu, dtype), "right")
+        rows.append(
+            {"peak": Cell(""), "ceiling of": Cell(dtype), "TFLOP/s": peak_text} | _known("")
+        )
     print_cells(console, rows, "from")

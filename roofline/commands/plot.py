@@ -174,16 +174,15 @@ def run(args: argparse.Namespace) -> int:
     short: list[str] = []
     for check in checks:
         short += _short_of(check, sources, wanted)
-    lines = [str(path), *short]
-    kept = f"; the plot is in {path}"
+    lines = short
+    kept = ""
     if path is not None:
         with busy("drawing"):
             save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
-    else:
-        kept = ""
-        lines = (
-            short if checks else [in_characters(scene, max(MIN_WIDTH, get_terminal_size().columns))]
-        )
+        lines = [str(path), *short]
+        kept = f"; the plot is in {path}"
+    elif not checks:
+        lines = [in_characters(scene, max(MIN_WIDTH, get_terminal_size().columns))]
     print_out("".join(f"{line}\n" for line in lines), kept=kept)
     return sources.exit_code or (WRONG_RESULT if short else OK)
 

@@ -33,6 +33,8 @@ MIN_TEXT_PX = 12
 """A module without room for its name in this size has none until it is opened."""
 LABEL_SHARE = 0.04
 """Height of a label as a fraction of the axes."""
+SHARE = "%{label}<br>%{value:.4s}s, %{percentRoot:.3p}<extra></extra>"
+"""Text of a module: its time and its part of the step."""
 FLAT = "flat"
 SLOPE = "slope"
 SIDE = "side"
@@ -154,18 +156,14 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
     if not times:
         return None
     ids = {path: "/".join(path) for path in times}
-    shares = []
-    for time_s in times.values():
-        shares.append(f"{duration(time_s)}, {percent(time_s / times['step',])}")
     tree = Icicle(
         ids=list(ids.values()),
         parents=[ids.get(path[:-1], "") for path in times],
         labels=[escaped(one_line(path[-1])) for path in times],
         values=list(times.values()),
         branchvalues="total",
-        text=shares,
-        hoverinfo="label+text",
-        textinfo="label+text",
+        hovertemplate=SHARE,
+        texttemplate=SHARE,
     )
     return Figure(tree).update_layout(
         height=420,

@@ -12,7 +12,8 @@ from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec import Meta, MsgspecError, Struct, ValidationError, convert, to_builtins
+from msgspec.json import decode
 
 from results.compare.comparison import compare, nothing_common
 from results.compare.output import describe as describe_row
@@ -23,7 +24,7 @@ from results.record import Object
 from results.show.grid import Row, texts_of
 from results.show.picture import on_dark
 from results.show.table import describe, table_cells
-from results.show.terminal import install_command, one_line, reason_of
+from results.show.terminal import install_command, one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.stats.comparison import TOO_NOISY
 from results.store.runfile import Run, StoreError, load_run
@@ -213,18 +214,13 @@ def estimates_of(paths: Iterable[Path]) -> list[Object]:
     for path in paths:
         shown = one_line(str(path), 200)
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise StoreError(f"--estimate {shown}: {reason_of(error)}") from None
-        except (ValueError, RecursionError):
-            raise StoreError(
-                f"--estimate {shown} is not JSON; write it with roofline estimate ... --format json"
-            ) from None
-        found = []
-        rows = document.get("rows") or [document] if isinstance(document, dict) else []
-        for row, part in product(rows if isinstance(rows, list) else [], PARTS):
-            if isinstance(row, dict):
-                found += _estimates(path.stem, row, part)
+            document = decode(path.read_bytes(), type=Object)
+            rows = convert(document.get("rows") or [document], list[Object])
+        except (OSError, MsgspecError, RecursionError) as error:
+            raise StoreError(f"--estimate {shown} is no answer in JSON: {error}") from None
+        found: list[Object] = []
+        for row, part in product(rows, PARTS):
+            found += _estimates(path.stem, row, part)
         if not found:
             raise StoreError(
                 f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write"

@@ -256,8 +256,8 @@ def test_estimates_are_places_in_the_view(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is not JSON"),
-        ("[]", "has no FLOPs"),
+        ("{", "is no answer in JSON"),
+        ("[]", "is no answer in JSON"),
         ('{"flops": 1}', "has no FLOPs"),
         (None, "No such"),
     ],

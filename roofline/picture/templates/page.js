@@ -13,7 +13,7 @@ function draw() {
     const text = JSON.stringify(figure);
     const { data, layout } = JSON.parse(isDark.matches ? text.replace(/#[0-9A-Fa-f]{6}\b/g, (color) => dark[color] ?? color) : text);
     if (data.some((series) => Array.isArray(series.marker?.size))) layout.showlegend = false; // all points of a profile look alike
-    if (byId(name).clientWidth < 600) for (const tree of data.filter((each) => each.type === "icicle")) tree.textinfo = "label";
+    if (byId(name).clientWidth < 600) for (const tree of data.filter((each) => each.type === "icicle")) tree.texttemplate = "%{label}";
     if (byId(name).clientWidth < 600 && layout.legend) fitPhone(data, layout, byId(name).clientWidth);
     Plotly.react(name, data, layout, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
   }
