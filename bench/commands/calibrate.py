@@ -240,14 +240,13 @@ def cells_of(ceiling: Ceiling) -> Cells:
 
 
 def doubts(records: Sequence[Record]) -> list[str]:
-    """Return a line for each flag of the records: the ceilings may be too low."""
-    names: dict[str, dict[str, None]] = {}
+    """Return a line for each record with flags: the ceiling may be too low."""
+    lines = []
     for record in records:
-        for flag in record.flags:
-            names.setdefault(flag, {})[f"{record.op.removeprefix('calibrate-')} {record.dtype}"] = (
-                None
-            )
-    return [f"{flag}: may be too low: {', '.join(flagged)}" for flag, flagged in names.items()]
+        if record.flags:
+            name = f"{record.op.removeprefix('calibrate-')} {record.dtype}"
+            lines.append(f"{name}: may be too low: {', '.join(record.flags)}")
+    return lines
 
 
 def row_of(ceiling: Ceiling) -> Object:

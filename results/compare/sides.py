@@ -263,39 +263,32 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
     `force`.
     """
     notes = []
-    before = machine_facts(first)
-    after = machine_facts(second)
-    changed = []
-    for name in before:
-        if name in after and before[name] != after[name]:
-            changed.append(f"{name} {before[name]} against {after[name]}")
+    changed = _changed(machine_facts(first), machine_facts(second))
     if changed:
-        text = "; ".join(changed)
+        text = ", ".join(changed)
         if not force:
             raise CompareError(f"not the same machine: {text}; --force compares them anyway")
         notes.append(f"compared by force: {text}")
-    versions = []
-    for name in first.versions | second.versions:
-        old = first.versions.get(name)
-        new = second.versions.get(name)
-        if old != new:
-            versions.append(f"{name} {old} to {new}")
+    versions = _changed(first.versions, second.versions)
     if versions:
         notes.append(f"other versions: {', '.join(versions)}")
     return notes
+
+
+def _changed(before: Object, after: Object) -> list[str]:
+    """Return the facts that both have, and that differ."""
+    names = [name for name in before if name in after and before[name] != after[name]]
+    return [f"{name} {before[name]} against {after[name]}" for name in names]
 
 
 def machine_facts(environment: Environment) -> Object:
     """Return the known facts that are equal for runs of one machine."""
     device = environment.device
     facts = {"device": device["name"], "device type": device["type"]}
-    known = {"host": environment.host.get("name") or None, "threads": device.get("threads")}
+    facts |= {"host": environment.host.get("name") or None, "threads": device.get("threads")}
     for group in (device, environment.preflight, environment.settings):
-        known |= {key: group[key] for key in SAME_MACHINE if group.get(key) is not None}
-    for key, value in known.items():
-        if value is not None:
-            facts[key] = value
-    return facts
+        facts |= {key: group[key] for key in SAME_MACHINE if group.get(key) is not None}
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 class MatchedPair(NamedTuple):

@@ -11,7 +11,6 @@ from typing import Any
 
 from results.fleet.causes import DATA, SEVERITIES, Rule, evidence, matching
 from results.fleet.devices import DAY_S, Device, Earlier, Metric, Reading, middle_of
-from results.stats.comparison import benjamini_hochberg
 from results.stats.spread import PeerSpread
 
 OK = "ok"
@@ -128,6 +127,8 @@ def _found(
     if the upper end is below the floor. Of fewer than `least` devices, either may be the exception;
     a node has several.
     """
+    from scipy.stats import false_discovery_control
+
     p_values: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     peers: dict[tuple[Any, ...], int] = {}
     for (group, metric, _), rows in tables.items():
@@ -148,10 +149,9 @@ def _found(
     in_one = [min(1.0, len(values) * min(values)) for values in p_values.values()]
     slow: Found = defaultdict(set)
     suspect: Found = defaultdict(set)
-    rejected = benjamini_hochberg(in_one, LIMITS["false_discovery_rate"])
-    for test, is_found in zip(p_values, rejected, strict=True):
+    for test, p_value in zip(p_values, false_discovery_control(in_one), strict=True):
         _, metric, _, name = test
-        if is_found:
+        if p_value <= LIMITS["false_discovery_rate"]:
             suspect[name].add(metric)
             if max(p_values[test]) < 1.0 and peers[test] >= least:
                 slow[name].add(metric)

@@ -273,19 +273,6 @@ def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
     return rejected
 
 
-def benjamini_hochberg(p_values: Sequence[float], false_share: float) -> list[bool]:
-    """Return whether each hypothesis is rejected; `false_share` is the maximum expected fraction of
-    wrong ones among the rejected.
-
-    Source: Benjamini and Hochberg, Controlling the false discovery rate, J. R. Stat. Soc. B 57
-    (1995) 289.
-    """
-    step = false_share / max(1, len(p_values))
-    passing = [p for rank, p in enumerate(sorted(p_values), start=1) if p <= step * rank]
-    limit = max(passing, default=-1.0)
-    return [p <= limit for p in p_values]
-
-
 def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return the comparisons of a table after Holm's correction: FASTER and SLOWER rows that fail
     it are UNSURE.

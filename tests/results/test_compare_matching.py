@@ -120,7 +120,7 @@ def test_other_versions_are_a_note(save, measured, capsys):
         save("b", one, versions={"python": "3.11.9", "torch": "2.14.0", "triton": None}),
     )
     assert (
-        "other versions: torch 2.13.0 to 2.14.0"
+        "other versions: torch 2.13.0 against 2.14.0"
         in compared(capsys, before, after)[1]["summary"]["notes"]
     )
 
