@@ -181,17 +181,17 @@ def figure_text(row: Row) -> str:
     """Return the figure of a row with its unit, and `*` if a measurement is flagged."""
     value = row["measured"]
     unit = row["unit"]
-    mark = " *" if row["flags"] else ""
     if value is None:
         return "-"
-    if isinstance(value, bool | str):
-        return f"{value}{mark}"
-    if unit == "%":
-        return f"{percent(value, 100)}{mark}"
-    if unit in ("FLOP/s", "B/s"):
-        return f"{quantity(value, unit)}{mark}"
-    text = count(value) if unit or value == int(value) else number_text(value, 5)
-    return f"{text} {unit}".rstrip() + mark
+    text = str(value)
+    if unit == "%" and not isinstance(value, bool | str):
+        text = percent(value, 100)
+    elif unit in ("FLOP/s", "B/s"):
+        text = quantity(value, unit)
+    elif not isinstance(value, bool | str):
+        shown = count(value) if unit or value == int(value) else number_text(value, 5)
+        text = f"{shown} {unit}".rstrip()
+    return f"{text} *" if row["flags"] else text
 
 
 def trap_texts(trap: Sequence[Row]) -> list[tuple[str, str, str]]:

@@ -13,15 +13,11 @@ from results.show.grid import (
     Cell,
     Cells,
     Table,
-    escaped,
-    print_cells,
-    print_lines,
     texts_of,
 )
-from results.show.terminal import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 
 def _entry(finding: Finding) -> Object:
@@ -75,22 +71,16 @@ def _percent(share: float | None) -> str:
 
 
 def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> str:
-    """Return the report as `table`, `json` or `md`; the table ends with the counts of verdicts."""
+    """Return the report as `table`, `json` or `md`; above the table are the counts of verdicts."""
     rows = [_cells(_entry(finding)) for finding in findings if shows_all or finding.verdict != OK]
     counts = Counter(finding.verdict for finding in findings if finding.device)
     known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    text = ", ".join(known) or "no device"
-
-    def draw(console: Console) -> None:
-        if rows:
-            print_cells(console, rows, "evidence")
-        print_lines(console, printable(text), indent="  ")
-
     table = Table(
         rows=lambda: texts_of(rows),
+        cells=lambda: rows,
+        notes_title="evidence",
+        title=", ".join(known) or "no device",
         document=lambda: document(findings),
-        draw=draw,
-        notes=lambda: f"\n{escaped(text)}\n",
     )
     return table.render(form)
 

@@ -309,8 +309,9 @@ class Table:
     def _print(self, console: Console) -> None:
         if self.title:
             print_lines(console, printable(self.title), "")
-        if self.cells:
-            print_cells(console, self.cells(), self.notes_title)
+        rows = self.cells() if self.cells else []
+        if rows:
+            print_cells(console, rows, self.notes_title)
 
 
 def flat(entry: Row) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def page_html(
     names, subtitle = title_lines(scene)
     records = list(chain.from_iterable(own for _, own in runs))
     figures = {"plot": roofline_figure(scene, estimates), "modules": modules_figure(records)}
+    named = [(scene.run_name(index), environment) for index, (environment, _) in enumerate(runs)]
     table = _table(scene, runs)
     marks = ["Area: share of time"] if scene.is_profile else []
     if not scene.is_profile and 0 < len(scene.points) <= MAX_BARS:
@@ -93,14 +94,12 @@ def page_html(
         has_rows=bool(records),
         verdicts=[known for known in verdicts if known["rows"]],
         not_compared=[known for known in verdicts if not known["rows"]],
-        run_names={
-            environment.run_id: scene.run_name(index) for index, (environment, _) in enumerate(runs)
-        },
+        run_names={environment.run_id: name for name, environment in named},
         too_noisy=TOO_NOISY,
         estimates=estimates,
         machines=scene.machines,
         roofs=scene.roofs,
-        runs=[(scene.run_name(index), environment) for index, (environment, _) in enumerate(runs)],
+        runs=named,
         facts=FACTS,
         words=words,
         policy=policy(scripts),
