@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from results.show.options import number
+from results.show.options import add_format, number
 from results.show.terminal import NO_DEVICE, OutputError, Parser, print_out, say
 from results.store.runfile import StoreError
 
@@ -35,9 +35,7 @@ def add_options(parser: Parser) -> None:
     text = "names of the hosts that must have a device"
     parser.add_argument("--hosts", metavar="HOST", nargs="+", default=[], help=text)
     parser.add_argument("--all", action="store_true", help="show devices that are ok too")
-    formats = ("table", "json", "md")
-    text = "output format on stdout (default: table)"
-    parser.group("output").add_argument("--format", choices=formats, default="table", help=text)
+    add_format(parser)
 
 
 def run(args: argparse.Namespace, *_: object) -> int:

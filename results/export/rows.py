@@ -56,8 +56,9 @@ def rows_of(run: Run) -> list[Row]:
             "case": record.case,
             "dtype": record.dtype,
             "provider": record.provider,
+            "device": device,
+            "options": options,
         }
-        labels |= {"device": device, "options": options}
         median_s = record.median_s or 0.0
         score = judge(record, run.environment.machine)
         roof_s = None if score.roofline_pct is None else median_s * score.roofline_pct / 100

@@ -1,4 +1,4 @@
-"""Outputs of a fleet report: table, JSON and Markdown."""
+"""Outputs of a fleet report: table, JSON, CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from results.show.grid import (
     Cell,
     Cells,
     Table,
-    texts_of,
+    flat,
 )
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ def _percent(share: float | None) -> str:
 
 
 def as_text(findings: Sequence[Finding], form: str, shows_all: bool = False) -> str:
-    """Return the report as `table`, `json` or `md`; above the table are the counts of verdicts."""
-    rows = [_cells(_entry(finding)) for finding in findings if shows_all or finding.verdict != OK]
+    """Return the report in one of `TABLE_FORMATS`; above the table are the counts of verdicts."""
+    entries = [_entry(finding) for finding in findings if shows_all or finding.verdict != OK]
     counts = Counter(finding.verdict for finding in findings if finding.device)
     known = [f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]]
     table = Table(
-        rows=lambda: texts_of(rows),
-        cells=lambda: rows,
+        rows=lambda: list(map(flat, entries)),
+        cells=lambda: list(map(_cells, entries)),
         notes_title="evidence",
         title=", ".join(known) or "no device",
         document=lambda: document(findings),

@@ -261,14 +261,14 @@ def _print_rows(console: Console, columns: Sequence[Column], notes: Sequence[str
     console.print(Segments(segments), end="", soft_wrap=True)
 
 
-def print_lines(console: Console, *lines: str, style: str = "", indent: str = "") -> None:
+def print_lines(console: Console, *lines: str, indent: str = "") -> None:
     """Print lines, wrapped at words on a terminal; `indent` precedes continuation lines."""
     if not lines:
         return
     width = console.width if console.width < WIDE else sys.maxsize
     for line in "\n".join(lines).split("\n"):
         for part in textwrap.wrap(line, width, subsequent_indent=indent, **WHOLE_WORDS) or [""]:
-            console.print(part, style=style, markup=False, highlight=False, soft_wrap=True)
+            console.print(part, markup=False, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)

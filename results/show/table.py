@@ -124,7 +124,7 @@ def render_table(
                 "bound 'memory side' or 'compute side': less than 30 % of every ceiling is reached"
             )
             remarks[f"{text}; {causes} may be the limit"] = None
-    print_lines(console, *map(printable, remarks), style="yellow")
+    print_lines(console, *map(printable, remarks))
     if others:
         _print_others(others, console)
 
