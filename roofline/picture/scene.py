@@ -239,12 +239,6 @@ class Scene:
                 words.append(end_of(name, MAX_NAME_LETTERS))
         return words
 
-    @cached_property
-    def shared(self) -> str:
-        """Options that all cases share."""
-        options = {point.record.case.partition(":")[2] for point in self.points}
-        return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
-
     def series_name(self, point: Point) -> str:
         """Return the legend entry of a point: dtype and provider, and machine, op and run if they
         vary.

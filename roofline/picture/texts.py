@@ -185,7 +185,7 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
         if is_first:
             words += scene.series_words(point)
         if len(scene.points) == 1 or len(scene.names["case"]) > 1:
-            words.append(short_case(record.case.removesuffix(f":{scene.shared}")))
+            words.append(short_case(record.case))
         words.append(point.detail)
         if point.roofline_pct is not None:
             digits = 2 if point.roofline_pct < 100 else 3
@@ -233,8 +233,6 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     words = [one_line(ops[0]) if len(ops) == 1 else f"{len(ops)} operations"]
     if len(cases) == 1 and len(scene.points) > 1:
         words.append(short_case(cases[0]))
-    else:
-        words.append(one_line(scene.shared.replace(":", " "), 40))
     words += [one_line(dtype, 12) for dtype in dtypes if len(dtypes) == 1]
     words += [f"by {one_line(provider, 48)}" for provider in providers if len(providers) == 1]
     return title, f"Roofline: {' '.join(filter(None, words))}, under {kinds} ceilings"
