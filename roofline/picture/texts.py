@@ -261,8 +261,7 @@ def caption(scene: Scene, marks: Sequence[str]) -> str:
     if scene.left_out:
         counts = [f"{count} {reason}" for reason, count in scene.left_out.items()]
         parts.append(f"Not drawn: {', '.join(counts)}")
-    notes = [one_line(known.note, 240) for known in scene.machines if known.note]
-    parts += [note[:1].upper() + note[1:] for note in notes]
+    parts += [one_line(known.note, 240) for known in scene.machines if known.note]
     return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
 
 
