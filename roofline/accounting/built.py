@@ -27,7 +27,7 @@ from roofline.accounting.config import (
     Keys,
     LatentAttention,
     ModelConfig,
-    dense_model,
+    model_of_size,
 )
 from roofline.accounting.parameters import Weight
 from roofline.accounting.storage import IN_FILES
@@ -175,7 +175,7 @@ def whole_model(path: Path) -> ModelConfig | None:
                 built = _weights(kind(whole), 0, 0)
             parts = [(weight, HALF.match(weight.name)) for weight in built]
             return replace(
-                dense_model(sum(weight.elements for weight in built)),
+                model_of_size(sum(weight.elements for weight in built)),
                 name=str(path),
                 built=tuple(replace(w, component=half[1]) if half else w for w, half in parts),
                 is_tied=whole.tie_word_embeddings,
@@ -402,7 +402,7 @@ def stored_model(folder: Path, reason: str) -> ModelConfig:
     if not weights:
         raise ConfigError(reason)
     return replace(
-        dense_model(sum(weight.elements for weight in weights)),
+        model_of_size(sum(weight.elements for weight in weights)),
         name=str(folder),
         built=tuple(weights),
         is_tied=not any(weight.component == "lm_head" for weight in weights),

@@ -139,7 +139,9 @@ class ModelConfig:
     recurrent_state: int = 0
     """Elements of its recurrent states."""
     parameters: int = 0
-    """Number of parameters, if only that is known (`dense_model`); else 0."""
+    """Number of parameters, if only that is known (`model_of_size`); else 0."""
+    active_parameters: int = 0
+    """Those of them that one token uses."""
     quantization: Any = None
     """Format of the weights in the file, a `storage.Storage`; None: not quantized."""
     composed: Mapping[str, Any] | None = None
@@ -196,18 +198,29 @@ class ModelConfig:
         return [f"{sequence} tokens exceed the context of {self.context}", *self.assumptions]
 
 
-def dense_model(parameters: float) -> ModelConfig:
-    """Return a dense model of N parameters: one matrix, without attention and cache."""
+def model_of_size(parameters: float, active: float | None = None) -> ModelConfig:
+    """Return a model of N parameters, of which a token uses all or some: matmuls, without attention
+    and cache.
+
+    Raises:
+        ConfigError: more parameters are active than there are.
+    """
+    if active is None:
+        active = parameters
+    if active > parameters:
+        raise ConfigError(f"--active-params {active:g} exceeds --params {parameters:g}")
     sizes: dict[str, Any] = dict.fromkeys(
         ("width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary"), 0
     )
     source = "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1"
-    name = f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e")
-    whole = max(1, round(parameters))
+    name = f"{parameters:.4g} parameters"
+    if active < parameters:
+        name += f", {active:.4g} active"
     return ModelConfig(
-        name=name,
+        name=name.replace("e+0", "e").replace("e+", "e"),
         family="parameters",
-        parameters=whole,
+        parameters=max(1, round(parameters)),
+        active_parameters=max(1, round(active)),
         layers=1,
         is_tied=True,
         source=source,

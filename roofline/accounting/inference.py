@@ -117,25 +117,24 @@ def weight_bytes_read(config: ModelConfig, tokens: int, dtype: str | Storage) ->
     """Return the bytes of weights, stored as by `storage.storage_of`, that a step on `tokens`
     tokens must read.
 
-    All weights are read once, except the embedding (one row per token) and experts that no token
-    chose: an even and independent choice uses E (1 - (1 - topk / E)^B) of them.
+    All weights are read once, except the embedding (one row per token) and those that no token
+    chose: an even and independent choice of topk out of E experts uses E (1 - (1 - topk / E)^B).
 
     Source: expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their
     experts.
     """
-    experts = config.experts
-    used = 1 - (1 - experts.per_token / experts.count) ** tokens if experts else 1.0
     read = 0.0
     storage = storage_of(dtype)
     for weight in weights(config):
-        bits = storage.bits_of(weight, experts is not None)
+        bits = storage.bits_of(weight, config.experts is not None)
         is_table = weight.component == "positions" or weight.active_copies == 0
         if is_table or (weight.component == "embedding" and not config.is_tied):
             read += tokens * weight.shape[-1] * bits
         elif weight.component == "embedding":
             read += (weight.elements + tokens * config.width) * bits
         else:
-            read += weight.elements * bits * (used if weight.component == "experts" else 1)
+            used = weight.active_elements / weight.elements
+            read += weight.elements * bits * (1 - (1 - used) ** tokens)
     return round(read / 8)
 
 

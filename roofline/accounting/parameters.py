@@ -92,7 +92,8 @@ def weights(config: ModelConfig) -> list[Weight]:
     if config.built:
         return list(config.built)
     if config.parameters:
-        return [Weight("parameters", "parameters", (config.parameters,), is_gemm=True)]
+        active = config.active_parameters
+        return [Weight("parameters", "parameters", (1,), config.parameters, True, active)]
     tensors = [
         Weight("embedding", "embedding", (config.vocabulary, config.width), split="width"),
         Weight("positions", "positions", (config.position_embeddings, config.width)),

@@ -24,7 +24,10 @@ MODEL_FOLDER = Path(__file__).parent / "models"
 SMALL = ("tiny-", "small-", "notes-")
 """Name prefixes of models that only tests and notes use."""
 
-WAYS = "or give its dimensions (--layers, --width, --heads, --ffn, --vocab, --experts) or --params"
+WAYS = (
+    "its dimensions (--layers, --width, --heads, --ffn, --vocab; --experts, --experts-per-token) "
+    "or its size (--params, --active-params)"
+)
 
 
 def preset_names() -> list[str]:
@@ -48,7 +51,8 @@ def load_preset(name: str) -> ModelConfig:
             or "see python -m roofline estimate params --help,"
         )
         raise ConfigError(
-            f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json"
+            f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json, "
+            f"{WAYS}"
         )
     data = facts_of(MODEL_FOLDER / f"{name}.toml")
     keys = ConfigKeys(data["config"], name)
@@ -98,7 +102,7 @@ def _built(values: Keys, where: str) -> ModelConfig:
             return built_config(values, where)
     except ConfigError as error:
         hint = did_you_mean(values["model_type"], FAMILIES)
-        raise ConfigError("; ".join(filter(None, (str(error), hint, WAYS)))) from None
+        raise ConfigError("; ".join(filter(None, (str(error), hint, f"or give {WAYS}")))) from None
 
 
 def _stored(config: ModelConfig, values: Keys) -> ModelConfig:
@@ -142,5 +146,6 @@ def _check_head(classes: object, where: str) -> None:
     if classes and not any(name.endswith(HEADS) for name in classes):
         raise ConfigError(
             f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head; "
-            f"`params` counts it where transformers is installed; {WAYS}"
+            f"`params` counts it where transformers is installed; or give "
+            f"{WAYS}"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import NamedTuple
 
-from roofline.accounting.config import ByName, ConfigError, ModelConfig, dense_model
+from roofline.accounting.config import ByName, ConfigError, ModelConfig, model_of_size
 from roofline.accounting.parameters import Weight, weights
 from roofline.accounting.storage import stored_bytes
 
@@ -131,7 +131,7 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     if optimizer in MOMENTS:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
     if weight.component == "parameters" and optimizer == "adafactor":
-        return 2 * FP32_BYTES * size // FACTORED_WIDTH
+        return 2 * FP32_BYTES * weight.elements // FACTORED_WIDTH
     if weight.component == "parameters":
         allowed = ", ".join((*MOMENTS, "adafactor"))
         raise ConfigError(
@@ -154,7 +154,7 @@ def bytes_per_param(recipe: Recipe, optimizer: str) -> int | float:
     """Return the bytes of training state per parameter; an integer unless Adafactor adds a
     fraction.
     """
-    total = sum(state_bytes(dense_model(FACTORED_WIDTH), recipe, optimizer).values())
+    total = sum(state_bytes(model_of_size(FACTORED_WIDTH), recipe, optimizer).values())
     whole, rest = divmod(total, FACTORED_WIDTH)
     return total / FACTORED_WIDTH if rest else whole
 

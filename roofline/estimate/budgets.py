@@ -140,7 +140,7 @@ def _run_flops(config: ModelConfig, sequence: int, convention: str) -> _RunFlops
     counts = train_flops(config, sequence, convention=convention_of(config, convention))
     if config.parameters:
         note = "6 N D excludes attention scores; N counts the parameters used by a token"
-        return _RunFlops(counts.per_token, f"6 x {number(config.parameters)}", [note])
+        return _RunFlops(counts.per_token, f"6 x {number(config.active_parameters)}", [note])
     note = f"convention '{counts.convention.name}': {counts.convention.formula}"
     note += f"; sequences of {sequence} tokens"
     notes = [note, *config.notes_on(sequence)]
@@ -152,7 +152,6 @@ def train(
     tokens: Number | None = None,
     days: Number | None = None,
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     convention: Convention = DEFAULT_CONVENTION,
     recipe: Recipe = "bf16-master",
@@ -168,7 +167,7 @@ def train(
 
     With a layout, it is the time of a step.
     """
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     priced = {**options, "price": price}
     if tokens and days:
         raise ConfigError(
@@ -260,7 +259,6 @@ def train(
 @question
 def mfu(
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
     tokens_per_s: Number | None = None,
@@ -287,7 +285,7 @@ def mfu(
         counted = f"{number(tokens)} / ({days:g} x 86,400)"
     speed = float(tokens_per_s or 0)
     uses = uses_of(options)
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     notes = ["HFU: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
     if config.parameters:
         notes = ["6 N excludes attention scores"]
@@ -339,7 +337,6 @@ def mfu(
 @question
 def gpus(
     model: Model = None,
-    params: Number | None = None,
     bytes_per_param: Number | None = None,
     recipe: Recipe | None = None,
     optimizer: Optimizer | None = None,
@@ -354,7 +351,7 @@ def gpus(
     """Number of devices needed to hold a model, or to train it in time."""
     uses = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
     each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     total = count_parameters(config).total
     state = total * each
     flops = None

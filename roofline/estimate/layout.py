@@ -21,6 +21,7 @@ from roofline.estimate.options import (
     Devices,
     Machines,
     Options,
+    Planned,
     Serving,
     machines_of,
     model_of,
@@ -129,7 +130,7 @@ def parallel(
     memory: Size | None = None,
     network: Size | None = None,
     node: Whole | None = None,
-    **options: Unpack[Serving],
+    **options: Unpack[Planned],
 ) -> Answer:
     """Layouts of a training step on devices, the fastest first.
 

@@ -34,6 +34,7 @@ from roofline.accounting.storage import storage_note
 from roofline.estimate.answer import Answer, Row, Step, steps_of
 from roofline.estimate.options import (
     Dimensions,
+    Routed,
     Sharded,
     Stored,
     machines_of,
@@ -161,7 +162,6 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
 @question
 def flops(
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
     tokens: Number | None = None,
@@ -170,12 +170,12 @@ def flops(
     frozen: bool = False,
     document: Whole | None = None,
     checkpoint: str = "none",
-    **options: Unpack[Dimensions],
+    **options: Unpack[Routed],
 ) -> Answer:
     """FLOPs of a training step by component: those of the model, and those executed; with tokens,
     of the whole run.
     """
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     is_flash = attention == "flash"
     counted_by = convention_of(config, convention)
     counts = train_flops(
@@ -195,7 +195,7 @@ def flops(
         ),
         f"{kernel}; recomputation: {checkpoint}",
     ]
-    if params is not None:
+    if config.parameters:
         notes = ["6 N excludes attention scores; N counts the parameters used by a token"]
     values: Row = {
         "per_token": counts.per_token,
@@ -256,7 +256,6 @@ def flops(
 @question
 def memory(
     model: Model = None,
-    params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
     attention: Attention = "flash",
@@ -276,7 +275,7 @@ def memory(
     **options: Unpack[Sharded],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     precision = RECIPES[recipe]
     machines: list[Machine] = []
     if memory is not None or "gpu" in options or "measured" in options:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 from results.compare.selection import LATEST, Selection, since
 from results.store.runfile import Run, StoreError, load_run
 from results.store.runs import list_runs
-from roofline.accounting.config import ConfigError, ModelConfig, dense_model
+from roofline.accounting.config import ConfigError, ModelConfig, model_of_size
 from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.presets import load_config, load_preset, read_config
@@ -67,6 +67,18 @@ class Dimensions(TypedDict, total=False):
     style: Annotated[str, tuple(STYLES)]
 
 
+class Sized(Dimensions, total=False):
+    """A model, or only its number of parameters."""
+
+    params: Number
+
+
+class Routed(Sized, total=False):
+    """A model, or only the numbers of its parameters, also of those that one token uses."""
+
+    active_params: Number
+
+
 class Machines(TypedDict, total=False):
     """GPUs of the table, or the machine of a saved run."""
 
@@ -96,6 +108,10 @@ class Training(Dimensions, Machines, total=False):
     """A model, and machines of which only the memory is used."""
 
 
+class Planned(Dimensions, Computing, total=False):
+    """A model with known layers, and machines that compute."""
+
+
 class Devices(TypedDict, total=False):
     """How devices share a training step."""
 
@@ -108,24 +124,22 @@ class Devices(TypedDict, total=False):
     zero: Zero
 
 
-class Sharded(Training, Devices, total=False):
+class Sharded(Sized, Machines, Devices, total=False):
     """A model, machines of which only the memory is used, and how they share a training step."""
 
 
-class Serving(Dimensions, Computing, total=False):
-    """A model and machines that compute."""
+class Serving(Routed, Computing, total=False):
+    """A model, or the numbers of its parameters, and machines that compute."""
 
 
-def model_of(
-    model: str | ModelConfig | None, options: Options, params: float | None = None
-) -> ModelConfig:
+def model_of(model: str | ModelConfig | None, options: Options) -> ModelConfig:
     """Return the model given by a preset, a file, dimensions or a number of parameters."""
     sizes = {name: options[name] for name in STYLES["llama"] if name in options}
     ways = [model is not None, "config" in options, bool(sizes)].count(True)
-    if params is not None:
+    if "params" in options:
         if ways:
             raise ConfigError("--params and --model, --config or dimensions are mutually exclusive")
-        return dense_model(params)
+        return model_of_size(options["params"], options.get("active_params"))
     if ways != 1:
         raise ConfigError(
             "expected one model: --model PRESET, such as llama-3-8b, --config "

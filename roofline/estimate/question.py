@@ -197,6 +197,7 @@ USUAL = {
     "model",
     "config",
     "params",
+    "active_params",
     "tokens",
     "tokens_per_s",
     "seconds_per_step",

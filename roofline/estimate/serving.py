@@ -34,20 +34,20 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Prices, Seconds, Share, Size, Whole, question
+from roofline.estimate.question import Model, Prices, Seconds, Share, Size, Whole, question
 from roofline.model import bound
 
 Cached = Annotated[str, tuple(STORED_DTYPES)]
 
 BY_PARAMETERS = (
-    "dense model: 2 N FLOPs per token, and every weight is read once per step",
-    (
-        "KV cache and attention scores depend on the model and are not included: long contexts "
-        "take longer"
-    ),
+    "KV cache and attention scores depend on the model and are not included: long contexts take "
+    "longer"
 )
+DENSE = "dense model: 2 N FLOPs per token, and every weight is read once per step"
+ROUTED = "B tokens read N (1 - (1 - A / N)^B) of N weights, chosen evenly and independently"
 STEPS_BY_PARAMETERS = (
-    "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
+    "prefill >= max(2 A B s / peak, bytes / bandwidth); decode >= max(2 A B / peak, bytes / "
+    "bandwidth) of A parameters that a token uses"
 )
 STEPS_BY_WEIGHTS = (
     "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + "
@@ -208,7 +208,8 @@ class _Plan(NamedTuple):
             storage = storage_note(dtype)
         bounds = "lower bounds: full peak and bandwidth, without activations and communication"
         if self.config.parameters:
-            return [storage, *BY_PARAMETERS, bounds]
+            is_dense = self.config.active_parameters == self.config.parameters
+            return [storage, DENSE if is_dense else ROUTED, BY_PARAMETERS, bounds]
         lines = [
             storage,
             f"cache in {self.kv_dtype}",
@@ -246,7 +247,6 @@ def _stored_heads(config: ModelConfig) -> str:
 @question
 def infer(
     model: Model = None,
-    params: Number | None = None,
     prompt: Whole = 2048,
     batch: Whole | None = None,
     weight_dtype: Stored | None = None,
@@ -260,7 +260,7 @@ def infer(
 
     With `latency`, they are those of the largest batch whose decode step takes no longer.
     """
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     uses = uses_of(options, memory)
     if batch and latency:
         raise ConfigError("--batch and --latency are mutually exclusive")
@@ -378,7 +378,6 @@ def _batch(value: int | None) -> str:
 @question
 def generate(
     model: Model = None,
-    params: Number | None = None,
     prompt: Whole = 2048,
     batch: Whole = 1,
     weight_dtype: Stored | None = None,
@@ -396,7 +395,7 @@ def generate(
 
     With a draft model, it is that of speculative decoding.
     """
-    config = model_of(model, options, params)
+    config = model_of(model, options)
     uses = uses_of({**options, "price": price}, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     generated = batch * output_tokens

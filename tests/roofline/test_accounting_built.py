@@ -323,7 +323,7 @@ def test_without_transformers_the_command_to_install_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match="pip install 'roofmark") as refusal:
         read_config({"model_type": "jamba"}, "config.json")
-    assert "--experts) or --params" in str(refusal.value)
+    assert "--experts-per-token) or its size (--params, --active-params)" in str(refusal.value)
 
 
 def test_warnings_of_the_caller_stay_on():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from roofline.accounting.config import dense_model
+from roofline.accounting.config import model_of_size
 from roofline.accounting.inference import (
     Serving,
     decode_flops,
@@ -121,7 +121,7 @@ def test_state_space_models_store_a_constant_state():
 
 def test_critical_batch():
     """Austin et al. 2025: 240 for TPU v5e in bf16, 120 with int8 weights; H100 SXM 295 and 148."""
-    dense = dense_model(8e9)
+    dense = model_of_size(8e9)
     # 240.2, rounded up.
     for rates, batches in (((1.97e14, 8.2e11), (241, 121)), ((989.5e12, 3.35e12), (296, 148))):
         found = [

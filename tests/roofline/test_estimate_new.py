@@ -98,6 +98,27 @@ def test_generation_by_parameters_alone(capsys):
     assert reply["seconds"] == pytest.approx(data["prefill_seconds"] + 99 * data["decode_seconds"])
 
 
+def test_a_model_of_which_a_token_uses_a_part(capsys):
+    """DeepSeek-V3: 671B parameters, 37B of them for each of 14.8T tokens. FLOPs and the bytes for
+    one token count the active ones, memory all.
+
+    Source: DeepSeek-AI, DeepSeek-V3 (2024), section 1.
+    """
+    size = "--params 671e9 --active-params 37e9"
+    assert data_of(capsys, f"flops {size} --tokens 14.8T")["run_flops"] == 6 * 37e9 * 14.8e12
+    line = f"{size} --gpu h200-sxm --gpus 8 --weight-dtype fp8e4m3"
+    one = data_of(capsys, f"infer {line} --prompt 1")
+    assert (one["weight_bytes"], one["decode_bytes"]) == (671e9, 37e9)
+    assert one["decode_flops"] == 2 * 37e9
+    two = data_of(capsys, f"infer {line} --batch 2")
+    assert two["decode_bytes"] == pytest.approx(37e9 * (2 - 37 / 671))
+    run = data_of(capsys, f"gpus {size} --recipe bf16-master --tokens 14.8T --gpu h100-sxm")
+    assert run["state_bytes"] == 16 * 671e9
+    assert run["flops"] == pytest.approx(6 * 37e9 * 14.8e12)
+    assert call("flops", "--params", "37e9", "--active-params", "671e9") == 2
+    assert "--active-params 6.71e+11 exceeds --params" in capsys.readouterr().err
+
+
 def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
     """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the
     first.
