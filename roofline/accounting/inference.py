@@ -11,7 +11,7 @@ from typing import NamedTuple
 from roofline.accounting.config import MAX_EXTENT, ModelConfig
 from roofline.accounting.flops import all_layers_core, gemm_flops
 from roofline.accounting.parameters import weights
-from roofline.accounting.storage import Storage, storage_of
+from roofline.accounting.storage import STORED_DTYPES, Storage, storage_of, stored_bytes
 from roofline.work import DTYPE_BITS, Work
 
 STATE_BYTES = 4
@@ -203,9 +203,18 @@ class Serving(NamedTuple):
     bandwidth_bytes_per_s: float
     weight_dtype: str | Storage = "bf16"
     """As by `storage.storage_of`."""
-    kv_bytes: float = 2
-    """Bytes per element of the cache."""
+    kv_dtype: str = "bf16"
+    """Of the cache, as in `storage.STORED_DTYPES`."""
     devices: int = 1
+
+    @property
+    def weight_bytes(self) -> int:
+        return stored_bytes(weights(self.config), self.weight_dtype)
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes per element of the cache."""
+        return STORED_DTYPES[self.kv_dtype].bits / 8
 
     def prefill(self, prompt: int) -> tuple[int, int]:
         """Return FLOPs and bytes of prefill: weights read, cache written."""

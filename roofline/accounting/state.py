@@ -159,15 +159,6 @@ def bytes_per_param(recipe: Recipe, optimizer: str) -> int | float:
     return total / FACTORED_WIDTH if rest else whole
 
 
-def clipping_bytes(gradient_bytes: int) -> tuple[int, int]:
-    """Return the bytes that the global norm moves, reading gradients, and clipping, reading and
-    writing them.
-
-    Source: torch.nn.utils.clip_grad_norm_, which multiplies even if the norm is below the maximum.
-    """
-    return gradient_bytes, 2 * gradient_bytes
-
-
 def checkpoint_file_bytes(state: Mapping[str, int]) -> int:
     """Return the bytes of a checkpoint from those of `state_bytes`: weights and optimizer state,
     without gradients.

@@ -167,11 +167,15 @@ def step_memory(plan: StepPlan) -> StepMemory:
     """Return the peak memory of a step that retains gradients between steps.
 
     Exact for GPT and Llama blocks on one device, except for temporaries within the layers, which
-    are estimated. For a pipeline it is the larger of the first and the last stage.
+    are estimated. For a pipeline it is the larger of the first and the last stage. Only the state
+    of a model by its number of parameters is known.
 
     Source: `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs
     a step.
     """
+    if plan.config.parameters:
+        held = state.state_bytes(plan.config, plan.recipe, plan.optimizer, plan.sharding)
+        return StepMemory(held, 0, 0, 0, Moment("optimizer", 0), 0)
     stages = [_Stage(plan, is_last=False).memory()]
     if plan.sharding.pipeline_parallel > 1:
         stages.append(_Stage(plan, is_last=True).memory())

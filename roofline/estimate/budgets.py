@@ -21,6 +21,7 @@ from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate import scaling
 from roofline.estimate.answer import Answer, Row, by_machine, steps_of
+from roofline.estimate.fitting import fit_row, fit_warnings
 from roofline.estimate.layout import (
     LAYOUT,
     SECONDS_PER_DAY,
@@ -29,19 +30,16 @@ from roofline.estimate.layout import (
     step_plan,
 )
 from roofline.estimate.models import (
+    ZERO_3,
     Convention,
     Optimizer,
     Recipe,
-    clipping_row,
-    fit_row,
-    memory_warnings,
-    upkeep,
 )
 from roofline.estimate.options import (
     Computing,
     Machines,
     Options,
-    Serving,
+    Running,
     Uses,
     machines_of,
     model_of,
@@ -156,7 +154,6 @@ def train(
     convention: Convention = DEFAULT_CONVENTION,
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
-    disk: Size | None = None,
     gpus: Whole = 1,
     price: Prices | None = None,
     mfu: Share | None = None,
@@ -179,20 +176,18 @@ def train(
             raise ConfigError(
                 "--params: expected --tokens or --days, and no layout; a step needs layers"
             )
-        if disk or days or carbon or convention != DEFAULT_CONVENTION:
+        if days or carbon or convention != DEFAULT_CONVENTION:
             raise ConfigError(
-                "with a layout, the answer is the time of a step; remove --convention, --days, "
-                "--carbon or --disk"
+                "with a layout, the answer is the time of a step; remove --convention, --days or "
+                "--carbon"
             )
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
         return predicted(plan, tokens, mfu, priced)
     uses = _training_uses(priced, mfu)
     run = _run_flops(config, sequence, convention)
-    state = state_bytes(config, RECIPES[recipe], optimizer)
-    whole_state = sum(state.values())
+    whole_state = sum(state_bytes(config, RECIPES[recipe], optimizer).values())
     state_each = -(-whole_state // gpus)
-    gradients_each = -(-state["gradients"] // gpus)
     rows = []
     for use in uses.uses:
         trained = tokens or (days or 0) * SECONDS_PER_DAY * use.speed(gpus) / run.per_token
@@ -205,19 +200,18 @@ def train(
             if row["energy_j"] is None:
                 raise ConfigError(f"--carbon: the power of {use.machine.slug} is unknown")
             row["co2_t"] = row["energy_j"] / 3.6e9 * carbon / 1000
-        row |= {"tokens": trained} | clipping_row(gradients_each, use.machine)
-        if use.machine.usable_memory_bytes is not None:
-            row |= fit_row(use.machine, state_each, -(-whole_state // memory_of(use.machine)))
-        rows.append(row)
+        row["tokens"] = trained
+        memory_bytes = use.machine.usable_memory_bytes
+        needed = -(-whole_state // memory_bytes) if memory_bytes else None
+        rows.append(row | fit_row(use.machine, state_each, needed))
     row = rows[0]
     use = uses.uses[0]
     flops = row["flops"]
     trained = row["tokens"]
     landmark = scaling.landmark_of(flops)
-    facts: Row = dict.fromkeys(("headroom_bytes", "memory_bytes", "co2_t")) | row
     steps = steps_of(
         TRAIN_STEPS,
-        **facts,
+        **{"co2_t": None, **row},
         use=use,
         counted=f"{run.arithmetic} x {number(trained)}",
         speed=use.speed(gpus),
@@ -229,7 +223,6 @@ def train(
         state_bytes=whole_state,
         state_each=state_each,
     )
-    upkept, upkeep_steps = upkeep(gradients_each, state, disk, row)
     active = count_parameters(config).active
     columns = {**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"}
     if price:
@@ -237,15 +230,15 @@ def train(
     if carbon:
         columns["co2_t"] = "t of CO2"
     sharing = (
-        f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded "
-        f"evenly (ZeRO 3)"
+        f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) is sharded evenly (ZeRO 3); "
+        f"`memory` has the size of a checkpoint"
     )
     return Answer(
         main=("tokens" if days else "days", "device_hours", "price", "co2_t"),
         title=f"Training time on {count(gpus, 'device')}",
-        warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
-        **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each, **upkept),
-        steps=[*steps, *upkeep_steps],
+        warnings=fit_warnings(rows, ZERO_3),
+        **by_machine(rows, flops=flops, landmark=landmark, state_bytes=state_each),
+        steps=steps,
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{uses.source}; {landmark['source']}",
         assumptions=[*uses.notes, *run.notes, sharing, LEFT_OUT],
@@ -268,7 +261,7 @@ def mfu(
     checkpoint: str = "none",
     convention: Annotated[list[str], tuple(CONVENTIONS)] | None = None,
     gpus: Whole = 1,
-    **options: Unpack[Serving],
+    **options: Unpack[Running],
 ) -> Answer:
     """MFU and HFU of a training run, by one or several conventions."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
@@ -346,7 +339,7 @@ def gpus(
     convention: Convention = DEFAULT_CONVENTION,
     mfu: Share | None = None,
     memory: Size | None = None,
-    **options: Unpack[Serving],
+    **options: Unpack[Running],
 ) -> Answer:
     """Number of devices needed to hold a model, or to train it in time."""
     uses = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)

@@ -16,13 +16,14 @@ from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
 from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
-from roofline.estimate.models import Optimizer, Recipe
+from roofline.estimate.fitting import fit_row, fit_warnings
+from roofline.estimate.models import ZERO_3, Optimizer, Recipe, least_devices
 from roofline.estimate.options import (
     Devices,
     Machines,
     Options,
     Planned,
-    Serving,
+    Running,
     machines_of,
     model_of,
     sources_of,
@@ -84,7 +85,7 @@ COLUMNS = {
 }
 
 
-class Shared(Serving, Devices, total=False):
+class Shared(Running, Devices, total=False):
     """A model, machines, and how they share a training step."""
 
     batch: Whole
@@ -95,7 +96,7 @@ class Shared(Serving, Devices, total=False):
     node: Whole
 
 
-LAYOUT = Shared.__annotations__.keys() - Serving.__annotations__.keys()
+LAYOUT = Shared.__annotations__.keys() - Running.__annotations__.keys()
 """Options of a layout, with which `train` gives the time of a step."""
 
 
@@ -360,7 +361,6 @@ def predicted(
     rows: list[Row] = []
     layouts = []
     notes = []
-    warnings = []
     for use in uses.uses:
         bandwidth = None
         if mfu:
@@ -401,10 +401,9 @@ def predicted(
             row["device_hours"] = layout.devices * seconds / 3600
             row["days_range"] = kind.range_of(seconds)
             row["price_range"] = row["price"] and kind.range_of(row["price"], number)
-        if row["total_bytes"] > (row["memory_bytes"] or inf):
-            total = quantity(row["total_bytes"], "B")
-            warnings.append(f"does not fit: {total} on one {row['gpu']}")
-        rows.append(row)
+        memory_bytes = row["memory_bytes"]
+        needed = least_devices(plan, memory_bytes) if memory_bytes else None
+        rows.append(row | fit_row(use.machine, row["total_bytes"], needed))
         layouts.append(layout)
         notes.append(note)
     first = layouts[0]
@@ -417,7 +416,7 @@ def predicted(
         main=main,
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
         f"{plan.sequence} tokens",
-        warnings=warnings,
+        warnings=fit_warnings(rows, ZERO_3),
         **by_machine(rows),
         steps=[
             *_steps(first, rows[0]),

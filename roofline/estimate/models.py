@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Unpack
 
-from results.show.units import count, duration, number, quantity
+from results.show.units import count, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
 from roofline.accounting.built import composed_parameters, whole_model
@@ -26,12 +24,12 @@ from roofline.accounting.state import (
     RECIPES,
     Lora,
     checkpoint_file_bytes,
-    clipping_bytes,
     state_bytes,
 )
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.accounting.storage import storage_note
 from roofline.estimate.answer import Answer, Row, Step, steps_of
+from roofline.estimate.fitting import fewest_devices, fit_row, fit_warnings
 from roofline.estimate.options import (
     Dimensions,
     Routed,
@@ -67,12 +65,15 @@ per token | {counts.model_flops:number} / {counts.tokens:,} | {counts.per_token:
 RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
 """FLOPs of a step by the name of the same FLOPs of a run."""
 
-UPKEEP = (
-    ("gradient norm", "gradients of a device, read once", "gradient_norm"),
-    ("clipping", "gradients of a device, read and written", "clip"),
-    ("checkpoint file", "weights and optimizer state of the whole model", "checkpoint_file"),
-)
-"""Label and arithmetic of a step, and the first part of the keys of its bytes and seconds."""
+UPKEEP_STEPS = """\
+gradient norm | gradients of a device, read once | {gradient_norm_bytes:bytes}
+norm in time | {gradient_norm_bytes:bytes} at the memory bandwidth | {gradient_norm_seconds:time}
+clipping | gradients of a device, read and written | {clip_bytes:bytes}
+clipping in time | {clip_bytes:bytes} at the memory bandwidth | {clip_seconds:time}
+checkpoint file | weights and optimizer state of the whole model | {checkpoint_file_bytes:bytes}
+writing it | {checkpoint_file_bytes:bytes} / {disk:bytes} a second | {checkpoint_file_seconds:time}
+"""
+"""Source of clipping: torch.nn.utils.clip_grad_norm_, which also multiplies below the maximum."""
 
 FIT_COLUMNS = {
     "gpu": "GPU",
@@ -88,11 +89,6 @@ KEPT = {
     False: "kept: everything but attention scores",
 }
 """What selective checkpointing keeps, with flash attention or without."""
-
-MIN_HEADROOM = 0.1
-"""Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not
-estimated.
-"""
 
 
 @question
@@ -307,10 +303,10 @@ def memory(
     main = ["total_bytes"]
     subject = "State"
     sources = [precision.source, OPTIMIZERS[optimizer]]
-    step = None if config.parameters else step_memory(plan)
-    if step:
-        parts = step.parts()
-        state = sum(step.state.values())
+    step = step_memory(plan)
+    parts = step.parts()
+    state = sum(step.state.values())
+    if not config.parameters:
         main += ["state_bytes", "activation_bytes"]
         subject = "Memory"
         formula = (
@@ -324,8 +320,6 @@ def memory(
             if machine.entries and machine.peak(dtype, MEASURED_FIRST) is None:
                 notes.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
     else:
-        parts = state_bytes(config, precision, optimizer, plan.sharding)
-        state = sum(parts.values())
         formula = (
             "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and "
             "weights"
@@ -335,7 +329,7 @@ def memory(
             f"ZeRO {sharding.zero} over {sharding.data_parallel}",
             "activations depend on the model and are not included",
         ]
-    total = sum(parts.values())
+    total = step.total
     others = total - state
     values: Row = {"zero": plan.sharding.zero, "total_bytes": total}
     values |= {"components": parts, "state_bytes": state}
@@ -344,7 +338,7 @@ def memory(
         if part:
             portion = f"{100 * part / total:.1f} %"
             steps.append(Step(name.replace("_", " "), portion, quantity(part, "B"), part))
-    if step:
+    if not config.parameters:
         values |= {
             "activation_bytes": others,
             "sequences_per_step": plan.batch * sharding.data_parallel,
@@ -354,23 +348,32 @@ def memory(
         steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
         steps.append(Step("all activations", detail, quantity(others, "B")))
     steps.append(Step("total", f"{total:,} bytes", quantity(total, "B")))
-    gradient_bytes = parts.get("gradients", 0)
+    norm_bytes = parts.get("gradients", 0)
+    file_bytes = checkpoint_file_bytes(whole_state)
+    upkeep: Row = {"gradient_norm_bytes": norm_bytes, "clip_bytes": 2 * norm_bytes}
+    upkeep |= {"checkpoint_file_bytes": file_bytes}
+    upkeep["checkpoint_file_seconds"] = disk and file_bytes / disk
     rows = []
     for machine in machines:
-        row = fit_row(machine, total, _least_devices(plan, memory_of(machine)))
-        rows.append(row | clipping_row(gradient_bytes, machine))
-    upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, rows[0] if rows else {})
+        row: Row = {"gpu": machine.slug, "gradient_norm_seconds": None, "clip_seconds": None}
+        row |= fit_row(machine, total, least_devices(plan, memory_of(machine)))
+        bandwidth = machine.bandwidth(MEASURED_FIRST)
+        if bandwidth:
+            row["gradient_norm_seconds"] = norm_bytes / bandwidth.value
+            row["clip_seconds"] = 2 * norm_bytes / bandwidth.value
+        rows.append(row)
+    times = rows[0] if rows else dict.fromkeys(("gradient_norm_seconds", "clip_seconds"))
     return Answer(
         main=main,
         title=f"{subject} of training {config.name} on one device: {recipe}, {optimizer}",
-        values=values | upkept,
-        steps=[*steps, *upkeep_steps],
+        values=values | upkeep,
+        steps=[*steps, *steps_of(UPKEEP_STEPS, disk=disk, **times, **upkeep)],
         formula=formula,
         source="; ".join(sources),
         assumptions=notes,
         rows=rows,
         columns=FIT_COLUMNS,
-        warnings=memory_warnings(rows, total),
+        warnings=fit_warnings(rows, ZERO_3),
     )
 
 
@@ -433,86 +436,17 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     return [*notes, *config.notes_on(plan.sequence)]
 
 
-MAX_DEVICES = 10**6
+ZERO_3 = "with ZeRO 3"
 
 
-def _least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
+def least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
     """Return the fewest devices on which the step fits with ZeRO 3, None if it never does."""
     ways = plan.sharding
 
     def fits(groups: int) -> bool:
         shared = replace(ways, zero=3, data_parallel=groups * ways.expert_parallel)
-        if plan.config.parameters:
-            parts = state_bytes(plan.config, plan.recipe, plan.optimizer, shared)
-        else:
-            parts = step_memory(replace(plan, sharding=shared)).parts()
-        return sum(parts.values()) <= memory_bytes
+        return step_memory(replace(plan, sharding=shared)).total <= memory_bytes
 
-    groups = bisect_left(range(MAX_DEVICES), True, lo=1, key=fits)
+    groups = fewest_devices(fits)
     each = ways.expert_parallel * ways.tensor_parallel * ways.pipeline_parallel
-    each *= ways.context_parallel
-    return None if groups == MAX_DEVICES else groups * each
-
-
-def fit_row(machine: Machine, total: int, devices: int | None) -> Row:
-    memory_bytes = memory_of(machine)
-    return {
-        "gpu": machine.slug,
-        "memory_bytes": memory_bytes,
-        "used": total / memory_bytes,
-        "headroom_bytes": memory_bytes - total,
-        "fits": total <= memory_bytes,
-        "gpus_needed": devices,
-    }
-
-
-def memory_warnings(rows: Sequence[Row], total: int) -> list[str]:
-    lines = []
-    for row in rows:
-        device = f"{row['gpu']} with {quantity(row['memory_bytes'], 'B')}"
-        share = row["headroom_bytes"] / row["memory_bytes"]
-        needed = row["gpus_needed"]
-        if 0 <= share < MIN_HEADROOM:
-            lines.append(
-                f"only {100 * share:.1f} % of {device} is left for workspaces and fragmentation"
-            )
-        elif share < 0:
-            shared = "even the activations do not fit"
-            if needed is not None:
-                shared = f"at least {needed:,} devices are needed with ZeRO 3"
-            lines.append(f"does not fit: {quantity(total, 'B')} on one {device}; {shared}")
-    return lines
-
-
-def clipping_row(gradient_bytes: int, machine: Machine) -> Row:
-    """Return the minimum seconds of norm and clipping at the memory bandwidth; None if it is
-    unknown.
-    """
-    row: Row = {"gradient_norm_seconds": None, "clip_seconds": None}
-    bandwidth = machine.bandwidth(MEASURED_FIRST)
-    if bandwidth:
-        for key, moved in zip(row, clipping_bytes(gradient_bytes), strict=True):
-            row[key] = moved / bandwidth.value
-    return row
-
-
-def upkeep(
-    gradient_bytes: int, state: Mapping[str, int], disk: float | None, times: Row
-) -> tuple[Row, list[Step]]:
-    """Return values and steps of clipping on one device, with the times of `clipping_row`, and of a
-    checkpoint.
-    """
-    norm_bytes, clip_bytes = clipping_bytes(gradient_bytes)
-    file_bytes = checkpoint_file_bytes(state)
-    values: Row = {"gradient_norm_bytes": norm_bytes, "clip_bytes": clip_bytes}
-    values["checkpoint_file_bytes"] = file_bytes
-    values["checkpoint_file_seconds"] = disk and file_bytes / disk
-    facts = times | values
-    steps = []
-    for label, arithmetic, key in UPKEEP:
-        result = quantity(facts[f"{key}_bytes"], "B")
-        seconds = facts.get(f"{key}_seconds")
-        if seconds is not None:
-            result += f", {duration(seconds)}"
-        steps.append(Step(label, arithmetic, result))
-    return values, steps
+    return groups and groups * each * ways.context_parallel

@@ -128,7 +128,7 @@ class Sharded(Sized, Machines, Devices, total=False):
     """A model, machines of which only the memory is used, and how they share a training step."""
 
 
-class Serving(Routed, Computing, total=False):
+class Running(Routed, Computing, total=False):
     """A model, or the numbers of its parameters, and machines that compute."""
 
 

@@ -24,13 +24,15 @@ from roofline.estimate.answer import Answer, Row
 from roofline.gpu_table import find_gpu, load_gpus
 from roofline.work import dtype_named
 
-SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+SIZES = {unit: factor for unit, factor in COUNTS.items() if unit != "b"}  # bytes, or billions
+for power, letter in enumerate("kmgt", 1):
+    SIZES |= {f"{letter}b": 1000**power, f"{letter}ib": 1024**power}
+TIMES = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6)}
+"""Factors of the units of numbers, bytes and seconds."""
 NUMBER = re.compile(
-    r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)"
+    r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?) ?([A-Za-z]*)"
 )
-WITH_UNIT = re.compile(r"([\d._eE+-]+) ?([kKmMgGtT])(i?)[bB]")
-WITH_TIME = re.compile(r"([\d._eE+-]+) ?(s|ms|us|)")
-TIMES = {"": 1, "s": 1, "ms": 10**3, "us": 10**6}
 MAX_NUMBER = 10**30
 
 
@@ -42,26 +44,10 @@ def text_of(value: object) -> str:
     return str(value).strip()
 
 
-def _number(text: str) -> Fraction | None:
+def _number(text: str, units: Mapping[str, int | Fraction] = COUNTS) -> Fraction | None:
     match = NUMBER.fullmatch(text)
-    return Fraction(match[1]) * SUFFIXES[match[2].lower()] if match else None
-
-
-def _bytes(text: str) -> Fraction | None:
-    match = WITH_UNIT.fullmatch(text)
-    if match is None:  # B alone may be bytes or billions
-        return None if text.endswith(("b", "B")) else _number(text)
-    number = _number(match[1])
-    base = 1024 if match[3] else 1000
-    return number and number * base ** ("kmgt".index(match[2].lower()) + 1)
-
-
-def _seconds(text: str) -> Fraction | None:
-    match = WITH_TIME.fullmatch(text)
-    if match is None:
-        return None
-    number = _number(match[1])
-    return number and number / TIMES[match[2]]
+    factor = units.get(match[2].lower()) if match else None
+    return Fraction(match[1]) * factor if match and factor else None
 
 
 def _shown(text: object) -> str:
@@ -70,21 +56,22 @@ def _shown(text: object) -> str:
 
 def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
-    return _above_0(value, _number, "70e9, 70B or 0.5")
+    return _above_0(value, COUNTS, "70e9, 70B or 0.5")
 
 
 def size(value: object) -> float:
     """Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
-    return _above_0(value, _bytes, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
+    return _above_0(value, SIZES, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
 
 
 def seconds(value: object) -> float:
     """Return seconds above 0, such as 0.02 or "20ms"."""
-    return _above_0(value, _seconds, "0.02 or 20ms; units are s (without one), ms and us: seconds")
+    return _above_0(value, TIMES, "0.02 or 20ms; units are s (without one), ms and us: seconds")
 
 
-def _above_0(value: object, parse: Callable[[str], Fraction | None], examples: str) -> float:
-    number = parse(text := text_of(value))
+def _above_0(value: object, units: Mapping[str, int | Fraction], examples: str) -> float:
+    text = text_of(value)
+    number = _number(text, units)
     if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
         raise ConfigError(
             f"{_shown(text)} is not a number above 0, at most 10^30, such as {examples}"
@@ -129,7 +116,7 @@ def exact(value: object) -> Fraction:
     """Return a number of either sign, exactly as written, with at most 300 digits."""
     text = text_of(value)
     digits = text.removeprefix("-")
-    number = _number(digits) or _bytes(digits)
+    number = _number(digits, COUNTS | SIZES)
     if number is None or number > 10**300 or (number and number < Fraction(1, 10**330)):
         raise ConfigError(f"{_shown(text)} is not a number such as 1e-8")
     return -number if text.startswith("-") else number
@@ -238,6 +225,7 @@ RANKS = {
     "decode_seconds": 1,
     "tokens": -1,
     "seconds": 1,
+    "step_seconds": 1,
     "prefill_seconds": 1,
     "attainable_flops_per_s": -1,
     "params": -1,

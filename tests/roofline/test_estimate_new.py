@@ -155,7 +155,7 @@ def test_devices_needed(capsys, line, gpus, bound):
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "gemma-3-1b", "mixtral-8x7b", "deepseek-v3"])
-@pytest.mark.parametrize("limits", [(989.4e12, 3.352e12), (2e12, 3e12, "int8", 1)])
+@pytest.mark.parametrize("limits", [(989.4e12, 3.352e12), (2e12, 3e12, "int8", "int8")])
 def test_a_reply_is_the_sum_of_its_steps(name, limits):
     for prompt, tokens, batch in ((5, 40, 1), (490, 60, 7), (700, 20, 3), (5, 1, 1)):
         serving = Serving(load_preset(name), batch, *limits)

@@ -122,7 +122,7 @@ def test_the_batch_at_a_latency_is_the_largest():
     assert estimate.infer(**given, latency="20 ms").values == found.values
     full = {"model": "deepseek-v3", "gpus": 8, "weight_dtype": "fp8e4m3", "latency": "1s"}
     (warning,) = estimate.infer(**full, gpu="h100-sxm").warnings  # one sequence takes 99 %
-    assert "99.1 % of the memory" in warning
+    assert "only 0.9 % of 8 x h100-sxm" in warning
     assert "h100-sxm" not in [row["gpu"] for row in estimate.infer(**full, gpu="all").rows]
     ranked = estimate.infer(model="llama-3-70b", gpu="all", gpus=4, latency=0.03)
     assert all(row["decode_seconds"] <= 0.03 for row in ranked.rows)

@@ -302,7 +302,7 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
             {"expert_parallel": 8, "gpus": 1},
             "--expert-parallel 8 does not divide a model without experts",
         ),
-        ({"disk": 1e9}, "remove --convention, --days, --carbon or --disk"),
+        ({"carbon": 414, "tokens": 1e12}, "remove --convention, --days or --carbon"),
         ({"gpu": "tpu-v4", "gpus": 8}, "tpu-v4 has no known link between devices"),
     ],
 )
