@@ -7,7 +7,6 @@ never run.
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections import Counter
@@ -140,9 +139,9 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
         transformers.logging.set_verbosity(verbosity)
 
 
-def composed_parameters(values: Keys) -> int | None:
-    """Return the parameters of a composed configuration, with its encoders and projections; None if
-    transformers is missing or builds no model of it.
+def whole_model(values: Keys, where: str) -> ModelConfig | None:
+    """Return a model with encoders, of which only the parameters are known; None for a causal
+    decoder, or if transformers is missing or builds no model of the configuration.
     """
     given = {key: values[key] for key in values if key != "auto_map"}
     with suppress(Exception):  # whatever a class of transformers raises
@@ -150,36 +149,20 @@ def composed_parameters(values: Keys) -> int | None:
         import transformers
 
         whole = transformers.AutoConfig.for_model(**given)
-        with torch.device("meta"):
-            model = transformers.AutoModelForMultimodalLM.from_config(whole)  # type: ignore[no-untyped-call]
-        return sum(map(torch.numel, model.parameters()))
-    return None
-
-
-def whole_model(path: Path) -> ModelConfig | None:
-    """Return an encoder, or encoder and decoder, of which only the parameters are known; None for
-    a causal decoder, or if transformers is missing or builds no model of the file.
-    """
-    with suppress(Exception):  # whatever a class of transformers raises
-        import torch
-        import transformers
-
-        values = json.loads(path.read_bytes())
-        values.pop("auto_map", None)
-        whole = transformers.AutoConfig.for_model(**values)
         name = (values.get("architectures") or [""])[0]
-        is_causal = name.endswith(HEADS) or not (name or whole.is_encoder_decoder)
-        kind = getattr(transformers, name or f"{type(whole).__name__.removesuffix('Config')}Model")
-        if not is_causal and issubclass(kind, transformers.PreTrainedModel):
+        if not name and (whole.is_encoder_decoder or hasattr(whole, "text_config")):
+            name = f"{type(whole).__name__.removesuffix('Config')}ForConditionalGeneration"
+        kind = getattr(transformers, name)
+        if not name.endswith(HEADS) and issubclass(kind, transformers.PreTrainedModel):
             with torch.device("meta"):
                 built = _weights(kind(whole), 0, 0)
             parts = [(weight, HALF.match(weight.name)) for weight in built]
             return replace(
                 model_of_size(sum(weight.elements for weight in built)),
-                name=str(path),
+                name=where,
                 built=tuple(replace(w, component=half[1]) if half else w for w, half in parts),
                 is_tied=whole.tie_word_embeddings,
-                source=f"{path}, the modules that transformers builds",
+                source=f"{where}, the modules that transformers builds",
             )
     return None
 

@@ -64,6 +64,11 @@ def load_config(path: Path) -> ModelConfig:
     """Return the model of a `config.json`; ConfigError if it is unreadable, invalid or
     unsupported.
     """
+    return read_config(values_in(path), str(path))
+
+
+def values_in(path: Path) -> Keys:
+    """Return the keys of a `config.json`; ConfigError if it is unreadable."""
     try:
         values = json.loads(path.read_bytes())  # also Infinity, as in files of Mamba 2
     except OSError as error:
@@ -72,7 +77,7 @@ def load_config(path: Path) -> ModelConfig:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a JSON object, got {shown_value(values)}")
-    return read_config(values, str(path))
+    return values
 
 
 def read_config(values: Keys, where: str) -> ModelConfig:

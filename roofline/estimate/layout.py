@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from math import gcd, inf, isqrt
@@ -15,7 +15,7 @@ from roofline.accounting.flops import DEFAULT_CONVENTION, train_flops
 from roofline.accounting.machines import memory_of
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
-from roofline.estimate.answer import Answer, Curve, Row, Step, by_machine, steps_of
+from roofline.estimate.answer import Answer, Curve, Row, by_machine, steps_of
 from roofline.estimate.fitting import fit_row, fit_warnings
 from roofline.estimate.models import ZERO_3, Optimizer, Recipe, least_devices
 from roofline.estimate.options import (
@@ -24,6 +24,7 @@ from roofline.estimate.options import (
     Options,
     Planned,
     Running,
+    Uses,
     machines_of,
     model_of,
     sources_of,
@@ -68,7 +69,8 @@ HIDDEN = (
 
 EXECUTED = "HFU of {:g} while nothing waits (--mfu): recomputation is executed too"
 
-SCALES = 0.9  # of linear speed
+SCALES = 0.9
+"""Fraction of linear speed."""
 
 COLUMNS = {
     "gpu": "GPU",
@@ -81,7 +83,7 @@ COLUMNS = {
     "total_bytes": "memory",
     "sent_bytes": "sent a step",
     "bubble": "bubble",
-    "seconds": "step",
+    "step_seconds": "step",
 }
 
 
@@ -115,6 +117,8 @@ pipeline | {sent[pipeline]:bytes} sent in {sending[pipeline]:time}, not hidden |
 optimizer | reads and writes its state | {optimizer:time}
 step | sum | {layout.seconds:time}
 communication | waiting for links | {communication:percent}
+published runs | {runs.name}: {runs.least} to {runs.most} times the predicted time | {step_range}
+scales to | 90 % of linear speed | {largest_gpus:devices}
 """
 
 
@@ -162,11 +166,14 @@ def parallel(
         raise ConfigError(
             f"no layout fits: the smallest takes {least} on each of {count(gpus, 'device')}; {ways}"
         )
-    best = fitting[0]
-    rows = [layout.row() for layout in fitting]
-    kind = published_runs(config, sequence, best.network.node_devices)
-    rows[0]["step_range"] = kind.range_of(best.seconds)
-    return Answer(
+    notes = [
+        EXECUTED.format(mfu),
+        f"tensor times context parallelism of at most {NODE_DEVICES}",
+        f"of {len(found)} layouts, the {len(fitting)} fastest that fit are shown",
+    ]
+    answer = step_answer(fitting, None, notes, uses)
+    return replace(
+        answer,
         main=(
             "data_parallel",
             "tensor_parallel",
@@ -174,26 +181,9 @@ def parallel(
             "expert_parallel",
             "context_parallel",
             "zero",
-            "step_range" if kind.is_wide else "seconds",
+            "step_range",
         ),
-        title=f"Layout of {config.name} on {count(gpus, 'device')}: {batch} x {sequence} tokens "
-        f"a step",
-        values=rows[0],
-        rows=rows,
-        worked=f"{best.use.machine.slug}, {best.use.dtype}",
-        steps=_steps(best, rows[0]),
-        formula=FORMULA,
-        source=f"{SOURCE}; {uses.source}; {best.network.source}",
-        assumptions=[
-            EXECUTED.format(mfu),
-            f"micro-batches of one sequence; checkpointing: {checkpoint}",
-            *HIDDEN,
-            f"tensor times context parallelism of at most {NODE_DEVICES}",
-            f"published runs, {kind.name}: {kind.least} to {kind.most} times the predicted time",
-            f"of {len(found)} layouts, the {len(rows)} fastest that fit are shown",
-            *config.notes_on(sequence),
-            *uses.notes,
-        ],
+        values=answer.rows[0],
         columns=COLUMNS,
     )
 
@@ -225,28 +215,6 @@ def step_plan(
         checkpoint=options.get("checkpoint", "none"),
         kernels=Kernels(precision.activation_bytes, is_sequence_parallel=splits_norms),
         sharding=sharding,
-    )
-
-
-def _steps(layout: Layout, row: Row) -> list[Step]:
-    moved = ""
-    if layout.bandwidth_bytes_per_s < inf:
-        moved = f", activations at {quantity(layout.bandwidth_bytes_per_s, 'B')}/s"
-    sharding = layout.plan.sharding
-    context_ways = ""
-    if sharding.context_parallel > 1:
-        context_ways = f" x {sharding.context_parallel} context"
-    return steps_of(
-        STEPS,
-        **{part: seconds or None for part, seconds in layout.parts.items()},
-        layout=layout,
-        plan=layout.plan,
-        sharding=sharding,
-        context_ways=context_ways,
-        sent=layout.traffic.sent,
-        sending=layout.traffic.sending,
-        communication=row["communication"],
-        moved=moved,
     )
 
 
@@ -316,11 +284,6 @@ class PublishedRuns(NamedTuple):
     least: float
     most: float
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether the answer is a range of times."""
-        return max(self.most, self.most / self.least) > MAX_ERROR
-
     def range_of(self, value: float, write: Callable[[float], str] = duration) -> str:
         return f"{write(self.least * value)} to {write(self.most * value)}"
 
@@ -334,31 +297,20 @@ EXPERTS_IN_RACKS = PublishedRuns("models with experts on GB200 and GB300", 1.58,
 
 LONG_TOKENS = 32768
 RACK_DEVICES = 72
-MAX_ERROR = 1.5
 
 
-def published_runs(config: ModelConfig, sequence: int, node_devices: int) -> PublishedRuns:
-    is_rack = node_devices >= RACK_DEVICES
-    if config.experts:
+def published_runs(layout: Layout) -> PublishedRuns:
+    is_rack = layout.network.node_devices >= RACK_DEVICES
+    if layout.plan.config.experts:
         return EXPERTS_IN_RACKS if is_rack else EXPERTS
-    if sequence >= LONG_TOKENS:
+    if layout.plan.sequence >= LONG_TOKENS:
         return LONG
     return DENSE_IN_RACKS if is_rack else DENSE
 
 
-def predicted(
-    plan: StepPlan,
-    tokens: float | None,
-    mfu: float | None,
-    options: Options,
-) -> Answer:
-    """Return the time of a training step, what its communication costs, and up to how many devices
-    it scales.
-    """
+def predicted(plan: StepPlan, tokens: float | None, mfu: float | None, options: Options) -> Answer:
+    """Return the time of a training step."""
     uses = uses_of(options)
-    config = plan.config
-    batch = plan.batch * plan.sharding.data_parallel
-    rows: list[Row] = []
     layouts = []
     notes = []
     for use in uses.uses:
@@ -369,68 +321,61 @@ def predicted(
         else:
             share, note = matmul_share(use)
             bandwidth = use.machine.bandwidth(MEASURED_FIRST)
-        layout = Layout(
-            plan,
-            use._replace(mfu=share),
-            network_of(use.machine, options),
-            options.get("interleave", 1),
-            bandwidth.value if bandwidth else inf,
-        )
-        kind = published_runs(config, plan.sequence, layout.network.node_devices)
-        row = layout.row()
-        row["gpus"] = layout.devices
-        row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
-        row["step_seconds"] = seconds_s = row.pop("seconds")
-        row["least_step_seconds"] = kind.least * seconds_s
-        row["most_step_seconds"] = kind.most * seconds_s
-        row["step_range"] = kind.range_of(seconds_s)
-        speed = batch * plan.sequence / layout.seconds
-        speed_each = speed / layout.devices
-        reached = train_flops(config, plan.sequence).per_token * speed_each
-        executed = train_flops(config, plan.sequence, 1, "gemm-causal-half", plan.checkpoint)
-        known = use.machine.peak(use.dtype)
-        peak = known.value if known else use.peak
-        row |= {"tokens_per_s": speed, "flops_per_s": reached, "mfu": share_of(reached, peak)}
-        row["hfu"] = share_of(executed.hardware_flops / executed.tokens * speed_each, peak)
-        far = [devices for devices, linear in scaling(layout).items() if linear >= SCALES]
-        row["largest_gpus"] = max(far)
-        if tokens is not None:
-            seconds = tokens / speed
-            row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
-            row |= use.cost(layout.devices, seconds)
-            row["device_hours"] = layout.devices * seconds / 3600
-            row["days_range"] = kind.range_of(seconds)
-            row["price_range"] = row["price"] and kind.range_of(row["price"], number)
-        memory_bytes = row["memory_bytes"]
-        needed = least_devices(plan, memory_bytes) if memory_bytes else None
-        rows.append(row | fit_row(use.machine, row["total_bytes"], needed))
-        layouts.append(layout)
         notes.append(note)
+        layouts.append(
+            Layout(
+                plan,
+                use._replace(mfu=share),
+                network_of(use.machine, options),
+                options.get("interleave", 1),
+                bandwidth.value if bandwidth else inf,
+            )
+        )
+    return step_answer(layouts, tokens, list(dict.fromkeys(notes)), uses)
+
+
+def step_answer(
+    layouts: Sequence[Layout], tokens: float | None, notes: Sequence[str], uses: Uses
+) -> Answer:
+    """Return the times of layouts, what communication costs in the first one, and up to how many
+    devices it scales.
+    """
+    rows = [_row(layout, tokens) for layout in layouts]
     first = layouts[0]
-    farthest = count(rows[0]["largest_gpus"], "device")
-    main = ["step_seconds", "communication", "mfu", "hfu", "largest_gpus", "days", "price"]
-    kind = published_runs(config, plan.sequence, first.network.node_devices)
-    if kind.is_wide:
-        main = ["step_range", "communication", "largest_gpus", "days_range", "price_range"]
+    plan = first.plan
+    config = plan.config
+    batch = plan.batch * plan.sharding.data_parallel
+    moved = ""
+    if first.bandwidth_bytes_per_s < inf:
+        moved = f", activations at {quantity(first.bandwidth_bytes_per_s, 'B')}/s"
+    context_ways = ""
+    if plan.sharding.context_parallel > 1:
+        context_ways = f" x {plan.sharding.context_parallel} context"
     return Answer(
-        main=main,
+        main=("step_range", "communication", "largest_gpus", "days_range", "price_range"),
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
         f"{plan.sequence} tokens",
         warnings=fit_warnings(rows, ZERO_3),
         **by_machine(rows),
-        steps=[
-            *_steps(first, rows[0]),
-            Step(
-                "published runs",
-                f"{kind.name}: {kind.least} to {kind.most} times the predicted time",
-                rows[0]["step_range"],
-            ),
-            Step("scales to", f"{100 * SCALES:g} % of linear speed", farthest),
-        ],
+        steps=steps_of(
+            STEPS,
+            **{part: seconds or None for part, seconds in first.parts.items()},
+            layout=first,
+            plan=plan,
+            sharding=plan.sharding,
+            context_ways=context_ways,
+            sent=first.traffic.sent,
+            sending=first.traffic.sending,
+            moved=moved,
+            runs=published_runs(first),
+            communication=rows[0]["communication"],
+            step_range=rows[0]["step_range"],
+            largest_gpus=rows[0]["largest_gpus"],
+        ),
         formula=FORMULA,
         source=f"{SOURCE}; {uses.source}; {first.network.source}",
         assumptions=[
-            *dict.fromkeys(notes),
+            *notes,
             f"MFU by convention {DEFAULT_CONVENTION}; HFU by executed FLOPs, waiting included",
             (
                 f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash "
@@ -461,6 +406,40 @@ def predicted(
             "devices", "fraction of linear speed", {config.name: list(scaling(first).items())}
         ),
     )
+
+
+def _row(layout: Layout, tokens: float | None) -> Row:
+    """Return the time, speed and memory of a step, and the time and price of all tokens."""
+    plan = layout.plan
+    use = layout.use
+    runs = published_runs(layout)
+    step_seconds = layout.seconds
+    row = layout.row()
+    row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
+    row["step_seconds"] = step_seconds
+    row["least_step_seconds"] = runs.least * step_seconds
+    row["most_step_seconds"] = runs.most * step_seconds
+    row["step_range"] = runs.range_of(step_seconds)
+    speed = plan.batch * plan.sharding.data_parallel * plan.sequence / step_seconds
+    speed_each = speed / layout.devices
+    reached = train_flops(plan.config, plan.sequence).per_token * speed_each
+    executed = train_flops(plan.config, plan.sequence, 1, "gemm-causal-half", plan.checkpoint)
+    known = use.machine.peak(use.dtype)
+    peak = known.value if known else use.peak
+    row |= {"tokens_per_s": speed, "flops_per_s": reached, "mfu": share_of(reached, peak)}
+    row["hfu"] = share_of(executed.hardware_flops / executed.tokens * speed_each, peak)
+    far = [devices for devices, linear in scaling(layout).items() if linear >= SCALES]
+    row["largest_gpus"] = max(far)
+    if tokens is not None:
+        seconds = tokens / speed
+        row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
+        row |= use.cost(layout.devices, seconds)
+        row["device_hours"] = layout.devices * seconds / 3600
+        row["days_range"] = runs.range_of(seconds)
+        row["price_range"] = row["price"] and runs.range_of(row["price"], number)
+    memory_bytes = use.machine.usable_memory_bytes
+    needed = least_devices(plan, memory_bytes) if memory_bytes else None
+    return row | fit_row(use.machine, layout.total_bytes, needed)
 
 
 def scaling(layout: Layout) -> dict[int, float]:

@@ -9,7 +9,7 @@ from typing import Annotated, Unpack
 from results.show.units import count, number, quantity
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, torch_kernels
-from roofline.accounting.built import composed_parameters, whole_model
+from roofline.accounting.built import whole_model
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import (
     CONVENTIONS,
@@ -19,6 +19,7 @@ from roofline.accounting.flops import (
 )
 from roofline.accounting.machines import memory_of, why_not
 from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.presets import values_in
 from roofline.accounting.state import (
     OPTIMIZERS,
     RECIPES,
@@ -98,10 +99,10 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
         config = model_of(model, options)
     except ConfigError:
         path = Path(options.get("config") or Path(str(model)) / "config.json")
-        whole_config = whole_model(path)
-        if whole_config is None:
+        whole = whole_model(values_in(path), str(path)) if path.is_file() else None
+        if whole is None:
             raise
-        config = whole_config
+        config = whole
     counts = count_parameters(config)
     steps = []
     for weight in weights(config):
@@ -126,14 +127,14 @@ def params(model: Model = None, **options: Unpack[Dimensions]) -> Answer:
     total = counts.total
     warnings = []
     if config.composed:
-        whole = composed_parameters(config.composed)
+        whole = whole_model(config.composed, config.name)
         of_text = config.assumptions[0]
         notes.remove(of_text)
         if whole is None:
             warnings.append(of_text)
         else:
-            total = whole
-            parts = {"language_model": counts.total, "encoders": whole - counts.total}
+            total = whole.parameters
+            parts = {"language_model": counts.total, "encoders": total - counts.total}
             what = "of images, audio and their projections, as transformers builds them"
             steps.append(Step("encoders", what, count(parts["encoders"]), parts["encoders"]))
             main = ["total", *parts, *main[1:]]

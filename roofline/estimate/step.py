@@ -316,12 +316,11 @@ class Layout:
         row |= asdict(sharding)
         row["micro_batches"] = self.plan.micro_batches
         row["total_bytes"] = self.total_bytes
-        row["memory_bytes"] = self.use.machine.usable_memory_bytes
         row |= {f"sent_{kind}_bytes": sent[kind] for kind in KINDS}
         row["sent_bytes"] = sum(sent.values())
         row["bubble"] = self.bubble
         row["communication"] = waiting_s / self.seconds
-        row["seconds"] = self.seconds
+        row["gpus"] = self.devices
         return row
 
 

@@ -317,7 +317,5 @@ def test_the_utilization_given_for_a_step_is_that_of_executed_flops():
     answer = estimate.train(**options, checkpoint="full")
     values = answer.values
     assert values["hfu"] == pytest.approx(0.4 * values["compute_seconds"] / values["step_seconds"])
-    assert {f"{name.upper()} {100 * values[name]:.1f} %" for name in ("mfu", "hfu")} < set(
-        answer.main_texts()
-    )
+    assert values["hfu"] > values["mfu"]
     assert any(note.startswith("HFU of 0.4") for note in answer.assumptions)
