@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NoReturn, Self, TypeVar
 
 from results.show.terminal import one_line
@@ -131,11 +132,9 @@ class ModelConfig:
     layers_without_cache: int = 0
     """Layers with a state instead of attention, in a built model."""
     caches: tuple[tuple[int, int], ...] = ()
-    """Elements for each token, and window (0: none), of the layers that store keys and values, if
-    they differ.
-    """
+    """What `stores` returns, if the layers of a built model differ."""
     convolution_state: int = 0
-    """Elements that a sequence keeps for convolutions, in all layers of a built model."""
+    """Elements that a sequence keeps for convolutions, in all layers."""
     recurrent_state: int = 0
     """Elements of its recurrent states."""
     parameters: int = 0
@@ -158,10 +157,17 @@ class ModelConfig:
         """Layers with keys and values."""
         return self.layers - self.layers_without_cache
 
-    @property
-    def storing_layers(self) -> int:
-        """Those that store them, instead of using the ones of another layer."""
-        return len(self.caches) or self.cached_layers
+    @cached_property
+    def stores(self) -> Sequence[tuple[int, int]]:
+        """Elements for each token, and window (0: none), of each layer that stores keys and values,
+        instead of using the ones of another layer: 2 k d, with latent attention kvr + dr.
+        """
+        elements = 2 * self.kv_heads * self.head_dim
+        if self.latent:
+            elements = self.latent.kv_rank + self.latent.rope_dim
+        full = self.cached_layers - self.windowed_layers
+        windowed = [(elements, self.window or 0)] * self.windowed_layers
+        return self.caches or [(elements, 0)] * full + windowed
 
     @property
     def dense_layers(self) -> int:
@@ -172,12 +178,11 @@ class ModelConfig:
         windows.
         """
         experts = self.experts and replace(self.experts, layers=min(self.experts.layers, layers))
-        windowed = min(self.windowed_layers, layers)
-        changed = replace(self, layers=layers, windowed_layers=windowed, experts=experts)
-        if not self.built:
-            return changed
         return replace(
-            changed,
+            self,
+            layers=layers,
+            windowed_layers=min(self.windowed_layers, layers),
+            experts=experts,
             caches=(),
             layers_without_cache=self.layers_without_cache * layers // self.layers,
             convolution_state=self.convolution_state * layers // self.layers,

@@ -369,8 +369,9 @@ def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> Values:
         has_convolution_bias=keys.flag("use_conv_bias", True),
         **sizes,
     )
+    layers = keys.whole("num_hidden_layers", largest="layers")
     return {
-        "layers": keys.whole("num_hidden_layers", largest="layers"),
+        "layers": layers,
         "width": width,
         **dict.fromkeys(("heads", "kv_heads"), 1),
         **dict.fromkeys(("head_dim", "mlp_width"), 0),
@@ -378,6 +379,8 @@ def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> Values:
         "is_tied": keys.flag("tie_word_embeddings", is_tied),
         "norms_per_layer": 1,
         "state": state,
+        "convolution_state": layers * state.convolved_width * state.kernel,
+        "recurrent_state": layers * state.inner_width * state.state_size,
     }
 
 

@@ -18,20 +18,13 @@ STATE_BYTES = 4
 
 
 def kv_bytes_per_token(config: ModelConfig, element_bytes: float = 2) -> int:
-    """Return the bytes that each token adds to the KV cache: 2 L k d w, with latent attention L
-    (kvr + dr) w.
-
-    Windowed layers are included.
+    """Return the bytes that each token adds to the KV cache, also in windowed layers: 2 L k d w,
+    with latent attention L (kvr + dr) w.
 
     Source: Pope et al., Efficiently Scaling Transformer Inference (2022); DeepSeek-AI, DeepSeek-V2
     (2024), table 1.
     """
-    if config.caches:
-        return ceil(sum(elements for elements, _ in config.caches) * element_bytes)
-    elements = 2 * config.kv_heads * config.head_dim
-    if config.latent:
-        elements = config.latent.kv_rank + config.latent.rope_dim
-    return ceil(config.cached_layers * elements * element_bytes)
+    return ceil(sum(elements for elements, _ in config.stores) * element_bytes)
 
 
 def state_bytes(config: ModelConfig, element_bytes: float = 2) -> int:
@@ -40,12 +33,7 @@ def state_bytes(config: ModelConfig, element_bytes: float = 2) -> int:
 
     Source: the caches that transformers allocates; `mamba_ssm_cache_dtype` of published files.
     """
-    convolution = config.convolution_state
-    recurrent = config.recurrent_state
-    if config.state:
-        convolution = config.layers * config.state.convolved_width * config.state.kernel
-        recurrent = config.layers * config.state.inner_width * config.state.state_size
-    return ceil(convolution * element_bytes + recurrent * STATE_BYTES)
+    return ceil(config.convolution_state * element_bytes + config.recurrent_state * STATE_BYTES)
 
 
 def kv_cache_bytes(
@@ -61,15 +49,8 @@ def kv_cache_bytes(
     Source: see `kv_bytes_per_token`. Engines may reserve whole pages, or the full length in all
     layers.
     """
-    positions = (config.cached_layers - config.windowed_layers) * sequence
-    positions += config.windowed_layers * min(config.window or sequence, sequence)
-    per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
-    stored: float = positions * per_layer
-    if config.caches:
-        stored = element_bytes * sum(
-            elements * min(window or sequence, sequence) for elements, window in config.caches
-        )
-    cache = ceil(stored * cache_copies(config, devices))
+    stored = sum(elements * min(window or sequence, sequence) for elements, window in config.stores)
+    cache = ceil(Fraction(element_bytes) * stored * cache_copies(config, devices))
     return batch * (cache + state_bytes(config, element_bytes))
 
 

@@ -60,7 +60,7 @@ STEPS_BY_WEIGHTS = (
 
 INFER_STEPS = """\
 weights | {total:count} parameters of {weight_bits:.4g} bits on average | {weight_bytes:bytes}
-cache per token | {serving.config.storing_layers} layers | {kv_bytes_per_token:bytes}
+cache per token | {layers} layers | {kv_bytes_per_token:bytes}
 states | of each sequence, beside the KV cache | {state_bytes:bytes}
 cache | {cached} | {cache_bytes:bytes}
 prefill FLOPs | {serving.batch} x {prompt} tokens | {prefill_flops:number}
@@ -319,7 +319,7 @@ def _infer_steps(serving: Serving, prompt: int, row: Row) -> list[Step]:
     config = serving.config
     cached = f"{serving.batch} x {prompt} tokens"
     if config.windowed_layers:
-        windowed = sum(window > 0 for _, window in config.caches) or config.windowed_layers
+        windowed = sum(window > 0 for _, window in config.stores)
         cached += f", {windowed} layers store at most {config.window}"
     copies = cache_copies(config, serving.devices)
     if copies > 1:
@@ -336,6 +336,7 @@ def _infer_steps(serving: Serving, prompt: int, row: Row) -> list[Step]:
         INFER_STEPS,
         **row,
         serving=serving,
+        layers=len(config.stores),
         prompt=prompt,
         total=total,
         weight_bits=8 * row["weight_bytes"] / total,
@@ -542,7 +543,7 @@ def context(
             copies=float(copies),
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
-            layers=config.storing_layers,
+            layers=len(config.stores),
             state_bytes=state_bytes(config, element_bytes) or None,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),
