@@ -192,6 +192,10 @@ class Sharding:
         """Devices with the same weights, except for experts: ZeRO shards over them."""
         return self.data_parallel * self.context_parallel
 
+    @property
+    def devices(self) -> int:
+        return self.same_weights * self.tensor_parallel * self.pipeline_parallel
+
     def replicas_of_experts(self) -> int:
         """Return the number of data-parallel devices that store the same experts."""
         if self.data_parallel > 1 and self.data_parallel % self.expert_parallel:

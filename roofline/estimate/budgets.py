@@ -7,7 +7,6 @@ from __future__ import annotations
 from math import ceil
 from typing import Annotated, NamedTuple, Unpack
 
-from results.show.terminal import say
 from results.show.units import count, number, quantity
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import (
@@ -16,19 +15,13 @@ from roofline.accounting.flops import (
     convention_of,
     train_flops,
 )
-from roofline.accounting.machines import PUBLISHED_MFU, memory_of, mfu_of
+from roofline.accounting.machines import PUBLISHED_MFU, memory_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate import scaling
 from roofline.estimate.answer import Answer, Row, by_machine, steps_of
 from roofline.estimate.fitting import fit_row, fit_warnings
-from roofline.estimate.layout import (
-    LAYOUT,
-    SECONDS_PER_DAY,
-    Shared,
-    predicted,
-    step_plan,
-)
+from roofline.estimate.layout import SECONDS_PER_DAY, predicted, step_plan
 from roofline.estimate.models import (
     ZERO_3,
     Convention,
@@ -36,10 +29,12 @@ from roofline.estimate.models import (
     Recipe,
 )
 from roofline.estimate.options import (
-    Computing,
-    Machines,
-    Options,
+    LAYOUT,
+    Held,
+    Needed,
     Running,
+    Stepping,
+    Training,
     Uses,
     machines_of,
     model_of,
@@ -47,7 +42,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Number, Prices, Share, Size, Whole, question
+from roofline.estimate.question import Model, Number, Whole, question
 from roofline.model import mfu as share_of
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
@@ -109,23 +104,6 @@ fitted loss | {fitted} | {fitted_loss:.3f} nats per token
 """
 
 
-def _training_uses(options: Options, mfu: float | None, memory: float | None = None) -> Uses:
-    """Return machines with their MFU, and notes; stderr reports an MFU assumed for a measured
-    run.
-    """
-    found = uses_of(options, memory)
-    trained = Uses([], [])
-    for use in found.uses:
-        share, origin = mfu_of(use.machine, use.dtype, mfu)
-        if use.machine.run and mfu is None and use.dtype not in use.machine.mfu:
-            say(f"note: {origin}")
-        trained.uses.append(use._replace(mfu=share))
-        if origin not in trained.notes:
-            trained.notes.append(origin)
-    trained.notes.extend(found.notes)
-    return trained
-
-
 class _RunFlops(NamedTuple):
     """FLOPs of a training run per token."""
 
@@ -155,17 +133,14 @@ def train(
     recipe: Recipe = "bf16-master",
     optimizer: Optimizer = "adamw",
     gpus: Whole = 1,
-    price: Prices | None = None,
-    mfu: Share | None = None,
     carbon: Number | None = None,
-    **options: Unpack[Shared],
+    **options: Unpack[Stepping],
 ) -> Answer:
     """Duration, price and needs of a training run, or its tokens.
 
     With a layout, it is the time of a step.
     """
     config = model_of(model, options)
-    priced = {**options, "price": price}
     if tokens and days:
         raise ConfigError(
             "--tokens and --days are mutually exclusive; `python -m roofline estimate gpus` takes "
@@ -183,8 +158,8 @@ def train(
             )
         sharding = sharding_of(gpus, options, recipe)
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
-        return predicted(plan, tokens, mfu, priced)
-    uses = _training_uses(priced, mfu)
+        return predicted(plan, tokens, options)
+    uses = uses_of(options, trains=True)
     run = _run_flops(config, sequence, convention)
     whole_state = sum(state_bytes(config, RECIPES[recipe], optimizer).values())
     state_each = -(-whole_state // gpus)
@@ -225,7 +200,7 @@ def train(
     )
     active = count_parameters(config).active
     columns = {**TRAINED, "tokens": "tokens", "days": "days", "device_hours": "device hours"}
-    if price:
+    if "price" in options:
         columns["price"] = "price"
     if carbon:
         columns["co2_t"] = "t of CO2"
@@ -337,12 +312,10 @@ def gpus(
     days: Number | None = None,
     sequence: Whole = 2048,
     convention: Convention = DEFAULT_CONVENTION,
-    mfu: Share | None = None,
-    memory: Size | None = None,
-    **options: Unpack[Running],
+    **options: Unpack[Needed],
 ) -> Answer:
     """Number of devices needed to hold a model, or to train it in time."""
-    uses = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
+    uses = uses_of(options, trains=tokens is not None)
     each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
     config = model_of(model, options)
     total = count_parameters(config).total
@@ -421,11 +394,10 @@ def fit(
     recipe: Recipe | None = None,
     optimizer: Optimizer | None = None,
     gpus: Whole = 1,
-    memory: Size | None = None,
-    **options: Unpack[Machines],
+    **options: Unpack[Held],
 ) -> Answer:
     """Largest model whose state fits in the memory of devices."""
-    machines = machines_of(options, memory)
+    machines = machines_of(options)
     each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
     notes = [
         (
@@ -468,8 +440,7 @@ def chinchilla(
     days: Number | None = None,
     tokens_per_param: Number = scaling.TOKENS_PER_PARAM,
     gpus: Whole = 1,
-    mfu: Share | None = None,
-    **options: Unpack[Computing],
+    **options: Unpack[Training],
 ) -> Answer:
     """Compute-optimal model for a number of FLOPs, or for devices and days."""
     if flops is None and days is None:
@@ -486,7 +457,7 @@ def chinchilla(
         facts |= optimum
         budget = f"{number(flops)} FLOPs"
     elif days is not None:
-        uses = _training_uses(options, mfu)
+        uses = uses_of(options, trains=True)
         sources.append(uses.source)
         for use in uses.uses:
             optimum = _optimal_of(use.speed(gpus) * (days * SECONDS_PER_DAY), tokens_per_param)

@@ -19,11 +19,9 @@ from roofline.estimate.answer import Answer, Curve, Row, by_machine, steps_of
 from roofline.estimate.fitting import fit_row, fit_warnings
 from roofline.estimate.models import ZERO_3, Optimizer, Recipe, least_devices
 from roofline.estimate.options import (
-    Devices,
-    Machines,
+    Layouts,
+    Linked,
     Options,
-    Planned,
-    Running,
     Uses,
     machines_of,
     model_of,
@@ -87,24 +85,9 @@ COLUMNS = {
 }
 
 
-class Shared(Running, Devices, total=False):
-    """A model, machines, and how they share a training step."""
-
-    batch: Whole
-    micro_batch: Whole
-    checkpoint: str
-    interleave: Whole
-    network: Size
-    node: Whole
-
-
-LAYOUT = Shared.__annotations__.keys() - Running.__annotations__.keys()
-"""Options of a layout, with which `train` gives the time of a step."""
-
-
 STEPS = """\
 devices | {sharding.data_parallel} data x {sharding.tensor_parallel} tensor x \
-{sharding.pipeline_parallel} pipeline{context_ways} | {layout.devices:,}
+{sharding.pipeline_parallel} pipeline x {sharding.context_parallel} context | {sharding.devices:,}
 memory | ZeRO {sharding.zero}, the fuller device | {layout.total_bytes:bytes}
 compute | FLOPs at {layout.use.peak:number} FLOP/s x {layout.use.mfu:.4g}{moved} | {compute:time}
 tensor | {sent[tensor]:bytes} sent in {sending[tensor]:time}, not hidden | {tensor:time}
@@ -132,21 +115,18 @@ def parallel(
     optimizer: Optimizer = "adamw",
     checkpoint: str = "none",
     mfu: Share = 0.5,
-    memory: Size | None = None,
-    network: Size | None = None,
-    node: Whole | None = None,
-    **options: Unpack[Planned],
+    **options: Unpack[Layouts],
 ) -> Answer:
     """Layouts of a training step on devices, the fastest first.
 
     They are those of data, tensor, pipeline, expert and context parallelism, and of ZeRO.
     """
     config = model_of(model, options).with_attention()
-    uses = uses_of(options, memory)
+    uses = uses_of(options)
     how = {"batch": batch, "checkpoint": checkpoint}
     found = []
     for use in uses.uses:
-        links = network_of(use.machine, {**options, "network": network, "node": node})
+        links = network_of(use.machine, options)
         stage = RECIPES[recipe].least_zero
         for sharding in shardings(gpus, config, batch, sequence, stage):
             plan = step_plan(config, recipe, optimizer, sequence, sharding, how)
@@ -232,9 +212,7 @@ def collective(
     size: Size = 2**30,
     kind: Annotated[str, OPS] = "all-reduce",
     gpus: Whole = 8,
-    network: Size | None = None,
-    node: Whole | None = None,
-    **options: Unpack[Machines],
+    **options: Unpack[Linked],
 ) -> Answer:
     """Time of a collective on a ring, by the bandwidth of the links."""
     if gpus < 2:
@@ -244,7 +222,7 @@ def collective(
     notes = []
     derived = []
     for machine in machines:
-        links = network_of(machine, {**options, "network": network, "node": node})
+        links = network_of(machine, options)
         seconds = links.seconds(kind, size, gpus, stride=1)
         sent_bytes = size * bus_factor(kind, gpus)
         row: Row = {"gpu": machine.slug, "kind": kind, "gpus": gpus, "size_bytes": size}
@@ -308,16 +286,16 @@ def published_runs(layout: Layout) -> PublishedRuns:
     return DENSE_IN_RACKS if is_rack else DENSE
 
 
-def predicted(plan: StepPlan, tokens: float | None, mfu: float | None, options: Options) -> Answer:
+def predicted(plan: StepPlan, tokens: float | None, options: Options) -> Answer:
     """Return the time of a training step."""
     uses = uses_of(options)
     layouts = []
     notes = []
     for use in uses.uses:
         bandwidth = None
-        if mfu:
-            share = mfu
-            note = EXECUTED.format(mfu)
+        if "mfu" in options:
+            share = options["mfu"]
+            note = EXECUTED.format(share)
         else:
             share, note = matmul_share(use)
             bandwidth = use.machine.bandwidth(MEASURED_FIRST)
@@ -348,9 +326,6 @@ def step_answer(
     moved = ""
     if first.bandwidth_bytes_per_s < inf:
         moved = f", activations at {quantity(first.bandwidth_bytes_per_s, 'B')}/s"
-    context_ways = ""
-    if plan.sharding.context_parallel > 1:
-        context_ways = f" x {plan.sharding.context_parallel} context"
     return Answer(
         main=("step_range", "communication", "largest_gpus", "days_range", "price_range"),
         title=f"Training step of {config.name} on {count(first.devices, 'device')}: {batch} x "
@@ -363,7 +338,6 @@ def step_answer(
             layout=first,
             plan=plan,
             sharding=plan.sharding,
-            context_ways=context_ways,
             sent=first.traffic.sent,
             sending=first.traffic.sending,
             moved=moved,

@@ -268,15 +268,14 @@ def memory(
     weight_dtype: Stored | None = None,
     dropout: bool = False,
     disk: Size | None = None,
-    memory: Size | None = None,
     **options: Unpack[Sharded],
 ) -> Answer:
     """Training memory of one device by component, and whether it fits."""
     config = model_of(model, options)
     precision = RECIPES[recipe]
     machines: list[Machine] = []
-    if memory is not None or "gpu" in options or "measured" in options:
-        machines = machines_of(options, memory)
+    if not {"memory", "gpu", "measured"}.isdisjoint(options):
+        machines = machines_of(options)
     device = "cpu" if kernels == "cpu" else "cuda"
     saved = torch_kernels(config, precision, device, kernels == "eager")
     saved = replace(
@@ -449,5 +448,5 @@ def least_devices(plan: StepPlan, memory_bytes: int) -> int | None:
         return step_memory(replace(plan, sharding=shared)).total <= memory_bytes
 
     groups = fewest_devices(fits)
-    each = ways.expert_parallel * ways.tensor_parallel * ways.pipeline_parallel
-    return groups and groups * each * ways.context_parallel
+    each = replace(ways, data_parallel=ways.expert_parallel)
+    return groups and groups * each.devices

@@ -26,9 +26,10 @@ from roofline.accounting.storage import STORED_DTYPES, storage_note, stored_byte
 from roofline.estimate.answer import Answer, Row, Step, by_machine, steps_of
 from roofline.estimate.fitting import UTILIZATION, fewest_devices, fit_row, fit_warnings
 from roofline.estimate.options import (
-    Running,
+    Context,
+    Generating,
+    Replying,
     Stored,
-    Training,
     Use,
     Uses,
     machines_of,
@@ -36,7 +37,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import Model, Prices, Seconds, Share, Size, Whole, question
+from roofline.estimate.question import Model, Seconds, Share, Whole, question
 from roofline.machine import Machine
 from roofline.model import bound
 
@@ -225,16 +226,15 @@ def infer(
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Size | None = None,
     latency: Seconds | None = None,
-    **options: Unpack[Running],
+    **options: Unpack[Generating],
 ) -> Answer:
     """Minimum time of prefill and of one decode step, and the KV cache.
 
     With `latency`, they are those of the largest batch whose decode step takes no longer.
     """
     config = model_of(model, options)
-    uses = uses_of(options, memory)
+    uses = uses_of(options)
     if batch and latency:
         raise ConfigError("--batch and --latency are mutually exclusive")
     servings = _servings(config, uses, batch or 1, gpus, weight_dtype, kv_dtype)
@@ -364,19 +364,17 @@ def generate(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     output_tokens: Whole = 256,
-    price: Prices | None = None,
-    memory: Size | None = None,
     draft: Model = None,
     draft_tokens: Whole = 4,
     accepted: Share = 0.8,
-    **options: Unpack[Running],
+    **options: Unpack[Replying],
 ) -> Answer:
     """Minimum time of a reply, from the prompt to its last token, and its price.
 
     With a draft model, it is that of speculative decoding.
     """
     config = model_of(model, options)
-    uses = uses_of({**options, "price": price}, memory)
+    uses = uses_of(options)
     servings = _servings(config, uses, batch, gpus, weight_dtype, kv_dtype)
     drafting_ones: Sequence[Serving | None] = [None] * len(servings)
     if draft is not None:
@@ -412,7 +410,7 @@ def generate(
         "tokens_per_s": "tokens/s",
         "used": "memory",
     }
-    if price:
+    if "price" in options:
         columns["price_per_million_tokens"] = "price of 10^6"
     other_steps = f"{output_tokens - 1:,} steps"
     formula = f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
@@ -482,15 +480,14 @@ def context(
     weight_dtype: Stored | None = None,
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
-    memory: Size | None = None,
     utilization: Share = UTILIZATION,
-    **options: Unpack[Training],
+    **options: Unpack[Context],
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
     config = model_of(model, options).with_attention()
     element_bytes = STORED_DTYPES[kv_dtype].bits / 8
     stored_in = weight_dtype or config.quantization or "bf16"
-    machines = machines_of(options, memory)
+    machines = machines_of(options)
     parameters = count_parameters(config).total
     tensors = weights(config)
     weight_bytes = stored_bytes(tensors, stored_in)

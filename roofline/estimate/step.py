@@ -305,8 +305,7 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        ways = self.plan.sharding
-        return ways.same_weights * ways.tensor_parallel * ways.pipeline_parallel
+        return self.plan.sharding.devices
 
     def row(self) -> Row:
         sharding = self.plan.sharding

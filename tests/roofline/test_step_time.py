@@ -292,7 +292,7 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
         ),
         (
             {"gpus": 64, "tensor_parallel": 3},
-            "21 data x 3 tensor x 1 pipeline are 63 devices, not 64",
+            "21 data x 3 tensor x 1 pipeline x 1 context are 63 devices, not 64",
         ),
         (
             {"gpus": 64, "batch": 100},
