@@ -195,9 +195,7 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
     sizes = (layers, heads, int(text.hidden_size), int(text.vocab_size))
     if min(sizes) < 1 or window < 0 or routed > count:
         raise ConfigError("a size is below 1, or tokens go to more experts than there are")
-    uses: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
     if max(uses.values()) > 2:  # a tied head is the second use of the embedding
         raise ConfigError("its layers share weights")
     experts = None

@@ -187,7 +187,10 @@ class ModelConfig:
             layers_without_cache=self.layers_without_cache * layers // self.layers,
             convolution_state=self.convolution_state * layers // self.layers,
             recurrent_state=self.recurrent_state * layers // self.layers,
-            built=tuple(weight.with_layers(layers, self.layers) for weight in self.built),
+            built=tuple(
+                weight.scaled(layers, self.layers) if "*" in weight.name else weight
+                for weight in self.built
+            ),
         )
 
     def with_attention(self) -> Self:

@@ -52,6 +52,11 @@ class StepPlan:
     def tokens(self) -> int:
         return self.sequence * self.batch // self.micro_batches
 
+    @property
+    def shared_kernels(self) -> Kernels:
+        """The kernels on one of the tensor-parallel devices."""
+        return replace(self.kernels, tensor_parallel=self.sharding.tensor_parallel)
+
 
 MOMENTS = {
     "forward": "end of the forward pass",
@@ -100,10 +105,6 @@ class StepMemory:
     kept_by_layers: int
     """Peak of the activations of the layers, at any moment; checkpointing reduces it."""
 
-    @property
-    def inputs(self) -> int:
-        return self.token_ids + self.rotary_table
-
     def components(self) -> ByName:
         moment = self.moment
         held = sum(self.state.values()) + self.step_counters
@@ -113,7 +114,7 @@ class StepMemory:
             weights,
             gradients,
             held - weights - gradients,
-            self.inputs,
+            self.token_ids + self.rotary_table,
             sum(moment.layers.values()),
             moment.cast_copies,
             sum(moment.head.values()),
@@ -205,7 +206,7 @@ class _Stage:
         self.recipe = plan.recipe
         self.ways = sharding.tensor_parallel
         self.config = sharding.stage(plan.config)
-        self.kernels = replace(plan.kernels, tensor_parallel=self.ways)
+        self.kernels = plan.shared_kernels
         self.held = state.held_weights(plan.config, sharding, is_last)
         self.trained = self.held if plan.lora is None else state.adapters(self.held, plan.lora)
         self.state = state.state_bytes(

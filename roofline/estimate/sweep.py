@@ -17,7 +17,6 @@ from roofline.estimate.question import (
     Estimate,
     exact,
     is_of_all,
-    parameters,
     positive,
     size,
     values_of,
@@ -102,11 +101,6 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             "batch=1,8,64"
         )
     function: Estimate = getattr(estimate, name)
-    known = [parameter.name for parameter in parameters(function).values()]
-    unknown = [option for option in swept_options if option not in known]
-    if unknown:
-        options = ", ".join(f"--{option}" for option in known)
-        raise ConfigError(f"{name} has no option --{unknown[0]}; it has {options}")
     count = prod(len(over.values) for over in overs)
     if count > MAX_POINTS:
         raise ConfigError(f"{count:,} points exceed {MAX_POINTS:,}")

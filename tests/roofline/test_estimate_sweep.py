@@ -147,7 +147,7 @@ def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, 
         ("sweep params --model gpt2", "expected one or two different options"),
         (
             "sweep params --model gpt2 --over depth=1,2",
-            "no option --depth; it has --model, --config, --layers",
+            "unrecognized arguments: --depth",
         ),
         ("sweep flops --model gpt2 --over sequence=1:9:x1", "is not OPTION=1,8,64"),
         (
