@@ -49,8 +49,6 @@ GPT2_NAMES = {
 
 FOURFOLD = ("n_inner", "ffn_hidden_size")
 
-ATTENTION_KINDS = ("full_attention", "sliding_attention")
-
 
 def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> ModelConfig:
     values = FAMILIES[family](keys)
@@ -154,17 +152,23 @@ def _refuse_if_on(keys: ConfigKeys, name: str) -> None:
         keys.refuse(name, "false")
 
 
-def _window(keys: ConfigKeys, layers: int, full: int) -> Values:
+def _window(
+    keys: ConfigKeys,
+    layers: int,
+    full: int,
+    size: str = "sliding_window",
+    kind: str = "sliding_attention",
+) -> Values:
     """Return the window of all layers but `full`, unless the file lists the kinds of layers."""
-    if not keys.has("sliding_window"):
+    if not keys.has(size):
         return {}
     windowed = layers - full
-    kinds = keys.words("layer_types", ATTENTION_KINDS)
+    kinds = keys.words("layer_types", ("full_attention", kind))
     if kinds is not None:
         if len(kinds) != layers:
             keys.refuse("layer_types", f"a list with one entry for each of the {layers} layers")
-        windowed = kinds.count("sliding_attention")
-    return {"window": keys.whole("sliding_window"), "windowed_layers": windowed} if windowed else {}
+        windowed = kinds.count(kind)
+    return {"window": keys.whole(size), "windowed_layers": windowed} if windowed else {}
 
 
 def _experts(keys: ConfigKeys, *count_keys: str, **others: Any) -> Experts:
@@ -279,20 +283,14 @@ def _llama4(keys: ConfigKeys) -> Values:
     experts = _experts(
         keys, "num_local_experts", mlp_width=width, layers=sparse, shared_mlp_width=width
     )
-    chunk = keys.whole("attention_chunk_size", default=8192)
-    kinds = keys.words("layer_types", ("full_attention", "chunked_attention"))
-    chunked = layers - layers // 4 if kinds is None else kinds.count("chunked_attention")
-    keys.assumptions.append(
-        f"attention in chunks of {chunk} is counted as a window: an upper bound beyond {chunk} "
-        f"tokens"
-    )
+    keys.fill(attention_chunk_size=8192)
+    keys.assumptions.append("attention in chunks is counted as a window: an upper bound beyond one")
+    values |= _window(keys, layers, layers // 4, "attention_chunk_size", "chunked_attention")
     return values | {
         "has_mlp_bias": False,
         "head_dim": keys.whole("head_dim"),
         "mlp_width": keys.whole("intermediate_size_mlp"),
         "experts": experts if sparse else None,
-        "window": chunk if chunked else None,
-        "windowed_layers": chunked,
     }
 
 

@@ -105,6 +105,10 @@ class StepMemory:
     kept_by_layers: int
     """Peak of the activations of the layers, at any moment; checkpointing reduces it."""
 
+    @property
+    def inputs(self) -> int:
+        return self.token_ids + self.rotary_table
+
     def components(self) -> ByName:
         moment = self.moment
         held = sum(self.state.values()) + self.step_counters
@@ -114,7 +118,7 @@ class StepMemory:
             weights,
             gradients,
             held - weights - gradients,
-            self.token_ids + self.rotary_table,
+            self.inputs,
             sum(moment.layers.values()),
             moment.cast_copies,
             sum(moment.head.values()),

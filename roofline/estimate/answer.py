@@ -88,8 +88,6 @@ class Answer:
     assumptions: Sequence[str]
     rows: Sequence[Row] = field(default_factory=tuple)
     """One per machine and dtype."""
-    rows_key: str = "rows"
-    """Name of `rows` in JSON; `steps` replaces the arithmetic."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Printed keys of `rows`, with their titles."""
     worked: str = ""
@@ -117,12 +115,12 @@ class Answer:
         """Return the JSON object."""
         document = dict(self.values)
         if self.rows:
-            document[self.rows_key] = list(map(dict, self.rows))
+            document["rows"] = list(map(dict, self.rows))
         document["formula"] = self.formula
         document["source"] = self.source
         document["assumptions"] = list(self.assumptions)
         document["warnings"] = list(self.warnings)
-        document.setdefault("steps", [step._asdict() for step in self.steps])
+        document["steps"] = [step._asdict() for step in self.steps]
         return document
 
     def __repr__(self) -> str:

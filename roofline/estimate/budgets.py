@@ -5,13 +5,14 @@ model.
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, NamedTuple, Unpack
+from typing import Annotated, Unpack
 
 from results.show.units import count, number, quantity
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import (
     CONVENTIONS,
     DEFAULT_CONVENTION,
+    FlopCount,
     convention_of,
     train_flops,
 )
@@ -104,23 +105,12 @@ fitted loss | {fitted} | {fitted_loss:.3f} nats per token
 """
 
 
-class _RunFlops(NamedTuple):
-    """FLOPs of a training run per token."""
-
-    per_token: float
-    arithmetic: str
-    notes: list[str]
-
-
-def _run_flops(config: ModelConfig, sequence: int, convention: str) -> _RunFlops:
-    counts = train_flops(config, sequence, convention=convention_of(config, convention))
+def _notes_on_flops(config: ModelConfig, sequence: int, counts: FlopCount) -> list[str]:
     if config.parameters:
-        note = "6 N D excludes attention scores; N counts the parameters used by a token"
-        return _RunFlops(counts.per_token, f"6 x {number(config.active_parameters)}", [note])
+        return ["6 N D excludes attention scores; N counts the parameters used by a token"]
     note = f"convention '{counts.convention.name}': {counts.convention.formula}"
     note += f"; sequences of {sequence} tokens"
-    notes = [note, *config.notes_on(sequence)]
-    return _RunFlops(counts.per_token, f"({counts.arithmetic})", notes)
+    return [note, *config.notes_on(sequence)]
 
 
 @question
@@ -160,7 +150,7 @@ def train(
         plan = step_plan(config, recipe, optimizer, sequence, sharding, options)
         return predicted(plan, tokens, options)
     uses = uses_of(options, trains=True)
-    run = _run_flops(config, sequence, convention)
+    run = train_flops(config, sequence, convention=convention_of(config, convention))
     whole_state = sum(state_bytes(config, RECIPES[recipe], optimizer).values())
     state_each = -(-whole_state // gpus)
     rows = []
@@ -188,7 +178,7 @@ def train(
         TRAIN_STEPS,
         **{"co2_t": None, **row},
         use=use,
-        counted=f"{run.arithmetic} x {number(trained)}",
+        counted=f"({run.arithmetic}) x {number(trained)}",
         speed=use.speed(gpus),
         price_per_hour=use.price,
         energy_mwh=row["energy_j"] and row["energy_j"] / 3.6e9,
@@ -216,7 +206,7 @@ def train(
         steps=steps,
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{uses.source}; {landmark['source']}",
-        assumptions=[*uses.notes, *run.notes, sharing, LEFT_OUT],
+        assumptions=[*uses.notes, *_notes_on_flops(config, sequence, run), sharing, LEFT_OUT],
         columns=columns,
         curve=scaling.size_against_data(
             scaling.six_nd(active, trained), scaling.TOKENS_PER_PARAM, run=(active, trained)
@@ -323,10 +313,10 @@ def gpus(
     flops = None
     notes = ["the state is sharded evenly (ZeRO 3), with no room for activations", *optimized]
     if tokens is not None:
-        run = _run_flops(config, sequence, convention)
+        run = train_flops(config, sequence, convention=convention_of(config, convention))
         flops = run.per_token * tokens
         notes.append("speed is proportional to the number of devices; MFU includes communication")
-        notes += run.notes
+        notes += _notes_on_flops(config, sequence, run)
     rows = []
     for use in uses.uses:
         row = use.row

@@ -63,10 +63,17 @@ model FLOPs per step | {counts.tokens:,} tokens | {counts.model_flops:count}
 per token | {counts.model_flops:number} / {counts.tokens:,} | {counts.per_token:count}
 """
 
-RUN = {"run": "per_step", "run_forward": "forward_flops", "run_backward": "backward_flops"}
-"""FLOPs of a step by the name of the same FLOPs of a run."""
+RUN_STEPS = """\
+run | {counts.per_token:number} per token x {tokens:number} tokens | {run_flops:number}
+run forward | {share:.4g} of them | {run_forward_flops:number}
+run backward | the others | {run_backward_flops:number}
+"""
 
-UPKEEP_STEPS = """\
+MEMORY_STEPS = """\
+all state | weights, gradients, optimizer | {all_state:bytes}
+all activations | micro-batch {batch} x {sequence}, inputs and temporaries | \
+{activation_bytes:bytes}
+total | {total_bytes:,} bytes | {total_bytes:bytes}
 gradient norm | gradients of a device, read once | {gradient_norm_bytes:bytes}
 norm in time | {gradient_norm_bytes:bytes} at the memory bandwidth | {gradient_norm_seconds:time}
 clipping | gradients of a device, read and written | {clip_bytes:bytes}
@@ -225,20 +232,20 @@ def flops(
     used = "used for HFU; model FLOPs are used for MFU"
     steps.append(Step("hardware FLOPs per step", used, count(counts.hardware_flops)))
     if tokens is not None:
-        run: Row = {"tokens": tokens}
-        for name, key in RUN.items():
-            flops_of_run = values[key] * tokens / counts.tokens
-            run[f"{name}_flops"] = flops_of_run
-            per_token = f"{number(values[key] / counts.tokens)} per token"
-            arithmetic = f"{per_token} x {number(tokens)} tokens"
-            steps.append(Step(name.replace("_", " "), arithmetic, number(flops_of_run)))
-        main = list(run)[1:]
+        run: Row = {
+            "run_flops": counts.model_flops * tokens / counts.tokens,
+            "run_forward_flops": counts.forward_flops * tokens / counts.tokens,
+            "run_backward_flops": counts.backward_flops * tokens / counts.tokens,
+        }
+        share = counts.forward_flops / counts.model_flops
+        steps += steps_of(RUN_STEPS, counts=counts, tokens=tokens, share=share, **run)
+        main = list(run)
         subject = f"training {config.name} on {number(tokens)} tokens"
         landmark = landmark_of(run["run_flops"])
         if landmark["ratio"] > 1e-3:
             sources.append(landmark["source"])
             steps += steps_of(LANDMARK_STEP, run_flops=run["run_flops"], landmark=landmark)
-        values |= {**run, "landmark": landmark}
+        values |= {"tokens": tokens, **run, "landmark": landmark}
     return Answer(
         main=main,
         title=f"FLOPs of {subject}",
@@ -331,8 +338,13 @@ def memory(
         ]
     total = step.total
     others = total - state
+    norm_bytes = parts.get("gradients", 0)
+    file_bytes = checkpoint_file_bytes(whole_state)
     values: Row = {"zero": plan.sharding.zero, "total_bytes": total}
     values |= {"components": parts, "state_bytes": state}
+    values |= {"gradient_norm_bytes": norm_bytes, "clip_bytes": 2 * norm_bytes}
+    values |= {"checkpoint_file_bytes": file_bytes}
+    values["checkpoint_file_seconds"] = disk and file_bytes / disk
     steps = []
     for name, part in parts.items():
         if part:
@@ -344,15 +356,6 @@ def memory(
             "sequences_per_step": plan.batch * sharding.data_parallel,
         }
         values["moment"] = step.moment.name
-        detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
-        steps.append(Step("all state", "weights, gradients, optimizer", quantity(state, "B")))
-        steps.append(Step("all activations", detail, quantity(others, "B")))
-    steps.append(Step("total", f"{total:,} bytes", quantity(total, "B")))
-    norm_bytes = parts.get("gradients", 0)
-    file_bytes = checkpoint_file_bytes(whole_state)
-    upkeep: Row = {"gradient_norm_bytes": norm_bytes, "clip_bytes": 2 * norm_bytes}
-    upkeep |= {"checkpoint_file_bytes": file_bytes}
-    upkeep["checkpoint_file_seconds"] = disk and file_bytes / disk
     rows = []
     for machine in machines:
         row: Row = {"gpu": machine.slug, "gradient_norm_seconds": None, "clip_seconds": None}
@@ -362,12 +365,17 @@ def memory(
             row["gradient_norm_seconds"] = norm_bytes / bandwidth.value
             row["clip_seconds"] = 2 * norm_bytes / bandwidth.value
         rows.append(row)
-    times = rows[0] if rows else dict.fromkeys(("gradient_norm_seconds", "clip_seconds"))
+    unknown = dict.fromkeys(("gradient_norm_seconds", "clip_seconds", "activation_bytes"))
+    facts = unknown | values | (rows[0] if rows else {})
+    facts["all_state"] = values.get("activation_bytes") and state
     return Answer(
         main=main,
         title=f"{subject} of training {config.name} on one device: {recipe}, {optimizer}",
-        values=values | upkeep,
-        steps=[*steps, *steps_of(UPKEEP_STEPS, disk=disk, **times, **upkeep)],
+        values=values,
+        steps=[
+            *steps,
+            *steps_of(MEMORY_STEPS, batch=batch, sequence=sequence, disk=disk, **facts),
+        ],
         formula=formula,
         source="; ".join(sources),
         assumptions=notes,
@@ -408,31 +416,32 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
             "fragmentation of the allocator"
         ),
     ]
-    if plan.checkpoint == "selective":
-        notes.append(KEPT[saved.is_flash])
-    if sharding.pipeline_parallel > 1:
-        notes.append(
-            f"the larger of first and last stage of {sharding.pipeline_parallel}, with a 1F1B "
-            f"schedule"
-        )
-    if sharding.expert_parallel > 1:
-        ways = sharding.expert_parallel
-        notes.append(f"each of {ways} data-parallel devices stores 1/{ways} of the experts")
-    if plan.lora:
-        notes.append("approximate: activations of adapters are left out; the base model is frozen")
-        if plan.lora.weight_dtype:
-            notes.append(storage_note(plan.lora.weight_dtype))
-    if is_eager and config.family not in EAGER_MEASURED:
-        notes.append(f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}")
-    if config.experts:
-        notes.append(
-            "approximate: experts have an even load, and store their gathered inputs and outputs"
-        )
-    if config.latent:
-        notes.append(
-            "approximate: latent attention stores expanded keys and values, and its low-rank "
-            "inputs twice"
-        )
+    if plan.lora and plan.lora.weight_dtype:
+        notes.append(storage_note(plan.lora.weight_dtype))
+    stages = sharding.pipeline_parallel
+    ways = sharding.expert_parallel
+    others = [
+        (plan.checkpoint == "selective", KEPT[saved.is_flash]),
+        (stages > 1, f"the larger of first and last stage of {stages}, with a 1F1B schedule"),
+        (ways > 1, f"each of {ways} data-parallel devices stores 1/{ways} of the experts"),
+        (plan.lora, "approximate: activations of adapters are left out; the base model is frozen"),
+        (
+            is_eager and config.family not in EAGER_MEASURED,
+            f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}",
+        ),
+        (
+            config.experts,
+            "approximate: experts have an even load, and store their gathered inputs and outputs",
+        ),
+        (
+            config.latent,
+            (
+                "approximate: latent attention stores expanded keys and values, and its low-rank "
+                "inputs twice"
+            ),
+        ),
+    ]
+    notes += [note for holds, note in others if holds]
     return [*notes, *config.notes_on(plan.sequence)]
 
 

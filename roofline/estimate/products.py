@@ -16,7 +16,6 @@ from roofline.accounting.number_formats import (
     FORMATS,
     INTEGERS,
     SCALE_BLOCK,
-    integer_range,
     scale_bytes,
     shown_in,
 )
@@ -201,7 +200,6 @@ def tensor(
         title=", ".join(title),
         values=values,
         rows=rows,
-        rows_key="steps",
         columns={
             "op": "then",
             "result": "result",
@@ -250,8 +248,8 @@ def dtype(
         if value is not None:
             row["value"] = shown_in(Fraction(value), name)
         if name in INTEGERS:
-            lowest, largest = integer_range(name)
-            row |= {"bits": INTEGERS[name], "lowest": lowest, "largest": largest}
+            row |= {"bits": DTYPE_BITS[name]}
+            row |= {"lowest": INTEGERS[name][0], "largest": INTEGERS[name][-1]}
             sources.append("torch, which stores integers in two's complement")
             continue
         for key in FORMAT_COLUMNS:

@@ -190,8 +190,7 @@ def test_a_product_that_is_not_one_is_one_line(options, said):
 def test_a_transposed_tensor_is_copied_to_be_reshaped(capsys):
     data = data_of(capsys, "tensor --shape 4x8 --then transpose,reshape,[0:4],contiguous")
     assert [
-        (step["op"], step["result"], step["strides"], step["bytes_copied"])
-        for step in data["steps"]
+        (step["op"], step["result"], step["strides"], step["bytes_copied"]) for step in data["rows"]
     ] == [
         ("transpose", "view", [1, 8], 0),
         ("reshape", "copy", [1], 128),
