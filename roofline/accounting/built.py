@@ -71,7 +71,7 @@ al., Lightning Attention-2 (2024).
 """
 WITH_ALL_KEYS = ("full_attention", "attention", "hybrid")
 WINDOWED = ("sliding_attention", "chunked_attention")
-PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.([qkv])_proj$")
+PROJECTIONS = re.compile(r"\.(\d+)\.\w+\.(q|k|v|kv_a)_proj(?:_with_mqa)?$")
 ENCODERS = re.compile("vision|audio|image|encoder")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 MLP_WIDTHS = ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", "d_ff")
@@ -179,7 +179,9 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
     windowed = sum(kind in WINDOWED for kind in kinds)
     count = _first(text, EXPERT_COUNTS)
     routed = _first(text, EXPERTS_PER_TOKEN)
-    head_dim = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    head_dim = _first(text, ("head_dim", "dim_head")) or int(text.hidden_size) // heads
+    kv_heads = _first(text, KV_HEADS) or heads
+    stored = 2 * kv_heads * head_dim
     latent = None
     if _first(text, ("kv_lora_rank",)):
         latent = LatentAttention(
@@ -190,14 +192,15 @@ def _read(model: Any, text: Any, family: str, where: str) -> ModelConfig:
             value_dim=text.v_head_dim,
         )
         head_dim = latent.nope_dim + latent.rope_dim
-    kv_heads = _first(text, KV_HEADS) or heads
-    caches = () if latent else _caches(model, kinds, window, 2 * kv_heads * head_dim)
+        stored = latent.kv_rank + latent.rope_dim
+    caches = _caches(model, kinds, window, stored)
     sizes = (layers, heads, int(text.hidden_size), int(text.vocab_size))
     if min(sizes) < 1 or window < 0 or routed > count:
         raise ConfigError("a size is below 1, or tokens go to more experts than there are")
     uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
-    if max(uses.values()) > 2:  # a tied head is the second use of the embedding
-        raise ConfigError("its layers share weights")
+    is_looped = getattr(text, "loop_num_passes", 1) > 1
+    if max(uses.values()) > 2 or is_looped:  # a tied head is the second use of the embedding
+        raise ConfigError("its layers share weights, or run several times")
     experts = None
     if count:
         names = [name for name, _ in model.named_parameters() if ".experts." in name]
@@ -252,7 +255,7 @@ def _caches(
     layers store `usual` elements, or if these projections are not separate.
 
     Layers without them use the keys and values of others, and keys without values are both (Gemma
-    3n, Gemma 4).
+    3n, Gemma 4); latent attention has one projection for both (dots3_note).
     """
     widths: dict[str, dict[str, int]] = {}
     windows: dict[str, int] = {}
@@ -265,9 +268,9 @@ def _caches(
                 windows[attention] = window if kind in WINDOWED else 0
                 widths.setdefault(attention, {})[found[2]] = module.out_features
     caches = [
-        (parts["k"] + parts.get("v", parts["k"]), windows[name])
+        (parts.get("kv_a") or parts["k"] + parts.get("v", parts["k"]), windows[name])
         for name, parts in widths.items()
-        if "k" in parts
+        if parts.keys() & {"k", "kv_a"}
     ]
     is_usual = len(caches) == len(widths) and all(size == usual for size, _ in caches)
     return () if is_usual else tuple(caches)
