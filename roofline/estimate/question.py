@@ -29,9 +29,10 @@ SIZES = {unit: factor for unit, factor in COUNTS.items() if unit != "b"}  # byte
 for power, letter in enumerate("kmgt", 1):
     SIZES |= {f"{letter}b": 1000**power, f"{letter}ib": 1024**power}
 TIMES = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6)}
-"""Factors of the units of numbers, bytes and seconds."""
+SHARES = {"": Fraction(1), "%": Fraction(1, 100)}
+"""Factors of the units of numbers, bytes, seconds and fractions."""
 NUMBER = re.compile(
-    r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?) ?([A-Za-z]*)"
+    r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?) ?([A-Za-z%]*)"
 )
 MAX_NUMBER = 10**30
 
@@ -103,9 +104,7 @@ def prices(value: object) -> list[float] | dict[str, float]:
 def share(value: object) -> float:
     """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
     text = text_of(value)
-    number = _number(text.removesuffix("%"))
-    if number is not None and text.endswith("%"):
-        number /= 100
+    number = _number(text, SHARES)
     if number is None or not Fraction(1, MAX_NUMBER) <= number <= 1:
         hint = "; 40 % is 0.4" if number and number > 1 else ""
         raise ConfigError(f"{_shown(text)} is not a fraction above 0, at most 1{hint}")

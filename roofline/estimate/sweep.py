@@ -12,7 +12,7 @@ from typing import NamedTuple
 from results.show.terminal import one_line
 from roofline import estimate
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Row
+from roofline.estimate.answer import Row, filled
 from roofline.estimate.question import (
     Estimate,
     exact,
@@ -138,14 +138,11 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
                 for key, value in row.items()
                 if value is None or isinstance(value, str | int | float)
             }
-            rows.append({**plain, **here, "reason": None})
+            rows.append({**here, **plain, **here, "reason": None})
     if main is None:
         raise problem or ConfigError("nothing to sweep")
-    names = dict.fromkeys(swept_options)
-    for row in rows:
-        names |= dict.fromkeys(row)
     main = [key for key in main if key not in swept_options]  # it would be drawn over itself
-    return Sweep(overs, main, [names | row for row in rows], parts)
+    return Sweep(overs, main, filled(rows), parts)
 
 
 def _typed(value: str) -> float | str:
