@@ -28,6 +28,7 @@ from roofline.accounting.config import (
     ModelConfig,
     model_of_size,
 )
+from roofline.accounting.families import EXPERT_COUNTS
 from roofline.accounting.parameters import Weight
 from roofline.accounting.storage import IN_FILES
 
@@ -45,7 +46,6 @@ COMPONENTS = {
 }
 """Component of a weight by its name, the first that matches; attention if none does."""
 
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "moe_k", "top_k_experts", "num_experts_per_token")
 EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 WITHOUT_CACHE = re.compile("linear|mamba|conv|recurrent|delta|kda|mlp|moe")

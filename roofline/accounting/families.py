@@ -47,6 +47,9 @@ GPT2_NAMES = {
     "context": "n_positions",
 }
 
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Keys of the number of experts, the first that a file has."""
+
 FOURFOLD = ("n_inner", "ffn_hidden_size")
 
 
@@ -113,7 +116,7 @@ def _grouped(
     off: Mapping[str, Sequence[str]] = NO_FLAGS,
     on: Mapping[str, Sequence[str]] = NO_FLAGS,
     full_every: int | None = None,
-    experts: Sequence[str] = (),
+    has_experts: bool = False,
     has_router_bias: bool = False,
     **fixed: Any,
 ) -> Values:
@@ -127,7 +130,7 @@ def _grouped(
         off: fields that a flag of the file sets, which is off by default.
         on: the same for flags that are on by default.
         full_every: every n-th layer sees all keys, the others a window; 0: none does.
-        experts: keys of the number of experts, which all layers have.
+        has_experts: whether all layers have experts.
         has_router_bias: whether their router has a bias.
         fixed: fields that are the same in all files of the family.
     """
@@ -139,9 +142,9 @@ def _grouped(
     layers = values["layers"]
     if needs_head_dim:
         values["head_dim"] = keys.whole("head_dim")
-    if experts:
+    if has_experts:
         sizes = {"mlp_width": values["mlp_width"], "layers": layers}
-        values["experts"] = _experts(keys, *experts, **sizes, has_router_bias=has_router_bias)
+        values["experts"] = _experts(keys, **sizes, has_router_bias=has_router_bias)
     if full_every is not None:
         values |= _window(keys, layers, layers // full_every if full_every else 0)
     return values | fixed
@@ -171,9 +174,9 @@ def _window(
     return {"window": keys.whole(size), "windowed_layers": windowed} if windowed else {}
 
 
-def _experts(keys: ConfigKeys, *count_keys: str, **others: Any) -> Experts:
+def _experts(keys: ConfigKeys, **others: Any) -> Experts:
     return Experts(
-        count=keys.whole(*count_keys), per_token=keys.whole("num_experts_per_tok"), **others
+        count=keys.whole(*EXPERT_COUNTS), per_token=keys.whole("num_experts_per_tok"), **others
     )
 
 
@@ -212,8 +215,6 @@ def _qwen_moe(keys: ConfigKeys, has_shared: bool = False, **differences: Any) ->
     dense = keys.layer_indices("mlp_only_layers", layers)
     values["experts"] = _experts(
         keys,
-        "num_experts",
-        "num_local_experts",
         mlp_width=keys.whole("moe_intermediate_size"),
         layers=sum((index + 1) % step == 0 and index not in dense for index in range(layers)),
         shared_mlp_width=keys.whole("shared_expert_intermediate_size") if has_shared else 0,
@@ -258,7 +259,6 @@ def _routed_experts(keys: ConfigKeys, layers: int) -> Experts | None:
     mlp_width = keys.whole("moe_intermediate_size")
     experts = _experts(
         keys,
-        "n_routed_experts",
         mlp_width=mlp_width,
         layers=layers - min(layers, keys.whole("first_k_dense_replace", least=0)),
         shared_mlp_width=mlp_width * keys.whole("n_shared_experts", least=0),
@@ -280,9 +280,7 @@ def _llama4(keys: ConfigKeys) -> Values:
     sparse = (
         len(keys.layer_indices("moe_layers", layers)) if keys.has("moe_layers") else layers // step
     )
-    experts = _experts(
-        keys, "num_local_experts", mlp_width=width, layers=sparse, shared_mlp_width=width
-    )
+    experts = _experts(keys, mlp_width=width, layers=sparse, shared_mlp_width=width)
     keys.fill(attention_chunk_size=8192)
     keys.assumptions.append("attention in chunks is counted as a window: an upper bound beyond one")
     values |= _window(keys, layers, layers // 4, "attention_chunk_size", "chunked_attention")
@@ -391,7 +389,7 @@ OLMO2: Values = {**LLAMA, "has_mlp_bias": False, "has_qk_norm": True, "is_qk_nor
 OLMOE = partial(
     _grouped,
     off={"attention_bias": ATTENTION},
-    experts=("num_local_experts", "num_experts"),
+    has_experts=True,
     has_qk_norm=True,
     is_qk_norm_per_head=True,
 )
@@ -410,7 +408,7 @@ FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
     "gpt_neox": _gpt_neox,
     "llama": partial(_grouped, **LLAMA),
     "mistral": partial(_grouped, full_every=0),
-    "mixtral": partial(_grouped, full_every=0, experts=("num_local_experts",)),
+    "mixtral": partial(_grouped, full_every=0, has_experts=True),
     # Query, key and value, and gate and up, are in one matrix each; the counts are the same.
     "phi3": partial(_grouped, has_all_heads=True, full_every=0),
     "qwen2": QWEN2,
@@ -447,7 +445,7 @@ FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
         _grouped,
         has_all_heads=True,
         off={"attention_bias": ATTENTION},
-        experts=("num_local_experts", "num_experts"),
+        has_experts=True,
     ),
     "granite": partial(_grouped, **LLAMA),
     # Command-R: attention and MLP in parallel after one LayerNorm without biases.
@@ -465,7 +463,7 @@ FAMILIES: dict[str, Callable[[ConfigKeys], Values]] = {
         needs_head_dim=True,
         on={"attention_bias": ATTENTION},
         full_every=2,
-        experts=("num_local_experts",),
+        has_experts=True,
         has_router_bias=True,
         has_mlp_bias=True,
         has_sinks=True,

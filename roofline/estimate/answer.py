@@ -201,9 +201,9 @@ def print_rows(console: Console, rows: Sequence[Row], columns: Mapping[str, str]
     grid = []
     for index, (key, title) in enumerate(columns.items()):
         cells = [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows]
-        align = "left" if index == 0 and isinstance(rows[0].get(key), str) else "right"
+        is_name = index == 0 and isinstance(rows[0].get(key), str)
         below = max(0, index - 1)  # the later columns hold the result
-        grid.append(Column(title, cells, align, goes_below=below))
+        grid.append(Column(title, cells, "left" if is_name else "right", goes_below=below))
     print_grid(console, grid)
 
 

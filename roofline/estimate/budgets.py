@@ -73,7 +73,8 @@ headroom | {memory_bytes:bytes} - {state_each:bytes}, for activations | {headroo
 )
 
 MFU_STEPS = """\
-tokens/s | {counted} | {tokens_per_s:number}
+tokens/s | {batch} x {sequence} / {seconds_per_step:number} s | {tokens_per_s:number}
+tokens/s | {tokens:number} / ({days:g} x 86,400) | {tokens_per_s:number}
 FLOPs per token | {convention}: {arithmetic} | {flops_per_token:number}
 speed | {flops_per_token:number} x {tokens_per_s:number} | {flops_per_s:number}
 MFU | {flops_per_s:number} / ({gpus:,} x {use.peak:number} FLOP/s) | {mfu_percent:.2f} %
@@ -234,13 +235,10 @@ def mfu(
             "expected --tokens-per-s, or --seconds-per-step with --batch and --sequence, or --days "
             "with --tokens; the MFU of a saved run is in `python -m results show RUN`"
         )
-    counted = "as given"
     if seconds_per_step is not None:
         tokens_per_s = batch * sequence / seconds_per_step
-        counted = f"{batch} x {sequence} / {number(seconds_per_step)} s"
     elif days is not None and tokens is not None:
         tokens_per_s = tokens / (days * SECONDS_PER_DAY)
-        counted = f"{number(tokens)} / ({days:g} x 86,400)"
     speed = float(tokens_per_s or 0)
     uses = uses_of(options)
     config = model_of(model, options)
@@ -272,7 +270,11 @@ def mfu(
             published=PUBLISHED_MFU,
             **row,
             use=uses.uses[0],
-            counted=counted,
+            batch=batch,
+            sequence=sequence,
+            seconds_per_step=seconds_per_step,
+            tokens=tokens,
+            days=days,
             mfu_percent=100 * row["mfu"],
             hfu_percent=100 * row["hfu"],
         ),

@@ -332,7 +332,7 @@ def _infer_steps(serving: Serving, prompt: int, row: Row) -> list[Step]:
         read += f" + {quantity(row['cache_bytes'], 'B')}"
         parts = "weights and cache"
         without_cache = _batch(row["critical_batch_without_cache"])
-    steps = steps_of(
+    return steps_of(
         INFER_STEPS,
         **row,
         serving=serving,
@@ -346,9 +346,6 @@ def _infer_steps(serving: Serving, prompt: int, row: Row) -> list[Step]:
         critical_without_cache=without_cache,
         parts=parts,
     )
-    if row["used"] is None:
-        steps.append(Step("memory", "unknown for this machine", "-"))
-    return steps
 
 
 def _batch(value: int | None) -> str:

@@ -127,15 +127,10 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             continue
         main = answer.main
         parts[point[swept_options[0]]] = answer.values.get("components", {})
-        answers = answer.rows
-        if not answers:
-            answers = [answer.values]
-        elif len(answers) == 1:
-            answers = [answer.values | answers[0]]
-        for row in answers:
+        for row in answer.rows or [{}]:
             plain = {
                 key: value
-                for key, value in row.items()
+                for key, value in (answer.values | row).items()
                 if value is None or isinstance(value, str | int | float)
             }
             rows.append({**here, **plain, **here, "reason": None})
