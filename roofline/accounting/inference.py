@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from roofline.accounting.config import MAX_EXTENT, ModelConfig
@@ -179,9 +179,9 @@ class Serving(NamedTuple):
 
     config: ModelConfig
     batch: int
-    peak_flops_per_s: float
+    peak_flops_per_s: float = inf
     """Sum over all devices, like the bandwidth."""
-    bandwidth_bytes_per_s: float
+    bandwidth_bytes_per_s: float = inf
     weight_dtype: str | Storage = "bf16"
     """As by `storage.storage_of`."""
     kv_dtype: str = "bf16"

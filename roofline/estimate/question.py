@@ -57,26 +57,39 @@ def _shown(text: object) -> str:
 
 def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
-    return _above_0(value, COUNTS, "70e9, 70B or 0.5")
+    return _above_0(value, COUNTS, f"{NUMBERS} 70e9, 70B or 0.5")
 
 
 def size(value: object) -> float:
     """Return bytes above 0, such as 80e9, "80GB" or "74.5GiB"."""
-    return _above_0(value, SIZES, "80e9, 80GB or 74.5GiB (units KB, MB, GB, TB, KiB, ..., TiB)")
+    units = "(units KB, MB, GB, TB, KiB, ..., TiB)"
+    return _above_0(value, SIZES, f"{NUMBERS} 80e9, 80GB or 74.5GiB {units}")
 
 
 def seconds(value: object) -> float:
     """Return seconds above 0, such as 0.02 or "20ms"."""
-    return _above_0(value, TIMES, "0.02 or 20ms; units are s (without one), ms and us: seconds")
+    units = "units are s (without one), ms and us: seconds"
+    return _above_0(value, TIMES, f"{NUMBERS} 0.02 or 20ms; {units}")
 
 
-def _above_0(value: object, units: Mapping[str, int | Fraction], examples: str) -> float:
+def share(value: object) -> float:
+    """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
+    return _above_0(value, SHARES, "a fraction above 0, at most 1; 40 % is 0.4", 1)
+
+
+NUMBERS = "a number above 0, at most 10^30, such as"
+
+
+def _above_0(
+    value: object,
+    units: Mapping[str, int | Fraction],
+    expected: str,
+    most: int = MAX_NUMBER,
+) -> float:
     text = text_of(value)
     number = _number(text, units)
-    if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
-        raise ConfigError(
-            f"{_shown(text)} is not a number above 0, at most 10^30, such as {examples}"
-        )
+    if number is None or not Fraction(1, MAX_NUMBER) <= number <= most:
+        raise ConfigError(f"{_shown(text)} is not {expected}")
     return int(number) if number.denominator == 1 else float(number)
 
 
@@ -88,27 +101,21 @@ def whole(value: object) -> int:
     return int(number)
 
 
+def _words(value: object) -> list[str]:
+    texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    return ",".join(map(text_of, texts)).split(",")
+
+
 def prices(value: object) -> list[float] | dict[str, float]:
     """Return the prices of a text such as "2.5,0.8" or a list, or those of GPUs by slug, of a text
     such as "h100-sxm=2.5,b200=4".
     """
     if not isinstance(value, Mapping):
-        texts = value if isinstance(value, list | tuple) else [value]
-        words = ",".join(map(text_of, texts)).split(",")
+        words = _words(value)
         if "=" not in words[0]:
             return [positive(word) for word in words]
         value = dict(word.partition("=")[::2] for word in words)
     return {find_gpu(name.strip()).slug: positive(price) for name, price in value.items()}
-
-
-def share(value: object) -> float:
-    """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
-    text = text_of(value)
-    number = _number(text, SHARES)
-    if number is None or not Fraction(1, MAX_NUMBER) <= number <= 1:
-        hint = "; 40 % is 0.4" if number and number > 1 else ""
-        raise ConfigError(f"{_shown(text)} is not a fraction above 0, at most 1{hint}")
-    return float(number)
 
 
 def exact(value: object) -> Fraction:
@@ -146,9 +153,7 @@ def product_shape(value: object) -> tuple[int, int, int]:
 
 
 def names(value: object) -> list[str]:
-    texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    words = ",".join(map(text_of, texts)).split(",")
-    listed = [word.strip() for word in words if word.strip()]
+    listed = [word.strip() for word in _words(value) if word.strip()]
     if not listed:
         raise ConfigError("expected names separated by commas")
     return list(dict.fromkeys(listed))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from functools import partial
 from math import inf
 from typing import Annotated, Unpack
 
@@ -16,7 +15,6 @@ from roofline.accounting.inference import (
     Serving,
     cache_copies,
     kv_bytes_per_token,
-    kv_cache_bytes,
     state_bytes,
     weight_bytes_read,
 )
@@ -482,17 +480,17 @@ def context(
 ) -> Answer:
     """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
     config = model_of(model, options).with_attention()
-    element_bytes = STORED_DTYPES[kv_dtype].bits / 8
     stored_in = weight_dtype or config.quantization or "bf16"
+    serving = Serving(config, batch, weight_dtype=stored_in, kv_dtype=kv_dtype, devices=gpus)
+    one = serving._replace(batch=1)
     machines = machines_of(options)
     parameters = count_parameters(config).total
-    tensors = weights(config)
-    weight_bytes = stored_bytes(tensors, stored_in)
-    attention = [weight for weight in tensors if weight.component == "attention"]
+    weight_bytes = serving.weight_bytes
+    attention = [weight for weight in weights(config) if weight.component == "attention"]
     repeated_bytes = (gpus - 1) * stored_bytes(attention, stored_in)
     copies = cache_copies(config, gpus)
-    per_token = kv_bytes_per_token(config, element_bytes)
-    cache_bytes = kv_cache_bytes(config, prompt, 1, element_bytes, gpus)
+    per_token = kv_bytes_per_token(config, serving.kv_bytes)
+    cache_bytes = one.cache_bytes(prompt)
     rows: list[Row] = []
     warnings = []
     for machine in machines:
@@ -500,12 +498,12 @@ def context(
         free = int(utilization * gpus * memory_bytes) - weight_bytes
         row: Row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_bytes}
         row |= {"free_bytes": free, "fits": free >= 0, "kv_bytes_per_token": per_token}
-        row["context"] = _longest_context(config, free, batch, element_bytes, gpus)
+        row["context"] = _longest_context(serving, free)
         row["batch"] = max(0, free) // cache_bytes
         row["data_parallel_batch"] = None
         if copies > 1:
             left = max(0, free - repeated_bytes)
-            left //= gpus * kv_cache_bytes(config, prompt, 1, element_bytes)
+            left //= gpus * one._replace(devices=1).cache_bytes(prompt)
             row["data_parallel_batch"] = gpus * left
         rows.append(row)
         if free < 0:
@@ -538,7 +536,7 @@ def context(
             stored_heads=_stored_heads(config) if copies > 1 else None,
             left_bytes=max(0, row["free_bytes"]),
             layers=len(config.stores),
-            state_bytes=state_bytes(config, element_bytes) or None,
+            state_bytes=state_bytes(config, serving.kv_bytes) or None,
             kv_dtype=kv_dtype,
             sequences=count(batch, "sequence"),
             longest=longest,
@@ -559,17 +557,13 @@ def context(
     )
 
 
-def _longest_context(
-    config: ModelConfig, free_bytes: int, batch: int, element_bytes: float, devices: int
-) -> int | None:
+def _longest_context(serving: Serving, free_bytes: int) -> int | None:
     """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no
     limit.
 
     A cache does not grow without limit if each layer has a window or a state.
     """
-    needed = partial(
-        kv_cache_bytes, config, batch=batch, element_bytes=element_bytes, devices=devices
-    )
+    needed = serving.cache_bytes
     if needed(MAX_EXTENT) <= free_bytes:
         return None
     if free_bytes <= 0:
