@@ -68,37 +68,6 @@ def test_shares_in_per_cent_and_names_of_torch_are_understood(capsys):
     )
 
 
-def test_largest_model_by_recipe(capsys):
-    data = data_of(capsys, "fit --gpu h100-sxm,h200-sxm --gpus 8 --recipe bf16-master-fp32-grad")
-    assert [row["params"] for row in data["rows"]] == [
-        8 * 81089 * 2**20 // 18,
-        8 * 143156 * 2**20 // 18,
-    ]
-    assert "params" not in data  # two machines, two answers
-
-
-def test_a_configuration_file(capsys, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}))
-    assert call("params", "--config", str(path)) == 2
-    assert capsys.readouterr().err.strip().endswith("'n_positions' is missing")
-    path.write_text(
-        json.dumps(
-            {
-                "model_type": "gpt2",
-                "n_embd": 768,
-                "n_layer": 12,
-                "n_head": 12,
-                "n_positions": 1024,
-                "vocab_size": 50257,
-            }
-        )
-    )
-    data = data_of(capsys, f"params --config {path}")
-    assert data["total"] == 124_439_808
-    assert any("tie_word_embeddings" in line for line in data["assumptions"])
-
-
 def test_matmul_side_by_side(capsys):
     data = data_of(
         capsys, "matmul --shape 4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16,fp8e4m3"

@@ -6,7 +6,6 @@ from test_estimate import call, data_of, text_of
 from roofline import estimate
 from roofline.accounting.inference import Serving
 from roofline.accounting.presets import load_preset
-from roofline.estimate.sweep import Over, swept
 
 
 def test_utilization_of_nanogpt(capsys):
@@ -334,21 +333,6 @@ def test_tokens_of_a_number_of_days(capsys):
 )
 def test_sizes_have_units(text, size):
     assert estimate.collective(gpu="h100-sxm", size=text).values["size_bytes"] == size
-
-
-def test_units_of_memory_bandwidth_and_ranges(capsys):
-    line = "infer --model llama-3-8b --peak 989e12 --bandwidth 3.35TB --memory 80GiB"
-    data = data_of(capsys, line)
-    assert data["bandwidth_bytes_per_s"] == 3.35e12
-    assert data["memory_bytes"] == 80 * 2**30
-    sizes = swept("collective", {"gpu": "h100-sxm"}, [Over.read("size=1MB,1GiB")])
-    assert [row["size"] for row in sizes.rows] == [10**6, 2**30]
-    assert Over.read("size=1MB:1GB:x10").values == [
-        "1000000",
-        "10000000",
-        "100000000",
-        "1000000000",
-    ]
 
 
 @pytest.mark.parametrize("text", ["80B", "80Gb/s", "80kGB", "GB", "1PB", "0GB"])

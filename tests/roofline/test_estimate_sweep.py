@@ -69,12 +69,6 @@ def test_points_that_do_not_fit_are_marked(capsys):
     assert texts["does not fit from 512"] == 512
 
 
-def test_a_sweep_is_drawn_by_a_result_and_not_by_the_option_itself():
-    sweep = swept("infer", {"model": "llama-3-8b", "gpu": "h100-sxm"}, [Over.read("batch=1,8")])
-    assert sweep.main[0] == "decode_seconds"
-    assert "batch" in sweep.columns
-
-
 def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
     """Llama 3 8B trained by ZeRO 3: 142.7 GB on one device, 79.5 GB on each of two; an H100 has
     85.0 GB.

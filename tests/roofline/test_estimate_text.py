@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 from test_estimate import text_of
 
-from roofline.__main__ import main
 from roofline.estimate.answer import Answer, Step, print_answer, steps_of
 from roofline.work import Work
 
@@ -102,11 +101,3 @@ price | {gpus:,} devices | {price:number}
         Step("speed", "1e12 / 1 ms", "1e15 FLOP/s"),
         Step("memory", "1,024 x 80 GB", "25.0 % of 80 GB"),
     ]
-
-
-def test_a_description_is_a_whole_sentence(capsys):
-    """The first paragraph of the docstring, which may have two lines."""
-    with pytest.raises(SystemExit):
-        main(["estimate", "tensor", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "which operations on it make a view or a copy. options:" in text

@@ -185,11 +185,6 @@ def test_all_gpus_are_refused_where_they_have_no_answer(name, given, said):
         getattr(estimate, name)(**given, gpu="all")
 
 
-def test_all_gpus_stand_alone():
-    with pytest.raises(ValueError, match="as it is: remove other GPUs"):
-        estimate.infer(model="llama-3-8b", gpu="all,h100-sxm")
-
-
 def test_prices_by_name_rank_gpus_first():
     given = {"model": "llama-3-8b", "price": "h100-sxm=2.5,b200=4"}
     answer = estimate.generate(**given, gpu="all")

@@ -21,19 +21,6 @@ def test_a_run_has_its_clipping_and_its_checkpoint():
     assert estimate.memory(**state).values["checkpoint_file_seconds"] is None
 
 
-def test_the_file_holds_the_whole_model_and_clipping_is_of_one_device():
-    split = estimate.memory(model="gpt2", recipe="fp32", tensor_parallel=2, gpu="h100-sxm").values
-    whole = estimate.memory(model="gpt2", recipe="fp32", disk=1e9).values
-    assert whole["checkpoint_file_bytes"] == split["checkpoint_file_bytes"] == 12 * 124_439_808
-    assert whole["checkpoint_file_seconds"] == pytest.approx(1.4933, rel=1e-4)
-    assert whole["gradient_norm_bytes"] == 4 * 124_439_808
-    assert (
-        split["gradient_norm_bytes"]
-        == split["components"]["gradients"]
-        < whole["gradient_norm_bytes"]
-    )
-
-
 @pytest.mark.parametrize(
     ("params", "warning"),
     [(4.7e9, None), (4.9e9, "only 7.8 % of 1 x h100-sxm"), (6e9, "at least 2 devices are needed")],

@@ -2,7 +2,6 @@
 measured files.
 """
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from plot_scenes import environment, saved
 
 from results.record import Record
 from roofline import estimate
-from roofline.__main__ import main
 from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset
@@ -83,8 +81,6 @@ def test_a_collective_is_that_of_nccl_tests():
     """NVIDIA, nccl-tests, doc/PERFORMANCE.md: the factor of an all-reduce is 2 (n - 1) / n. All
     devices of a node share its links to the network.
     """
-    inside = estimate.collective(gpu="h100-sxm", size=10**9, gpus=8).values
-    assert inside["seconds"] == pytest.approx(10**9 * 2 * 7 / 8 / 450e9)
     across = estimate.collective(gpu="h100-sxm", size=10**9, gpus=64).values
     assert across["seconds"] == pytest.approx(10**9 * 2 * 63 / 64 / 400e9)
     rack = estimate.collective(gpu="gb200", size=10**9, gpus=64, kind="all-to-all").values
@@ -269,18 +265,6 @@ def test_measured_peaks_are_those_of_the_slowest_rank(fleet):
     (use,), _ = uses_of({"measured": str(fleet)})
     assert use.peak == pytest.approx(630e12)
     assert use.machine.bandwidth(("measured",)).value == pytest.approx(2.5e12)
-
-
-def test_the_command_gives_the_step_of_the_readme(capsys):
-    words = (
-        "--model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 "
-        "--pipeline-parallel 4 --format json"
-    )
-    assert main(["estimate", "train", *words.split()]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert (data["data_parallel"], data["micro_batches"], data["bubble"]) == (16, 64, 3 / 64)
-    parts = ("compute", "tensor", "expert", "bubble", "data", "pipeline", "optimizer")
-    assert data["step_seconds"] == pytest.approx(sum(data[f"{part}_seconds"] for part in parts))
 
 
 @pytest.mark.parametrize(
