@@ -21,9 +21,6 @@ UNQUANTIZED = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore", "exc
 
 MODEL_FOLDER = Path(__file__).parent / "models"
 
-SMALL = ("tiny-", "small-", "notes-")
-"""Name prefixes of models that only tests and notes use."""
-
 WAYS = (
     "its dimensions (--layers, --width, --heads, --ffn, --vocab; --experts, --experts-per-token) "
     "or its size (--params, --active-params)"
@@ -35,29 +32,24 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> ModelConfig:
+    """Return the model of a name, or of a folder with a configuration or safetensors files."""
     names = preset_names()
     folder = Path(name)
-    if name not in names and folder.is_dir():
+    if name in names:
+        data = facts_of(MODEL_FOLDER / f"{name}.toml")
+        keys = ConfigKeys(data["config"], name)
+        config = build_config(data["config"]["model_type"], keys, name, data["source"])
+        return _stored(config, data["config"])
+    if folder.is_dir():
         try:
             return load_config(folder / "config.json")
         except ConfigError as error:  # missing or not supported: by its safetensors files
             return stored_model(folder, str(error))
-    if name not in names:
-        alike = sorted(
-            (known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len
-        )
-        hint = (
-            did_you_mean(name.rpartition("/")[2], alike, 4, 0.5)
-            or "see python -m roofline estimate params --help,"
-        )
-        raise ConfigError(
-            f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json, "
-            f"{WAYS}"
-        )
-    data = facts_of(MODEL_FOLDER / f"{name}.toml")
-    keys = ConfigKeys(data["config"], name)
-    config = build_config(data["config"]["model_type"], keys, name, data["source"])
-    return _stored(config, data["config"])
+    hint = did_you_mean(name.rpartition("/")[2], sorted(names, key=len), 4, 0.5)
+    raise ConfigError(
+        f"unknown model {shown_value(name)}: {hint or 'see `estimate params --help`,'} or give "
+        f"--config path/to/config.json, {WAYS}"
+    )
 
 
 def load_config(path: Path) -> ModelConfig:

@@ -440,32 +440,33 @@ def chinchilla(
     if flops is not None and days is not None:
         raise ConfigError("--flops and a machine with --days are mutually exclusive")
     uses = Uses([], [])
-    sources = [scaling.HOFFMANN]
     rows: list[Row] = []
     facts: Row = {"gpus": gpus, "days": days, "mfu": None, "peak": None}
     if flops is not None:
-        optimum = _optimal_of(flops, tokens_per_param)
-        answer: Row = {"values": optimum}
-        facts |= optimum
         budget = f"{number(flops)} FLOPs"
+        facts |= _optimal_of(flops, tokens_per_param)
+        answer: Row = {"values": _optimal_of(flops, tokens_per_param)}
     elif days is not None:
+        budget = f"{count(gpus, 'device')} and {days:g} days"
         uses = uses_of(options, trains=True)
-        sources.append(uses.source)
         for use in uses.uses:
             optimum = _optimal_of(use.speed(gpus) * (days * SECONDS_PER_DAY), tokens_per_param)
             rows.append(use.row | {"gpus": gpus, "days": days, "mfu": use.mfu} | optimum)
         answer = by_machine(rows)
         facts |= rows[0] | {"peak": uses.uses[0].peak}
-        budget = f"{count(gpus, 'device')} and {days:g} days"
-    facts["tokens_per_param"] = tokens_per_param
-    facts["flops_of_one"] = scaling.six_nd(1, tokens_per_param)
     return Answer(
         main=("params", "tokens"),
         title=f"Compute-optimal model for {budget}",
         **answer,
-        steps=steps_of(CHINCHILLA_STEPS, fitted=scaling.FITTED_LOSS, **facts),
+        steps=steps_of(
+            CHINCHILLA_STEPS,
+            fitted=scaling.FITTED_LOSS,
+            tokens_per_param=tokens_per_param,
+            flops_of_one=scaling.six_nd(1, tokens_per_param),
+            **facts,
+        ),
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
-        source="; ".join(dict.fromkeys(sources)),
+        source="; ".join(filter(None, [scaling.HOFFMANN, uses.source])),
         assumptions=[
             f"{tokens_per_param:g} tokens per parameter; 6 N D excludes attention scores",
             (

@@ -29,7 +29,6 @@ from roofline.estimate.options import (
     Replying,
     Stored,
     Use,
-    Uses,
     machines_of,
     model_of,
     sources_of,
@@ -116,27 +115,23 @@ INFER_COLUMNS = {
 }
 
 
-def _servings(
+def _serving(
     config: ModelConfig,
-    uses: Uses,
+    use: Use,
     batch: int,
     gpus: int,
     weight_dtype: str | None,
     kv_dtype: str,
-) -> list[Serving]:
-    """Return a model on `gpus` devices of each machine."""
-    return [
-        Serving(
-            config,
-            batch,
-            peak_flops_per_s=use.speed(gpus),
-            bandwidth_bytes_per_s=gpus * bandwidth_of(use.machine),
-            weight_dtype=weight_dtype or config.quantization or use.dtype,
-            kv_dtype=kv_dtype,
-            devices=gpus,
-        )
-        for use in uses.uses
-    ]
+) -> Serving:
+    return Serving(
+        config,
+        batch,
+        peak_flops_per_s=use.speed(gpus),
+        bandwidth_bytes_per_s=gpus * bandwidth_of(use.machine),
+        weight_dtype=weight_dtype or config.quantization or use.dtype,
+        kv_dtype=kv_dtype,
+        devices=gpus,
+    )
 
 
 def _within(serving: Serving, machine: Machine, positions: int, latency_s: float) -> Serving:
@@ -235,16 +230,24 @@ def infer(
     uses = uses_of(options)
     if batch and latency:
         raise ConfigError("--batch and --latency are mutually exclusive")
-    servings = _servings(config, uses, batch or 1, gpus, weight_dtype, kv_dtype)
-    if latency:
-        servings = [
-            _within(serving, use.machine, prompt, latency)
-            for serving, use in zip(servings, uses.uses, strict=True)
-        ]
-    rows = [
-        _infer_row(serving, use, prompt) for serving, use in zip(servings, uses.uses, strict=True)
-    ]
-    warnings = fit_warnings(rows, TENSOR_PARALLEL, gpus)
+    servings = []
+    rows = []
+    slow = []
+    for use in uses.uses:
+        serving = _serving(config, use, batch or 1, gpus, weight_dtype, kv_dtype)
+        if latency:
+            serving = _within(serving, use.machine, prompt, latency)
+        row = _infer_row(serving, use, prompt)
+        if latency:
+            row["batch"] = serving.batch
+            if (row["used"] or 0) > UTILIZATION:
+                row["fits"] = False
+            if row["decode_seconds"] > latency:
+                shortest = duration(row["decode_seconds"])
+                row["fits"] = False
+                slow.append(f"{row['gpu']}: a step of one sequence takes {shortest}")
+        servings.append(serving)
+        rows.append(row)
     columns = INFER_COLUMNS
     shared = ["kv_bytes_per_token", "cache_bytes"]
     work = f"{servings[0].batch} x {prompt} tokens"
@@ -252,14 +255,6 @@ def infer(
         columns = INFER_COLUMNS | {"batch": "batch"}
         shared = []  # each GPU has its own batch
         work = f"{prompt} tokens each, at most {duration(latency)} a step"
-        for row, serving in zip(rows, servings, strict=True):
-            row["batch"] = serving.batch
-            if (row["used"] or 0) > UTILIZATION:
-                row["fits"] = False
-            if row["decode_seconds"] > latency:
-                shortest = duration(row["decode_seconds"])
-                row["fits"] = False
-                warnings.append(f"{row['gpu']}: a step of one sequence takes {shortest}")
     shown = {key: rows[0][key] for key in shared}
     if len(rows) > 1:
         best = max(rows, key=lambda row: (row["fits"] is not False, row["tokens_per_s"]))
@@ -281,7 +276,7 @@ def infer(
             "cache_bytes",
         ),
         title=f"Generation with {config.name}: {work}, {count(gpus, 'device')}",
-        warnings=warnings,
+        warnings=[*fit_warnings(rows, TENSOR_PARALLEL, gpus), *slow],
         **by_machine(rows, **shown),
         steps=_infer_steps(servings[0], prompt, rows[0]),
         formula=formula,
@@ -370,19 +365,21 @@ def generate(
     """
     config = model_of(model, options)
     uses = uses_of(options)
-    servings = _servings(config, uses, batch, gpus, weight_dtype, kv_dtype)
-    drafting_ones: Sequence[Serving | None] = [None] * len(servings)
+    drafted = None
     if draft is not None:
         chosen = {"config": draft} if str(draft).endswith(".json") else {}
         drafted = model_of(None if chosen else draft, chosen)
-        drafting_ones = _servings(drafted, uses, batch, gpus, weight_dtype, kv_dtype)
     generated = batch * output_tokens
+    servings = []
     rows = []
-    for use, serving, drafting in zip(uses.uses, servings, drafting_ones, strict=True):
+    for use in uses.uses:
+        serving = _serving(config, use, batch, gpus, weight_dtype, kv_dtype)
+        servings.append(serving)
         first_s = max(serving.times(serving.prefill(prompt)))
         others_s = serving.decode_seconds(prompt, output_tokens)
         cycle: Row = {}
-        if drafting:
+        if drafted:
+            drafting = _serving(drafted, use, batch, gpus, weight_dtype, kv_dtype)
             first_s += max(drafting.times(drafting.prefill(prompt)))
             seen = prompt + output_tokens // 2
             cycle = _cycle(serving, drafting, seen, draft_tokens, accepted)

@@ -23,6 +23,8 @@ from roofline.estimate.question import (
 )
 
 MAX_POINTS = 1000
+MACHINES = ("gpu", "dtype", "convention")
+"""Columns that are shown if their values differ."""
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
 
 
@@ -74,21 +76,13 @@ class Sweep(NamedTuple):
     @property
     def columns(self) -> list[str]:
         """Columns of the printed table: the options, varying machines, and the main results."""
-        known: set[str] = set()
-        for row in self.rows:
-            known.update(key for key, value in row.items() if value is not None)
         names = [over.option for over in self.overs]
-        shown = list(self.rows[0])
-        if self.main:
-            shown = [*self.main, "critical_batch"]
-            for name in ("convention", "dtype", "gpu"):
-                if len({row.get(name) for row in self.rows}) > 1:
-                    shown.insert(0, name)
-        names += [key for key in shown if key in known and key != "reason"]
-        if any(row.get("fits") is False for row in self.rows):
-            names.append("fits")
-        if "reason" in known:
-            names.append("reason")
+        main = [*self.main, "critical_batch"] if self.main else self.rows[0]
+        for name in (*MACHINES, *main, "fits", "reason"):
+            values = {row.get(name) for row in self.rows}
+            is_told = len(values) > 1 if name in MACHINES else values != {None}
+            if is_told and (name != "fits" or False in values):
+                names.append(name)
         return list(dict.fromkeys(names))
 
 
