@@ -92,32 +92,32 @@ def built_config(values: Keys, where: str) -> ModelConfig:
     Raises:
         ConfigError: torch or transformers is missing, or builds no language model of these keys.
     """
-    family = str(values["model_type"])
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError:
         raise ConfigError(
-            f"{where}: '{family}' is built by transformers: pip install 'roofmark[bench,models]'"
+            f"{where}: '{values['model_type']}' is built by transformers: pip install "
+            "'roofmark[bench,models]'"
         ) from None
-    given = {key: values[key] for key in values if key not in ("model_type", "auto_map")}
+    given = {key: values[key] for key in values if key != "auto_map"}
     layers = values.get("num_hidden_layers")
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise ConfigError(f"{where}: more than {MAX_LAYERS:,} layers")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            config, text = _build(family, given, where)
+            config, text = _build(given, where)
     except Exception as error:  # whatever a class of transformers raises
         reason = one_line(str(error).strip().rpartition("\n")[2], 200)
         raise ConfigError(f"{where}: transformers builds no language model: {reason}") from None
     for key in DIMENSIONS:
         if values.get(key, getattr(text, key, None)) != getattr(text, key, None):
-            raise ConfigError(f"{where}: a {family} does not read '{key}' where it stands")
+            raise ConfigError(f"{where}: a {config.family} does not read '{key}' where it stands")
     return config
 
 
-def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
+def _build(given: Keys, where: str) -> tuple[ModelConfig, Any]:
     """Return a model, and the configuration that transformers has of its last layer, without its
     messages.
     """
@@ -127,14 +127,14 @@ def _build(family: str, given: Keys, where: str) -> tuple[ModelConfig, Any]:
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        whole = transformers.AutoConfig.for_model(family, **given)
+        whole = transformers.AutoConfig.for_model(**given)
         if getattr(whole, "is_encoder_decoder", False):
             raise ConfigError("an encoder and a decoder, which `params` counts")
         text = whole.get_text_config()
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(text)  # type: ignore[no-untyped-call]
         last = [text, *getattr(text, "per_layer_config", ())][-1]
-        return _read(model, last, family, where), last
+        return _read(model, last, given["model_type"], where), last
     finally:
         transformers.logging.set_verbosity(verbosity)
 

@@ -300,9 +300,7 @@ def _falcon(keys: ConfigKeys) -> Values:
     is_parallel = keys.flag("parallel_attn", True)
     heads = keys.whole("num_attention_heads")
     is_shared = keys.flag("multi_query", True)
-    norms = (
-        keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
-    )
+    norms = keys.whole("num_ln_in_parallel_attn", default=1 + is_new)
     kv_heads = 1 if is_shared else heads
     if is_new:
         kv_heads = keys.whole("num_kv_heads", default=heads)
@@ -334,10 +332,7 @@ def _opt(keys: ConfigKeys) -> Values:
 
 
 def _mamba(keys: ConfigKeys) -> Values:
-    if keys.has("time_step_rank"):
-        rank = keys.whole("time_step_rank")
-    else:
-        rank = -(-keys.whole("hidden_size") // 16)
+    rank = keys.whole("time_step_rank", default=-(-keys.whole("hidden_size") // 16))
     return _state_space(keys, True, state_size=keys.whole("state_size", default=16), step_rank=rank)
 
 

@@ -391,13 +391,7 @@ def fit(
     """Largest model whose state fits in the memory of devices."""
     machines = machines_of(options)
     each, counted, optimized = _bytes_per_param(bytes_per_param, recipe, optimizer)
-    notes = [
-        (
-            "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for "
-            "activations"
-        ),
-        *optimized,
-    ]
+    notes = ["upper bound: the state is sharded evenly (ZeRO 3), without activations", *optimized]
     rows: list[Row] = []
     for machine in machines:
         memory_bytes = memory_of(machine)

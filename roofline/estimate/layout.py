@@ -220,7 +220,6 @@ def collective(
     machines = machines_of(options)
     rows: list[Row] = []
     notes = []
-    derived = []
     for machine in machines:
         links = network_of(machine, options)
         seconds = links.seconds(kind, size, gpus, stride=1)
@@ -229,13 +228,15 @@ def collective(
         row |= {"seconds": seconds, "sent_bytes": sent_bytes}
         rows.append(row | {"bandwidth_bytes_per_s": sent_bytes / seconds})
         notes.append(links.source)
-        derived.append(links.derivation(kind, gpus))
     return Answer(
         main=("seconds",),
         title=f"{kind} of {quantity(size, 'B')} on {count(gpus, 'device')}",
         **by_machine(rows),
         steps=steps_of(
-            COLLECTIVE_STEPS, factor=bus_factor(kind, gpus), derived=derived[0], **rows[0]
+            COLLECTIVE_STEPS,
+            factor=bus_factor(kind, gpus),
+            derived=network_of(machines[0], options).derivation(kind, gpus),
+            **rows[0],
         ),
         formula=f"seconds = size x factor / bandwidth; {kind}: factor "
         f"{FACTORS.get(kind, '(n - 1) / n')}",

@@ -42,7 +42,7 @@ from roofline.estimate.options import (
 )
 from roofline.estimate.question import Model, Names, Number, Size, Whole, question
 from roofline.estimate.scaling import LANDMARK_STEP, landmark_of
-from roofline.machine import MEASURED_FIRST, Machine
+from roofline.machine import MEASURED_FIRST
 
 Attention = Annotated[str, ("flash", "unfused")]
 Convention = Annotated[str, tuple(CONVENTIONS)]
@@ -280,9 +280,7 @@ def memory(
     """Training memory of one device by component, and whether it fits."""
     config = model_of(model, options)
     precision = RECIPES[recipe]
-    machines: list[Machine] = []
-    if not {"memory", "gpu", "measured"}.isdisjoint(options):
-        machines = machines_of(options)
+    machines = machines_of(options, is_needed=False)
     device = "cpu" if kernels == "cpu" else "cuda"
     saved = torch_kernels(config, precision, device, kernels == "eager")
     saved = replace(

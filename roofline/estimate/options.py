@@ -220,16 +220,19 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     )
 
 
-def machines_of(options: Options) -> list[Machine]:
+def machines_of(options: Options, is_needed: bool = True) -> list[Machine]:
     """Return GPUs of the table, the machine of a measured run, or a machine with only the given
     figures.
+
+    Raises:
+        ConfigError: there is none, and one is needed.
     """
     figures = ("peak", "bandwidth", "memory")
     given = {name: float(options[name]) for name in figures if name in options}
     machines = list(map(find_gpu, options.get("gpu", ())))
     if "measured" in options:
         machines.append(_measured(options))
-    if not machines and not given:
+    if is_needed and not machines and not given:
         raise ConfigError(
             "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, "
             "or --peak, --bandwidth or --memory"

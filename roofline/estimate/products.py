@@ -314,9 +314,7 @@ def matmul(
     if shape and rows:
         shape = (rows, *shape[1:])
     product = _product(shape, batch, einsum, sizes)
-    machines: list[Machine] = []
-    if not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options):
-        machines = machines_of(options)
+    machines = machines_of(options, is_needed=False)
     dtypes = options.get("dtype", ["bf16"])
     columns = {"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"}
     main = ["intensity", "flops", "bytes"]
