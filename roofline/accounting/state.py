@@ -130,9 +130,9 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     size = prod(weight.shape)
     if optimizer in MOMENTS:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
-    if weight.component == "parameters" and optimizer == "adafactor":
-        return 2 * FP32_BYTES * weight.elements // FACTORED_WIDTH
     if weight.component == "parameters":
+        if optimizer == "adafactor":
+            return 2 * FP32_BYTES * weight.elements // FACTORED_WIDTH
         allowed = ", ".join((*MOMENTS, "adafactor"))
         raise ConfigError(
             f"the state of {optimizer!r} requires a model; without one choose from {allowed}"

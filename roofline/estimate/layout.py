@@ -99,9 +99,10 @@ data | {sent[data]:bytes} sent in {sending[data]:time}, not hidden | {data:time}
 pipeline | {sent[pipeline]:bytes} sent in {sending[pipeline]:time}, not hidden | {pipeline:time}
 optimizer | reads and writes its state | {optimizer:time}
 step | sum | {layout.seconds:time}
-communication | waiting for links | {communication:percent}
-published runs | {runs.name}: {runs.least} to {runs.most} times the predicted time | {step_range}
-scales to | 90 % of linear speed | {largest_gpus:devices}
+communication | waiting for links | {row[communication]:percent}
+published runs | {runs.name}: {runs.least} to {runs.most} times the predicted time | \
+{row[step_range]}
+scales to | 90 % of linear speed | {row[largest_gpus]:devices}
 """
 
 
@@ -343,9 +344,7 @@ def step_answer(
             sending=first.traffic.sending,
             moved=moved,
             runs=published_runs(first),
-            communication=rows[0]["communication"],
-            step_range=rows[0]["step_range"],
-            largest_gpus=rows[0]["largest_gpus"],
+            row=rows[0],
         ),
         formula=FORMULA,
         source=f"{SOURCE}; {uses.source}; {first.network.source}",

@@ -61,6 +61,7 @@ forward pass | {counts.tokens:,} tokens | {counts.forward_flops:count}
 backward pass | {ways:number} x forward, without recomputation | {counts.backward_flops:count}
 model FLOPs per step | {counts.tokens:,} tokens | {counts.model_flops:count}
 per token | {counts.model_flops:number} / {counts.tokens:,} | {counts.per_token:count}
+hardware FLOPs per step | used for HFU; model FLOPs are used for MFU | {counts.hardware_flops:count}
 """
 
 RUN_STEPS = """\
@@ -224,13 +225,11 @@ def flops(
     for name, amount in counts.components.items():
         terms = [f"{number(part[name])} {kind}" for kind, part in kinds.items() if part.get(name)]
         steps.append(Step(name.replace("_", " "), " + ".join(terms), count(amount), amount))
-    ways = counts.backward_flops / counts.forward_flops
-    steps += steps_of(FLOPS_STEPS, counts=counts, ways=ways)
     for name, amount in counts.recomputed.items():
         label = f"recomputed: {name.replace('_', ' ')}"
         steps.append(Step(label, "in the backward pass", count(amount)))
-    used = "used for HFU; model FLOPs are used for MFU"
-    steps.append(Step("hardware FLOPs per step", used, count(counts.hardware_flops)))
+    ways = counts.backward_flops / counts.forward_flops
+    steps += steps_of(FLOPS_STEPS, counts=counts, ways=ways)
     if tokens is not None:
         run: Row = {
             "run_flops": counts.model_flops * tokens / counts.tokens,

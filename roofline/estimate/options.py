@@ -391,12 +391,11 @@ def uses_of(options: Options, trains: bool = False) -> Uses:
         share: float = 1
         if trains:
             share, origin = mfu_of(machine, dtype, options.get("mfu"))
-            if origin not in found.notes:
-                found.notes.append(origin)
+            found.notes.append(origin)
         found.uses.append(Use(machine, dtype, peak.value, share, price))
     if not found.uses:
         peak_of(machines[0], dtypes[0])
-    return found
+    return found._replace(notes=list(dict.fromkeys(found.notes)))
 
 
 def _priced(

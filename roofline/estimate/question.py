@@ -333,8 +333,7 @@ def _ranked(function: Estimate, values: Mapping[str, Any]) -> Answer:
         notes.append("ranked by price; GPUs without one follow, by time")
     others = [slug for slug in load_gpus() if slug not in ranks and slug not in short]
     if short:
-        reason = "memory or latency" if values.get("latency") else "memory"
-        notes.append(f"left out for {reason}: {', '.join(short)}")
+        notes.append(f"left out, too small or too slow: {', '.join(short)}")
     if others:
         notes.append(f"left out, without the dtype, a link or a place: {', '.join(others)}")
     return replace(answer, assumptions=notes)

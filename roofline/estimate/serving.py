@@ -249,13 +249,12 @@ def infer(
         servings.append(serving)
         rows.append(row)
     columns = INFER_COLUMNS
-    shared = ["kv_bytes_per_token", "cache_bytes"]
+    shown = {key: rows[0][key] for key in ("kv_bytes_per_token", "cache_bytes")}
     work = f"{servings[0].batch} x {prompt} tokens"
     if latency:
         columns = INFER_COLUMNS | {"batch": "batch"}
-        shared = []  # each GPU has its own batch
+        shown = {}  # each GPU has its own batch
         work = f"{prompt} tokens each, at most {duration(latency)} a step"
-    shown = {key: rows[0][key] for key in shared}
     if len(rows) > 1:
         best = max(rows, key=lambda row: (row["fits"] is not False, row["tokens_per_s"]))
         shown["fastest"] = f"{best['gpu']} is the fastest: {duration(best['decode_seconds'])}"

@@ -131,7 +131,7 @@ class Layout:
     @cached_property
     def total_bytes(self) -> int:
         """Memory of the fuller device."""
-        return sum(step_memory(self.plan).parts().values())
+        return step_memory(self.plan).total
 
     @property
     def bubble(self) -> float:

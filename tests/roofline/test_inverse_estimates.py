@@ -99,7 +99,9 @@ def test_all_gpus_are_those_that_fit_the_best_first(name, given, key, is_less_be
     assert values == sorted(values, reverse=not is_less_better)
     if "gpus" in given:
         left_out = next(
-            line for line in answer.assumptions if line.startswith("left out for memory:")
+            line
+            for line in answer.assumptions
+            if line.startswith("left out, too small or too slow:")
         )
         assert "a100-sxm-40gb" in left_out  # 2 x 40 GB are less than 141 GB
         assert "a100-sxm-40gb" not in slugs
