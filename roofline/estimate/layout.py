@@ -166,6 +166,7 @@ def parallel(
         ),
         values=answer.rows[0],
         columns=COLUMNS,
+        warnings=fit_warnings(answer.rows[:1], ZERO_3),
     )
 
 
