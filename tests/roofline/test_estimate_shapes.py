@@ -4,7 +4,6 @@ torch.
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,13 +13,9 @@ import roofline
 from bench.__main__ import families
 from bench.harness.op import Case
 from roofline.accounting.config import ConfigError
-from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.ladder import LADDER, OPERATIONS
-from roofline.gpu_table import find_gpu
-from roofline.machine import Ceiling
 from roofline.picture.charts import draw_lines
-from roofline.work import elementwise_work, reduction_work
 
 
 def test_the_ladder_reaches_the_ridge_with_a_matmul_of_886(capsys):
@@ -72,17 +67,6 @@ def test_what_has_no_intensity_says_why(name):
     with pytest.raises(ConfigError, match=rf"unknown '{name}'; .* \(choose from relu") as raised:
         roofline.estimate.intensity(gpu="h100-sxm", op=name)
     assert "python -m bench" in str(raised.value) or "bench.fleet measures" in str(raised.value)
-
-
-def test_a_roof_is_that_of_the_mix_of_reads_and_writes():
-    ceilings = [
-        Ceiling("bandwidth", name, value, kind="measured", source="here")
-        for name, value in (("copy", 52.9e9), ("write", 69.5e9), ("read", 60e9))
-    ]
-    machine = replace(find_gpu("h100-sxm"), entries=tuple(ceilings))
-    assert bandwidth_of(machine, elementwise_work(1000, 1, 1, "fp32")) == 52.9e9
-    assert bandwidth_of(machine, reduction_work(1000, 1, 1, "fp32")) == 60e9
-    assert bandwidth_of(machine) == 69.5e9
 
 
 def test_the_ladder_is_drawn_under_the_roof_of_its_machine(tmp_path):

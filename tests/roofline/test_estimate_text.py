@@ -85,11 +85,6 @@ def test_parts_have_bars_in_a_terminal_alone():
     assert plain.index("what matters") < plain.index("left out")
 
 
-def test_sources_are_of_this_model_alone(capsys):
-    assert "Mixtral of Experts" not in text_of(capsys, "params --model gpt2")
-    assert "Mixtral of Experts" in " ".join(text_of(capsys, "params --model mixtral-8x7b").split())
-
-
 def test_a_step_that_needs_an_unknown_value_is_left_out():
     lines = """\
 speed | {work.flops:number} / {seconds:time} | {speed:number} FLOP/s

@@ -137,11 +137,6 @@ def test_every_file_has_a_head_and_sources_with_provenance():
         assert {source.partition(":")[0] for source in GPUS[slug].sources} <= set(PROVENANCE)
 
 
-def test_no_two_files_share_a_driver_name():
-    names = [name for gpu in GPUS.values() for name in gpu.driver_names]
-    assert len(names) == len(set(names))
-
-
 def test_what_devices_report_lies_within_the_marketed_memory():
     shares = [
         g.memory_reported_bytes / g.memory_bytes for g in GPUS.values() if g.memory_reported_bytes
@@ -149,11 +144,6 @@ def test_what_devices_report_lies_within_the_marketed_memory():
     assert len(shares) >= 13
     assert min(shares) == pytest.approx(22587 / (24 * 1024))  # A10G
     assert max(shares) < 1
-
-
-def test_twenty_rate_classes_and_all_are_used():
-    assert len(load_rates()) == 20
-    assert {gpu.rate_class for gpu in GPUS.values() if gpu.rate_class} == set(load_rates())
 
 
 def test_every_value_of_a_file_is_one_that_its_key_may_hold():

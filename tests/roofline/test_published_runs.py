@@ -130,11 +130,5 @@ def test_a_model_with_experts_has_a_range_and_no_single_time():
     assert answer.values["most_step_seconds"] == 1.93 * answer.values["step_seconds"]
 
 
-def test_price_and_days_of_a_step_have_the_range_too():
-    step = estimate.train(model="llama-3-8b", gpu="h100-sxm", gpus=8, zero=3, tokens=1e12, price=2)
-    assert "price from " in step.main_texts()[-1]
-    assert "days for all tokens" in step.main_texts()[-2]
-
-
 def test_the_one_fitted_constant_has_no_bias_on_its_runs():
     assert abs(median(errors_of("narayanan"))) < 0.01

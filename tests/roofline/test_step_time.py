@@ -184,7 +184,9 @@ def test_the_largest_number_of_devices_is_that_of_brute_force():
 
 
 def test_tokens_give_the_days_of_a_run():
-    values = estimate.train(**STEP, tensor_parallel=8, gpus=64, tokens=1e12, price=2).values
+    answer = estimate.train(**STEP, tensor_parallel=8, gpus=64, tokens=1e12, price=2)
+    assert "price from " in answer.main_texts()[-1]
+    values = answer.values
     assert values["days"] == pytest.approx(1e12 / values["tokens_per_s"] / 86400)
     assert values["price"] == pytest.approx(2 * values["device_hours"])
     assert values["tokens_per_s"] == pytest.approx(64 * 2048 / values["step_seconds"])
