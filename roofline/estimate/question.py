@@ -188,7 +188,6 @@ USUAL = {
     "model",
     "config",
     "params",
-    "active_params",
     "tokens",
     "tokens_per_s",
     "seconds_per_step",
