@@ -258,18 +258,17 @@ def _caches(
     3n, Gemma 4); latent attention has one projection for both (dots3_note).
     """
     widths: dict[str, dict[str, int]] = {}
-    windows: dict[str, int] = {}
     for name, module in model.named_modules():
         found = PROJECTIONS.search(name)
         if found and hasattr(module, "out_features") and not ENCODERS.search(name):
             kind = kinds[int(found[1])]
             if not WITHOUT_CACHE.search(kind):
-                attention = name.rpartition(".")[0]
-                windows[attention] = window if kind in WINDOWED else 0
-                widths.setdefault(attention, {})[found[2]] = module.out_features
+                own = {"window": window if kind in WINDOWED else 0}
+                parts = widths.setdefault(name.rpartition(".")[0], own)
+                parts[found[2]] = module.out_features
     caches = [
-        (parts.get("kv_a") or parts["k"] + parts.get("v", parts["k"]), windows[name])
-        for name, parts in widths.items()
+        (parts.get("kv_a") or parts["k"] + parts.get("v", parts["k"]), parts["window"])
+        for parts in widths.values()
         if parts.keys() & {"k", "kv_a"}
     ]
     is_usual = len(caches) == len(widths) and all(size == usual for size, _ in caches)
