@@ -26,6 +26,7 @@ from roofline.estimate.question import (
     Whole,
     exact,
     extents,
+    named,
     product_shape,
     question,
     text_of,
@@ -59,12 +60,12 @@ INDEX = r"\.{3}|[^\s,.>-]+"
 
 def index_sizes(value: object) -> dict[str, int]:
     """Return the extents of indices such as "b=4,s=8" or {"b": 4, "s": 8}."""
-    given = value.items() if isinstance(value, Mapping) else ()
-    text = ",".join(f"{name}={size}" for name, size in given) or text_of(value)
-    pairs = [word.partition("=") for word in text.split(",")]
-    if not all(name.strip() and sign for name, sign, _ in pairs):
-        raise ConfigError(f"'{one_line(text)}' is not a list of sizes such as b=4,s=8,h=16,k=32")
-    return {name.strip(): whole(size) for name, _, size in pairs}
+    sizes = named(value)
+    if "" in (*sizes, *sizes.values()):
+        raise ConfigError(
+            f"'{one_line(str(value))}' is not a list of sizes such as b=4,s=8,h=16,k=32"
+        )
+    return {name: whole(size) for name, size in sizes.items()}
 
 
 def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:

@@ -106,16 +106,21 @@ def _words(value: object) -> list[str]:
     return ",".join(map(text_of, texts)).split(",")
 
 
+def named(value: object) -> dict[str, Any]:
+    """Return the values of a text such as "b=4,s=8" or of a mapping, by name."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    parts = [word.partition("=") for word in _words(value)]
+    return {name.strip(): text for name, _, text in parts}
+
+
 def prices(value: object) -> list[float] | dict[str, float]:
     """Return the prices of a text such as "2.5,0.8" or a list, or those of GPUs by slug, of a text
     such as "h100-sxm=2.5,b200=4".
     """
-    if not isinstance(value, Mapping):
-        words = _words(value)
-        if "=" not in words[0]:
-            return [positive(word) for word in words]
-        value = dict(word.partition("=")[::2] for word in words)
-    return {find_gpu(name.strip()).slug: positive(price) for name, price in value.items()}
+    if not isinstance(value, Mapping) and "=" not in str(value):
+        return [positive(word) for word in _words(value)]
+    return {find_gpu(name).slug: positive(price) for name, price in named(value).items()}
 
 
 def exact(value: object) -> Fraction:

@@ -145,10 +145,9 @@ def memory_marks(rows: Sequence[Row], option: str) -> dict[str, float]:
     """Return the value of an option at which the model stops or starts to fit in memory, by its
     label.
     """
-    values = sorted((row[option], row.get("fits") is not False) for row in rows)
-    too_large = [value for value, fits in values if not fits]
+    too_large = [row[option] for row in rows if row.get("fits") is False]
     if not too_large:
         return {}
-    if values[-1][1]:  # such as more devices
-        return {f"does not fit up to {too_large[-1]:g}": too_large[-1]}
-    return {f"does not fit from {too_large[0]:g}": too_large[0]}
+    least, most = min(too_large), max(too_large)
+    is_up_to_the_end = most == max(row[option] for row in rows)
+    return {f"does not fit: {least:g} to {most:g}": least if is_up_to_the_end else most}
