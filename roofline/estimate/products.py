@@ -16,7 +16,6 @@ from roofline.accounting.number_formats import (
     FORMATS,
     INTEGERS,
     SCALE_BLOCK,
-    integer_range,
     scale_bytes,
     shown_in,
 )
@@ -27,6 +26,7 @@ from roofline.estimate.question import (
     Whole,
     exact,
     extents,
+    named,
     product_shape,
     question,
     text_of,
@@ -44,25 +44,28 @@ OUT_DTYPES = {
     "tf32": "fp32",
 }
 
-AXES = {
-    (True, True, True): "batch",
-    (True, False, True): "m",
-    (False, True, True): "n",
-    (True, True, False): "k",
+AXES: Mapping[tuple[int, ...], str] = {
+    (1, 1, 1): "batch",
+    (1, 0, 1): "m",
+    (0, 1, 1): "n",
+    (1, 1, 0): "k",
 }
-"""Axis of an index of the matrix product, by whether it is in the first operand, in the second, and
-in the result.
+"""Axis of an index of the matrix product, by how often it is in the first operand, in the second,
+and in the result.
 """
+EINSUM = re.compile(r"([^,>]*),([^,>]*?)(?:->([^,>]*))?")
+"""Two operands, and the result."""
+INDEX = r"\.{3}|[^\s,.>-]+"
 
 
 def index_sizes(value: object) -> dict[str, int]:
     """Return the extents of indices such as "b=4,s=8" or {"b": 4, "s": 8}."""
-    given = value.items() if isinstance(value, Mapping) else ()
-    text = ",".join(f"{name}={size}" for name, size in given) or text_of(value)
-    pairs = [word.partition("=") for word in text.split(",")]
-    if not all(name.strip() and sign for name, sign, _ in pairs):
-        raise ConfigError(f"'{one_line(text)}' is not a list of sizes such as b=4,s=8,h=16,k=32")
-    return {name.strip(): whole(size) for name, _, size in pairs}
+    sizes = named(value)
+    if "" in (*sizes, *sizes.values()):
+        raise ConfigError(
+            f"'{one_line(str(value))}' is not a list of sizes such as b=4,s=8,h=16,k=32"
+        )
+    return {name: whole(size) for name, size in sizes.items()}
 
 
 def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
@@ -76,39 +79,26 @@ def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
     Raises:
         ConfigError: it is not an einsum or not a matrix product, or an index has no size.
     """
-    from opt_einsum.parser import get_symbol, parse_einsum_input
-
-    index = r"\.{3}|[^\s,.>-]+"
-    if not re.search(r"\w\s+\w", einsum) and not {*re.findall(index, einsum)} <= sizes.keys():
-        index = index.removesuffix("+")  # letters without spaces
-    names = list(dict.fromkeys(re.findall(index, einsum)))
-    missing = [name for name in names if name not in sizes]
-    if missing:
-        raise ConfigError(
-            f"index '{one_line(missing[0])}' has no size; --sizes has {', '.join(sizes) or 'none'}"
-        )
-    are_letters = all(len(name) == 1 and name.isalpha() for name in names)
-    letters = {
-        name: name if are_letters else get_symbol(number) for number, name in enumerate(names)
-    }
-    operands = [re.findall(index, operand) for operand in einsum.partition("->")[0].split(",")]
-    shapes = [tuple(sizes[name] for name in operand) for operand in operands]
-    text = re.sub(index, lambda match: letters[match[0]], einsum)
-    try:
-        terms, result, _ = parse_einsum_input((text, *shapes), shapes=True)
-    except ValueError as error:
-        raise ConfigError(
-            f"'{one_line(einsum)}' is not an einsum: {one_line(str(error))}"
-        ) from None
-    if len(operands) != 2:
+    match = EINSUM.fullmatch(einsum)
+    if match is None:
         raise ConfigError(
             f"'{one_line(einsum)}' is not an einsum of two operands such as 'b s h, h k -> b s k'"
         )
+    index = INDEX
+    if not re.search(r"\w\s+\w", einsum) and not {*re.findall(INDEX, einsum)} <= sizes.keys():
+        index = INDEX.removesuffix("+")  # letters without spaces
+    terms = [re.findall(index, term) for term in match.groups("")]
+    names = dict.fromkeys(re.findall(index, einsum))
+    if match[3] is None:  # as in torch, the result has the indices of one operand
+        terms[2] = [name for name in names if (name in terms[0]) != (name in terms[1])]
     axes: dict[str, list[str]] = {axis: [] for axis in AXES.values()}
-    for name, letter in letters.items():
-        counts = [term.count(letter) for term in (*terms.split(","), result)]
-        axis = AXES.get((counts[0] > 0, counts[1] > 0, counts[2] > 0))
-        if axis is None or max(counts) > 1:
+    for name in names:
+        if name not in sizes:
+            raise ConfigError(
+                f"index '{one_line(name)}' has no size; --sizes has {', '.join(sizes) or 'none'}"
+            )
+        axis = AXES.get(tuple(term.count(name) for term in terms))
+        if axis is None:
             raise ConfigError(
                 f"index '{name}' must be in two of the terms of the einsum, once in each"
             )
@@ -211,7 +201,6 @@ def tensor(
         title=", ".join(title),
         values=values,
         rows=rows,
-        rows_key="steps",
         columns={
             "op": "then",
             "result": "result",
@@ -260,8 +249,8 @@ def dtype(
         if value is not None:
             row["value"] = shown_in(Fraction(value), name)
         if name in INTEGERS:
-            lowest, largest = integer_range(name)
-            row |= {"bits": INTEGERS[name], "lowest": lowest, "largest": largest}
+            row |= {"bits": DTYPE_BITS[name]}
+            row |= {"lowest": INTEGERS[name][0], "largest": INTEGERS[name][-1]}
             sources.append("torch, which stores integers in two's complement")
             continue
         for key in FORMAT_COLUMNS:
@@ -326,9 +315,7 @@ def matmul(
     if shape and rows:
         shape = (rows, *shape[1:])
     product = _product(shape, batch, einsum, sizes)
-    machines: list[Machine] = []
-    if not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options):
-        machines = machines_of(options)
+    machines = machines_of(options, is_needed=False)
     dtypes = options.get("dtype", ["bf16"])
     columns = {"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"}
     main = ["intensity", "flops", "bytes"]
